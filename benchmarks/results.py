@@ -70,6 +70,10 @@ def highlights(saved: dict[str, Saved]) -> Iterator[str]:
             title, what = BENCHMARKS[name].title, BENCHMARKS[name].figures[key].what
             rows.append((f"[{title}](docs/results/{name}.md)", what, value(one), goal(one)))
     yield from table(("benchmark", "measures", "median (range)", "goal"), rows)
+    yield from (
+        "",
+        "Each page names the machine, the date, and whether other programs ran beside the benchmark.",
+    )
 
 
 def page(name: str, saved: Saved, written: str) -> Iterator[str]:

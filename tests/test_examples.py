@@ -1,4 +1,4 @@
-"""The examples and README's program print what they say they print."""
+"""The examples print what they say they print."""
 
 import re
 import subprocess
@@ -64,10 +64,3 @@ def test_the_comparison_can_fail() -> None:
     assert not as_expected("a9.5", "a   #.#")
     assert not as_expected("after 12 s", "after #.# s")
     assert not as_expected("after 1.25 s.", "after #.# s")
-
-
-def test_readme_s_program_prints_what_readme_says(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    program, expected = re.findall(r"```python\n(.*?)```[^`]*```text\n(.*?)```", readme, re.DOTALL)[0]
-    assert 10 <= program.count("\n") <= 20
-    assert as_expected(printed(program, tmp_path), expected)

@@ -1,8 +1,8 @@
-"""oddlot trains PyTorch models fast and cheaply on the machines one can get.
+"""Distributed PyTorch training on unreliable machines.
 
     run = oddlot.fit(job, oddlot.Synchronous(), engine=oddlot.Local(workers=4), until="accuracy>=0.98")
 
-Names are imported from where they live when they are first used: `import oddlot` alone loads neither PyTorch nor numpy.
+Names are imported on first use: `import oddlot` alone loads neither PyTorch nor numpy.
 """
 
 from importlib import import_module
@@ -124,7 +124,7 @@ _SUBPACKAGES = (
     "strategies",
     "testing",
 )
-"""where the rest of what is public lies"""
+"""Public subpackages."""
 _HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 

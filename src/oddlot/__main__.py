@@ -17,8 +17,8 @@ def main() -> None:
 def leave_current_folder() -> None:
     """Remove the current folder, which `python -m` puts first, from the path of imports.
 
-    A file in it that is called like a library, such as `rich.py`, would run in place of the library. The folder stays
-    where oddlot itself is imported from it.
+    A file in it with the name of a library, such as `rich.py`, would run in place of the library. The folder is kept if
+    oddlot itself is imported from it.
     """
     with suppress(OSError):  # the current folder was deleted
         here, home = os.getcwd(), os.path.dirname(os.path.dirname(__file__))  # noqa: PTH109, PTH120 - pathlib is not loaded yet

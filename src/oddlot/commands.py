@@ -1,4 +1,4 @@
-"""Commands: what a strategy asks for (`Command`), and the actions that the conductor makes of them."""
+"""Commands of a strategy (`Command`), and the actions that carry them out."""
 
 from oddlot.core.commands import (
     Abort,

@@ -1,4 +1,4 @@
-"""Events: what a strategy is told (`Event`), and what a log holds besides."""
+"""Events that a strategy receives (`Event`), and further events in the log of a run."""
 
 from oddlot.core.events import (
     Arrived,

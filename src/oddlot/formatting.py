@@ -106,6 +106,12 @@ def overwritten(figures: Mapping[str, Any]) -> str:
     return f"{lost:,} of {figures['versions']:,} merges were overwritten by another server" if lost else ""
 
 
+def went(lost: int, left: int, starts: int) -> str:
+    """Return how many workers were lost or left; empty if none."""
+    counts = ((lost, "lost"), (left, "left with notice"), (starts, "lost while starting"))
+    return ", ".join(f"{count:,} {how}" for count, how in counts if count)
+
+
 def cost(figures: Mapping[str, Any]) -> str:
     """Return a run's cost, what was lost to preemptions, and the cost per point of accuracy."""
     lost, per_point = figures.get("dollars_lost"), figures.get("dollars_per_point")

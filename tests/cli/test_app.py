@@ -288,7 +288,7 @@ def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> 
         assert [line for line in listed.splitlines() if line[:1].strip()] == [name]
         assert all(f"strategy.{setting}" in listed for setting in settings_of(kind))
         assert re.search(r"\(\w*\s*(19|20)\d\d\b", listed), "its paper, of this year"
-    assert "    strategy.server.lr = 1.0\n" in oddlot("strategies", "local_sgd").out
+    assert "    strategy.server.lr = 1.0 " in oddlot("strategies", "local_sgd").out
     transcribe(tasks)
     oddlot.refuses("unknown_name", "strategies", "deadlin", kind="strategy", nearest="deadline")
 

@@ -85,7 +85,7 @@ def test_a_notice_becomes_sigterm(sleeper: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize("answer", [b"", b"{}", b"[]", b"\xff", b'{"action": 3}'])
 def test_a_notice_that_cannot_be_read_is_one_all_the_same(answer: bytes) -> None:
     with service((200, answer)) as (url, _):
-        assert Metadata(url).notice() == "a notice that cannot be read"
+        assert Metadata(url).notice() == "an unreadable notice"
 
 
 def test_a_silence_is_waited_out(sleeper: subprocess.Popen[bytes]) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from oddlot.core.commands import Abort, Drop, Skip, Step
-from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.conductor import Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.events import TOO_LARGE, Cancelled, Evaluated, Joined, Lost, Priced, Refused, Resumed, Ticked
 from oddlot.core.ledger import Ledger
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import Span
 from oddlot.history.log import Log, given_out, read_log, read_sound, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account, tally_of

@@ -3,7 +3,6 @@
 import pytest
 
 from oddlot.core.commands import Abort, Drop, Skip, Step
-from oddlot.core.conductor import ECHO
 from oddlot.core.events import (
     Cancelled,
     Gone,
@@ -15,7 +14,7 @@ from oddlot.core.events import (
     Resumed,
     Ticked,
 )
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import Span
 from oddlot.history.worker_timeline import StateInterval, TaskRun, WorkerTimeline
 from tests.report.records import arrived, merged, start

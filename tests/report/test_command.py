@@ -66,9 +66,9 @@ def test_updates_with_bad_numbers_and_updates_that_are_too_large_are_told_apart(
     figures = json.loads(oddlot("report", "run", "--json").out)
     assert (figures["updates_invalid"], figures["updates_rejected"]) == (2, 1)
     assert figures["wasted"] == {"invalid": 16, "rejected": 8}
-    assert "2 with bad numbers, 1 far too large" in oddlot("report", "run").out
+    assert "2 invalid, 1 too large" in oddlot("report", "run").out
     oddlot("report", "run", "--html", "page.html")
-    assert "2 with bad numbers, 1 far too large" in Path("page.html").read_text()
+    assert "2 invalid, 1 too large" in Path("page.html").read_text()
 
 
 def test_a_strategy_of_the_user_s_is_replayed_where_its_import_is_allowed(

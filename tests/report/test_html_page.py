@@ -76,9 +76,9 @@ def test_everything_is_drawn_and_said(figures: Figures) -> None:
     text = made(figures)
     assert [*plots(text)] == PLOTS
     assert all(marks(figure) for (figure,) in plots(text).values())
-    rows = dict(table(text)[: len(FIGURES)])
-    assert [*rows] == [*(name for name in FIGURES if name != "store"), "proof"]
-    assert rows["proof"] == figures.told
+    rows = dict(table(text)[: len(FIGURES) - 1])
+    assert [*rows] == [name for name in FIGURES if name != "store"]
+    assert [*map(words, those(text, "p", "verdict"))] == [figures.verdict]
     (lanes,) = plots(text)["lanes"]
     states = {classes(swatch)[1] for swatch in those(lanes, "i", "swatch")}
     assert states == {"working", "wasted", "waiting", "lost", "fault"}
@@ -88,7 +88,7 @@ def test_everything_is_drawn_and_said(figures: Figures) -> None:
 
 
 def test_a_page_of_several_runs(figures: Figures, plain: Path) -> None:
-    """They share their plots over time and one legend, and each has its proof and its machines."""
+    """They share their plots over time and one legend, and each has its verdict and its machines."""
     both = figures, Figures.read(plain)
     text = made(*both)
     found = plots(text)
@@ -100,9 +100,8 @@ def test_a_page_of_several_runs(figures: Figures, plain: Path) -> None:
     looks = [swatch.get("class") for swatch in legend.iter("i")]
     assert looks == ["swatch c0 line", "swatch c1 line", "swatch training dashed"]
     assert [*map(words, legend)][:2] == [run.title for run in both]
-    proofs = [run.told.partition(":")[0] for run in both]
-    assert ["proof", *proofs] in table(text)
-    assert {run.told for run in both} <= {*map(words, text.iter("p"))}
+    assert ["audit", *(str(run.proof) for run in both)] in table(text)
+    assert [run.verdict for run in both] == [*map(words, those(text, "p", "verdict"))][1:]
     one, other = (ticks(lanes, "middle") for lanes in found["lanes"])
     assert one == other, "one scale"
     transcribe("\n".join(map(words, [*text.iter("h1"), *legend])))
@@ -130,8 +129,9 @@ def test_what_a_log_says_is_no_markup(figures: Figures) -> None:
 def test_a_proof_that_fails_is_seen(figures: Figures) -> None:
     fault = OddlotError("position 3 is in two updates", "merged_twice")
     bad = replace(figures, proof=replace(figures.proof, faults=(fault,)))
-    assert [*map(words, those(made(bad), "td", "bad"))] == [bad.told]
-    assert not those(made(figures), "td", "bad")
+    assert [*map(words, those(made(bad), "p", "bad"))] == [bad.verdict]
+    assert [len(those(made(bad, figures), tag, "bad")) for tag in ("p", "td")] == [2, 1]
+    assert not [tag for tag in ("p", "td") if those(made(figures, figures), tag, "bad")]
     assert bad.plain()["proof_faults"] == [str(fault)]
 
 
@@ -242,7 +242,7 @@ def test_the_command_writes_it(oddlot: Oddlot, figures: Figures, plain: Path) ->
     answer = oddlot("report", *runs, "--html", "both.html")
     assert answer.code == 0
     assert Path("both.html").read_text() == page(both)
-    assert [answer.out.count(words) for words in ("both.html", *(run.told for run in both))] == [1, 1, 1]
+    assert [answer.out.count(words) for words in ("both.html", *(run.verdict for run in both))] == [1, 1, 1]
     oddlot.refuses("several_runs", "report", *runs, "--json")
 
 

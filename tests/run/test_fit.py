@@ -175,7 +175,7 @@ def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_
 ) -> None:
     """The final one may be a little further, and worse."""
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
-    every = oddlot.run.goals.Every(1, "versions")
+    every = oddlot.run.intervals.Every(1, "versions")
     run, _ = trained(job, Asynchronous(), on, "accuracy>=0.8", evaluate_every=every)
     versions = [row["versions"] for row in run.history]
     assert versions == sorted(set(versions))
@@ -203,7 +203,7 @@ def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_
 def test_a_run_ends_at_its_goal(until: str, reached: Any) -> None:
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     machine = Machine("m", 0.01, dollars_per_hour=36.0)
-    every = oddlot.run.goals.Every.parse("1 versions")
+    every = oddlot.run.intervals.Every.parse("1 versions")
     run, _ = trained(job, Asynchronous(), Simulated([machine]), until, evaluate_every=every)
     assert reached(run.summary), run.summary
     assert run.ended == until.rpartition(" ")[2]

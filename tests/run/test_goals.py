@@ -7,7 +7,8 @@ import pytest
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Joined
 from oddlot.history.metrics import Quality, Tally
-from oddlot.run.goals import Every, Goal, Reminder
+from oddlot.run.goals import Goal
+from oddlot.run.intervals import Every, Reminder
 from tests.transcripts import raises
 
 

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from oddlot.core.commands import Action, Start, Step
-from oddlot.core.conductor import ECHO
 from oddlot.core.events import (
     TOO_LARGE,
     Arrived,
@@ -23,14 +22,14 @@ from oddlot.core.events import (
     Resumed,
     Stimulus,
 )
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Facts, Task
-from oddlot.formatting import availability, duration, in_bytes, moment, money, overwritten
+from oddlot.formatting import availability, duration, in_bytes, moment, money, overwritten, went
 from oddlot.history.metrics import Tally
 from oddlot.run.goals import Goal
 from oddlot.run.live_view import (
-    NOBODY,
+    NO_WORKER,
     Forecast,
     Lines,
     Opening,
@@ -40,7 +39,6 @@ from oddlot.run.live_view import (
     shown,
     summary,
     trouble,
-    went,
 )
 from tests.transcripts import transcribe
 
@@ -159,7 +157,7 @@ def test_the_picture_says_why_nothing_happens(tally: Tally) -> None:
     tally(record(5.0, Refused("w2:2", "large", TOO_LARGE)))
     assert numbers(why(tally)) == ["1", "1"]
     tally(record(6.0, Lost("w2")))
-    assert why(tally) == NOBODY
+    assert why(tally) == NO_WORKER
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
@@ -184,12 +182,12 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
         for now, event in later.items():
             observer(record(now, event))
     transcribe(on_it())
-    title, going_on, *lines = on_it().splitlines()
+    title, status, *lines = on_it().splitlines()
     assert title == "[red]digits"
-    assert numbers(going_on) == ["0", "0.0", "0.0", "1,000"]
+    assert numbers(status) == ["0", "0.0", "0.0", "1,000"]
     assert [numbers(line)[0] for line in lines] == ["0.5", "3.0", "3.5", "3.9", "4.0"]
     assert [numbers(line)[-1] for line in lines[:2]] == ["0.1250", "0.7500"]
-    assert [NOBODY in line for line in lines] == [False, False, True, False, True]
+    assert [NO_WORKER in line for line in lines] == [False, False, True, False, True]
 
 
 @pytest.mark.parametrize(("now", "lines"), [(30.0, 0), (90.0, 1), (90_000.0, 1)])
@@ -221,12 +219,12 @@ def test_a_terminal_is_drawn_on_and_left_clean(tally: Tally) -> None:
     with shown(console, "digits", tally) as observer:
         assert isinstance(observer, Opening)
         observer.replay(record(4.0, Resumed(5)))
-        going_on = observer.going_on
+        resumed = observer.resumed
         observer(record(5.0, Joined("w3")))
     assert tally.workers["w3"].state == "waiting"
     assert "digits" in on_it()
-    assert on_it().count(going_on) == 1
-    assert numbers(going_on) == ["1", "0.5", "4.0", "32"]
+    assert on_it().count(resumed) == 1
+    assert numbers(resumed) == ["1", "0.5", "4.0", "32"]
 
 
 def test_the_summary_leaves_out_what_does_not_apply() -> None:
@@ -294,7 +292,7 @@ def test_every_time_that_nobody_is_there_is_told_once() -> None:
         if remark is not None:
             lines(Record(next(now), Arrived(Facts(f"{node}:1", node, 0, 8)), (), remark))
         lines(record(next(now), Lost(node)))
-    assert on_it().count(NOBODY) == 2
+    assert on_it().count(NO_WORKER) == 2
 
 
 def test_what_was_lost_is_counted_where_anything_was() -> None:

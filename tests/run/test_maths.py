@@ -16,7 +16,7 @@ from oddlot import Asynchronous, FastestK, LocalSGD, Strategy, Synchronous
 from oddlot.codecs import Half
 from oddlot.core.spans import samples_in
 from oddlot.history.run_folder import RunFolder
-from oddlot.run.goals import Every
+from oddlot.run.intervals import Every
 from oddlot.train.learner import Learner
 from tests.engines.log import updates
 from tests.fits import (

@@ -40,7 +40,7 @@ from oddlot.engines.simulated.engine import Simulator
 from oddlot.engines.simulated.faults import SimulatedFaults
 from oddlot.engines.simulated.update_servers import UpdateServers
 from oddlot.faults import Chaos, Fault
-from oddlot.faults.injector import GOES_ON, FaultInjector
+from oddlot.faults.injector import CONTINUED, FaultInjector
 from oddlot.history.audit import prove
 from oddlot.history.log import given_out, numbered, surviving
 from oddlot.history.metrics import Tally, tally_of
@@ -348,7 +348,7 @@ class World:
         for record in self.log:
             seen |= {type(record.event).__name__, record.remark}
             if isinstance(record.event, Struck):
-                seen |= {f"fault {record.event.kind}", "goes on" if GOES_ON in record.event.fault else ""}
+                seen |= {f"fault {record.event.kind}", "goes on" if CONTINUED in record.event.fault else ""}
         return seen
 
     def _accounted_for(self) -> int:

@@ -477,7 +477,7 @@ def test_what_does_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
         SlideClassifier(epochs=1).fit(X, Y)
     monkeypatch.setattr("oddlot.sparse.topk.bytes_held", lambda: 10**9)
     rows = np.zeros((3000, 16), np.float32)
-    what = "finding few of 3,000 rows, beside what is held,"
+    what = "an index of 3,000 rows, with the memory in use,"
     with memory_of(1e9), raises(MemoryError, "not_enough_memory", what=what, needs=10**9 + 4 * rows.size):
         Index(rows, rows[:, 0].copy())
 

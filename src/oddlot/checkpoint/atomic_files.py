@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and what to do where they cannot be written."""
+"""Atomic files, and errors for files that cannot be written."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_model(model: "nn.Module", path: Path) -> None:
-    """Write the model's parameters and buffers; the file is there whole or not at all."""
+    """Write the model's parameters and buffers atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
@@ -34,7 +34,7 @@ def write_model(model: "nn.Module", path: Path) -> None:
 
 
 def _save(model: "nn.Module", path: Path) -> None:
-    """Write the tensors of its state, of which tied ones are there once; extra state is left out."""
+    """Write the tensors of the model's state, tied ones once. Extra state is left out."""
     from safetensors.torch import save_model  # PyTorch comes with it
     from torch import Tensor
 
@@ -44,27 +44,27 @@ def _save(model: "nn.Module", path: Path) -> None:
 
 
 def check_name(path: str, setting: str) -> None:
-    """UsageError: the system cannot have a file of this name; `setting` is where it was given."""
+    """Raise UsageError if the file system cannot have a file of this name. `setting` is the setting that has it."""
     encoding = sys.getfilesystemencoding()
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        told = f"{setting} = {path!a}: the file system's encoding is {encoding}, which lacks some of these characters. "
+        told = f"{setting} = {path!a}: the file system encoding {encoding} cannot represent it. "
         told += "Set LC_ALL=C.UTF-8, or use another name"
         raise UsageError(
             told, "unusable_name", setting, name=setting, given=path, encoding=encoding
         ) from None
     if "\0" in path:
-        told = f"{setting} = {path!a}: a file's name cannot have a null character"
+        told = f"{setting} = {path!a}: file names must not contain null characters"
         raise UsageError(told, "unusable_name", setting, name=setting, given=path, encoding=encoding)
 
 
 @contextmanager
 def told_where(path: str | Path) -> Iterator[None]:
-    """JobError, with what to do, where something inside cannot be written to that path."""
+    """Raise JobError, with advice, if an error inside shows that the path cannot be written."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         place, reason = masked(str(path)), masked(str(error))
-        told = f"cannot write {place} ({reason}): make room, then resume the run"
+        told = f"cannot write {place} ({reason}). Free disk space, then resume the run"
         raise JobError(told, "unwritable_file", path=place, reason=reason) from error

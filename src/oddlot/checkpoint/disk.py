@@ -1,4 +1,4 @@
-"""Files of a run's folder: regular ones only, written at their own place, and on the disk when that is asked for."""
+"""Files of a run folder: only regular files, with syncing to the disk."""
 
 import errno
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 PRIVATE = 0o600
-"""the mode of a file that only its owner may read"""
+"""Mode of a file that only its owner may read."""
 
 
 def open_to_read(path: Path) -> BinaryIO:
-    """Open a regular file. OSError: it is a pipe or a device, from which reading may never end."""
+    """Open a regular file. Raise OSError for a pipe or a device, because reading it may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -21,19 +21,19 @@ def open_to_read(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path) -> bytes:
-    """All of a regular file."""
+    """Return the content of a regular file."""
     with open_to_read(path) as file:
         return file.read()
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file, or make it. OSError: it is a symbolic link, so that a file elsewhere would be written, or a pipe."""
+    """Open or create a file for appending. Raise OSError for a symbolic link or a pipe."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     return os.fdopen(os.open(path, flags, 0o666), "ab")
 
 
 def sync_path(path: Path) -> None:
-    """Have a file's content, or a folder's list of files, on the disk."""
+    """Sync a file's content, or a folder's list of files, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -42,18 +42,18 @@ def sync_path(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, and have their names on the disk."""
+    """Create a folder and its parents, and sync their names to the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         sync_path(folder.parent)
-    if not missing:  # it may be new all the same
+    if not missing:  # it may be new, but not synced
         with suppress(PermissionError):
             sync_path(path.parent)
 
 
 def replace_file(path: Path, content: bytes, private: bool = False) -> None:
-    """Write a file, which is there whole or not at all, also after a loss of power."""
+    """Write a file atomically, also with respect to a loss of power."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
@@ -68,6 +68,6 @@ def replace_file(path: Path, content: bytes, private: bool = False) -> None:
 
 
 def rename(draft: Path, path: Path) -> None:
-    """Give a file its final name, in the same folder, and have that on the disk."""
+    """Rename a file within its folder, and sync that to the disk."""
     draft.replace(path)
     sync_path(path.parent)

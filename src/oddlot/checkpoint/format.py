@@ -1,4 +1,4 @@
-"""A saved run: whole or damaged, and its manifest tells which.
+"""The format of checkpoints. A manifest shows whether a checkpoint is complete.
 
 `FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the books),
 `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and, written last,
@@ -31,13 +31,13 @@ from oddlot.core.serialization import DAMAGED, from_plain
 
 FORMAT = 2
 UNFINISHED = "unfinished_checkpoint"
-BEGIN_ANEW = "begin anew: no checkpoint is older than that"
+BEGIN_ANEW = "start again: there is no older checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
 NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
 PART = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
-"""the name of a part of the log, in its folder"""
+"""Name of a part of the log, in its folder."""
 MAX_HEADER_BYTES = 100_000_000
-"""of a safetensors file: what its library reads"""
+"""Largest header of a safetensors file that its library reads."""
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -47,7 +47,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a checkpoint holds. `job` is the job's fingerprint; `records` of the log came before it."""
+    """The content of a checkpoint. `job` is the job's fingerprint, and `records` the number of earlier log records."""
 
     version: int
     records: int
@@ -58,7 +58,7 @@ class Snapshot:
 
 
 class Part(NamedTuple):
-    """A part of the run's log that lies beside the checkpoints."""
+    """A part of the run's log that is stored beside the checkpoints."""
 
     name: str
     bytes: int
@@ -66,22 +66,22 @@ class Part(NamedTuple):
 
     @property
     def check(self) -> dict[str, int]:
-        """What `Storage.write` told of it."""
+        """Size and CRC-32, as `Storage.write` returned them."""
         return {"bytes": self.bytes, "crc32": self.crc32}
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> "Part":
-        """The part that a manifest names. One of `DAMAGED`: none of this run's log."""
+        """Read a part from a manifest. Raise one of `DAMAGED` if it is not a part of a log."""
         part: Part = from_plain(cls, [plain["name"], plain["bytes"], plain["crc32"]])
         folder, _, name = part.name.partition("/")
         if folder != LOG_PARTS or not PART.fullmatch(name) or part.bytes < 0:
-            raise ValueError(f"{part.name!r} is no part of the log")
+            raise ValueError(f"{part.name!r} is not a part of the log")
         return part
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A whole checkpoint, its checksums verified."""
+    """A complete checkpoint with verified checksums."""
 
     storage: Storage
     name: str
@@ -89,12 +89,12 @@ class Checkpoint:
     records: int
     job: str
     log: tuple[Part, ...]
-    """the log up to this checkpoint, if it is kept beside it"""
+    """Parts of the log up to this checkpoint, if the log is stored beside it."""
     warnings: tuple[CheckpointError, ...] = ()
-    """one for each newer checkpoint that is damaged and was passed over; none for one that was not finished"""
+    """A warning for each newer checkpoint that is damaged and was skipped. Unfinished ones have none."""
 
     def load(self) -> Snapshot:
-        """What was saved. CheckpointError when the files hold anything else."""
+        """Load the snapshot. Raise CheckpointError if the files are invalid."""
         tensors_name = f"{self.name}/{TENSORS}"
         try:
             conductor = json.loads(self.storage.read(f"{self.name}/{CONDUCTOR}"))
@@ -105,19 +105,22 @@ class Checkpoint:
                 data = self.storage.read(tensors_name)
                 layout, tensors = _layout(BytesIO(data)), load(data)
             if not isinstance(conductor, dict):
-                raise ValueError(f"{CONDUCTOR} holds no books")
+                raise ValueError(f"{CONDUCTOR} has no conductor state")
         except (OSError, SafetensorError, *DAMAGED) as error:
             raise unreadable(self.storage.path(self.name), error, "checkpoint ") from error
         return Snapshot(self.version, self.records, self.job, conductor, layout, tensors)
 
 
 def name_of(snapshot: Snapshot, life: str) -> str:
-    """Its folder's."""
+    """Return the name of the checkpoint's folder."""
     return f"{snapshot.version:08d}-{snapshot.records}-{life}"
 
 
 def save(storage: Storage, snapshot: Snapshot, life: str, log: tuple[Part, ...] = ()) -> str:
-    """Write a checkpoint in this life of a hub and return its folder's name. OSError leaves no whole one there."""
+    """Write a checkpoint and return the name of its folder. After an OSError, there is no complete checkpoint.
+
+    `life` is a random text of this hub process.
+    """
     name = name_of(snapshot, life)
     try:
         files = {
@@ -147,11 +150,11 @@ def newest(
     void: Callable[[int], bool] = lambda _: False,
     with_log: bool = False,
 ) -> Checkpoint:
-    """The newest whole checkpoint; damaged ones are passed over and named in its warnings.
+    """Return the newest complete checkpoint. Damaged ones are skipped and named in its warnings.
 
-    Those whose number of records is `void` are of a history that does not hold any more. With `with_log` the log beside
-    it is sound too. CheckpointError: there is no whole one, one cannot be read, or it was made after more `records`
-    than the log has.
+    Checkpoints whose number of records is `void` belong to a discarded history. `with_log` requires a valid log beside
+    the checkpoint. Raise CheckpointError if there is no complete one, if one cannot be read, or if it was made after
+    more `records` than the log has.
     """
     damage: list[CheckpointError] = []
     try:
@@ -164,32 +167,35 @@ def newest(
         try:
             found = _verified(storage, name, with_log)
             if records is not None and found.records > records:
-                _check_log_beside(found)  # else nobody else can go on from it either
+                _check_log_beside(found)  # without it, no other machine could resume from it
                 older = [other for other in names if age(other)[0] <= records and not void(age(other)[0])]
                 raise _log_too_short(found, records, bool(older))
         except Damaged as error:
             damage.append(error)
             continue
         return replace(found, warnings=tuple(each for each in damage if each.code != UNFINISHED))
-    told = [f"no whole checkpoint in {storage}: restore one from a copy, or begin anew elsewhere", *damage]
+    told = [
+        f"no complete checkpoint in {storage}: restore one from a copy, or start again elsewhere",
+        *damage,
+    ]
     raise CheckpointError(
         "\n  ".join(map(str, told)), "no_whole_checkpoint", path=str(storage), damage=damage
     )
 
 
 def saved(storage: Storage) -> list[str]:
-    """The folders of all checkpoints, whole or not, the oldest first."""
+    """Return the folders of all checkpoints, complete or not, the oldest first."""
     return sorted(filter(NAME.fullmatch, storage.names()), key=age)
 
 
 def age(name: str) -> tuple[int, int]:
-    """Sorts checkpoints by the log that came before them, which only grows."""
+    """Return the sort key of a checkpoint: the number of earlier log records, and its version."""
     version, records, _ = name.split("-")
     return int(records), int(version)
 
 
 def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
-    """The log's parts that a checkpoint names; none where it is damaged. OSError: it cannot be read."""
+    """Return the log's parts of a checkpoint; none if it is damaged. Raise OSError if it cannot be read."""
     try:
         manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), name)
         return tuple(map(Part.read, manifest["log"]))
@@ -198,7 +204,7 @@ def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
 
 
 def log_of(checkpoint: Checkpoint) -> bytes:
-    """The run's log up to this checkpoint. CheckpointError: it cannot be read."""
+    """Return the run's log up to this checkpoint. Raise CheckpointError if it cannot be read."""
     try:
         return b"".join(checkpoint.storage.read(part.name) for part in checkpoint.log)
     except OSError as error:
@@ -206,7 +212,7 @@ def log_of(checkpoint: Checkpoint) -> bytes:
 
 
 def _check_log_beside(checkpoint: Checkpoint) -> None:
-    """Damaged: the log beside it is there, and is not sound."""
+    """Raise Damaged if the log beside the checkpoint is invalid."""
     path = checkpoint.storage.path(checkpoint.name)
     try:
         for part in checkpoint.log:
@@ -216,26 +222,26 @@ def _check_log_beside(checkpoint: Checkpoint) -> None:
 
 
 def check_log(checkpoint: Checkpoint, log: Path) -> None:
-    """CheckpointError: the file is not the log from which this checkpoint came about."""
+    """Raise CheckpointError unless the file is the log from which this checkpoint was made."""
     size = sum(part.bytes for part in checkpoint.log)
     with open_to_read(log) as file:
         is_whole = os.fstat(file.fileno()).st_size >= size
         if not is_whole or any(crc32(file.read(part.bytes)) != part.crc32 for part in checkpoint.log):
-            raise _gone_on(checkpoint, f"after other records than {log} has", log=str(log))
+            raise _gone_on(checkpoint, f"from other records than those in {log}", log=str(log))
 
 
 def _log_too_short(checkpoint: Checkpoint, records: int, is_older_there: bool) -> CheckpointError:
-    """Only so many records of the log that is here are sound, which are fewer than the checkpoint was made after."""
+    """Return the error for a log with fewer valid records than the checkpoint was made after."""
     counts = {"records": checkpoint.records, "sound": records}
     if checkpoint.log:
         return _gone_on(
-            checkpoint, f"after {checkpoint.records:,} records, and {records:,} are here", **counts
+            checkpoint, f"after {checkpoint.records:,} records, but the log here has {records:,}", **counts
         )
     path = checkpoint.storage.path(checkpoint.name)
     return CheckpointError(
-        f"checkpoint {path} was made after {checkpoint.records} records, but only {records} of the log are sound: "
-        "restore the log from a copy, or "
-        + ("move that checkpoint away to go on from an older one" if is_older_there else BEGIN_ANEW),
+        f"checkpoint {path} was made after {checkpoint.records} records, but only {records} records of the log are "
+        "intact: restore the log from a copy, or "
+        + ("move that checkpoint away to resume from an older one" if is_older_there else BEGIN_ANEW),
         "log_too_short",
         path=path,
         **counts,
@@ -245,8 +251,8 @@ def _log_too_short(checkpoint: Checkpoint, records: int, is_older_there: bool) -
 def _gone_on(checkpoint: Checkpoint, when: str, **fields: Any) -> CheckpointError:
     path = checkpoint.storage.path(checkpoint.name)
     return CheckpointError(
-        f"the run has gone on elsewhere: checkpoint {path} was made {when}. Resume it in a new folder, which fetches "
-        "the log",
+        f"the run was continued elsewhere: checkpoint {path} was made {when}. Resume it in a new folder, which "
+        "fetches the log",
         "gone_on_elsewhere",
         path=path,
         **fields,
@@ -254,12 +260,12 @@ def _gone_on(checkpoint: Checkpoint, when: str, **fields: Any) -> CheckpointErro
 
 
 def to_json(plain: Mapping[str, Any]) -> bytes:
-    """As a checkpoint's files have it."""
+    """Return JSON, as in the files of a checkpoint."""
     return json.dumps(plain, indent=1).encode()
 
 
 def _safetensors(snapshot: Snapshot) -> Iterable[bytes | memoryview]:
-    """The file piece by piece, so that no second copy of the tensors is made (`safetensors.save_file` makes one)."""
+    """Yield a safetensors file piece by piece. Unlike `safetensors.save_file`, this makes no copy of the tensors."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "layout": json.dumps(snapshot.layout)}}
     end = 0
     for name, tensor in snapshot.tensors.items():
@@ -282,7 +288,7 @@ def _data(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
 
 
 def _layout(file: IO[bytes]) -> Any:
-    """The layout in the metadata of a safetensors file."""
+    """Return the layout in the metadata of a safetensors file."""
     length = int.from_bytes(file.read(8), "little")
     if length > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length:,} bytes")
@@ -291,11 +297,11 @@ def _layout(file: IO[bytes]) -> Any:
 
 
 class Damaged(CheckpointError):
-    """A checkpoint that is not whole: an older one may be."""
+    """A checkpoint is incomplete or damaged. An older one may be complete."""
 
 
 def _damaged(path: str, error: Exception) -> Damaged:
-    """A checkpoint in which this was found."""
+    """Return the error for a damaged checkpoint."""
     told = f"checkpoint {path} is damaged: {error}"
     if isinstance(error, CheckpointError):
         return Damaged(told, error.code, path=path, **error.fields)
@@ -303,7 +309,7 @@ def _damaged(path: str, error: Exception) -> Damaged:
 
 
 def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
-    """A whole checkpoint. Damaged: what is wrong with it; CheckpointError: it cannot be read now."""
+    """Return a complete checkpoint. Raise Damaged with its fault, or CheckpointError if it cannot be read now."""
     path = storage.path(name)
     try:
         return _checked(storage, name, with_log)
@@ -320,39 +326,41 @@ def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
         raise _damaged(path, error) from error
     except OSError as error:
         if error.errno == errno.ELOOP:
-            told = f"checkpoint {path} is passed over: {error.filename} is a symbolic link"
+            told = f"checkpoint {path} is skipped: {error.filename} is a symbolic link"
             raise Damaged(told, "symbolic_link", path=path, link=error.filename) from error
-        raise unreadable(path, error, "checkpoint ", "; try again") from error
+        raise unreadable(path, error, "checkpoint ", ". Try again") from error
 
 
 def _checked(storage: Storage, name: str, with_log: bool) -> Checkpoint:
-    """The checkpoint, if its files are what its manifest says."""
+    """Return the checkpoint if its files agree with its manifest."""
     manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), storage.path(name))
     version, records = (from_plain(int, manifest[name]) for name in ("version", "records"))
     job = from_plain(str, manifest["job"])
     files = from_plain(dict[str, dict[str, int]], manifest["files"])
     if age(name) != (records, version):
-        raise CheckpointError("its manifest.json is another one's", "other_manifest", file=MANIFEST)
+        raise CheckpointError(
+            "its manifest.json belongs to another checkpoint", "other_manifest", file=MANIFEST
+        )
     for file in (CONDUCTOR, TENSORS):
         storage.check(f"{name}/{file}", files[file])
     log = tuple(map(Part.read, from_plain(list[dict[str, Any]], manifest["log"])))
     for part in log if with_log else ():
         storage.check(part.name, part.check)
     if with_log and not log:
-        raise CheckpointError("the run's log is not beside it", "no_log_beside")
+        raise CheckpointError("the run's log is not next to it", "no_log_beside")
     return Checkpoint(storage, name, version, records, job, log)
 
 
 def _manifest(data: bytes, path: str) -> Any:
-    """What a manifest says. CheckpointError: it is damaged; Damaged: another version of oddlot has written it."""
+    """Return a manifest. Raise CheckpointError if it is damaged, and Damaged if another version of oddlot wrote it."""
     try:
         manifest = json.loads(data)
         version, check = manifest["format"], manifest.pop("crc32")
     except DAMAGED:
-        told = "manifest.json is cut off, or holds something else"
+        told = "manifest.json is truncated or invalid"
         raise CheckpointError(told, "damaged_file", file=MANIFEST) from None
     if version != FORMAT:
-        told = f"checkpoint {path} has format {version}, this version of oddlot reads {FORMAT}"
+        told = f"checkpoint {path} has format {version}, but this version of oddlot reads format {FORMAT}"
         raise Damaged(told, "other_format", path=path, format=version)
     if check != crc32(to_json(manifest)):
         told = "the checksum of manifest.json does not match"

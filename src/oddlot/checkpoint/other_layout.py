@@ -1,4 +1,4 @@
-"""What differs between the tensors of a checkpoint and those of the job that resumes it."""
+"""Comparison of the tensors of a checkpoint with those of the job that resumes it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ MAX_NAMED = 3
 
 
 def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layout) -> None:
-    """CheckpointError: the checkpoint, with the layout `saved`, is of a model with other tensors.
+    """Raise CheckpointError if the checkpoint, with the layout `saved`, is that of a model with other tensors.
 
     Field `different`: by name, the dtype and shape in the run and now. Another error: `saved` is no layout.
     """
@@ -22,11 +22,11 @@ def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layou
     different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
     lines = [f"\n  {name}: {pair[0]} in the run, {pair[1]} now" for name, pair in different.items()]
     more = f"\n  and {len(lines) - MAX_NAMED} more" if len(lines) > MAX_NAMED else ""
-    told = "".join(lines[:MAX_NAMED]) + more or " they are in another order"
+    told = "".join(lines[:MAX_NAMED]) + more or " their order differs"
     path = checkpoint.storage.path(checkpoint.name)
     raise CheckpointError(
-        f"checkpoint {path} has other tensors than the job's model:{told}\nResume with the model that began the run, "
-        "or choose another folder",
+        f"checkpoint {path} has other tensors than the job's model:{told}\nResume with the original model, or use "
+        "another folder",
         "other_job",
         path=path,
         different=different,
@@ -34,7 +34,7 @@ def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layou
 
 
 def _described(layout: Mapping[str, Any]) -> dict[str, str]:
-    """The dtype and shape of each tensor, its role if it is not trainable, and its group if that is not 0."""
+    """Return the dtype and shape of each tensor, its role if it is not trainable, and its group if that is not 0."""
     found = {}
     for entry in layout["entries"]:
         section = layout["sections"][entry["section"]]

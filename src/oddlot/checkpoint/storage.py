@@ -1,4 +1,4 @@
-"""Files in a folder that fsspec reaches: of this machine, or of an object store."""
+"""Files in a folder of this machine, or of an object store, through fsspec."""
 
 import errno
 import os
@@ -16,17 +16,16 @@ from oddlot.core.masked_urls import masked, passwords
 
 PIECE_BYTES = 1 << 24
 LOG_PARTS = "log"
-"""the folder of the log's parts, beside checkpoints that are not in their run's folder"""
+"""Folder of the log's parts, beside checkpoints outside of the run folder."""
 
 
 class Storage:
-    """A folder at a path, or at any URL that fsspec knows: `s3://bucket/run`, `gs://...`, `memory://...`.
+    """A folder at a path, or at any URL that fsspec supports: `s3://bucket/run`, `gs://...`, `memory://...`.
 
-    On this machine a file is there whole, or not at all. An object store may keep a part of what could not be written:
-    a size and a CRC-32 prove what a file holds.
-    Names are paths below the folder: one that leads out of it, by `..` or by a symbolic link, is refused. The folder
-    itself may be a link. Passwords in the URL are masked in all that is shown.
-    Whatever goes wrong is an OSError. UsageError: nobody knows how to reach such a URL.
+    Local files are written atomically. An object store may keep a partial file after a failure, so size and CRC-32 are
+    checked. Names are paths below the folder: paths out of it, by `..` or by a symbolic link, are rejected. The folder
+    itself may be a link. Passwords in the URL are masked in all messages.
+    Failures are OSErrors. Raise UsageError if fsspec does not support the URL.
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
@@ -51,14 +50,14 @@ class Storage:
         return masked(self.url)
 
     def path(self, name: str) -> str:
-        """Where a file or folder is, as an error would name it."""
+        """Return the path of a file or folder, for messages."""
         return f"{str(self).rstrip('/')}/{name}"
 
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> dict[str, int]:
-        """Write a file, safely on the disk if it is of this machine; its size and CRC-32."""
+        """Write a file, and sync it if it is local. Return its size and CRC-32."""
         size, check = 0, Future[int]()
         check.set_result(0)
-        # A piece is checked while it is written: together they would take half as long again.
+        # A piece's checksum is computed while it is written, which saves a third of the time.
         at = self._at(f"{name}.partial" if self.is_local else name)
         with (
             ThreadPoolExecutor(1) as aside,
@@ -78,12 +77,12 @@ class Storage:
         return {"bytes": size, "crc32": check.result()}
 
     def read(self, name: str) -> bytes:
-        """All that a file holds."""
+        """Return the content of a file."""
         with self._reached():
             return bytes(self._fs.cat_file(self._at(name)))
 
     def check(self, name: str, expected: dict[str, int]) -> None:
-        """CheckpointError: the file is not what `write` has told."""
+        """Raise CheckpointError unless the file has this size and CRC-32."""
         size, check, file_name = 0, 0, _last(name)
         with self._reached(), self._fs.open(self._at(name), "rb") as file:
             while piece := file.read(PIECE_BYTES):
@@ -98,7 +97,7 @@ class Storage:
             )
 
     def names(self, folder: str = "") -> list[str]:
-        """What lies in the folder: none where there is no such folder."""
+        """Return the names in the folder; none if it does not exist."""
         with self._reached():
             self._fs.invalidate_cache()
             try:
@@ -108,7 +107,7 @@ class Storage:
         return sorted(_last(path) for path in found if path.rstrip("/") != self._at(folder))
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it; of a symbolic link only the link."""
+        """Remove a file, a folder with its content, or a symbolic link without its target."""
         folder, _, last = name.rpartition("/")
         if self.is_local and (link := Path(self._at(folder)) / last).is_symlink():
             link.unlink()
@@ -117,16 +116,16 @@ class Storage:
             self._fs.rm(self._at(name), recursive=True)
 
     def sync(self, folder: str = "") -> None:
-        """See to it that the folder's list of files is on the disk."""
+        """Sync the folder's list of files to the disk."""
         if self.is_local:
             sync_path(Path(self._at(folder)))
 
     def local(self, name: str) -> Path | None:
-        """The file's path, if it is of this machine."""
+        """Return the path of a local file; None for other storage."""
         return Path(self._at(name)) if self.is_local else None
 
     def _new(self, path: str) -> Any:
-        """A file to write. Object stores need no folders; where there are some, they are made."""
+        """Open a file for writing, and create its folders if the storage has folders."""
         try:
             return self._fs.open(path, "wb")
         except FileNotFoundError:
@@ -135,7 +134,7 @@ class Storage:
 
     @contextmanager
     def _whole_or_gone(self, path: str) -> Iterator[None]:
-        """Nothing stays of a file that could not be written."""
+        """Remove a file that could not be written."""
         try:
             yield
         except BaseException:
@@ -144,7 +143,7 @@ class Storage:
             raise
 
     def _at(self, name: str) -> str:
-        """The path of a file or folder. OSError: it is not below this one."""
+        """Return the path of a file or folder. Raise OSError if it is not below this one."""
         at = self._root.rstrip("/")
         for part in name.split("/") if name else ():
             if part in {"", ".", ".."} or "\0" in part:
@@ -203,13 +202,13 @@ def _check_own(path: str) -> None:
 
 
 def unreadable(path: str, error: Exception, what: str = "", then: str = "") -> CheckpointError:
-    """What is there cannot be read."""
+    """Return the error for something that cannot be read."""
     told, reason = f"{what}{path} cannot be read: {error}{then}", str(error)
     return CheckpointError(told, "unreadable_file", path=path, reason=reason)
 
 
 def _check_on(piece: bytes | memoryview, before: Future[int]) -> int:
-    """The CRC-32 of what came before and this."""
+    """Return the CRC-32 of the earlier pieces and this one."""
     return crc32(piece, before.result())
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints written in the background, beside a run that goes on."""
+"""Checkpoints that are written in the background of a run."""
 
 import json
 import secrets
@@ -26,7 +26,7 @@ LONG_WRITE_SECONDS = 60.0
 
 
 class LogCopy:
-    """A log that grows, copied part by part to where the checkpoints are, so that another machine can go on."""
+    """Copies a growing log, part by part, to the checkpoints, so that another machine can resume the run."""
 
     def __init__(self, storage: Storage, log: Path, life: str) -> None:
         self.storage, self.log, self.life = storage, log, life
@@ -34,8 +34,8 @@ class LogCopy:
         self._records = self._bytes = 0
 
     def catch_up(self, records: int, size: int) -> tuple[Part, ...]:
-        """All parts, with what has come since the last call: the log has had so many records and bytes."""
-        if len(self.parts) >= MAX_PARTS:  # one part again, so that no manifest grows for ever
+        """Copy what was added since the last call, up to this number of records and bytes. Return all parts."""
+        if len(self.parts) >= MAX_PARTS:  # start again with one part, to limit the size of manifests
             self.parts, self._records, self._bytes = (), 0, 0
         if size > self._bytes:
             name = f"{LOG_PARTS}/{self._records}-{records}-{self.life}.jsonl"
@@ -57,7 +57,7 @@ class BackgroundSaver:
     The `log` is synced first, so that no checkpoint is made after more records than are on the disk; with `copy_log` it
     is brought to the storage too. What fails (a full disk) is an error in `problems()` and never ends the run.
 
-    A run that goes on says which checkpoint it goes on from (`begun_from`) and which were `there` when it chose that.
+    A resumed run passes the checkpoint that it continues from (`begun_from`), and those that were `there` at that time.
     Of those it removes what it needs no more; others are another process's, and stay: JobError, from the next call.
     """
 
@@ -75,17 +75,17 @@ class BackgroundSaver:
         self._copy = LogCopy(storage, log, self.life) if log is not None and copy_log else None
         self._writing: Future[None] | None = None
         self._since = 0.0
-        """when that began, on the monotonic clock"""
+        """Start of that writing, on the monotonic clock."""
         self._newest = (-1, -1)
-        """of all that were given: records and version"""
+        """Records and version of the newest snapshot that was passed."""
         self._staged: list[Tensor] = []
         self._problems: list[JobError] = []
         self.taken_over = False
-        """somebody else saves here: nothing is written any more"""
+        """Whether another process saves here. Nothing is written after that."""
         self._known = set(there)
-        """checkpoints that are this run's"""
+        """Checkpoints of this run."""
         self._parts: dict[str, tuple[Part, ...]] = {}
-        """of the log, by the whole checkpoints that need them, the oldest first"""
+        """Parts of the log, by the complete checkpoints that need them, the oldest first."""
         if begun_from is not None:
             self._parts[begun_from.name] = begun_from.log
 
@@ -95,7 +95,7 @@ class BackgroundSaver:
         return self._writing is not None and not self._writing.done()
 
     def save(self, snapshot: Snapshot) -> bool:
-        """Copy the snapshot and write it in the background. False, and nothing done, while one is being written.
+        """Copy the snapshot and write it in the background. Return False, without a copy, while one is being written.
 
         What was given may change as soon as this returns. One that is already saved is not written again.
         """
@@ -119,13 +119,13 @@ class BackgroundSaver:
         )
         self._newest = snapshot.records, snapshot.version
         self._writing, self._since = Future(), monotonic()
-        # A daemon: a place that hangs does not keep the process from its end.
+        # A daemon, so that storage that hangs does not keep the process alive.
         arguments = self._writing, staged, log_bytes
         Thread(target=self._settle, args=arguments, name="checkpoint", daemon=True).start()
         return True
 
     def problems(self) -> list[JobError]:
-        """What went wrong since the last call."""
+        """Return the errors since the last call."""
         if not self.busy:
             self._collect()
         problems, self._problems = self._problems, []
@@ -133,7 +133,7 @@ class BackgroundSaver:
 
     @property
     def newest(self) -> int:
-        """The version of the newest whole one that the run has; -1 while there is none."""
+        """Version of the newest complete checkpoint of the run; -1 if there is none."""
         return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
 
     def wait(self, seconds: float = inf) -> bool:
@@ -154,10 +154,10 @@ class BackgroundSaver:
 
     @property
     def hung(self) -> JobError:
-        """That the place does not answer."""
+        """The error for storage that does not answer."""
         told = (
-            f"writing a checkpoint into {self.storage} has taken over {LONG_WRITE_SECONDS:g} s: the place may hang. "
-            "Ctrl-C ends the run without it; press it twice while the run trains"
+            f"writing a checkpoint into {self.storage} has taken over {LONG_WRITE_SECONDS:g} s: the storage may hang. "
+            "Press Ctrl-C to end the run without it (twice while the run trains)"
         )
         return JobError(told, "checkpoint_place_hangs", path=str(self.storage), seconds=LONG_WRITE_SECONDS)
 
@@ -174,7 +174,7 @@ class BackgroundSaver:
         return self._writing is None or bool(wait([self._writing], None if seconds == inf else seconds).done)
 
     def _settle(self, writing: Future[None], snapshot: Snapshot, log_bytes: int) -> None:
-        """Write in this thread, and say how it ended."""
+        """Write in this thread, and set the result."""
         try:
             self._write(snapshot, log_bytes)
         except BaseException as error:  # noqa: BLE001 - the hub's thread raises it
@@ -189,8 +189,8 @@ class BackgroundSaver:
             self.taken_over = True
             path = self.storage.path(stranger)
             raise JobError(
-                f"the run has gone on elsewhere: checkpoint {path} is another process's. This one stops, since what "
-                "it does would be lost",
+                f"the run was continued elsewhere: checkpoint {path} was written by another process. This process "
+                "stops, because its work would be lost",
                 "gone_on_elsewhere",
                 path=path,
             )
@@ -204,7 +204,7 @@ class BackgroundSaver:
             self._note(told, "old_checkpoints_not_removed", error)
 
     def _prune(self) -> None:
-        """Remove what is not among the newest whole ones; nothing before there are so many."""
+        """Remove all but the newest `keep` complete checkpoints."""
         if len(self._parts) < self.keep:
             return
         kept = list(self._parts)[-self.keep :]
@@ -218,7 +218,7 @@ class BackgroundSaver:
             self._parts.pop(name, None)
 
     def _collect(self) -> None:
-        """Take notice of how the last one ended."""
+        """Take the result of the last writing."""
         writing, self._writing = self._writing, None
         if writing is None or (error := writing.exception()) is None:
             return
@@ -228,14 +228,14 @@ class BackgroundSaver:
         self._not_written(error)
 
     def _not_written(self, error: OSError) -> None:
-        told = f"a checkpoint could not be written into {self.storage}: {error}; the run goes on"
+        told = f"a checkpoint could not be written to {self.storage}: {error}; the run continues"
         self._note(told, "checkpoint_not_written", error)
 
     def _note(self, told: str, code: str, error: OSError) -> None:
         self._problems.append(JobError(told, code, path=str(self.storage), reason=str(error)))
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies in memory that is used again from checkpoint to checkpoint."""
+        """Copy the tensors into memory that is reused for each checkpoint."""
         spare, staged = self._staged, {}
         for name, tensor in tensors.items():
             fits = (

@@ -201,7 +201,7 @@ def report(
         told = "--json takes one run folder"
         raise UsageError(told, "several_runs", flag="--json", given=runs)
     if html is not None:
-        check_place(Path(html))  # before anything is told
+        check_place(Path(html))  # before any output
     found = [Figures.read(run) for run in runs]
     console = Console(stderr=as_json)
     for one in found:

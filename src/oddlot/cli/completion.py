@@ -4,9 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from oddlot.core.validation import hints_of
 from oddlot.run.config import RunConfig
-from oddlot.strategies.summaries import STRATEGIES, WRAPPERS
 from oddlot.wire.registry import CODECS
-from oddlot.workloads.registry import WORKLOADS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 SETTINGS = (
@@ -27,11 +25,15 @@ Choice = tuple[str, str]
 
 def workloads(incomplete: str) -> list[Choice]:
     """Return the built-in workloads that begin so."""
+    from oddlot.workloads.registry import WORKLOADS
+
     return list(_beginning(incomplete, ((name, entry.description) for name, entry in WORKLOADS.items())))
 
 
 def strategies(incomplete: str) -> list[Choice]:
     """Return the strategies that begin so."""
+    from oddlot.strategies.summaries import STRATEGIES, WRAPPERS
+
     return list(_beginning(incomplete, {**STRATEGIES, **WRAPPERS}.items()))
 
 

@@ -105,7 +105,7 @@ class Asked:
             raise typer.Exit(SIGNALLED + stopped_by)
 
     def _forget(self, folder: str) -> None:
-        """Remove the folder that was made for a run that has not begun, unless somebody named it."""
+        """Remove the folder of a run that did not start, unless the user named it."""
         from oddlot.history.run_folder import RunFolder
 
         if folder and Path(folder).parent == RUNS and not self.flags["out"]:
@@ -226,12 +226,12 @@ class Asked:
 
     def estimate(self, machines: str, seeds: int, computes: bool) -> None:
         """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
-        from oddlot.run.signals import StopWish
+        from oddlot.run.signals import StopRequest
 
         if self.resume or self.force:
             told = "--seeds starts new runs: leave --resume and --force out"
             raise UsageError(told, "not_with_seeds", flag="--resume" if self.resume else "--force")
-        with StopWish().heard() as stop:  # from the first import until all is told
+        with StopRequest().heard() as stop:  # from the first import until the end of the output
             try:
                 done = self._estimate(machines, seeds, computes)
             except KeyboardInterrupt:  # the second one

@@ -1,4 +1,4 @@
-"""TOML tables made of dataclasses: a column for each setting, with the checks that stand beside its hint."""
+"""TOML tables generated from dataclasses: a column per setting, with the checks of its type hint."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,18 +24,18 @@ from oddlot.core.suggestions import or_nearest
 from oddlot.core.validation import UNIONS, Check, hints_of
 
 AROUND = "around"
-"""in the context of a table: the fields that lead to it, each with the kind that is named there"""
+"""Key in the context of a table: the fields that lead to it, each with the kind named there."""
 
 
 class Maker(Table):
-    """A table with all settings of a dataclass, refused where the dataclass refuses them."""
+    """A table with all settings of a dataclass, validated by the dataclass."""
 
     makes: ClassVar[type]
     alone: ClassVar[bool] = True
-    """nothing else says what is made; otherwise what it is a part of is refused in its place"""
+    """Whether the table is validated alone. Otherwise the table that contains it is validated."""
 
     def make(self) -> Any:
-        """The dataclass. What is not said is as its class has it."""
+        """Return the dataclass, with defaults for missing keys."""
         return self.makes(**given(self, self.makes))
 
     @model_validator(mode="after")
@@ -50,44 +50,44 @@ class Change(Table):
     """Some settings of one of several dataclasses."""
 
     begins: ClassVar[Callable[[], Any] | None] = None
-    """makes what they change; None: that is told"""
+    """Returns the object that they change. None: it is passed to `make`."""
     choosers: ClassVar[frozenset[str]] = frozenset()
-    """keys that have named it"""
+    """Keys that selected this table."""
     kinds: ClassVar[Mapping[str, type]] = MappingProxyType({})
-    """the dataclasses, by the words that name them"""
+    """Dataclasses by name."""
 
     def make(self, begin: Any) -> Any:
-        """`begin` with them. UsageError: it has no such setting."""
+        """Return a copy of `begin` with these settings. Raise UsageError if it lacks one."""
         begins = type(self).begins
         begin = begins() if begins else begin
         for key in sorted(self.model_fields_set - self.choosers - settings_of(type(begin)).keys()):
             others = " or ".join(word for word, kind in self.kinds.items() if key in settings_of(kind))
-            told = f"{key} is no setting of {begin}: name a kind that has it, {others}"
+            told = f"{key} is not a setting of {begin}: set a kind that has it, {others}"
             raise UsageError(told, "setting_of_another_kind", key=key, given=key, kind=type(begin).__name__)
         return replace(begin, **given(self, type(begin), begin))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A table whose key `chooser` names its kind; it may be that name alone."""
+    """A choice of tables by the key `chooser`. A string alone is the name of a kind."""
 
     chooser: str
     tables: Mapping[str, type[Table]]
     otherwise: type[Table] | None = None
-    """when no kind is named; None: one has to be"""
+    """Kind if none is named. None: a kind is required."""
     hinted: Callable[[Collection[str]], Collection[str]] | None = None
-    """by the names of the kinds around this one: those that may be meant where it lacks a key; None: all"""
+    """Returns the kinds that an error may suggest, from the names of the kinds around. None: all kinds."""
     elsewhere: Callable[[str], type[Table]] | None = None
-    """Makes the table of a kind that is not among `tables`, by its import path. UsageError: there is none."""
+    """Makes the table of a kind from its import path. Raises UsageError if there is none. None: not supported."""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
-        """The table of the kind that is named."""
+        """Return the table of the named kind."""
         what, chooser = info.field_name or "", self.chooser
         around: tuple[tuple[str, str], ...] = (info.context or {}).get(AROUND, ())
         if isinstance(value, str):
             value = {chooser: value}
         if not isinstance(value, dict):
-            told = f"{what} = {value!r} is neither a table nor a name: {or_nearest('', self.tables)}"
+            told = f"{what} = {value!r} must be a table or a name. {or_nearest('', self.tables)}"
             raise about(UsageError(told, "neither_table_nor_name", name=what, given=value))
         if chooser not in value and self.otherwise:
             try:
@@ -109,32 +109,32 @@ class Choice:
     def _unknown(self, what: str, name: str) -> UsageError:
         if name:
             return UnknownName(what, name, self.tables, key=self.chooser)
-        told = f"{what} needs `{self.chooser}`: {or_nearest(name, self.tables)}"
+        told = f"{what} needs `{self.chooser}`. {or_nearest(name, self.tables)}"
         return UsageError(told, "missing_kind", key=self.chooser, name=what)
 
     def _hint_at_kinds(
         self, what: str, around: tuple[tuple[str, str], ...], fault: ErrorDetails
     ) -> UsageError | None:
-        """A key that the table for no name lacks may be of another kind, which has to be named."""
+        """Suggest kinds that have a key which the default kind lacks."""
         key, table = str(fault["loc"][0]) if fault["loc"] else "", self.otherwise or Table
         if len(fault["loc"]) != 1 or key in table.model_fields:
             return None
         hinted = self.hinted([name for _, name in around]) if self.hinted else self.tables.keys()
         having = [word for word in self.tables if word in hinted and key in self.tables[word].model_fields]
         chooser = ".".join([*(field for field, _ in around), what, self.chooser])
-        kinds = f"name a kind that has it, `{chooser}` = {' or '.join(having)}"
+        kinds = f"set a kind that has it, `{chooser}` = {' or '.join(having)}"
         return unknown_key(key, table.whose, kinds) if having else None
 
     @property
     def hint(self) -> Any:
-        """The hint of a column for it."""
+        """Return the type hint of a column for this choice."""
         return Annotated[Table, BeforeValidator(self.read)]
 
 
 def table_of(
     kind: type, /, choices: Mapping[Any, Choice] = MappingProxyType({}), alone: bool = True, **choosers: str
 ) -> type[Maker]:
-    """A table with the settings of a dataclass, optional where they have a default, or a choice that has one.
+    """Return a table class with the settings of a dataclass. Settings with a default are optional.
 
     `choices` say which hints stand for a choice of tables; `alone` is `Maker.alone`; `choosers` are the keys that named
     this table.
@@ -171,7 +171,7 @@ def change_of(
 
 
 def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> Any:
-    """What a hint is in a table: its checks give faults, and dataclasses are tables themselves."""
+    """Return the type of a setting in a table: checks become validators, and dataclasses become tables."""
     if hint in choices:
         return choices[hint].hint
     if get_origin(hint) in UNIONS:
@@ -188,14 +188,14 @@ def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> A
 
 
 def settings_of(kind: type) -> dict[str, "Field[Any]"]:
-    """What can be set of a dataclass: its numbers, texts and dataclasses. Dicts, lists and `STATE` are its state."""
+    """Return the settings of a dataclass with their types. Dicts, lists and fields with `STATE` are state."""
     hints = get_type_hints(kind)
     kept = [f for f in fields(kind) if not f.metadata.get("state")]
     return {f.name: f for f in kept if get_origin(hints[f.name]) not in {dict, list}}
 
 
 def _made(table: Maker | Change, now: Any) -> Any:
-    """What the table says in place of a default: what is not said stays, also where the kind that it has is named."""
+    """Return a nested setting: keys that are not given keep their defaults, also if the same kind is named."""
     if isinstance(table, Change):
         return table.make(now)
     is_there = type(now) is getattr(table, "makes", None)
@@ -203,8 +203,10 @@ def _made(table: Maker | Change, now: Any) -> Any:
 
 
 def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
-    """What a table says about the dataclass `kind`, ready to make one. What it changes is that of `begin`, or else what
-    its class has."""
+    """Return the settings of a table as arguments of the dataclass `kind`.
+
+    Nested settings change those of `begin`, or else the defaults.
+    """
     known = settings_of(kind)
     values = {
         name: getattr(table, name)
@@ -224,13 +226,13 @@ def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
 
 
 def default_of(one: "Field[Any]") -> Any:
-    """The default of a setting that has one."""
+    """Return the default of a setting."""
     return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 @contextmanager
 def as_fault() -> Iterator[None]:
-    """A UsageError becomes a fault of the table that is read, which is told with its place."""
+    """Turn a UsageError into a fault of the table that is read, with its place."""
     try:
         yield
     except UsageError as error:
@@ -238,7 +240,7 @@ def as_fault() -> Iterator[None]:
 
 
 def validator(check: Check) -> Callable[[Any], Any]:
-    """The check as pydantic wants it."""
+    """Return a check as a validator of pydantic."""
 
     def validate(value: Any) -> Any:
         must = check(value)

@@ -1,4 +1,4 @@
-"""What can be set of a strategy, as lines that are themselves a job file's text."""
+"""Descriptions of settings as lines of a job file."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from oddlot.strategies.registry import INSIDE
 
 
 def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator[str]:
-    """A line for each setting of a dataclass: name, default (as `begin` has it), and what stands beneath it."""
+    """Yield a line per setting of a dataclass: name, default (from `begin`) and description."""
     meanings, hints = field_docs(kind), get_type_hints(kind)
     for name, one in settings_of(kind).items():
         default = default_of(one) if begin is None else getattr(begin, name)
@@ -40,5 +40,5 @@ def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator
 
 
 def _toml(default: Any) -> str:
-    """A setting's default as TOML has it; a sign where there is none."""
+    """Return a setting's default in TOML; a placeholder if it has none."""
     return "... (needed)" if default is MISSING else "..." if default is None else json.dumps(default)

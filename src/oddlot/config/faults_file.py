@@ -1,4 +1,4 @@
-"""What is to go wrong, from a TOML file: see `oddlot.faults.plan`."""
+"""Reading fault files: see `oddlot.faults.plan`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -18,17 +18,17 @@ from oddlot.machines.market_traces import alive_rows
 from oddlot.machines.text_files import checked_path
 
 MAX_LOST = 1_000_000
-"""machines of a preemption trace"""
+"""Machines that a preemption trace may lose."""
 
 
 def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
-    """Seconds, one a line; or a preemption trace, of lines `seconds,alive`: each one less alive is a time."""
+    """Read times, in seconds: one per line, or the losses of a preemption trace with lines `seconds,alive`."""
     with as_fault():
         return read_lines(file, info, "times", _times)
 
 
 def _times(lines: list[str]) -> Iterator[float]:
-    """How many machines were alive from when on, or simply when."""
+    """Return the number of available machines over time, or the times alone."""
     if not any("," in line for line in lines):
         yield from numbers(lines)
         return
@@ -36,27 +36,29 @@ def _times(lines: list[str]) -> Iterator[float]:
     for (_, before), (time, now) in pairwise(rows):
         total += (lost := max(0, int(before - now)))
         if total > MAX_LOST:
-            told = f"more than {MAX_LOST:,} machines are lost: take a trace of fewer"
+            told = f"the trace loses more than {MAX_LOST:,} machines: use a smaller trace"
             raise UsageError(told, "too_many_machines", machines=total)
         yield from [time] * lost
 
 
 class FaultTable(Maker):
-    """A fault, whose times may be in a file of their own."""
+    """A fault, whose times may be in a separate file."""
 
     file: Annotated[tuple[float, ...], PlainValidator(_read_times)] | None = None
+    """Text file with one time per line, in seconds, instead of `at_seconds`. A trace of lines `time,alive` gives one
+    fault for each machine that it loses. The path is relative to the fault file."""
 
     def make(self) -> Fault:
-        """The fault."""
+        """Return the fault."""
         fault: dict[str, Any] = given(self, Fault)
         if self.file is not None and "at_seconds" in fault:
-            told = "a fault has either `at_seconds` or a `file` with them"
+            told = "a fault has both `at_seconds` and `file`: use one of them"
             raise UsageError(told, "not_one_of", "file", given=["at_seconds", "file"])
         return Fault(**fault) if self.file is None else Fault(**fault, at_seconds=self.file)
 
 
 def _counted(faults: Any) -> Any:
-    """Refuse a list that is too long before each of its tables is looked at."""
+    """Raise UsageError for a list that is too long, before validating each table."""
     with as_fault():
         check_count(len(faults) if isinstance(faults, list) else 0)
     return faults
@@ -74,13 +76,13 @@ ChaosFile: Any = create_model(
 
 
 def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos:
-    """What is to go wrong, from a TOML file; with `machines`, to no others than these.
+    """Return the faults of a TOML file. With `machines`, faults may name no other machines.
 
-    UsageError: file, line, and what would help.
+    Raise UsageError, with file and line, if the file is not valid.
     """
     text, file = read_table(checked_path(path), ChaosFile)
     if not file.faults and file.capacity is None:
-        told = f"{path} says nothing that is to go wrong: add a table [[faults]], or [capacity]"
+        told = f"{path} has no faults: add a table [[faults]] or [capacity]"
         raise UsageError(told, "no_faults", path=str(path))
     capacity = None if file.capacity is None else file.capacity.make()
     chaos = Chaos([table.make() for table in file.faults], file.seed, capacity)

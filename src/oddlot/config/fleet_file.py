@@ -1,4 +1,4 @@
-"""A fleet from a TOML file: single machines, zones of machines that a cloud sells, and the hub.
+"""A fleet file describes simulated machines: single machines, zones of a cloud, and the hub's machine.
 
 [[machines]]
 name = "spot"
@@ -70,29 +70,32 @@ def _path_of(file: object, info: ValidationInfo) -> Path:
 
 
 class TraceTable(Maker):
-    """A trace of its own, or in a file."""
+    """Recorded times, replayed in their order and repeated. Give either `multipliers` or a `file`."""
 
     makes = delays.Trace
     kind: str
     multipliers: Annotated[tuple[float, ...], Field(strict=False)] | None = None
+    """Factors of the mean time, each above 0."""
     file: Annotated[delays.Trace, PlainValidator(_read_trace)] | None = None
+    """Text file with one multiplier per line. The path is relative to the fleet file."""
 
     def make(self) -> delays.Trace:
-        """The trace."""
+        """Return the trace."""
         if (self.multipliers is None) == (self.file is None):
-            told = "a trace has either `multipliers` or a `file` with them"
+            told = "a trace needs exactly one of `multipliers` and `file`"
             both = [] if self.file is None else ["multipliers", "file"]
             raise UsageError(told, "not_one_of", "kind", given=both)
         return self.file or delays.Trace(self.multipliers or ())
 
 
 class LifetimeTable(Maker):
-    """A delay model and its mean."""
+    """A distribution of lifetimes and its mean."""
 
     mean_seconds: float
+    """Mean lifetime, in seconds."""
 
     def make(self) -> Lifetime:
-        """The lifetime."""
+        """Return the lifetime."""
         return Lifetime(self.mean_seconds, super().make())
 
 
@@ -104,10 +107,18 @@ LIFETIME_TABLES = {
     for name, table in DELAY_TABLES.items()
 }
 CHOICES = {delays.Delay: Choice("kind", DELAY_TABLES), Lifetime: Choice("kind", LIFETIME_TABLES)}
+
+
+class CountTable(Maker):
+    """Several machines that are alike."""
+
+    count: column(AtLeastOne) | None = None  # type: ignore[valid-type]  # a hint with its check
+    """Number of machines: NAME1, NAME2, ... None: one machine, called NAME."""
+
+
 MachineTable = create_model(
     "MachineTable",
-    __base__=table_of(Machine, choices=CHOICES),
-    count=(column(AtLeastOne | None), None),
+    __base__=(CountTable, table_of(Machine, choices=CHOICES)),
     seconds_per_sample=(column(AboveZero), ...),
 )
 """A machine, or `count` machines numbered from 1."""
@@ -117,33 +128,35 @@ MachineTable = create_model(
 
 
 class Constant(Maker):
-    """A price that stays."""
+    """A constant price. A number instead of the table means the same."""
 
     kind: str
     dollars_per_hour: column(NotNegative)  # type: ignore[valid-type]  # a hint with its check
+    """Price, in dollars per hour."""
 
     def make(self) -> Steps:
-        """One step."""
+        """Return the price over time."""
         return Steps((0.0,), (self.dollars_per_hour,))
 
 
 class Recorded(Maker):
-    """A part of a trace in a file, perhaps over and over."""
+    """A part of a recorded trace, once or repeated."""
 
     kind: str
     file: Annotated[Path, PlainValidator(_path_of)]
+    """Trace file; gzipped if its name ends in `.gz`. The path is relative to the TOML file."""
     begin_hours: column(NotNegative) = 0.0  # type: ignore[valid-type]  # a hint with its check
-    """the trace's moment with which the run begins"""
+    """Position in the trace at which the run begins, in hours."""
     repeat_hours: column(AboveZero) | None = None  # type: ignore[valid-type]
-    """so much of it, over and over"""
+    """Hours of the trace to repeat. None: the trace is not repeated, and its last value is held."""
     faster: column(AboveZero) = 1.0  # type: ignore[valid-type]
-    """than it was recorded"""
+    """Replay speed. 60: one hour of the trace takes one minute."""
     reader: ClassVar[Callable[..., Steps]]
     options: ClassVar[tuple[str, ...]] = ()
-    """of the reader"""
+    """Keys of the table that are arguments of the reader."""
 
     def make(self) -> Any:
-        """The part that is meant."""
+        """Return the selected part of the trace."""
         told = {name: getattr(self, name) for name in self.options if name in self.model_fields_set}
         steps: Steps = type(self).reader(self.file, **told)
         if (hours := steps.seconds[-1] / 3600) < self.begin_hours:
@@ -154,67 +167,78 @@ class Recorded(Maker):
 
 
 class AwsPrices(Recorded):
-    """Of Amazon's spot price history."""
+    """Prices from AWS's spot price history, a CSV file.
+
+    Its columns are `availability_zone`, `instance_type`, `timestamp` and `spot_price_usd`.
+    """
 
     reader = staticmethod(traces.read_aws_prices)
     options = ("instance", "zone")
     instance: str
+    """Instance type, such as `p3.2xlarge`."""
     zone: str
+    """Availability zone, such as `us-east-1c`."""
 
 
 class AzurePrices(Recorded):
-    """Of a table by day."""
+    """Daily prices of Azure machine sizes, from a CSV file with a column `Date` and one column per size."""
 
     reader = staticmethod(traces.read_azure_prices)
     options = ("size",)
     size: str
+    """Machine size: the name of its column."""
 
 
 class Counted(Recorded):
-    """How many machines were available.
-
-    `of` is the number of machines that were requested when the trace was recorded. With it the zone gets the same share
-    of its `count`; without it the trace's own number, and never more than `count`.
-    """
+    """A recorded number of available machines, up to the `count` of the zone."""
 
     of: column(AtLeastOne) | None = None  # type: ignore[valid-type]
+    """Number of machines that was requested when the trace was recorded; the trace is scaled to `count`. None: not
+    scaled."""
 
     def make(self) -> Any:
-        """The capacity."""
+        """Return the capacity model."""
         return capacity.Alive(super().make(), self.of)
 
 
 class AliveTrace(Counted):
-    """Lines `time,alive`."""
+    """A text file with lines `time,alive`: the number of available machines from that time on."""
 
     reader = staticmethod(traces.read_alive)
     options = ("unit",)
     unit: str = "seconds"
+    """Unit of the times: `"seconds"` or `"hours"`."""
 
 
 class SkypilotTrace(Counted):
-    """SkyPilot's JSON; `inverted` reads 1 as preempted."""
+    """A JSON trace of SkyPilot: numbers of available instances at a fixed interval."""
 
     reader = staticmethod(traces.read_skypilot)
     options = ("inverted",)
     inverted: bool = False
+    """Whether 0 means available and 1 means preempted."""
 
 
 class GcpProbe(Counted):
-    """The log of a probe."""
+    """The log of a probe that repeatedly requests one GCP instance: Narayanan et al., "Analysis and Exploitation of
+    Dynamic Pricing in the Public Cloud for ML Training" (2020).
+    """
 
     reader = staticmethod(traces.read_gcp_probe)
     options = ("gpu", "zone", "gpus")
     gpu: str
+    """GPU model, such as `v100`."""
     zone: str
+    """Zone of the instance, such as `us-west1-b`."""
     gpus: column(AtLeastOne) = 1  # type: ignore[valid-type]
+    """Number of GPUs of the instance."""
 
 
 class PriceChoice(Choice):
-    """A price over time, or simply a number."""
+    """A price over time, or a number for a constant price."""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
-        """The table of the kind that is named."""
+        """Return the table of the kind that the value names."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not 0 <= value < inf:
                 name, must = info.field_name, "finite and not negative"
@@ -222,7 +246,7 @@ class PriceChoice(Choice):
                 raise about(UsageError(told, "invalid_value", name=name, given=value, must=must))
             return super().read({"kind": "constant", "dollars_per_hour": value}, info)
         if not isinstance(value, dict):
-            told = f"{info.field_name} = {value!r} is neither a number nor a table with a price over time"
+            told = f"{info.field_name} = {value!r} must be a number or a table with a price over time"
             raise about(UsageError(told, "no_price", name=info.field_name, given=value))
         return super().read(value, info)
 
@@ -244,32 +268,39 @@ CAPACITIES = Choice(
 # --- the file ------------------------------------------------------------------------------------
 
 OF_THE_ZONE = {"name", "zone", "dollars_per_hour", "seconds_to_start", "joins_at_seconds", "lifetime"}
-"""what a machine has from its zone and offer"""
+"""Settings of a machine that its zone and offer set."""
 
 
 class ZoneTable(Maker):
-    """A zone, with what its machines are like."""
+    """A zone, with the settings of its machines."""
 
     makes = Machine
     name: str
+    """Name of the zone. Its machines are NAME1, NAME2, ..."""
     offer: str
+    """Name of an offer of this file."""
     count: column(AtLeastOne)  # type: ignore[valid-type]
+    """Number of machines that are requested all the time."""
     capacity: CAPACITIES.hint | None = None  # type: ignore[name-defined]
+    """Number of available machines over time. None: all of them. Not with `on_demand`."""
     on_demand: bool = False
+    """Whether machines are bought on demand. False: on the spot market."""
+    seconds_per_sample: float
+    """Mean computation time of one sample on a machine of speed 1, in seconds."""
 
     def make(self) -> Machine:
-        """One of its machines, at speed 1."""
+        """Return one of the machines, at speed 1."""
         return Machine(
             **{"name": "one", **{key: v for key, v in given(self, Machine).items() if key != "name"}}
         )
 
     def zone(self, offers: Mapping[str, Offer]) -> Zone:
-        """The zone. UsageError: there is no such offer, or it is not sold like this."""
+        """Return the zone. Raise UsageError if its offer does not exist or is not sold in this way."""
         if self.offer not in offers:
             raise UnknownName("offer", self.offer, offers, key="offer")
         spot = not self.on_demand
         if self.on_demand and self.capacity is not None:
-            told = "machines on demand stay: leave `capacity` out, or buy on the spot market"
+            told = "`capacity` has no effect on demand: leave it out, or set on_demand = false"
             raise UsageError(told, "capacity_on_demand", "capacity")
         has = {} if self.capacity is None else {"capacity": self.capacity.make()}
         return Zone(self.name, offers[self.offer], self.count, self.make(), spot=spot, **has)
@@ -295,9 +326,9 @@ FleetFile: Any = create_model(
 
 
 def read_fleet(path: str | Path) -> Fleet:
-    """The file's machines and zones in their order, `count` spelled out for machines.
+    """Return the fleet of a TOML file: its machines and zones in their order, and the hub.
 
-    UsageError: file, line, and what would help.
+    Raise UsageError, with file and line, if the file is not valid.
     """
     path = checked_path(path)
     text, file = read_table(path, FleetFile)
@@ -311,14 +342,16 @@ def read_fleet(path: str | Path) -> Fleet:
         for name in fresh:
             if name in names:
                 of_zone = (
-                    f" (one of the zone {one.name})" if isinstance(one, Zone) and name != one.name else ""
+                    f" (a machine of the zone {one.name})"
+                    if isinstance(one, Zone) and name != one.name
+                    else ""
                 )
-                sentence = f"a second machine or zone is called {name}{of_zone}: give each its own name"
+                sentence = f"two machines or zones are named {name}{of_zone}: use distinct names"
                 raise placed(table, index, UsageError(sentence, "name_twice", key, name=name))
             names.add(name)
         found.append(one)
     if not found:
-        told = f"{path} names no machine: add a table [[machines]] with a name, or [[zones]] with an offer"
+        told = f"{path} has no machines: add a table [[machines]] with a name, or [[zones]] with an offer"
         raise UsageError(told, "no_machines", path=str(path))
     return Fleet(found, file.hub.make())
 
@@ -326,19 +359,19 @@ def read_fleet(path: str | Path) -> Fleet:
 def _spelled_out(
     file: Any, placed: Callable[[str, int, UsageError], UsageError]
 ) -> Iterator[tuple[str, int, str, Machine | Zone]]:
-    """Every machine and zone with its place in the file."""
+    """Yield every machine and zone with its place in the file."""
     total = 0
     offers = dict[str, Offer]()
     for index, offer in enumerate(table.make() for table in file.offers):
         if offer.name in offers:
-            told = f"a second offer is called {offer.name}: give each its own name"
+            told = f"two offers are named {offer.name}: use distinct names"
             raise placed("offers", index, UsageError(told, "name_twice", "name", name=offer.name))
         offers[offer.name] = offer
     for where, tables in (("machines", file.machines), ("zones", file.zones)):
         for index, table in enumerate(tables):
             total += table.count or 1
             if total > MAX_MACHINES:
-                told = f"these are more than {MAX_MACHINES:,} machines: take fewer"
+                told = f"the fleet has more than {MAX_MACHINES:,} machines: use fewer"
                 raise placed(where, index, UsageError(told, "too_many_machines", "count", machines=total))
             try:
                 whole = [table.zone(offers)] if where == "zones" else _numbered(table.make(), table.count)

@@ -1,4 +1,4 @@
-"""The TOML files of the command line: a file of another kind is named as such, before its keys are checked."""
+"""Detection of TOML files of the wrong kind on the command line, before their keys are validated."""
 
 import tomllib
 from pathlib import Path
@@ -16,23 +16,23 @@ USE = {
     "fleet": "oddlot simulate WORKLOAD --machines {path}",
     "chaos": "oddlot train WORKLOAD --chaos {path}",
 }
-"""How each kind is used."""
+"""Example command for each kind."""
 
 
 def check_kinds(workload: str, machines: str | None = None, chaos: str | None = None) -> None:
-    """UsageError: one of these files is a file of another kind. The file's reader reports other faults."""
+    """Raise UsageError if one of these files is of another kind. Readers report other faults."""
     paths = {"job": workload if workload.endswith(".toml") else None, "fleet": machines, "chaos": chaos}
     flags = {"job": "", "fleet": "--machines ", "chaos": "--chaos "}
     for wanted, path in paths.items():
         if path and (kind := _kind_of(Path(path), wanted)) != wanted:
             use = USE[kind].format(path=path)
             flag = f"{flags[wanted]}{path}"
-            told = f"{flag}: this is a {kind} file, and a {wanted} file is needed. Use it as in `{use}`"
+            told = f"{flag}: this is a {kind} file, but a {wanted} file is needed. Use it like this: `{use}`"
             raise UsageError(told, "other_kind_of_file", path=path, flag=flag, kind=kind, wanted=wanted)
 
 
 def _kind_of(path: Path, wanted: str) -> str:
-    """Return the kind of a file: the one that is wanted unless its keys are those of another kind alone."""
+    """Return the kind of a file: the expected one, unless all its keys belong to another kind."""
     from oddlot.config.toml_errors import read_text
     from oddlot.config.toml_text import check_text
 

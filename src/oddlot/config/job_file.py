@@ -1,4 +1,4 @@
-"""The settings of a run: a job file, and what the command line says on top of it.
+"""A job file has all settings of a run. Flags of the command line override them.
 
 [workload]
 name = "digits"                                # or "package.module:function"
@@ -16,7 +16,7 @@ steps = 8
 server = { lr = 0.7, momentum = 0.9, nesterov = true }
 
 [job.optimizer]
-lr = 0.05                                      # the rest as the workload has it; with `kind`, another optimizer
+lr = 0.05                                      # other settings stay; `kind` selects another optimizer
 
 [job.lr_schedule]
 kind = "cosine"                                # or "linear", "steps"
@@ -64,12 +64,13 @@ Text = Annotated[str, pydantic.Field(min_length=1)]
 
 
 class WorkloadTable(Table):
-    """A ready-made job, or a user's function that returns one. Further keys are its options."""
+    """A built-in workload, or a function that returns a job. Further keys are its options."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, pydantic.JsonValue]
 
     name: str
+    """Built-in workload, or import path of a function that returns a `Job`, such as `package.module:function`."""
 
     @field_validator("name")
     @classmethod
@@ -80,12 +81,12 @@ class WorkloadTable(Table):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments of the workload's function."""
+        """Return the arguments of the workload's function."""
         return dict(self.__pydantic_extra__)
 
 
 def _named(value: object) -> object:
-    """A workload may be its name alone."""
+    """Accept a string as the name of a workload."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -93,32 +94,45 @@ class JobTable(Table):
     """Changes to the workload's job."""
 
     batch_size: Count | None = None
+    """Samples of a minibatch. None: the workload's."""
     device: str | None = None
+    """Device of the workers: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`. None: the workload's."""
     keep_optimizer: bool | None = None
+    """Whether each worker keeps its optimizer state between tasks. None: the workload's."""
     optimizer: Annotated[Maker | Change, BeforeValidator(OPTIMIZER.read)] | None = None
+    """Optimizer. Without `kind`, the keys change settings of the workload's optimizer."""
     lr_schedule: Annotated[Maker, BeforeValidator(SCHEDULE.read)] | None = None
+    """Learning rate schedule. None: the workload's."""
     max_grad_norm: Positive | None = None
+    """Largest norm of a gradient, for gradient clipping. None: the workload's."""
 
 
 class EngineTable(Table):
-    """The worker processes. A fleet file describes simulated machines; of these settings it leaves `in_flight`."""
+    """The worker processes of `oddlot train`. Of these settings, simulated machines have only `in_flight`."""
 
     workers: Count | None = None
+    """Number of worker processes. None: 2."""
     threads: Count | None = None
+    """Threads of each worker. None: the CPU cores divided by the workers."""
     in_flight: Count | None = None
+    """Open tasks of each worker. 2 hides the network latency at a staleness of 1. None: 1."""
     respawn: bool | None = None
+    """Whether lost workers are replaced. None: true."""
     dollars_per_hour: Price | None = None
+    """Price of a worker, in dollars per hour. None: 0."""
 
 
 class RunPlaces(Table):
-    """Where a run is saved."""
+    """The places of a run's files."""
 
     out: Text | None = None
+    """Run folder. None: a new folder below `runs`."""
     checkpoints: Text | None = None
+    """Folder or URL for checkpoints, such as `s3://bucket/run`. None: in the run folder."""
 
 
 def _run_column(name: str, hint: Any) -> Any:
-    """Return the column of a run setting; no text is empty."""
+    """Return the column of a run setting. Strings must not be empty."""
     if hints_of(RunConfig)[name] != hint:
         return Annotated[str, BeforeValidator(_checked_text)]
     return Text if hint is str else column(hint)
@@ -143,7 +157,7 @@ else:
 
 
 class FileTable(Table):
-    """A whole job file."""
+    """A job file."""
 
     workload: Annotated[WorkloadTable, BeforeValidator(_named)]
     run: RunTable = RunTable()
@@ -153,18 +167,18 @@ class FileTable(Table):
 
     @classmethod
     def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
-        """A key outside its table is named with the table."""
+        """Suggest the table of a key that is in the wrong one."""
         key = str(fault["loc"][0])
         tables: dict[str, type[Table]] = {"run": RunTable, "engine": EngineTable, "job": JobTable}
         having = [name for name, table in tables.items() if key in table.model_fields]
         if fault["type"] != "extra_forbidden" or not having:
             return super()._remedy(fault)
-        return unknown_key(key, "", f"it is a key of the table [{having[0]}]", f"{having[0]}.{key}")
+        return unknown_key(key, "", f"It belongs to the table [{having[0]}]", f"{having[0]}.{key}")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where each setting came from."""
+    """The sources of settings: file, flags, or an earlier run."""
 
     plain: dict[str, Any]
     overrides: Sequence[Override] = ()
@@ -173,7 +187,7 @@ class Source:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The settings that a run's folder keeps, to resume the run with them."""
+        """Return the settings that run.json keeps for a resume."""
         overrides = [[each.flag, list(each.keys), each.value] for each in self.overrides]
         return {"settings": self.plain, "overrides": overrides}
 
@@ -190,9 +204,9 @@ class Source:
 
     @contextmanager
     def placed(self, *tables: tuple[str, ...]) -> Iterator[None]:
-        """Add the place to a UsageError: that of its key in one of these tables, or else that of the first table.
+        """Add the place of a UsageError's key in one of these tables, or of the first table.
 
-        The whole file, `()`, is no place.
+        The whole file, `()`, has no place.
         """
         try:
             yield
@@ -211,7 +225,7 @@ class Source:
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job file, or a workload alone, with what the command line says on top of it."""
+    """A job file, or a workload alone, with the overrides of the command line."""
 
     table: FileTable
     source: Source
@@ -220,9 +234,9 @@ class JobFile:
     def read(
         cls, given: str, overrides: Sequence[Override] = (), before: Mapping[str, Any] | None = None
     ) -> "JobFile":
-        """Read a job file, or make the settings of a workload, on top of those of a run `before`.
+        """Read a job file or use a workload's name, on top of the settings of an earlier run `before`.
 
-        UsageError: every fault with its flag, or its file and line.
+        Raise UsageError with every fault and its flag, or its file and line.
         """
         path = Path(given) if given.endswith(".toml") else None
         text = read_table(path, FileTable)[0] if path else ""
@@ -238,22 +252,22 @@ class JobFile:
 
     @property
     def name(self) -> str:
-        """The name of the folders of this workload's runs."""
+        """Return the name for run folders of this workload."""
         return self.source.path.stem if self.source.path else self.table.workload.name.rpartition(":")[2]
 
     @property
     def out(self) -> str | None:
-        """The run folder, if it is given."""
+        """Return the run folder, if it is set."""
         return self.table.run.out
 
     @property
     def checkpoints(self) -> str | None:
-        """The place of the checkpoints, if it is given."""
+        """Return the place of the checkpoints, if it is set."""
         return self.table.run.checkpoints
 
     @property
     def strategy_names(self) -> list[str]:
-        """The names of its strategy and of those inside."""
+        """Return the names of the strategy and of the wrapped ones."""
         names, table = list[str](), getattr(self.table, "strategy", None)
         while table is not None:
             names.append(table.name)
@@ -261,12 +275,12 @@ class JobFile:
         return names
 
     def strategy(self) -> Strategy:
-        """Make the strategy."""
+        """Return the strategy."""
         strategy: Strategy = self.table.strategy.make()
         return strategy
 
     def job(self) -> "Job":
-        """Make the workload's job with its changes. UsageError, or JobError when the workload's own code fails."""
+        """Return the workload's job with its changes. Raise UsageError, or JobError if the workload's code fails."""
         with self.source.placed(("workload",)):
             job = load_workload(self.table.workload.name, self.table.workload.options)
         table = self.table.job
@@ -294,5 +308,5 @@ class JobFile:
 
 
 def _given(table: Table) -> dict[str, Any]:
-    """Return what a table says."""
+    """Return the keys that a table has, as keywords."""
     return {name: value for name in type(table).model_fields if (value := getattr(table, name)) is not None}

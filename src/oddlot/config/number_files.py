@@ -11,7 +11,7 @@ from oddlot.machines.text_files import read_packed
 
 
 def path_of(file: object, info: ValidationInfo) -> Path:
-    """Where a table's `file` lies: beside the TOML file, unless it says otherwise."""
+    """Return the path of a table's `file`, relative to the TOML file."""
     if not isinstance(file, str) or not file:
         raise InvalidValue("file", file, "the path of a text file")
     folder: Path = (info.context or {}).get("folder", Path())
@@ -24,16 +24,16 @@ def read_lines(
     what: str,
     read: Callable[[list[str]], Iterable[float]],
 ) -> tuple[float, ...]:
-    """The numbers that `read` makes of a text file's lines, at least one; the file lies beside the table's own."""
+    """Return the numbers that `read` returns for the lines of a text file. Raise UsageError if there are none."""
     path = path_of(file, info)
     found = read_packed(path, lambda text: tuple(read(text.splitlines())))
     if not found:
-        raise UsageError(f"{path} holds no {what}: write one number a line", "empty_file", path=str(path))
+        raise UsageError(f"{path} has no {what}: write one number per line", "empty_file", path=str(path))
     return found
 
 
 def numbers(lines: list[str], above_zero: bool = False) -> Iterator[float]:
-    """Each line's; blank lines are passed over. UsageError names the line."""
+    """Yield the number of each line that is not blank. Raise UsageError about a line."""
     must = "above 0" if above_zero else "not negative"
     for number, line in enumerate(lines, 1):
         try:
@@ -41,7 +41,7 @@ def numbers(lines: list[str], above_zero: bool = False) -> Iterator[float]:
         except ValueError:
             value = nan
         if value is not None and not (0 <= value < inf and (value or not above_zero)):
-            told = f"line {number}: {line!r} is no number that is finite and {must}"
+            told = f"line {number}: {line!r} must be a finite number and {must}"
             raise UsageError(told, "invalid_line", line=number, given=line)
         if value is not None:
             yield value

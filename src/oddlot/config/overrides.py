@@ -1,4 +1,4 @@
-"""Settings that the command line puts on top of a job file: flags and `--set a.b=c`."""
+"""Overrides of the command line: flags and `--set a.b=c`."""
 
 import tomllib
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from oddlot.config.toml_text import check_text
 from oddlot.core.errors import MAX_CHARACTERS, UsageError
 
 MAX_DEPTH = 3
-"""Strategies inside each other that the command line can name."""
+"""Nested strategies that the command line can name."""
 STRATEGIES = [("strategy", *["inner"] * depth) for depth in range(MAX_DEPTH + 1)]
 CHOOSER_OF: dict[tuple[str, ...], str] = {
     ("workload",): "name",
@@ -33,7 +33,7 @@ class Override:
 
     @classmethod
     def parse(cls, text: str) -> "Override":
-        """Read the `a.b=c` of `--set a.b=c`; c is a TOML value, or else a text."""
+        """Parse the `a.b=c` of `--set a.b=c`. c is a TOML value, or else a string."""
         name, equals, value = text.partition("=")
         keys = tuple(name.strip().split("."))
         if not equals or not all(keys):
@@ -48,13 +48,13 @@ class Override:
         except ValueError:  # no TOML, or a whole number that Python refuses for its many digits
             parsed = value
         except RecursionError:
-            told = f"--set {name}: its value has too many brackets in each other"
+            told = f"--set {name}: its value is nested too deeply"
             raise UsageError(told, "nested_too_deeply", flag=f"--set {name}") from None
         chooser = CHOOSER_OF.get(keys) if isinstance(parsed, str) else None
         return cls(f"--set {text}", (*keys, chooser) if chooser else keys, parsed)
 
     def put_into(self, table: dict[str, Any]) -> None:
-        """Set the value in nested tables, which are made where they are missing."""
+        """Set the value in nested tables, and create missing ones."""
         *parents, last = self.keys
         default: str | None = None
         for depth, key in enumerate(parents, 1):

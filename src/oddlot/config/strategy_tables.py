@@ -34,7 +34,7 @@ def strategy_name(makes: Callable[[], Strategy]) -> str:
 
 
 def default_kind(key: str, around: Mapping[str, Any]) -> str | None:
-    """Return the kind of the table `key` of the table `around` if it is not named there; None: it has no default."""
+    """Return the default kind of the table `key` in the table `around`; None if it has none."""
     match key:
         case "server" | "switch":
             return "sgd" if key == "server" else "gradients"
@@ -46,7 +46,7 @@ def default_kind(key: str, around: Mapping[str, Any]) -> str | None:
 
 OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
 OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
-"""Without a kind, some settings of the present optimizer change."""
+"""The choice of an optimizer. Without a kind, the keys change settings of the present one."""
 SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
 OF_STRATEGIES: dict[Any, Choice] = {Optimizer: OPTIMIZER}

@@ -1,4 +1,4 @@
-"""TOML files whose errors name the file, the line, and what was probably meant.
+"""Reading of TOML files, with errors that name the file, the line and a suggestion.
 
 A file's tables are pydantic models derived from `Table`. The parser forgets the lines; `locate` finds them.
 """
@@ -21,22 +21,22 @@ from oddlot.machines.text_files import check_regular, not_utf8, unreadable
 KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
 MAX_LETTERS = 10_000_000
-"""of a file"""
+"""Length limit of a file, in characters."""
 MAX_FAULTS = 20
-"""of a file, that are listed"""
+"""Errors of a file that are listed."""
 
 
 class Table(BaseModel):
-    """A TOML table: every key is known, and a number is not a text that looks like one."""
+    """Base class of TOML tables. Unknown keys and values of other types are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     whose: ClassVar[str] = ""
-    """whose settings these are, for sentences about them: ` of FastestK`"""
+    """Owner of the settings, for messages, such as ` of FastestK`."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _name_the_nearest(cls, table: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """An unknown key's remedy is known only here, in its own table."""
+        """Add a suggestion to an unknown key, which only its own table knows."""
         try:
             return handler(table)
         except ValidationError as error:
@@ -51,12 +51,12 @@ class Table(BaseModel):
 
 
 def unknown_key(key: str, whose: str, remedy: str, nearest: str | None = None) -> UsageError:
-    """A table has no such key."""
-    return UsageError(f"unknown key `{key}`{whose}: {remedy}", "unknown_key", given=key, nearest=nearest)
+    """Return the error for an unknown key."""
+    return UsageError(f"unknown key `{key}`{whose}. {remedy}", "unknown_key", given=key, nearest=nearest)
 
 
 def retold(error: ValidationError, better: Callable[[ErrorDetails], UsageError | None]) -> ValidationError:
-    """The same faults; those for which `better` has an error are told by it."""
+    """Return the same faults, with the errors of `better` where it has some."""
     faults = [_retold(fault, better(fault)) for fault in error.errors(include_url=False)]
     return ValidationError.from_exception_data(error.title, faults)
 
@@ -69,12 +69,12 @@ def _retold(fault: ErrorDetails, better: UsageError | None) -> InitErrorDetails:
 
 
 def about(error: UsageError) -> PydanticCustomError:
-    """What a validator of a `Table` raises about the error's key (`server.lr`: of a table in it), or about itself."""
+    """Return the exception with which a validator of a `Table` reports an error about a key or about itself."""
     return PydanticCustomError("about", "{sentence}", {"sentence": str(error), "error": error})
 
 
 def read_text(path: Path) -> str:
-    """The text of a TOML file. UsageError: it cannot be read, or is too large to be one."""
+    """Return the text of a TOML file. Raise UsageError if it cannot be read or is too large."""
     check_regular(path)
     try:
         with path.open(encoding="utf-8-sig") as file:  # some editors begin with a mark
@@ -84,13 +84,13 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise not_utf8(path, error) from None
     if len(text) > MAX_LETTERS:
-        told = f"{path} has more than {MAX_LETTERS:,} letters: that is no such file"
+        told = f"{path} has more than {MAX_LETTERS:,} characters: too large for such a file"
         raise UsageError(told, "file_too_large", path=str(path))
     return text
 
 
 def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
-    """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
+    """Return the text and the table of a file. Raise UsageError if it is unreadable or invalid."""
     text = read_text(path)
     try:
         check_text(text)
@@ -98,7 +98,7 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
     except UsageError as error:
         raise error.retold(f"{path}: {error}", path=str(path)) from None
     except RecursionError:
-        told = f"{path} is not valid TOML: it has too many brackets in each other"
+        told = f"{path} is not valid TOML: it is nested too deeply"
         raise UsageError(told, "nested_too_deeply", path=str(path)) from None
     except ValidationError as error:
         raise explain(path, text, error) from None
@@ -112,34 +112,33 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
 
 
 def explain(path: Path, text: str, error: ValidationError) -> UsageError:
-    """What `error` found in the file, one line each: file, line, key and remedy. Of many faults, the first ones."""
+    """Return the faults of a file with their lines and suggestions; of many, the first ones."""
     found = faults(error)
     lines = [(locate(text, keys), fault) for keys, fault in found[:MAX_FAULTS]]
     lines.sort(key=lambda line: (line[0], str(line[1])))
     told = [at_line(path, number, fault) for number, fault in lines]
     if more := len(found) - MAX_FAULTS:
-        told += [UsageError(f"{path}: and {more:,} more", "more_errors", path=str(path), more=more)] * (
+        told += [UsageError(f"{path}: {more:,} more errors", "more_errors", path=str(path), more=more)] * (
             more > 0
         )
     return joined(told)
 
 
 def at_line(path: Path, line: int, error: UsageError) -> UsageError:
-    """The error with its place in a file. If it has one in another file, which is named there, that becomes `file` and
-    `file_line`."""
+    """Return an error with its place in a file. Its place in another file, if any, becomes `file` and `file_line`."""
     places = {"path": "file", "line": "file_line"}
     inside = {new: error.fields[old] for old, new in places.items() if old in error.fields}
     return error.retold(f"{path}:{line}: {error}", **inside, path=str(path), line=line)
 
 
 def faults(error: ValidationError) -> list[tuple[KeyPath, UsageError]]:
-    """All that `error` found: the keys that lead there, and an error of ours."""
+    """Yield each fault of a ValidationError: its keys, and a UsageError."""
     found = [(detail["loc"], _fault(detail)) for detail in error.errors(include_url=False)]
     return [((*loc, *filter(None, fault.key.split("."))), fault) for loc, fault in found]
 
 
 def locate(text: str, keys: KeyPath) -> int:
-    """The number (from 1) of the line in valid TOML that first says `keys`, or as much of them as it says."""
+    """Return the number (from 1) of the first line of valid TOML with `keys`, or with their longest existing prefix."""
     whole, statements = parsed(text)
     wanted = said(whole, keys)
     for each in statements if wanted else ():
@@ -152,7 +151,7 @@ def locate(text: str, keys: KeyPath) -> int:
 
 
 def said(value: Any, keys: KeyPath) -> list[str | int]:
-    """The part of `keys` that leads somewhere: pydantic puts names of union members between, which do not."""
+    """Return the existing keys: pydantic adds names of union members, which are not in the file."""
     found: list[str | int] = []
     for key in keys:
         with suppress(LookupError, TypeError):
@@ -181,7 +180,7 @@ def _fault(detail: ErrorDetails) -> UsageError:
         case "string_too_short":
             return UsageError(f"`{where}` is empty", "empty_value", name=where)
         case "invalid-json-value":
-            told = f"`{where}` is {given}: write a date or a time as a text, in quotes"
+            told = f"`{where}` is {given}: write dates and times as strings, in quotes"
             return UsageError(told, "date_without_quotes", name=where)
         case "tuple_type":
             must = "it must be a list, in brackets"

@@ -1,4 +1,4 @@
-"""Where the statements of a TOML file are, in one pass over its text: the parser forgets the lines."""
+"""The lines of the statements of a TOML file, which the parser does not keep."""
 
 import re
 import tomllib
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from oddlot.core.errors import UsageError
 
 MAX_PARTS = 64
-"""of a key: tomllib takes time that grows as their square"""
+"""Parts of a key: tomllib takes quadratic time."""
 _TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}'  # up to two quotes may stand before the closing ones
     r'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\[{]|[\]}]|\n',
@@ -20,7 +20,7 @@ _STRING = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
 )
 _LONG_NUMBER = re.compile(r"0[xob][0-9A-Fa-f_]{100}")
-"""Python makes it, and refuses then to write it in an error"""
+"""Python cannot format larger integers in an error."""
 _LONG_KEY = re.compile(rf"(?:\.[\w \t-]*+){{{MAX_PARTS}}}")
 
 
@@ -28,29 +28,29 @@ class Statement(NamedTuple):
     """A table's heading, or a key and its value."""
 
     line: int
-    """its first line, from 1"""
+    """First line, from 1."""
     path: tuple[str | int, ...]
-    """the table that it is in, or that it begins"""
+    """Table of the statement, or the table that it starts."""
     text: str
-    """a key and its value; empty of a heading"""
+    """Key and value; empty for a heading."""
 
     def says(self, key: str | int) -> bool:
-        """Whether it may say something of this key of its table; parsing it tells."""
+        """Whether the statement may contain this key, which parsing decides."""
         return str(key) in self.text or "\\" in self.text  # a key in quotes may have escapes
 
 
 def check_text(text: str) -> None:
-    """UsageError: a key has too many parts, or a whole number too many digits."""
+    """Raise UsageError if a key has too many parts or an integer too many digits."""
     bare = _STRING.sub("s", text)
     if _LONG_KEY.search(bare):
-        told = f"a key has more than {MAX_PARTS} parts with dots between them"
+        told = f"a key has more than {MAX_PARTS} dotted parts"
         raise UsageError(told, "nested_too_deeply", most=MAX_PARTS)
     if _LONG_NUMBER.search(bare):
         raise UsageError("a whole number has too many digits", "too_many_digits")
 
 
 def text_without_quotes(text: str, fault: str) -> str:
-    """Return the value that tomllib's `fault` is about, if it is a text without quotes, as in `until = epochs>=1`."""
+    """Return the value that tomllib's `fault` is about, if it is a string without quotes, as in `until = epochs>=1`."""
     place = re.search(r"Invalid value \(at line (\d+), column (\d+)\)", fault)
     if not place:
         return ""
@@ -61,7 +61,7 @@ def text_without_quotes(text: str, fault: str) -> str:
 
 @lru_cache(maxsize=1)  # a file's faults are located one after the other
 def parsed(text: str) -> tuple[Any, list[Statement]]:
-    """What valid TOML says, and its statements."""
+    """Return the contents of valid TOML, and its statements."""
     return tomllib.loads(text), list(_statements(text))
 
 
@@ -75,7 +75,7 @@ def _statements(text: str) -> Iterator[Statement]:
 
 
 def _heading(tree: Any, counts: Counter[tuple[str | int, ...]]) -> tuple[str | int, ...]:
-    """The table that a heading begins; of an array of tables, the newest one."""
+    """Return the table of a heading; of an array of tables, the newest one."""
     path: tuple[str | int, ...] = ()
     while tree:
         ((key, tree),) = tree.items()
@@ -89,7 +89,7 @@ def _heading(tree: Any, counts: Counter[tuple[str | int, ...]]) -> tuple[str | i
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """The first line of each statement, and its text."""
+    """Yield the first line of each statement, and its text."""
     line, depth, begin, lines = 1, 0, 0, 0
     for token in _TOKEN.finditer(text):
         what = token[0]

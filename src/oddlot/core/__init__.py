@@ -1,1 +1,1 @@
-"""The vocabulary and the books: events in, actions out. Standard library only."""
+"""The core: events, commands, strategies and the conductor. Standard library only."""

@@ -12,13 +12,13 @@ _REST = len(_MEMBER) + _DIGITS + len(_END)
 
 
 def first_line(text: bytes) -> bytes:
-    """The text up to its first checksum, or nothing."""
+    """Return the text up to its first checksum; empty if it has none."""
     start = text.find(_MEMBER)
     return b"" if start < 0 else text[: start + _REST]
 
 
 class Chain:
-    """The checksum of all lines so far, in the order in which they were sealed or opened."""
+    """The checksum of all lines so far, in their order."""
 
     def __init__(self) -> None:
         self.crc = 0

@@ -1,4 +1,4 @@
-"""Commands: what a strategy asks for, in the imperative, and the actions that the conductor makes of them."""
+"""Commands that strategies return, and the actions that the conductor derives from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,115 +9,121 @@ from oddlot.core.tasks import Kind, NodeId, Task, TaskId, UpdateId
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Lease up to `samples` samples to `node`, or one more that would be left alone.
-
-    Nothing happens when no samples are left to lease.
-    """
+    """Assign a task to a worker. Does nothing if no samples are left."""
 
     node: NodeId
+    """Name of the worker. It must have a free slot."""
     samples: int
+    """Largest number of samples. One more is added if it would be left alone."""
     kind: Kind = "gradient"
+    """Kind of the update: `gradient`, `delta` or `weights`."""
     version: int | None = None
-    """start from this kept version; None: from the newest"""
+    """Kept version from which the task starts. None: the newest."""
     shard: int | None = None
-    """lease from this shard of the data; None: the ledger chooses"""
+    """Number of the shard to take samples from. None: any."""
     again: TaskId | None = None
-    """lease the samples of this open task a second time; the first arrival wins, and the others are aborted"""
+    """Open task whose samples are assigned a second time. The first update counts, and the other task is aborted."""
     deadline: float | None = None
-    """seconds until the task times out, or more if the node has been slower than that; None: learnt from its speed"""
+    """Seconds until the task times out; longer for workers known to be slower. None: estimated from the worker's
+    speed."""
     pull: float | None = None
-    """let the node start from its own weights, moved so far towards the version: see `Task`"""
+    """Start from the worker's own weights, moved by this share (0 to 1) towards the version. See `Task`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop a task: its samples go back now, its node is free when it has answered."""
+    """Cancel a task. Its samples are available at once; its worker is free when it has acknowledged."""
 
     task: TaskId
+    """Id of an open task."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Have a task's node answer with what it has done at the end of the minibatch that it computes: a prefix of the
-    samples. The task stays open until then."""
+    """End a task after its current minibatch. Its update covers the samples computed until then."""
 
     task: TaskId
+    """Id of an open task. It stays open until its update arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Measure the current or a kept version on the evaluation set; `Evaluated` follows."""
+    """Evaluate a version. `Evaluated` follows."""
 
     version: int
+    """The newest version or a kept one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the rule along the sum of share x direction.
-
-    `measure` asks for `Changed`. Its `inner` comes at the end of each window of so many measured merges in a row, from
-    the second window on; when a run goes on after an end of the hub, windows begin anew.
-    """
+    """Merge gradients or deltas: one optimizer step along the sum of share x direction."""
 
     shares: Mapping[UpdateId, float]
+    """Share of each update, at least 0."""
     measure: int = 0
+    """Window length, in merges, for `Changed`, which follows if this is not 0. Windows start again after a resume."""
     merged: int | None = None
-    """the books' to say: samples merged or skipped before a step along gradients, for its schedule; None where there is
-    none"""
+    """Set by the conductor: samples merged or skipped before, for the learning rate schedule. None: no schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """Move towards points: W <- (1 - sum of shares) W + sum of share x point. `measure` as of `Step`."""
+    """Merge weights: W <- (1 - sum of shares) W + sum of share x weights."""
 
     shares: Mapping[UpdateId, float]
+    """Share of each update, at least 0."""
     measure: int = 0
+    """Window length, as in `Step`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Throw an update away; its samples go back to be computed again."""
+    """Discard an update. Its samples are computed again."""
 
     update: UpdateId
+    """Id of an update in the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Hold the current version, so that tasks can start from it later."""
+    """Keep a version, from which later tasks can start. At most 16 versions are kept."""
 
     version: int
+    """The newest version, or a kept one, which must then be released once more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let a kept version go."""
+    """Release a kept version."""
 
     version: int
+    """A kept version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Ring at this time (seconds on the run's clock). Several alarms may be set."""
+    """Set an alarm. `Rang` follows. Several alarms can be set."""
 
     at: float
+    """Time of the alarm, in seconds of the run's clock."""
 
 
 Command = Assign | Cancel | HandOver | Evaluate | Step | Blend | Drop | Keep | Release | Wake
 
 
-# --- actions: commands made concrete -------------------------------------------------------------
+# --- actions -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Give this task to its node."""
+    """Send a task to its worker."""
 
     task: Task
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Tell this task's node to stop at its next minibatch."""
+    """Tell a worker to stop a task at its next minibatch."""
 
     task: TaskId
     node: NodeId
@@ -125,14 +131,14 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Kill this worker, which has hung; `Lost` follows."""
+    """Kill a worker that hangs. `Lost` follows."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """These samples are given up: they count as done, and do not reach the model."""
+    """Skip samples: they count as done and are not merged."""
 
     spans: tuple[Span, ...]
 

@@ -1,7 +1,7 @@
-"""The books: who is here, who does what, which samples are leased, which version it is.
+"""The conductor: bookkeeping of workers, tasks, samples and versions.
 
-A conductor is told what happened and what time it is, asks the strategy, and answers with actions. It does no
-I/O, holds no tensor and reads no clock: the same history gives the same actions, anywhere.
+A conductor receives events with their times, asks the strategy for commands, and returns actions. It does no I/O, has
+no tensors and reads no clock: the same history gives the same actions.
 """
 
 from collections import deque
@@ -38,21 +38,19 @@ from oddlot.core.events import (
 )
 from oddlot.core.ledger import Ledger, Skipped
 from oddlot.core.random_streams import stream
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.serialization import Misfit, from_plain, to_plain
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.task_timeouts import TaskTimeouts
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 from oddlot.core.worker_stats import Roster
 
-ECHO = "echo"
-
 
 @dataclass(eq=False)
 class Conductor:
-    """Keeps the books of one run and makes a strategy's wishes concrete.
+    """Tracks the state of a run and turns a strategy's commands into actions.
 
-    `in_flight` is how many tasks a worker holds at once: 1 by default; 2 hides the way to the hub and back.
+    `in_flight` is the number of open tasks per worker. 2 hides the network latency.
     """
 
     strategy: Strategy
@@ -61,27 +59,27 @@ class Conductor:
     in_flight: int = 1
     seed: int = 0
     scheduled: bool = False
-    """where a gradient becomes a step, it is told how many samples were merged before: a schedule goes by that"""
+    """Whether the job has a learning rate schedule: steps then carry the number of samples merged before."""
     now: float = 0.0
     version: int = 0
     roster: Roster = field(default_factory=Roster)
     slots: dict[NodeId, int] = field(default_factory=dict)
-    """free slots of every worker that may be given work"""
+    """Free slots of every worker that can be assigned tasks."""
     idle: dict[NodeId, None] = field(default_factory=dict)
-    """those with at least one"""
+    """Workers with at least one free slot."""
     busy: dict[NodeId, dict[TaskId, float]] = field(default_factory=dict)
-    """what every worker holds, since when; cancelled and timed-out tasks too, until it has answered"""
+    """Tasks of every worker, with their start times; cancelled and timed-out ones until they are acknowledged."""
     stalled: dict[NodeId, None] = field(default_factory=dict)
-    """those that may be given work, and hold nothing else"""
+    """Workers whose only tasks were cancelled or timed out."""
     open: dict[TaskId, Task] = field(default_factory=dict)
     inbox: dict[UpdateId, Facts] = field(default_factory=dict)
-    """updates that wait to be stepped, blended or dropped"""
+    """Updates that are neither merged nor dropped yet."""
     kept: dict[str, int] = field(default_factory=dict)
-    """versions that the strategy holds, and how often"""
+    """Kept versions, and how often each is kept."""
     alarms: list[float] = field(default_factory=list)
     timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)
     held: dict[TaskId, Task] = field(default_factory=dict)
-    """what workers have and have not answered, open or not"""
+    """Tasks that workers have not finished or acknowledged, open or not."""
     tasks_made: int = 0
 
     def __post_init__(self) -> None:
@@ -89,20 +87,20 @@ class Conductor:
 
     @property
     def alarm(self) -> float:
-        """When to call with `Ticked` at the latest; infinity for never."""
+        """Return the time of the next alarm or timeout, at which `Ticked` is due; infinity if there is none."""
         return min(self.alarms[0] if self.alarms else inf, self.timeouts.first)
 
     @property
     def done(self) -> bool:
-        """Every sample of every epoch asked for has reached the model."""
+        """Whether every sample of every requested epoch is merged or skipped."""
         return self.ledger.done
 
     def expects(self, task: TaskId) -> bool:
-        """An answer to this task would count; otherwise it is an echo."""
+        """Whether an update of this task would count; otherwise it is an echo."""
         return task in self.open and task in self.ledger.leases
 
     def handle(self, event: Stimulus, now: float) -> Record:
-        """Settle the event in the books, ask the strategy, and make its commands concrete."""
+        """Update the state with an event, ask the strategy, and return the record with all actions."""
         self.now = now
         settled = list(_SETTLE[type(event)](self, event))
         shown = deque(one for one in settled if not isinstance(one, _DIRECT))
@@ -119,7 +117,7 @@ class Conductor:
         self.timeouts.forget_ended(self)
         return Record(now, event, tuple(actions), remark)
 
-    # --- settling: what an event means for the books, what the strategy is told, who came too late
+    # --- effects of an event on the state, and the events for the strategy
 
     def _joined(self, event: Joined) -> Iterator[Event]:
         node = event.node
@@ -153,7 +151,7 @@ class Conductor:
         self.stalled.pop(node, None)
         self.roster.lose(node)
         self.ledger.lose(node)
-        if event.cause is not None and held:  # it computes them in their order
+        if event.cause is not None and held:  # tasks are computed in this order
             yield from self._skipped(self.ledger.strike(held[0].spans, f"ended by {event.cause}"))
         yield event
 
@@ -209,26 +207,26 @@ class Conductor:
             setattr(self if name == "in_flight" else self.ledger, name, value)
         for node in list(self.busy):
             for told in self._lost(Lost(node)):
-                assert isinstance(told, Lost)  # no sample is blamed
+                assert isinstance(told, Lost)  # no sample is the cause
                 yield told
 
     def _noted(self, _: Struck | Priced | Ordered | Gone | Stopped) -> Iterator[Event]:
-        """For the log alone."""
+        """Handle an event that only the log needs."""
         yield from ()
 
     def _told(self, event: Event) -> Iterator[Event]:
         yield event
 
     def _answered(self, task: TaskId, node: NodeId, samples: int) -> bool:
-        """The worker is done with the task, whatever came of it. False if it was not known to have it."""
+        """Record that a worker finished a task in any way. Return False if it did not have the task."""
         since = self.busy.get(node, {}).pop(task, None)
         if since is None:
             return False
         del self.held[task]
         self.timeouts.end(task)
-        nobody_had = self.roster.usual is None
+        none_known = self.roster.usual is None
         self.roster.result(node, samples, self.now - since, self.now)
-        if nobody_had and self.roster.usual is not None:
+        if none_known and self.roster.usual is not None:
             self.timeouts.replace_provisional(self)
         if node in self.slots:
             self.slots[node] += 1
@@ -252,23 +250,22 @@ class Conductor:
     # --- copying, comparing and saving -----------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        """All that is saved is the same, chance too."""
+        """Whether the saved states are equal, random generator included."""
         return isinstance(other, Conductor) and self.to_plain() == other.to_plain()
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def to_plain(self) -> dict[str, Any]:
-        """The whole state as JSON-able data; equal conductors give equal data."""
+        """Return the state as JSON-serializable data."""
         plain: dict[str, Any] = to_plain(self)
         return plain | {"rng": to_plain(self.rng.getstate())}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], strategy: type[Strategy]) -> "Conductor":
-        """The conductor that was saved, whose strategy is of this class; without `rng`, chance begins anew.
+        """Return a saved conductor with a strategy of this class. Without `rng`, the random generator starts again.
 
-        Types are checked; `conductor_checks.read_conductor` checks the numbers too.
-
-        One of `DAMAGED`, or UsageError: no conductor was saved so.
+        Types are checked; `conductor_checks.read_conductor` also checks the numbers. Raise one of `DAMAGED`, or
+        UsageError, if the data are invalid.
         """
         rest = {key: value for key, value in plain.items() if key not in ("strategy", "rng")}
         if not plain["ledger"]["lanes"]:
@@ -286,7 +283,7 @@ def _fields_of(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 _DIRECT = Abort | Evict | Skip
-"""what settling may yield beside events: actions that no strategy has asked for"""
+"""Actions that follow from an event without a command."""
 
 _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
     Joined: Conductor._joined,

@@ -1,4 +1,4 @@
-"""Checks of books that were read from a file: numbers in their ranges, and parts that agree with each other.
+"""Checks of a conductor that was read from a file: ranges of numbers, and consistency of its parts.
 
 Types were checked when they were read. What is left would end in an endless loop, in a list without end, or in an
 error far from its cause.
@@ -20,7 +20,7 @@ from oddlot.core.worker_stats import Member
 MAX_IN_FLIGHT = 100_000
 MAX_HOLDS = 1_000_000
 MAX_DOUBLINGS = 1_000
-"""the largest power of two that a float has"""
+"""Exponent of the largest power of two of a float."""
 
 
 def read_conductor(plain: Mapping[str, Any], strategy: type[Strategy]) -> Conductor:
@@ -45,7 +45,7 @@ def check_books(books: Conductor) -> None:
 
 def _check(holds: bool, what: str) -> None:
     if not holds:
-        raise Misfit(f"{what} cannot be")
+        raise Misfit(f"invalid: {what}")
 
 
 def _check_counts(books: Conductor) -> None:
@@ -91,7 +91,7 @@ def _check_ledger(ledger: Ledger) -> None:
 
 
 def _check_accounts(ledger: Ledger, epochs: range) -> None:
-    """Every sample of every epoch is fresh, returned, leased or merged."""
+    """Check that every sample of every epoch is fresh, returned, leased or merged."""
     leases = {id(lease): lease for lease in ledger.leases.values()}.values()  # tasks may share one
     known = Counter(dict(zip(epochs, ledger.merged, strict=False)))
     for span in chain(*(lease.spans for lease in leases), *(lane.returned for lane in ledger.lanes)):

@@ -1,7 +1,7 @@
-"""Commands of strategies, carried out in the conductor's books.
+"""Execution of strategies' commands on the conductor's state.
 
-Each function carries out one type of command: it raises ProtocolError if the command is impossible, changes the books,
-and returns the action for the host and the event for the strategy that follow; None where there is none.
+Each function executes one type of command. It raises ProtocolError if the command is invalid, changes the state, and
+returns the action for the host and the event for the strategy, each of which may be None.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ Outcome = tuple[Action | None, Changed | None]
 
 
 class OpenBooks(Books, Protocol):
-    """The books that commands change."""
+    """The state that commands change."""
 
     scheduled: bool
     tasks_made: int
@@ -54,7 +54,7 @@ class OpenBooks(Books, Protocol):
 
 
 def carry_out(books: OpenBooks, command: Command) -> Outcome:
-    """Carry out a command. ProtocolError: it is impossible."""
+    """Execute a command. Raise ProtocolError if it is invalid."""
     return _CARRY_OUT[type(command)](books, command)
 
 
@@ -81,16 +81,18 @@ def _check_assign(books: OpenBooks, command: Assign) -> None:
             raise ProtocolError(told, "no_such_node", node=node)
         raise ProtocolError(f"{command} is impossible: {node} has no free slot", "no_free_slot", node=node)
     if command.deadline is not None and not command.deadline > 0:
-        told = f"{command} has no time: a deadline is a number of seconds above 0"
+        told = f"{command} is impossible: a deadline must be a number of seconds above 0"
         raise ProtocolError(told, "invalid_deadline", deadline=command.deadline)
     if command.pull is not None and not (command.kind == "weights" and 0 <= command.pull <= 1):
-        told = f"{command} is impossible: weights are pulled, by a share from 0 to 1"
+        told = f"{command} is impossible: `pull` needs kind='weights' and must be from 0 to 1"
         raise ProtocolError(told, "invalid_pull", pull=command.pull)
 
 
 def _lease(books: OpenBooks, task: TaskId, command: Assign) -> tuple[Span, ...]:
     if command.samples < 1:
-        raise ProtocolError(f"{command} asks for no samples", "no_samples", samples=command.samples)
+        raise ProtocolError(
+            f"{command} is impossible: `samples` must be at least 1", "no_samples", samples=command.samples
+        )
     shards = len(books.ledger.lanes)
     if command.shard is not None and not 0 <= command.shard < shards:
         told = f"{command} is impossible: shards are numbered from 0 to {shards - 1}"
@@ -106,7 +108,7 @@ def _lease(books: OpenBooks, task: TaskId, command: Assign) -> tuple[Span, ...]:
 
 
 def _occupy(books: OpenBooks, task: Task) -> None:
-    """Give a slot of its worker to a new task."""
+    """Occupy a slot of the task's worker."""
     node = task.node
     books.tasks_made += 1
     books.slots[node] -= 1
@@ -146,7 +148,7 @@ def _with_schedule(books: OpenBooks, command: Step) -> Step:
     kinds = {books.inbox[update].kind for update in command.shares if update in books.inbox}
     if len(kinds) > 1:
         raise ProtocolError(
-            f"{command} is impossible: a schedule is for gradients, and not all of them are",
+            f"{command} is impossible: a learning-rate schedule needs gradients only, and these are of several kinds",
             "schedule_without_gradients",
         )
     return replace(command, merged=books.ledger.merged_in_all if "gradient" in kinds else None)
@@ -158,7 +160,7 @@ def _blend(books: OpenBooks, command: Blend) -> Outcome:
 
 def _merge(books: OpenBooks, command: Step | Blend, points: bool) -> Changed | None:
     if not command.shares:
-        raise ProtocolError(f"{command} merges nothing", "empty_merge")
+        raise ProtocolError(f"{command} is impossible: it names no update", "empty_merge")
     closed = False
     for update, share in command.shares.items():
         facts = books.inbox.pop(update, None)
@@ -166,7 +168,7 @@ def _merge(books: OpenBooks, command: Step | Blend, points: bool) -> Changed | N
             told = f"{command} is impossible: {update} is not in the inbox"
             raise ProtocolError(told, "no_such_update", update=update)
         if (facts.kind == "weights") is not points or not 0 <= share < inf:
-            told = f"{command}: {update} is of kind {facts.kind!r}, its share {share}"
+            told = f"{command} is impossible: {update} is of kind {facts.kind!r} and its share is {share}"
             raise ProtocolError(told, "unmergeable_update", update=update, kind=facts.kind, share=share)
         books.roster.merged(facts.sender)
         closed = books.ledger.merge(update) or closed
@@ -195,7 +197,7 @@ def _keep(books: OpenBooks, command: Keep) -> Outcome:
     key = str(command.version)
     if key not in books.kept and len(books.kept) == MAX_KEPT:
         raise ProtocolError(
-            f"{command} is impossible: {MAX_KEPT} versions are kept, release one of them",
+            f"{command} is impossible: {MAX_KEPT} versions are kept already. Release one first",
             "too_many_kept",
         )
     books.kept[key] = books.kept.get(key, 0) + 1
@@ -214,13 +216,15 @@ def _release(books: OpenBooks, command: Release) -> Outcome:
 
 def _wake(books: OpenBooks, command: Wake) -> Outcome:
     if not isfinite(command.at):
-        raise ProtocolError(f"{command} would never ring", "alarm_never_rings", at=command.at)
+        raise ProtocolError(
+            f"{command} is impossible: `at` must be finite", "alarm_never_rings", at=command.at
+        )
     heappush(books.alarms, command.at)
     return None, None
 
 
 def _version(books: OpenBooks, version: int | None, command: Command) -> int:
-    """Return the version that a command names; None is the newest. ProtocolError: it is neither newest nor kept."""
+    """Return the version that a command names (None: the newest). Raise ProtocolError if it is not kept."""
     if version is None or version == books.version:
         return books.version
     if str(version) not in books.kept:

@@ -1,18 +1,18 @@
-"""What can go wrong, as a tree.
+"""Error classes.
 
     OddlotError
-    ├── UsageError        you asked for something impossible          exit code 2
-    │   ├── UnknownName   ... by a name that does not exist
-    │   ├── InvalidValue  ... with a value that cannot be
-    │   └── UsageErrors   ... in several places at once
-    ├── JobError          your job failed: its code, its numbers      exit code 3
-    │   └── BadSamples    ... the numbers of these samples
+    ├── UsageError        invalid input                               exit code 2
+    │   ├── UnknownName   ... an unknown name
+    │   ├── InvalidValue  ... a value out of range or of another type
+    │   └── UsageErrors   ... several errors at once
+    ├── JobError          the job failed: its code, its numbers       exit code 3
+    │   └── BadSamples    ... updates of these samples are not finite
     ├── CheckpointError   a saved run cannot be used                  exit code 2
-    ├── ProtocolError     a strategy broke the protocol: a bug        exit code 1
-    └── Refusal           one update's numbers are bad: caught inside
+    ├── ProtocolError     a bug in a strategy                         exit code 1
+    └── Refusal           an update is invalid: caught internally
 
-Each error has a `code`, which stays the same when its sentence changes, and `fields` with the values that it is about.
-Bad luck (a machine vanishes, a link is slow) is never an exception: it is an event.
+Each error has a stable `code`, and `fields` with the values that it is about. Failures of machines and links are
+events, not exceptions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,16 +26,16 @@ MAX_CHARACTERS = 60
 
 
 class OddlotError(Exception):
-    """Everything that oddlot raises on purpose."""
+    """Base class of all errors that oddlot raises."""
 
     exit_code = 1
     code = "error"
-    """What is wrong, as one word for programs, such as `unknown_name`."""
+    """Stable identifier of the error, such as `unknown_name`."""
     fields: dict[str, Any]
-    """The values that the sentence is about; `reason` is what another library or the system said."""
+    """Values in the message. `reason` is the message of another library or of the system."""
 
     def __new__(cls, *args: Any, **_: Any) -> Self:
-        """With fields, also where a subclass of a user's own does not call `__init__`."""
+        """Create the error with empty fields, for subclasses that do not call `__init__`."""
         error = super().__new__(cls, *args)
         error.fields = {}
         return error
@@ -48,7 +48,7 @@ class OddlotError(Exception):
         return _restored, (type(self), self.args, vars(self))
 
     def retold(self, sentence: str, **fields: Any) -> Self:
-        """A copy with another sentence and more fields."""
+        """Return a copy with another message and more fields."""
         other = copy(self)
         other.args, other.fields = (sentence,), {**self.fields, **fields}
         return other
@@ -61,9 +61,9 @@ def _restored(kind: type[OddlotError], args: tuple[Any, ...], state: dict[str, A
 
 
 class UsageError(OddlotError):
-    """Something was asked for that cannot be done; the message says what would help.
+    """Invalid input. The message says how to fix it.
 
-    `key` is the setting that it is about, by which its line in a file is found.
+    `key` is the setting that the error is about. It locates the line in a file.
     """
 
     exit_code = 2
@@ -74,25 +74,25 @@ class UsageError(OddlotError):
         self.key = key
 
     def inside(self, name: str) -> Self:
-        """A copy whose key is one of the setting `name`."""
+        """Return a copy whose key is inside the setting `name`."""
         other = copy(self)
         other.key = f"{name}.{self.key}"
         return other
 
 
 class UnknownName(UsageError):
-    """There is no `kind` of this name. Fields: kind, given, nearest (None where none is like it)."""
+    """An unknown name. Fields: kind, given, nearest (the most similar name, or None)."""
 
     code = "unknown_name"
 
     def __init__(self, kind: str, given: str, choices: Iterable[str], key: str = "") -> None:
         choices = sorted(choices)
-        super().__init__(f"unknown {kind} `{given}`: {or_nearest(given, choices)}", key=key)
+        super().__init__(f"unknown {kind} {given!r}. {or_nearest(given, choices)}", key=key)
         self.fields = {"kind": kind, "given": given, "nearest": nearest(given, choices)}
 
 
 class InvalidValue(UsageError):
-    """The setting `name` cannot have the value `given`. Fields: name, given, must."""
+    """The value `given` of the setting `name` is invalid. Fields: name, given, must."""
 
     code = "invalid_value"
 
@@ -102,7 +102,7 @@ class InvalidValue(UsageError):
 
 
 class UsageErrors(UsageError):
-    """Several things that cannot be done, a line each; `errors` has them."""
+    """Several errors, one per line. `errors` has them."""
 
     code = "several_errors"
 
@@ -112,28 +112,28 @@ class UsageErrors(UsageError):
 
 
 def joined(errors: Sequence[UsageError]) -> UsageError:
-    """Return one error that stands for all of these, without repetitions."""
+    """Return one error for all of these, without duplicates."""
     told = list({str(error): error for error in errors}.values())
     return told[0] if len(told) == 1 else UsageErrors(told)
 
 
 class JobError(OddlotError):
-    """The user's own code or numbers failed: the run has stopped."""
+    """The job failed: its code raised, or its numbers are not finite. The run has stopped."""
 
     exit_code = 3
     code = "job"
 
 
 class BadSamples(JobError):
-    """Updates of the same samples were refused again and again; `spans` are their places in the seeded order.
+    """Updates of the same samples were rejected repeatedly. `spans` are their positions in the shuffled order.
 
-    Field `others`: how many other samples have been refused and not merged since, as when the training diverges.
+    Field `others`: number of other samples that were rejected and not merged since, as when training diverges.
     """
 
     code = "bad_samples"
 
     def __init__(self, spans: tuple[Span, ...], why: str, others: int = 0) -> None:
-        places = ", ".join(f"{start} to {stop - 1} of epoch {epoch}" for epoch, start, stop in spans)
+        places = ", ".join(f"{start}-{stop - 1} of epoch {epoch}" for epoch, start, stop in spans)
         super().__init__(
             f"samples {places} (positions in the shuffled order) {why}", spans=spans, others=others
         )
@@ -141,26 +141,26 @@ class BadSamples(JobError):
 
 
 class CheckpointError(OddlotError):
-    """A checkpoint is damaged or belongs to another job."""
+    """A saved run cannot be used: it is damaged, missing or of another job."""
 
     exit_code = 2
     code = "checkpoint"
 
 
 class ProtocolError(OddlotError):
-    """A strategy asked for something that the books forbid; the message carries the story."""
+    """A strategy returned an invalid command. The message has the latest events."""
 
     code = "protocol"
 
 
 class Refusal(OddlotError):
-    """An update's numbers are bad; the message names the tensor. Its work is done again: bad luck, not an end."""
+    """An update is invalid, and its samples are computed again. The message names the tensor."""
 
     code = "refusal"
 
 
 class OddlotWarning(UserWarning):
-    """Something that goes on, though hardly as it was meant. Has a code and fields, as errors have."""
+    """A warning. It has a code and fields, as errors have."""
 
     def __init__(self, sentence: str, code: str, **fields: Any) -> None:
         super().__init__(sentence)
@@ -168,6 +168,6 @@ class OddlotWarning(UserWarning):
 
 
 def short(value: object) -> str:
-    """The value as Python writes it, or the beginning of that."""
+    """Return the `repr` of a value, cut to `MAX_CHARACTERS`."""
     text = repr(value)
     return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + "..."

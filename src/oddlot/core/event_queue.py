@@ -1,4 +1,4 @@
-"""What will happen when, and a clock that jumps from one of these moments to the next."""
+"""A queue of future events, and a clock that jumps from one to the next."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -8,7 +8,7 @@ Message = TypeVar("Message")
 
 
 class EventQueue(Generic[Message]):
-    """A heap by time; what is planned for the same time happens in the order in which it was planned."""
+    """A heap of callbacks by time. Those with the same time run in the order of planning."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -16,12 +16,12 @@ class EventQueue(Generic[Message]):
         self.entries = 0
 
     def at(self, when: float, happen: Callable[[], Message | None]) -> None:
-        """Plan what happens at a time. What it returns is the message of that moment, if there is one."""
+        """Plan a callback. It may return a message for the hub."""
         self.entries += 1
         heappush(self.heap, (when, self.entries, happen))
 
     def next(self, until: float) -> Message | None:
-        """Let happen what comes until then; the first thing of it that the hub hears of."""
+        """Run callbacks up to a time, until one returns a message. Return that message."""
         while self.heap and self.heap[0][0] <= until:
             self.now, _, happen = heappop(self.heap)
             if (message := happen()) is not None:

@@ -1,4 +1,4 @@
-"""Events: what happened, in the past tense."""
+"""Events that conductors and strategies receive. They are also the records of a log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,91 +8,98 @@ from oddlot.core.tasks import Facts, NodeId, TaskId
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker is here and may be given work; it costs this much while it is here."""
+    """A worker joined and can be assigned tasks."""
 
     node: NodeId
+    """Name of the worker."""
     dollars_per_hour: float = 0.0
+    """Price of its machine, in dollars per hour."""
     zone: str = ""
-    """where it was bought: see `Priced`"""
+    """Zone of its machine, whose price `Priced` changes. Empty: the price is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A worker will vanish soon: it finishes what it has and gets nothing more."""
+    """A worker got notice of a preemption. It finishes its tasks and must not be assigned new ones."""
 
     node: NodeId
+    """Name of the worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker is gone; what it was computing has gone back to the ledger."""
+    """A worker was lost. The samples of its tasks are available again."""
 
     node: NodeId
+    """Name of the worker."""
     cause: str | None = None
-    """how its process ended while it computed a task, if its samples may be why (`SIGSEGV`, `exit code 3`); None for a
-    machine that was lost"""
+    """How its process ended while it computed a task, such as `SIGSEGV` or `exit code 3`, if the samples may be the
+    reason. None: its machine was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """An update is in the inbox and waits to be stepped, blended or dropped."""
+    """An update arrived. It stays in the inbox until it is merged or dropped."""
 
     update: Facts
+    """The update, without its tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A task ended without an update: cancelled, rejected, or out of time; its samples have gone back.
+    """A task ended without an update: it was cancelled, rejected or timed out. Its samples are available again.
 
-    A worker that ran out of time is still busy then (`view.free` is 0); a second `Cancelled` for the
-    same task says that it is free again.
+    A worker whose task timed out is still busy (`view.free` is 0). A second `Cancelled` for the same task follows when
+    it is free.
     """
 
     task: TaskId
+    """Id of the task."""
     node: NodeId
+    """Name of its worker."""
     bytes_down: int = 0
-    """that had been sent for it by then, where its worker has told"""
+    """Bytes of weights sent for the task, if its worker reported them."""
     bytes_data: int = 0
+    """Bytes of samples sent for the task, if its worker reported them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The model moved to `version`: sent after a merge that asked for `measure` or closed an epoch.
-
-    `norm` is the Euclidean length of the change of the weights; `inner` the inner product of its direction, summed
-    over the window that it is the last of, with the sum of the window before. None where they were not measured, or are
-    not finite.
-    """
+    """The model has a new version. Sent after a merge with `measure`, and after a merge that completes an epoch."""
 
     version: int
+    """The new version."""
     norm: float | None = None
+    """Euclidean norm of the change of the weights. None: not measured or not finite."""
     inner: float | None = None
+    """Inner product of the merge directions, summed over a window of merges, with the sum over the previous window.
+    Measured at the end of a window. None: not measured or not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The metrics of a version on the evaluation set."""
+    """A version was evaluated."""
 
     version: int
+    """The evaluated version."""
     metrics: Mapping[str, float]
+    """Loss and metrics on the evaluation set, by name. Values that are not finite are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What rounds take, fitted to what was measured so far.
-
-    Rows of (k, samples, seconds): the mean time until the fastest k of the workers have answered, each of whom was
-    given so many samples.
-    """
+    """Estimated durations of rounds, fitted to the task times so far."""
 
     rounds: tuple[tuple[int, int, float], ...]
+    """Rows of (k, samples, seconds): mean seconds until the fastest k workers finish tasks of `samples` samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rang:
-    """The alarm that a `Wake(at)` had set."""
+    """An alarm that `Wake(at)` set is due."""
 
     at: float = 0.0
+    """Time of the alarm, in seconds of the run's clock."""
 
 
 Event = Joined | Leaving | Lost | Arrived | Cancelled | Changed | Evaluated | Fitted | Rang
@@ -105,7 +112,7 @@ TOO_LARGE = "update_too_large"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An update was rejected and not stored; strategies are told `Cancelled`."""
+    """An update was rejected and not stored. Strategies receive `Cancelled`."""
 
     task: TaskId
     reason: str
@@ -115,50 +122,51 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The run goes on from a checkpoint: of its log, the records from number `after_record` on are lost
-    work. Strategies are told `Lost` for everyone they knew."""
+    """The run was resumed from a checkpoint. Strategies receive `Lost` for every worker."""
 
     after_record: int
+    """Number of valid records. The later records of the log are lost work."""
     samples_lost: int = 0
-    """that had been given out in those records"""
+    """Samples assigned in the lost records."""
     dollars_lost: float = 0.0
-    """that they had cost"""
+    """Cost of the lost records, in dollars."""
     dollars_of_hub_lost: float = 0.0
-    """of these"""
+    """Part of that cost for the hub, in dollars."""
     bytes_up_lost: int = 0
+    """Bytes of updates in the lost records."""
     bytes_down_lost: int = 0
+    """Bytes of weights in the lost records."""
     bytes_data_lost: int = 0
-    """that had travelled in them"""
+    """Bytes of samples in the lost records."""
     settings: Mapping[str, int | None] = field(default_factory=dict)
-    """that are otherwise from here on: `in_flight`, and the ledger's `epochs`, `epoch_barrier` and `skip_bad`"""
+    """Settings that changed: `in_flight`, `epochs`, `epoch_barrier`, `skip_bad`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """Misfortune on purpose: the fault of this name in `Chaos.named()` has struck the node (empty: the hub).
-
-    Strategies are not told; they see what comes of it.
-    """
+    """A fault was injected. Strategies do not receive it; they see its effects."""
 
     fault: str
+    """Name of the fault, as in `Chaos.named()`."""
     kind: str
+    """Kind of the fault, such as `kill`."""
     node: NodeId
+    """Name of the worker. Empty: the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The machines that were bought in this zone, or the hub (empty), cost this much from now on.
-
-    Strategies are not told.
-    """
+    """A price changed. Strategies do not receive it."""
 
     zone: str
+    """Zone whose machines have the price. Empty: the hub."""
     dollars_per_hour: float
+    """Price of a machine from now on, in dollars per hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """A machine is paid for from now on, and will join when it has started. Strategies are not told."""
+    """A machine was ordered and is paid for from now on. It joins when it has started. Strategies do not receive it."""
 
     node: NodeId
     dollars_per_hour: float
@@ -167,24 +175,20 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A machine is gone and costs nothing any more, which the hub will notice later, if it had joined. Strategies are
-    not told.
-    """
+    """The machine was terminated and billing stopped. The hub detects the loss later. Strategies do not receive it."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The run stops here, perhaps to go on later: what has passed since the last record was lived through and paid for.
-    Strategies are not told.
-    """
+    """The run stopped. The time since the last record counts and was paid for. Strategies do not receive it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed and a deadline or an alarm is due; strategies are told `Rang` or `Cancelled`."""
+    """A timeout or an alarm is due. Strategies receive `Cancelled` or `Rang`."""
 
 
 Stimulus = Event | Refused | Resumed | Struck | Priced | Ordered | Gone | Stopped | Ticked
-"""What a conductor is told, and what a log holds."""
+"""An event that a conductor receives and a log records."""

@@ -1,11 +1,13 @@
-"""The texts beneath a class's fields, which Python itself forgets."""
+"""The texts beneath a class's fields, read from its source."""
 
 import ast
 import inspect
+from functools import cache
 from itertools import pairwise
 from textwrap import dedent
 
 
+@cache
 def field_docs(kind: type) -> dict[str, str]:
     """Return the text beneath each field of a class, on one line."""
     body = ast.parse(dedent(inspect.getsource(kind))).body[0]

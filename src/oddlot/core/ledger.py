@@ -1,8 +1,7 @@
-"""Which samples are to be computed, by whom, and which have reached the model: exactly once per epoch.
+"""Account for samples: which are leased to which task, and which are merged, exactly once per epoch.
 
-Positions 0..size-1 index a seeded order of the data; turning a position into a sample is the worker's
-business. A position is always in one place: not leased yet, returned, leased to open tasks, in an update that
-waits in the inbox, or merged.
+Positions 0..size-1 index a seeded order of the data. The worker turns a position into a sample. A position is always in
+one state: not leased yet, returned, leased to open tasks, in an update in the inbox, or merged.
 """
 
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ from oddlot.core.tasks import NodeId, TaskId, UpdateId
 
 REFUSALS_UNTIL_BAD = 3
 STRIKES_UNTIL_BAD = 3
-"""processes that ended or hung while they computed a sample"""
-HOW_TO_SKIP = "pass skip_bad=True (--set skip_bad=true)"
+"""Processes that ended or hung while they computed a sample, until it counts as bad."""
+HOW_TO_SKIP = "pass skip_bad=True (--skip-bad)"
 
 
 class Skipped(NamedTuple):
-    """Samples that were given up, and whether that closed an epoch."""
+    """Skipped samples, and whether that completed an epoch."""
 
     spans: tuple[Span, ...] = ()
     closed: bool = False
@@ -30,7 +29,7 @@ class Skipped(NamedTuple):
 
 @dataclass(slots=True)
 class Lease:
-    """Samples that are being computed, or that an update in the inbox has brought."""
+    """Samples of open tasks, or of an update in the inbox."""
 
     spans: tuple[Span, ...]
     tasks: list[TaskId]
@@ -40,9 +39,9 @@ class Lease:
 class Ledger:
     """Leases samples and accounts for every one of them.
 
-    `size` samples an epoch, `epochs` of them (None: no end). With `shards` > 1 the data are cut into that many
-    fixed ranges and a node is preferably leased what it had before. `epoch_barrier` opens an epoch only when the
-    one before is wholly merged; otherwise epochs overlap.
+    An epoch has `size` samples, and there are `epochs` epochs (None: no limit). With `shards` > 1 the data are cut into
+    fixed ranges, and a worker preferably leases from the shards it had before. With `epoch_barrier`, an epoch starts
+    only when the previous one is completely merged; otherwise epochs overlap.
     """
 
     size: int
@@ -51,19 +50,19 @@ class Ledger:
     epoch_barrier: bool = False
     skip_bad: bool = False
     cuts: list[int] = field(default_factory=list)
-    """where each shard begins and the last one ends; empty: `shards` of equal size"""
+    """Start of each shard, and end of the last one. Empty: `shards` of equal size."""
     epoch: int = 0
-    """the oldest epoch that is not wholly merged"""
+    """Oldest epoch that is not completely merged."""
     merged: list[int] = field(default_factory=lambda: [0])
-    """samples merged or skipped, from `epoch` on"""
+    """Samples merged or skipped per epoch, from `epoch` on."""
     skipped: int = 0
     lanes: list[Lane] = field(default_factory=list)
     leases: dict[TaskId, Lease] = field(default_factory=dict)
-    """by open task, or by update that waits in the inbox; tasks that share samples share the lease"""
+    """Leases by open task or by update in the inbox. Tasks that share samples share a lease."""
     refusals: dict[str, int] = field(default_factory=dict)
-    """by "epoch:position": how often an update with this sample was refused"""
+    """By "epoch:position": number of rejected updates with this sample."""
     strikes: dict[str, int] = field(default_factory=dict)
-    """likewise: how many processes ended or hung while they computed this sample"""
+    """By "epoch:position": number of processes that ended or hung while they computed this sample."""
 
     def __post_init__(self) -> None:
         if not self.lanes:
@@ -71,36 +70,36 @@ class Ledger:
             cuts = self.cuts or equal
             self.lanes = [Lane(a, b, at=a) for a, b in pairwise(cuts)]
         self._index = Lanes(self.lanes)
-        for lease in list(self.leases.values()):  # read back from JSON: what was shared is shared again
+        for lease in list(self.leases.values()):  # restores sharing after reading from JSON
             self.leases.update(dict.fromkeys(lease.tasks, lease))
 
     @property
     def done(self) -> bool:
-        """Every sample of every epoch is merged or skipped."""
+        """Whether every sample of every epoch is merged or skipped."""
         return self.epochs is not None and self.epoch >= self.epochs
 
     @property
     def merged_in_all(self) -> int:
-        """Samples merged or skipped, of all epochs."""
+        """Return the samples merged or skipped, over all epochs."""
         return self.epoch * self.size + sum(self.merged)
 
     @property
     def work_left(self) -> bool:
-        """A lease asked for now would not be empty."""
+        """Whether there are samples to lease now."""
         return self._index.has_work(self._latest)
 
     @property
     def shard_samples(self) -> int:
-        """The samples of the largest shard."""
+        """Return the number of samples of the largest shard."""
         return self._index.largest
 
     @property
     def shards_left(self) -> int:
-        """Of how many shards a lease asked for now would not be empty."""
+        """Return the number of shards with samples to lease now."""
         return self._index.with_work(self._latest)
 
     def lease(self, task: TaskId, samples: int, node: NodeId, shard: int | None = None) -> tuple[Span, ...]:
-        """Lease about `samples` samples of one epoch (see `Lane.take`); empty when there is nothing to do."""
+        """Lease about `samples` samples of one epoch (see `Lane.take`). Empty if none are left."""
         if shard is None:
             number = self._index.choose(node, self._latest)
         else:
@@ -113,15 +112,17 @@ class Ledger:
         return spans
 
     def share(self, task: TaskId, other: TaskId) -> tuple[Span, ...]:
-        """Lease the samples of open task `other` to `task` as well."""
+        """Lease the samples of the open task `other` to `task` too."""
         lease = self.leases[other]
         lease.tasks.append(task)
         self.leases[task] = lease
         return lease.spans
 
     def arrive(self, task: TaskId, samples: int) -> list[TaskId]:
-        """The task brought an update of its first `samples` samples: the rest goes back. The tasks that shared the
-        lease: they have come too late."""
+        """Record an update of the first `samples` samples of a task, and return the rest to the queue.
+
+        Return the other tasks of the lease, whose updates are late now.
+        """
         lease = self.leases[task]
         done, rest = split(lease.spans, samples)
         for other in lease.tasks:
@@ -131,7 +132,7 @@ class Ledger:
         return [other for other in lease.tasks if other != task]
 
     def give_back(self, task: TaskId) -> None:
-        """The task or update is over without a merge: its samples are leased again first."""
+        """End a task or update without a merge: its samples are leased again first."""
         lease = self.leases.pop(task, None)
         if lease is None:
             return
@@ -140,17 +141,17 @@ class Ledger:
             self._return(lease.spans)
 
     def lose(self, node: NodeId) -> None:
-        """The node is gone, and nobody holds the data of its shards."""
+        """Forget which shards a lost worker has."""
         self._index.lose(node)
 
     def merge(self, update: UpdateId) -> bool:
-        """The update's samples have reached the model. True when that closed an epoch."""
+        """Record the merge of an update. Return whether that completed an epoch."""
         spans = self.leases.pop(update).spans
         self._forgive(spans)
         return self._count(spans)
 
     def refuse(self, task: TaskId, reason: str) -> Skipped:
-        """The task's numbers were bad: its samples go back, or are skipped (or stop the run) at the third time."""
+        """Record a rejected update and return its samples. The third time, skip them or raise BadSamples."""
         lease = self.leases[task]
         worst = max(self._counted(self.refusals, lease.spans).values())
         if worst < REFUSALS_UNTIL_BAD:
@@ -159,14 +160,14 @@ class Ledger:
         if not self.skip_bad:
             others = len(self.refusals) - samples_in(lease.spans)
             diverged = (
-                f"{others:,} other samples gave bad numbers too: the training has probably diverged. "
+                f"{others:,} other samples had such updates too: training has probably diverged. "
                 if others
                 else ""
             )
             raise BadSamples(
                 lease.spans,
-                f"gave bad numbers {worst} times, the last time in task {task}: {reason}. {diverged}"
-                f"Lower the learning rate, mend the samples, or {HOW_TO_SKIP}",
+                f"had invalid updates {worst} times, the last time in task {task}: {reason}. {diverged}"
+                f"Lower the learning rate, fix the samples, or {HOW_TO_SKIP}",
                 others=others,
             )
         for other in lease.tasks:
@@ -174,15 +175,15 @@ class Ledger:
         return self._skip(lease.spans)
 
     def strike(self, spans: tuple[Span, ...], why: str) -> Skipped:
-        """A process ended, or hung, while it computed these samples, which have gone back.
+        """Record that a process ended or hung while it computed these samples, which were returned.
 
-        Those with which that happened three times are skipped, or stop the run.
+        Samples with which that happened three times are skipped, or BadSamples is raised.
         """
         counts = self._counted(self.strikes, spans)
         deadly = [Span(*place) for place, count in counts.items() if count >= STRIKES_UNTIL_BAD]
         if deadly and not self.skip_bad:
             times = max(counts.values())
-            told = f"were being computed by {times} processes that {why}. Mend the samples, or {HOW_TO_SKIP}"
+            told = f"were being computed by {times} processes that {why}. Fix the samples, or {HOW_TO_SKIP}"
             raise BadSamples(joined(deadly), told)
         found = []
         for span in deadly:
@@ -192,7 +193,7 @@ class Ledger:
         return self._skip(joined(found)) if found else Skipped()
 
     def _counted(self, counts: dict[str, int], spans: tuple[Span, ...]) -> dict[tuple[int, int, int], int]:
-        """One more for each of these samples; how many each has now, by its span of one."""
+        """Increment the counts of these samples, and return them by position."""
         found = {}
         for epoch, start, stop in spans:
             for position in range(start, stop):
@@ -206,7 +207,7 @@ class Ledger:
         return Skipped(spans, self._count(spans))
 
     def _forgive(self, spans: tuple[Span, ...]) -> None:
-        """These samples are done with, and what was counted against them is over."""
+        """Delete the counts of samples that are merged or skipped."""
         for counts in filter(None, (self.refusals, self.strikes)):
             for epoch, start, stop in spans:
                 for position in range(start, stop):
@@ -214,7 +215,7 @@ class Ledger:
 
     @property
     def _latest(self) -> float:
-        """The latest epoch of which anything may be leased now."""
+        """Return the latest epoch whose samples may be leased now."""
         last = inf if self.epochs is None else self.epochs - 1
         return min(last, self.epoch) if self.epoch_barrier else last
 

@@ -1,4 +1,4 @@
-"""Passwords in URLs are never shown."""
+"""Masking of passwords in URLs."""
 
 import re
 
@@ -6,10 +6,10 @@ _PASSWORD = re.compile(r"(?<=://)([^\s/:@\"]*):([^\s@\"]+)(?=@)")
 
 
 def masked(text: str) -> str:
-    """The text with `***` in place of every password in a URL, as in `s3://user:***@host/run`."""
+    """Return the text with every password in a URL replaced, as in `s3://user:***@host/run`."""
     return _PASSWORD.sub(r"\1:***", text)
 
 
 def passwords(text: str) -> list[str]:
-    """Those of the URLs in the text."""
+    """Yield the passwords of the URLs in a text."""
     return [found[2] for found in _PASSWORD.finditer(text)]

@@ -1,4 +1,4 @@
-"""How a direction becomes a step, as plain data. The arithmetic is where the tensors are (`train`)."""
+"""Settings of the hub's optimizers. Their arithmetic is in `oddlot.train.optimizer_math`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Optimizer:
         SGD, Adam and AdamW do not have it: the hub knows their arithmetic. UsageError: nor does this one.
         """
         name = type(self).__name__
-        told = f"{name} does not say how the hub steps with it: give it a method hub_optimizer(sections)"
+        told = f"{name} cannot be used at the hub: give it a method hub_optimizer(sections)"
         raise UsageError(told, "optimizer_without_arithmetic", "optimizer", given=name)
 
 
@@ -50,9 +50,13 @@ class SGD(Optimizer):
     """
 
     lr: NotNegative = 0.05
+    """Learning rate."""
     momentum: WithinOne = 0.0
+    """Momentum factor, above -1 and below 1."""
     nesterov: bool = False
+    """Whether to use Nesterov momentum."""
     weight_decay: NotNegative = 0.0
+    """Weight decay (L2 penalty)."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -64,12 +68,16 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True, slots=True)
 class Adam(Optimizer):
-    """Adam with L2 regularisation (Kingma and Ba, 2015), as `torch.optim.Adam` computes it."""
+    """Adam with L2 regularization (Kingma and Ba, 2015), as `torch.optim.Adam` computes it."""
 
     lr: NotNegative = 1e-3
+    """Learning rate."""
     betas: Betas = (0.9, 0.999)
+    """Decay rates of the running means of the gradient and its square, each at least 0 and below 1."""
     eps: AboveZero = 1e-8
+    """Term added to the denominator for numerical stability."""
     weight_decay: NotNegative = 0.0
+    """Weight decay (L2 penalty)."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -80,9 +88,13 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`."""
 
     lr: NotNegative = 1e-3
+    """Learning rate."""
     betas: Betas = (0.9, 0.999)
+    """Decay rates of the running means of the gradient and its square, each at least 0 and below 1."""
     eps: AboveZero = 1e-8
+    """Term added to the denominator for numerical stability."""
     weight_decay: NotNegative = 0.01
+    """Decoupled weight decay."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,4 +1,4 @@
-"""Text from files, made safe to print: a terminal obeys control characters."""
+"""Escaping of control characters in text from files, which a terminal would execute."""
 
 import re
 

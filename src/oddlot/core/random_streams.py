@@ -1,8 +1,8 @@
-"""Named sources of chance: one more draw in one place disturbs nothing elsewhere."""
+"""Named random generators, which are independent of each other."""
 
 from random import Random
 
 
 def stream(seed: int, name: str) -> Random:
-    """`stream(7, "machines")` and `stream(7, "strategy")` never meet."""
+    """Return the generator for a seed and a name."""
     return Random(f"{seed}:{name}")

@@ -1,17 +1,20 @@
-"""One line of the log."""
+"""The record: a line of the log."""
 
 from dataclasses import dataclass
 
 from oddlot.core.commands import Action
 from oddlot.core.events import Stimulus
 
+ECHO = "echo"
+"""Remark of a record whose update belongs to a closed task: it was not merged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line of the log: what happened when, and what was decided."""
+    """A line of the log: an event, its time, and the actions that followed."""
 
     now: float
     event: Stimulus
     actions: tuple[Action, ...] = ()
     remark: str = ""
-    """`echo` marks an answer that came too late to count"""
+    """`echo` marks an update that arrived too late to count."""

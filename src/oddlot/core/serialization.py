@@ -1,11 +1,11 @@
 """Dataclasses to JSON-able data and back, driven by their type hints.
 
-A dataclass becomes a dict with its class name under "is", without what is None as it is unless said; a named tuple
-becomes a list. Reading needs the type that was written. A union of dataclasses is told apart by "is", and so are the
-subclasses of a base class that is no dataclass (`Optimizer`), to which users add. Subclasses of a base class with
-`@saved_by_place` have `package.module:Class` under "is", so that two classes of one name are never confused.
+A dataclass becomes a dict with its class name under "is", without fields that are None by default. A named tuple
+becomes a list. Reading needs the written type. "is" distinguishes the members of a union of dataclasses, and the
+subclasses of a base class that is not a dataclass (`Optimizer`), to which users can add. Subclasses of a base class
+with `@saved_by_place` have `package.module:Class` under "is", which is unique.
 
-Reading checks every value against its hint, because a file may hold anything: `Misfit` names the value and its place.
+Reading checks every value against its type hint. `Misfit` names the value and its place.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +20,9 @@ from oddlot.core.errors import short
 DAMAGED = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError
 )  # fmt: skip
-"""what comes of data that were never written by `to_plain`, or were changed since"""
+"""Exceptions raised by data that `to_plain` did not write, or that were changed."""
 MOST = 2**63
-"""above every number that counts something"""
+"""Limit of integers."""
 _LISTS = frozenset({list, tuple})
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -50,14 +50,14 @@ def _word(kind: type) -> str:
 
 @cache
 def _shape(kind: type) -> tuple[str, tuple[tuple[str, bool], ...]] | None:
-    """What identifies a dataclass, its fields, and whether each is None unless said."""
+    """Return what identifies a dataclass, and its fields with whether each is None by default."""
     if not is_dataclass(kind):
         return None
     return _word(kind), tuple((each.name, each.default is None) for each in fields(kind))
 
 
 def to_plain(value: Any) -> Any:
-    """The value as dicts, lists, strings, numbers, booleans and None."""
+    """Return a value as dicts, lists, strings, numbers, booleans and None."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -76,16 +76,16 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [part if type(part) in _SCALARS else to_plain(part) for part in value]
     raise TypeError(
-        f"{value!r} ({kind.__name__}) cannot be saved: use dataclasses, dicts, lists, text and numbers"
+        f"{value!r} ({kind.__name__}) cannot be saved: use dataclasses, dicts, lists, strings and numbers"
     )
 
 
 class Misfit(ValueError):
-    """A value that is not of its type."""
+    """A value does not have its declared type."""
 
 
 def from_plain(kind: Any, plain: Any) -> Any:
-    """The value of type `kind` that `to_plain` turned into `plain`. One of `DAMAGED`: there is none."""
+    """Return the value of type `kind` for data of `to_plain`. Raise one of `DAMAGED` if the data are invalid."""
     return _reader(kind)(plain)
 
 
@@ -94,7 +94,7 @@ _Reader = Callable[[Any], Any]
 
 @cache
 def _reader(kind: Any) -> _Reader:
-    """How values of a type are read; built once for each type."""
+    """Return a function that reads values of a type. Cached per type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _union_reader(arguments)
@@ -135,7 +135,7 @@ def _number(plain: Any) -> Any:
 
 
 def _text(plain: Any) -> Any:
-    return plain if type(plain) is str else _misfit(plain, "a text")
+    return plain if type(plain) is str else _misfit(plain, "a string")
 
 
 def _flag(plain: Any) -> Any:
@@ -158,7 +158,7 @@ def _table(plain: Any, what: str = "table") -> Any:
 
 
 def _row_reader(kinds: tuple[Any, ...], make: Callable[[Any], Any]) -> _Reader:
-    """Of tuples, each place of which has a type of its own."""
+    """Return a reader of tuples with a type for each place."""
     if set(kinds) == {int}:  # spans: the most frequent ones
 
         def read_whole(plain: Any) -> Any:
@@ -203,7 +203,7 @@ def _dataclass_reader(kind: type) -> _Reader:
 
 
 def _base_reader(base: type) -> _Reader:
-    """Of any dataclass that subclasses `base` when a value is read."""
+    """Return a reader of any dataclass that subclasses `base` when a value is read."""
 
     def read(plain: Any) -> Any:
         word = _table(plain, base.__name__).get("is")

@@ -1,4 +1,4 @@
-"""The parts of the data that are leased in order, and which is leased next, found without a look at all of them."""
+"""The shards of the data, and the choice of the shard to lease from next in logarithmic time."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from oddlot.core.spans import Span
 from oddlot.core.tasks import NodeId
 
 MAX_SPANS = 64
-"""of a lease: a task stays a small message, however torn what came back is"""
+"""Spans of a lease, so that a task is a small message."""
 
 
 @dataclass(slots=True)
@@ -20,19 +20,19 @@ class Lane:
     last: int
     epoch: int = 0
     at: int = 0
-    """the next fresh position of `epoch`"""
+    """Next fresh position of `epoch`."""
     returned: list[Span] = field(default_factory=list)
-    """leased first; sorted, touching spans joined"""
+    """Returned spans, which are leased first: sorted, with adjacent ones joined."""
     home: NodeId | None = None
-    """the node that was given this lane last, and may still hold its data; None where there is only one lane"""
+    """Worker that leased from this lane last and may still have its data. None: there is only one lane."""
 
     @property
     def next_epoch(self) -> int:
-        """The epoch of what would be leased next."""
+        """Return the epoch of the next lease."""
         return self.returned[0].epoch if self.returned else self.epoch + (self.at == self.last)
 
     def give_back(self, span: Span) -> None:
-        """Put the span among the returned ones and join what touches."""
+        """Add a span to the returned ones, and join adjacent spans."""
         index = bisect_left(self.returned, span)
         self.returned.insert(index, span)
         for left in (index, index - 1):
@@ -42,7 +42,7 @@ class Lane:
                     self.returned[left : left + 2] = [Span(a.epoch, a.start, b.stop)]
 
     def withdraw(self, span: Span) -> list[Span]:
-        """Take out what of the span is among the returned ones."""
+        """Remove the returned parts of a span, and return them."""
         found, kept = [], []
         for one in self.returned:
             start, stop = max(one.start, span.start), min(one.stop, span.stop)
@@ -56,9 +56,9 @@ class Lane:
         return found
 
     def take(self, samples: int) -> tuple[Span, ...]:
-        """Up to `samples` samples of one epoch, in at most `MAX_SPANS` spans: returned ones first, then fresh ones.
+        """Lease up to `samples` samples of one epoch, in at most `MAX_SPANS` spans: returned samples first.
 
-        One more where it would be left alone. Where nothing of its epoch is left, the next one is begun.
+        Lease one more if it would be left alone. Start the next epoch if none of this one are left.
         """
         if not self.returned and self.at == self.last:
             self.epoch, self.at = self.epoch + 1, self.first
@@ -88,7 +88,7 @@ class Lane:
 
 
 class _Epoch:
-    """The lanes whose next work is of one epoch: heaps of their numbers, in which some are not true any more."""
+    """The lanes whose next samples are of one epoch: heaps of their numbers, some of which are outdated."""
 
     __slots__ = ("all", "by_home", "count")
 
@@ -99,33 +99,33 @@ class _Epoch:
 
 
 class Lanes:
-    """Finds the next lane for a node in a time that does not grow with their number.
+    """Finds the next lane for a node in logarithmic time.
 
-    That is one of the oldest epoch; of these one that the node holds, or else one that nobody holds; of these the
-    first. `note` has to be told of every change.
+    It prefers lanes of the oldest epoch, of these one that the worker has, or else one that no worker has, and of these
+    the first. Call `note` after every change.
     """
 
     def __init__(self, lanes: list[Lane]) -> None:
         self.lanes = lanes
         self._firsts = [lane.first for lane in lanes]
         self.largest = max(lane.last - lane.first for lane in lanes)
-        """samples of the largest one"""
+        """Samples of the largest lane."""
         self._epochs: dict[int, _Epoch] = {}
         self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(lanes)
         self._held: dict[NodeId, dict[int, None]] = {}
         self._only = lanes[0] if len(lanes) == 1 else None
-        """all of the data, which every node holds"""
+        """Whether there is a single lane with all of the data, which every worker has."""
         for number, lane in enumerate(lanes):
             if lane.home is not None:
                 self._held.setdefault(lane.home, {})[number] = None
             self.note(number)
 
     def at(self, position: int) -> int:
-        """The number of the lane in which a position lies."""
+        """Return the number of the lane of a position."""
         return bisect_right(self._firsts, position) - 1
 
     def note(self, number: int) -> None:
-        """Its next work may be another one now."""
+        """Record that a lane's next samples may have changed."""
         if self._only:
             return
         lane, placed = self.lanes[number], self._placed[number]
@@ -142,7 +142,7 @@ class Lanes:
                 self._leave(placed[0])
 
     def settle(self, number: int, node: NodeId) -> None:
-        """The node is given work of this lane, and holds its data from now on."""
+        """Record that a worker got samples of a lane and has its data from now on."""
         if self._only:
             return
         lane = self.lanes[number]
@@ -154,13 +154,13 @@ class Lanes:
         self.note(number)
 
     def lose(self, node: NodeId) -> None:
-        """Nobody holds what it held."""
+        """Forget which lanes a lost worker has."""
         for number in self._held.pop(node, ()):
             self.lanes[number].home = None
             self.note(number)
 
     def choose(self, node: NodeId, latest: float) -> int | None:
-        """The number of the lane to lease from next; None where no work is of an epoch up to `latest`."""
+        """Return the number of the lane to lease from next; None if no epoch up to `latest` has samples left."""
         if not self.has_work(latest):
             return None
         if self._only:
@@ -179,13 +179,13 @@ class Lanes:
         return heap[0]
 
     def has_work(self, latest: float) -> bool:
-        """Whether `choose` would find one."""
+        """Whether `choose` would find a lane."""
         if only := self._only:
             return only.next_epoch <= latest and only.first < only.last
         return min(self._epochs, default=inf) <= latest
 
     def with_work(self, latest: float) -> int:
-        """How many lanes have work of an epoch up to `latest`."""
+        """Return the number of lanes with samples of an epoch up to `latest`."""
         if self._only:
             return int(self.has_work(latest))
         total = 0

@@ -1,11 +1,11 @@
-"""How much a compressed file may hold: a few megabytes of it can stand for more than there is memory for."""
+"""Size limits of decompressed files, against files that would exceed the memory."""
 
 MIN_BYTES = 1 << 26
-"""that a file may hold, however small it is"""
+"""Bytes that any file may decompress to."""
 MAX_RATIO = 200
-"""of what a file holds to its own size: real data have 2 to 20, gzip makes at most 1,032 of zeros"""
+"""Largest compression ratio: real data have 2-20, and gzip reaches 1,032 with zeros."""
 
 
 def most_unpacked(packed: int) -> int:
-    """Bytes that a compressed file of so many bytes may hold."""
+    """Return the limit of decompressed bytes for a compressed file of this size."""
     return max(MIN_BYTES, MAX_RATIO * packed)

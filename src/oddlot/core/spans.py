@@ -12,14 +12,14 @@ class Span(NamedTuple):
 
 
 def samples_in(spans: tuple[Span, ...]) -> int:
-    """How many samples the spans hold."""
+    """Return the number of samples of the spans."""
     if len(spans) == 1:  # as nearly always: it is asked for several times a task
         return spans[0].stop - spans[0].start
     return sum(span.stop - span.start for span in spans)
 
 
 def joined(spans: list[Span]) -> tuple[Span, ...]:
-    """The same samples in order, in as few spans as they need."""
+    """Return the spans sorted, with adjacent ones joined."""
     found: list[Span] = []
     for span in sorted(spans):
         if found and (found[-1].epoch, found[-1].stop) == (span.epoch, span.start):
@@ -30,7 +30,7 @@ def joined(spans: list[Span]) -> tuple[Span, ...]:
 
 
 def split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """The first `samples` samples, and the rest."""
+    """Split spans into the first `samples` samples and the rest."""
     done, rest = [], []
     for epoch, start, stop in spans:
         cut = min(stop, start + samples)
@@ -43,9 +43,9 @@ def split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tupl
 
 
 def minibatch_cuts(samples: int, batch: int) -> list[int]:
-    """Where the minibatches of so many samples begin and, last, where they end.
+    """Return the starts of the minibatches of a task, and the end of the last one.
 
-    The last one is smaller, but no sample stands alone in it (BatchNorm fails there): it joins those before it.
+    The last minibatch is smaller. A single sample is added to the previous one, because BatchNorm needs two.
     """
     alone = batch > 1 and samples > 1 and samples % batch == 1
     return [*range(0, samples - alone, batch), samples]

@@ -1,4 +1,4 @@
-"""What an algorithm sees and says."""
+"""The base class of strategies, and the view of a run that they get."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,67 +16,68 @@ from oddlot.core.tasks import Facts, Kind, NodeId, Task, TaskId, UpdateId
 from oddlot.core.worker_stats import Roster
 
 STATE = MappingProxyType({"state": True})
-"""metadata of a field that is no setting; one that is a dict or a list is none without it"""
+"""Metadata that marks a field as runtime state. dict and list fields are always state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What oddlot knows about a strategy before a run begins. The defaults hold for a strategy that says nothing."""
+    """Properties of a strategy that are known before a run starts."""
 
     server_optimizer: Optimizer | None = None
-    """Optimizer at the hub; None: the job's."""
+    """Optimizer at the hub. None: the job's."""
     epoch_barrier: bool = False
-    """Whether an epoch waits for the one before."""
+    """Whether an epoch starts only when the previous one is completely merged."""
     whole_shards: bool = False
     """Whether a task is a whole shard of the data."""
     clients: int = 0
-    """Shards of a round, where a task is a whole shard; 0: one for each worker."""
+    """Shards of a round, if a task is a whole shard. 0: one per worker."""
     waits_for_all: bool = False
     """Whether a round waits for every worker, and ends with a step along all updates."""
     hands_over: bool = False
-    """Whether tasks may end before they are done."""
+    """Whether tasks may be ended early by `HandOver`."""
     varies_loads: bool = False
-    """Whether it gives workers tasks of different sizes."""
+    """Whether workers get tasks of different sizes."""
     reads_gradients: bool = False
-    """Whether it adapts to what `Changed` says about gradients."""
+    """Whether the strategy adapts to the `norm` or `inner` of `Changed`."""
     measured_loads: tuple[int, ...] = ()
-    """Samples of the tasks for which it asks what rounds take (`Fitted`)."""
+    """Task sizes, in samples, for which it receives estimated durations of rounds (`Fitted`)."""
     local_steps: bool = False
     """Whether workers take local steps of one minibatch each."""
     task_samples: int | None = None
-    """Samples of the largest task; None: not known before a run."""
+    """Samples of the largest task. None: not known before a run."""
     task_setting: str = ""
-    """Setting that decides about `task_samples`, such as `samples`."""
+    """Setting that determines `task_samples`, such as `samples`."""
     updates: int | None = None
-    """Updates of one step, at first; None: one from each worker."""
+    """Updates of the first step. None: one per worker."""
     quorum: float = 1.0
-    """Share of these that a step waits for."""
+    """Share of the updates that a step waits for."""
     step_samples: int | None = None
-    """Samples of one step at least, where that is not `updates` times `task_samples`."""
+    """Least samples of one step. None: `updates` times `task_samples`."""
 
 
 @saved_by_place
 class Strategy(ABC):
-    """Decides what to do about an event. No clock, no I/O, no tensors, no globals.
+    """Base class of strategies. A strategy decides which tasks to assign and how to merge updates.
 
-    A strategy is a dataclass of settings and small state made of dicts, lists, text and numbers, so that it can be
-    copied, compared and saved. `on` is all that it needs; override `traits` and `validate` if the defaults don't fit.
+    A strategy is a dataclass of settings and small state: dicts, lists, strings and numbers. It can then be copied,
+    compared and saved. It must not use clocks, I/O, tensors or globals. Only `on` is required; override `traits` and
+    `validate` if the defaults do not fit.
     """
 
     @abstractmethod
     def on(self, event: Event, view: "View") -> Iterable[Command]:
-        """Return the commands that answer an event. All are collected before any is carried out."""
+        """Return commands in response to an event. They are executed after the last one is returned."""
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run, for a job whose minibatches have `batch_size` samples."""
+        """Return the strategy's properties for a job with this batch size."""
         return Traits()
 
     def validate(self, workers: int, metrics: Collection[str]) -> None:  # noqa: B027 - most strategies run anywhere
-        """Raise UsageError if the strategy cannot run with so many workers, or needs a metric that is not evaluated."""
+        """Raise UsageError if the strategy cannot run with this many workers, or needs a metric that is missing."""
 
 
 class Books(Protocol):
-    """What a `View` shows of the conductor's books."""
+    """The state of a conductor that a `View` reads."""
 
     now: float
     version: int
@@ -92,141 +93,140 @@ class Books(Protocol):
     roster: Roster
 
     def expects(self, task: TaskId) -> bool:
-        """Whether an answer to this task would count."""
+        """Whether an update of this task would count."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A read-only picture of this moment, valid while `on` runs."""
+    """A read-only view of a run, valid during a call of `on`."""
 
     _books: Books
 
     @property
     def now(self) -> float:
-        """Seconds on the run's clock."""
+        """Return the time, in seconds of the run's clock."""
         return self._books.now
 
     @property
     def version(self) -> int:
-        """How many merges the model has seen."""
+        """Return the newest version: the number of merges."""
         return self._books.version
 
     @property
     def epoch(self) -> int:
-        """The oldest epoch that is not wholly merged."""
+        """Return the oldest epoch that is not completely merged."""
         return self._books.ledger.epoch
 
     @property
     def batch(self) -> int:
-        """The job's batch size in samples."""
+        """Return the job's batch size, in samples."""
         return self._books.batch
 
     @property
     def shard_samples(self) -> int:
-        """The samples of the largest shard of the data: all of them, where it is not cut."""
+        """Return the number of samples of the largest shard; of the dataset if it has no shards."""
         return self._books.ledger.shard_samples
 
     @property
     def shards_left(self) -> int:
-        """Of how many shards a lease asked for now would bring samples."""
+        """Return the number of shards with samples to assign now."""
         return self._books.ledger.shards_left
 
     @property
     def work_left(self) -> bool:
-        """A lease asked for now would bring samples."""
+        """Whether there are samples to assign now."""
         return self._books.ledger.work_left
 
     @property
     def nodes(self) -> Collection[NodeId]:
-        """The workers that may be given work, in order of arrival."""
+        """Return the workers that can be assigned tasks, in the order in which they joined."""
         return self._books.slots.keys()
 
     @property
     def idle(self) -> Collection[NodeId]:
-        """Those of them that have a free slot."""
+        """Return the workers with a free slot."""
         return self._books.idle.keys()
 
     @property
     def stalled(self) -> Collection[NodeId]:
-        """Those of them that hold nothing but tasks that were cancelled or timed out: they have not answered that."""
+        """Return workers whose only outstanding tasks were cancelled or timed out and are not yet acknowledged."""
         return self._books.stalled.keys()
 
     def has_no_task(self, node: NodeId) -> bool:
-        """The worker can be given work, and holds no task, not even one that was cancelled or timed out."""
+        """Whether a worker can be assigned tasks and has none, not even a cancelled or timed-out one."""
         return node in self._books.slots and not self._books.busy[node]
 
     @property
     def tasks(self) -> Mapping[TaskId, Task]:
-        """The open tasks: started, and neither answered, cancelled nor timed out."""
+        """Return the open tasks: assigned, and neither finished, cancelled nor timed out."""
         return MappingProxyType(self._books.open)
 
     @property
     def rng(self) -> Random:
-        """The strategy's own source of chance."""
+        """Return the strategy's random generator."""
         return self._books.rng
 
     @property
     def roster(self) -> Roster:
-        """How fast and how reliable each worker has been."""
+        """Return statistics of the workers: speed, merges and drops."""
         return self._books.roster
 
     def since(self, task: TaskId) -> float:
-        """When the open task was given out, in seconds on the run's clock."""
+        """Return when an open task was assigned, in seconds of the run's clock."""
         return self._books.busy[self.tasks[task].node][task]
 
     def is_needed(self, task: TaskId) -> bool:
-        """An answer to the open task would be of use: its samples have not been skipped since."""
+        """Whether an update of an open task would count: its samples were not skipped since."""
         return self._books.expects(task)
 
     def can_start_from(self, version: int) -> bool:
-        """It is the newest, or kept."""
+        """Whether tasks can start from a version: it is the newest or kept."""
         return version == self.version or str(version) in self._books.kept
 
     def free(self, node: NodeId) -> int:
-        """How many more tasks the worker can be given now; 0 for one that is not there."""
+        """Return how many more tasks a worker can be assigned now; 0 for an unknown worker."""
         return self._books.slots.get(node, 0)
 
     def staleness(self, update: Facts) -> int:
-        """How many versions were made since the update's task started."""
+        """Return the staleness of an update, in versions."""
         return self._books.version - update.based_on
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowed(View):
-    """What a strategy inside another one is shown of it: who else is idle and what else is open is kept from it, and
-    nobody has room for more than one task."""
+    """The view of a wrapped strategy: a subset of the idle workers, with one slot each, and of the open tasks."""
 
     shown_idle: Mapping[NodeId, None]
     shown_tasks: Mapping[TaskId, Task]
 
     @property
     def idle(self) -> Collection[NodeId]:
-        """Those of the shown ones, each with one free slot."""
+        """Return the idle workers that are shown."""
         return self.shown_idle.keys()
 
     @property
     def tasks(self) -> Mapping[TaskId, Task]:
-        """Those that are shown as open."""
+        """Return the open tasks that are shown."""
         return self.shown_tasks
 
     def free(self, node: NodeId) -> int:
-        """One, where the worker is shown as idle."""
+        """Return 1 if the worker is shown as idle, else 0."""
         return int(node in self.shown_idle)
 
     def since(self, task: TaskId) -> float:
-        """When it was given out; now, where it has been answered and is shown as open."""
+        """Return when a task was assigned; now, if it is finished but still shown as open."""
         return self._books.busy.get(self.tasks[task].node, {}).get(task, self.now)
 
     @classmethod
     def of(cls, view: View, idle: Mapping[NodeId, None], tasks: Mapping[TaskId, Task]) -> "Narrowed":
-        """The same moment."""
+        """Return a view of the same moment with these idle workers and tasks."""
         return cls(view._books, idle, tasks)
 
 
 def assign(
     view: View, node: NodeId, samples: int, kind: Kind = "gradient", deadline: float | None = None
 ) -> Iterator[Command]:
-    """A task of `samples` samples for every free slot of the worker."""
+    """Yield a task of `samples` samples for every free slot of a worker."""
     for _ in range(view.free(node)):
         yield Assign(node, samples, kind, deadline=deadline)
 
@@ -234,7 +234,7 @@ def assign(
 def assign_all(
     view: View, samples: int, kind: Kind = "gradient", deadline: float | None = None
 ) -> Iterator[Command]:
-    """A task for every free slot of every worker."""
+    """Yield a task for every free slot of every worker."""
     for node in view.idle:
         yield from assign(view, node, samples, kind, deadline)
 
@@ -242,12 +242,12 @@ def assign_all(
 def assign_idle(
     view: View, samples: int, kind: Kind = "gradient", deadline: float | None = None
 ) -> Iterator[Command]:
-    """The same, if there is work now: not behind a command that returns samples or closes an epoch."""
+    """Yield a task for every free slot if samples are left now. Do not use it after commands that return samples."""
     if view.work_left:
         yield from assign_all(view, samples, kind, deadline)
 
 
 def shares_by_samples(updates: Mapping[UpdateId, int]) -> dict[UpdateId, float]:
-    """Shares that sum to 1, in proportion to each update's samples: unequal batches are right by construction."""
+    """Return shares that sum to 1, in proportion to each update's samples."""
     total = sum(updates.values())
     return {update: samples / total for update, samples in updates.items()}

@@ -1,4 +1,4 @@
-"""Strategies around another one, of which they change a few commands."""
+"""Base class of strategies that wrap another one and change some of its commands."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from oddlot.core.validation import check_settings
 
 @contextmanager
 def _about_inner() -> Iterator[None]:
-    """A UsageError's setting is one of the strategy inside."""
+    """Turn the key of a UsageError into one of the wrapped strategy."""
     try:
         yield
     except UsageError as error:
@@ -26,26 +26,24 @@ class Wrapper(Strategy):
     """
 
     inner: Strategy
-    """the strategy inside"""
+    """The wrapped strategy."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if not _is_strategy(self.inner):
-            raise InvalidValue(
-                "inner", self.inner, "a strategy, such as Synchronous(): a dataclass with `on`"
-            )
+            raise InvalidValue("inner", self.inner, "a strategy, such as Synchronous()")
         if type(self) in map(type, layers(self.inner)):
             kind = type(self).__name__
-            told = f"{kind} is inside already: once is enough"
+            told = f"{kind} wraps another {kind}: use it once"
             raise UsageError(told, "wrapper_twice", key="inner", wrapper=kind)
 
     def traits(self, batch_size: int) -> Traits:
-        """Those of the strategy inside."""
+        """Return the traits of the wrapped strategy."""
         inner = self.inner.traits(batch_size)
         return replace(inner, task_setting=f"inner.{inner.task_setting}") if inner.task_setting else inner
 
     def validate(self, workers: int, metrics: Collection[str]) -> None:
-        """As the strategy inside. UsageError, about a setting of `inner`."""
+        """Validate the wrapped strategy. Raise UsageError about a setting of `inner`."""
         with _about_inner():
             self.inner.validate(workers, metrics)
 

@@ -14,7 +14,7 @@ HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
 
 
 class Assignments(Protocol):
-    """What `TaskTimeouts` reads of the conductor's books."""
+    """The conductor's state that `TaskTimeouts` reads."""
 
     now: float
     roster: Roster
@@ -43,10 +43,10 @@ class TaskTimeouts:
         """The earliest of these times; infinity if there is none."""
         return min(self.deadlines.first, self.evictions.first)
 
-    def start(self, task: Task, now: float, roster: Roster, wished: float | None = None) -> None:
-        """Set the deadline of a new task: `wished` seconds from now, or what its worker's speed suggests."""
-        timeout = roster.timeout(task.node, samples_in(task.spans), wished)
-        self.deadlines.set(now + timeout, task.id, wished is None and roster.usual is None)
+    def start(self, task: Task, now: float, roster: Roster, requested: float | None = None) -> None:
+        """Set the deadline of a new task: `requested` seconds from now, or what its worker's speed suggests."""
+        timeout = roster.timeout(task.node, samples_in(task.spans), requested)
+        self.deadlines.set(now + timeout, task.id, requested is None and roster.usual is None)
 
     def replace_provisional(self, books: Assignments) -> None:
         """Replace provisional deadlines, because the first answer shows how long a task takes."""

@@ -1,7 +1,6 @@
-"""Tasks and what comes back of them: the words that strategies, conductors and engines share.
+"""Tasks and updates, as strategies, conductors and engines see them.
 
-Everything here is small, printable, comparable and deterministic. Tensors never appear: an update is
-known by the id of the task that made it.
+They are small and comparable, and have no tensors: an update is identified by the id of its task.
 """
 
 from collections.abc import Mapping
@@ -11,18 +10,18 @@ from typing import Literal
 from oddlot.core.spans import Span
 
 NodeId = str
-"""A worker's name, `w1`. Never reused: its replacement is `w1.2`."""
+"""A worker's name, such as `w1`. Never reused: its replacement is `w1.2`."""
 TaskId = str
-"""A task's name, `w1:17`, and the name of the update that it brings. Never reused."""
+"""A task's name, such as `w1:17`, which is also the name of its update. Never reused."""
 UpdateId = TaskId
 
 Kind = Literal["gradient", "delta", "weights"]
-"""What a task brings back. `gradient` (mean over its samples) and `delta` (start minus end of local
-steps) are directions, merged by `Step`; `weights` (the end of local steps) is a point, merged by `Blend`."""
+"""Kind of an update. `gradient` (mean over the samples) and `delta` (weights before minus after local steps) are merged
+by `Step`; `weights` (after local steps) are merged by `Blend`."""
 
 
 def life_name(machine: str, life: int) -> NodeId:
-    """Return the id of a machine's worker: `w1` in its first life, `w1.2` in its second."""
+    """Return the name of a machine's worker: `w1` for the first one, `w1.2` for the second one."""
     return machine if life == 1 else f"{machine}.{life}"
 
 
@@ -37,45 +36,55 @@ def task_name(node: NodeId, number: int) -> TaskId:
 
 
 def node_of(task: TaskId) -> NodeId:
-    """Return the node of a task: `w1` of `w1:17`. Empty for text that is no task id."""
+    """Return the node of a task: `w1` of `w1:17`. Empty if the text is not a task id."""
     return task.rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One piece of work: compute on these samples from that version, and answer with this kind."""
+    """A unit of work: samples to process from one version of the model."""
 
     id: TaskId
+    """Id of the task."""
     node: NodeId
+    """Name of its worker."""
     spans: tuple[Span, ...]
+    """Samples, as intervals of positions in the shuffled order of an epoch."""
     version: int
+    """Version from which it starts."""
     kind: Kind = "gradient"
+    """Kind of its update."""
     pull: float | None = None
-    """start where the node's last task of this sort ended, moved so far (0 to 1) towards the version; None, or a node
-    that has ended none yet: start from the version"""
+    """Start from the weights at the end of the worker's last task with `pull`, moved by this share (0 to 1) towards the
+    version. None: start from the version, as a worker's first task does."""
     merged: int | None = None
-    """samples merged or skipped when it was made, for the schedule of its local steps; None where there is none"""
+    """Samples merged or skipped when it was assigned, for the learning rate schedule of its local steps. None: no
+    schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The small side of an update; its tensors stay in the store under `id`."""
+    """An update without its tensors, which the store keeps under `id`."""
 
     id: UpdateId
+    """Id of the update: that of its task."""
     sender: NodeId
+    """Name of its worker."""
     based_on: int
-    """the version that the task started from"""
+    """Version from which its task started."""
     samples: int
-    """how many were computed: a prefix of the task's spans; the rest goes back"""
+    """Number of computed samples: the first ones of the task. The others are available again."""
     kind: Kind = "gradient"
+    """Kind of the update."""
     loss: float | None = None
-    """mean over the samples; None when unknown or not finite"""
+    """Mean loss over the samples. None: unknown or not finite."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """where the time went: `down`, `load`, `compute`, `up`"""
+    """Seconds of the task, by phase: `down`, `load`, `compute`, `up`."""
     bytes_down: int = 0
+    """Bytes of weights sent for it."""
     bytes_up: int = 0
+    """Bytes of the update."""
     bytes_data: int = 0
-    """of samples that had to be brought to the worker for it"""
+    """Bytes of samples sent for it."""
     read: int | None = None
-    """the version on top of which its server will write it, where the hub's store overwrites (see `Hub`); None: the
-    newest"""
+    """Version that its server read, if the hub's store overwrites updates (see `Hub`). None: the newest."""

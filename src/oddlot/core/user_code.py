@@ -10,9 +10,9 @@ from typing import Any
 from oddlot.core.errors import JobError, UsageError
 
 MAX_TEXT_CHARACTERS = 1_000
-"""characters of an exception's own text"""
+"""Length limit of an exception's text."""
 MAX_TRACE_CHARACTERS = 5_000
-"""characters of a traceback"""
+"""Length limit of a traceback."""
 
 
 def is_import_path(name: str) -> bool:
@@ -21,9 +21,9 @@ def is_import_path(name: str) -> bool:
 
 
 def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
-    """Return the class at an import path, which must be a subclass of `base`; `kind` is the base's word, as `strategy`.
+    """Return the class at an import path, which must be a subclass of `base`. `kind` is its noun, such as `strategy`.
 
-    UsageError, about the setting `key`: its module cannot be imported, or has no such class.
+    Raise UsageError, about the setting `key`, if the module cannot be imported or has no such class.
     """
     module_name, _, class_name = path.partition(":")
     try:
@@ -33,19 +33,19 @@ def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
         told = f"the {kind} {path} cannot be imported:\n{reason}"
         raise UsageError(told, f"{kind}_not_importable", key, given=path, reason=reason) from None
     if not isinstance(found, type) or not issubclass(found, base):
-        told = f"{path} is no subclass of oddlot's {base.__name__}"
+        told = f"{path} is not a subclass of oddlot.{base.__name__}"
         raise UsageError(told, f"not_a_{kind}", key, given=path)
     return found
 
 
 def user_code_failed(where: str, trace: str, told: str = "", **fields: Any) -> JobError:
-    """Return the error for an exception of the job's own code; `told` goes before its traceback."""
-    sentence = f"the job's own code failed on {where}{told}:\n{trace}"
+    """Return the error for an exception of the job's code. `told` is inserted before its traceback."""
+    sentence = f"the job's code failed on {where}{told}:\n{trace}"
     return JobError(sentence, "user_code_failed", where=where, **fields, reason=trace)
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the traceback of an exception. Of a long exception text the beginning stays, with its type and place."""
+    """Return the traceback of an exception, with a long exception text shortened."""
     trace = "".join(traceback.format_exception(error))
     for each in _chain(error):
         text = ""
@@ -57,7 +57,7 @@ def trace_of(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return at most `MAX_TRACE_CHARACTERS` characters: a long text loses those behind its first fifth."""
+    """Shorten a text to `MAX_TRACE_CHARACTERS`: cut characters after its first fifth."""
     if len(text) <= MAX_TRACE_CHARACTERS:
         return text
     head, mark = text[: MAX_TRACE_CHARACTERS // 5], f"\n... ({len(text):,} characters) ...\n"
@@ -65,7 +65,7 @@ def shortened(text: str) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the exception and those that led to it."""
+    """Yield an exception and its causes."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

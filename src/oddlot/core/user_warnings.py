@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line, and are told once."""
+"""Warnings that point at the user's line."""
 
 import re
 import sys
@@ -12,12 +12,12 @@ from oddlot.core.errors import OddlotWarning
 
 OURS = {"oddlot", "contextlib"}
 _told: ContextVar[set[str] | None] = ContextVar("told", default=None)
-"""texts, while they are to be told once, with their numbers masked: those of other runs differ"""
+"""Texts of shown warnings, with masked numbers, while `once` is active."""
 NUMBER = re.compile(r"(?<!\w)\d[\d.,]*")
 
 
 def warn(text: str, code: str, **fields: Any) -> None:
-    """An OddlotWarning at the line, outside this package, that has led here."""
+    """Show an OddlotWarning at the line outside this package that led here."""
     told, masked = _told.get(), NUMBER.sub("#", text)
     if told is not None and masked in told:
         return
@@ -31,7 +31,7 @@ def warn(text: str, code: str, **fields: Any) -> None:
 
 @contextmanager
 def once() -> Iterator[None]:
-    """What `warn` has told inside is not told again inside: several runs have cause for the same."""
+    """Show a warning only once inside this context, in which several runs may cause it."""
     before = _told.set(set())
     try:
         yield

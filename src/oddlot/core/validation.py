@@ -1,4 +1,4 @@
-"""What settings may be, said beside their hints: `lr: NotNegative = 0.1`, `steps: AtLeastOne = 8`."""
+"""Validation of settings by their type hints, such as `lr: NotNegative = 0.1` or `steps: AtLeastOne = 8`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -11,16 +11,16 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from oddlot.core.errors import InvalidValue
 
 Check = Callable[[Any], str]
-"""What a value must be, such as `at least 1`; empty where it is that."""
+"""A check returns what a value must be, such as `at least 1`; empty if the value is valid."""
 UNIONS = {Union, UnionType}
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}
-"""numpy's numbers among them"""
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
+"""NumPy's numbers included."""
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
 
 
 @dataclass(frozen=True)
 class Must:
-    """A check that can be told in words."""
+    """A check with a description."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -33,16 +33,16 @@ class Must:
 
 
 def at_least(least: int) -> Must:
-    """A check: not below `least`."""
+    """Return a check that a value is at least `least`."""
     return Must(f"at least {least}", lambda value: value >= least)
 
 
 NOT_NEGATIVE = Must("finite and not negative", lambda value: 0 <= value < inf)
 ABOVE_ZERO = Must("finite and above 0", lambda value: 0 < value < inf)
 OVER_ZERO = Must("above 0", lambda value: value > 0)
-"""infinity too"""
+"""Infinity is valid."""
 SEED = Must(f"a whole number from 0 to {2**32 - 1}", lambda value: 0 <= value < 2**32)
-"""numpy's shared state can be seeded with no other"""
+"""The seeds that NumPy's global generator accepts."""
 
 AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, NOT_NEGATIVE]
@@ -54,9 +54,9 @@ Seed = Annotated[int, SEED]
 
 
 def check_settings(settings: Any) -> None:
-    """The fields of a dataclass hold what their hints say: no number in quotes, none out of its range.
+    """Raise InvalidValue if a field of a dataclass does not match its type hint.
 
-    Only classes, choices of some, and the checks of `Annotated` are looked at. UsageError names the field.
+    Only classes, unions of classes and the checks of `Annotated` are validated.
     """
     for name, hint in hints_of(settings.__class__).items():
         value = getattr(settings, name)
@@ -69,13 +69,13 @@ def check_settings(settings: Any) -> None:
 
 @cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """The hints of a dataclass's fields, with their checks."""
+    """Return the type hints of a dataclass's fields, with their checks."""
     hints = get_type_hints(kind, include_extras=True)
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
 def _faults(hint: Any, value: Any) -> Iterator[str]:
-    """What the value should be and is not."""
+    """Yield what a value must be, if it is not."""
     parts = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
     kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
     are_classes = all(type(kind) is type for kind in kinds)
@@ -87,7 +87,7 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
 
 
 def _word(kind: type) -> str:
-    """What a value of a class is called; of a base class, with one of its subclasses."""
+    """Return the name of a type in messages. A base class has a subclass as an example."""
     examples: list[type] = [] if kind in _WORDS or is_dataclass(kind) else kind.__subclasses__()
     if examples:
         return f"of class {kind.__name__}, such as {examples[0].__name__}(...)"
@@ -95,5 +95,5 @@ def _word(kind: type) -> str:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """An int is any whole number, a float any number, numpy's among them; True and False are none."""
+    """Whether a value is of a type. Whole numbers count as floats, NumPy's as Python's; booleans are not numbers."""
     return isinstance(value, _NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))

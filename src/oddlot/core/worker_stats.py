@@ -6,17 +6,17 @@ from math import inf
 from oddlot.core.tasks import NodeId
 
 SECONDS_UNTIL_ANY_ANSWER = 600.0
-"""as long as nobody has answered, nobody knows what a task takes"""
+"""Timeout while no worker has finished a task, in seconds."""
 SECONDS_UNTIL_KNOWN = 60.0
 RESULTS_UNTIL_KNOWN = 5
 TIMEOUT_FACTOR = 4.0
 MIN_TIMEOUT_SECONDS = 1.0
 REMEMBERED = 20
 NEWEST_COUNTS = 0.1
-"""the weight of the newest result in the usual pace of all"""
+"""Weight of the newest task in the usual pace of all workers."""
 MERGES_UNTIL_TRUSTED = 20
 CLEARLY = 1.25
-"""so much longer than others is slow"""
+"""Factor over the usual pace from which a worker is slow."""
 
 
 @dataclass(slots=True)
@@ -27,46 +27,46 @@ class Member:
     results: int = 0
     samples: int = 0
     last_heard: float | None = None
-    """when it last answered a task, whatever the answer"""
+    """When it last finished or acknowledged a task."""
     seconds_per_sample: list[float] = field(default_factory=list)
-    """of the latest results, from assignment to arrival"""
+    """Seconds per sample of the latest tasks, from assignment to arrival."""
     pace: float = 0.0
-    """their mean"""
+    """Mean of `seconds_per_sample`."""
     median: float = 0.0
-    """of theirs, which does not mind one that took long"""
+    """Median of `seconds_per_sample`."""
     slow: float = 0.0
-    """their 95th percentile"""
+    """95th percentile of `seconds_per_sample`."""
     timeouts: int = 0
-    """deadlines missed since the last result"""
+    """Timeouts since the last finished task."""
     drops_in_a_row: int = 0
     halvings: int = 0
-    """its tasks are cut to 2**-halvings of what a strategy asks for"""
+    """Its tasks have 2**-halvings of the samples that a strategy requests."""
     merges_in_a_row: int = 0
 
     @property
     def cut_pace(self) -> float:
-        """In proportion to what its tasks take, cut as they are now."""
+        """Return a value proportional to the duration of its tasks at their present size."""
         return self.pace / 2.0**self.halvings
 
 
 @dataclass
 class Roster:
-    """The members of a run. Timeouts and loads follow from what it has seen."""
+    """Statistics of all workers, from which timeouts and task sizes are derived."""
 
     members: dict[NodeId, Member] = field(default_factory=dict)
     usual: float | None = None
-    """seconds a sample, of everybody that ever brought anything: what is expected of somebody new; None before that"""
+    """Usual seconds per sample, over all workers, expected of a new worker. None: no task was finished yet."""
 
     def join(self, node: NodeId, now: float) -> None:
-        """The worker is here."""
+        """Add a worker."""
         self.members[node] = Member(joined=now)
 
     def lose(self, node: NodeId) -> None:
-        """The worker is gone, with its history: its replacement may be another machine."""
+        """Remove a lost worker with its history: its replacement may be on another machine."""
         self.members.pop(node, None)
 
     def result(self, node: NodeId, samples: int, seconds: float, now: float) -> None:
-        """An answer came, in time or late, `seconds` after it was asked for."""
+        """Record an update, in time or late, `seconds` after its task was assigned."""
         member = self.members.get(node)
         if member is None:
             return
@@ -88,14 +88,14 @@ class Roster:
         member.slow = ordered[int(0.95 * (len(ordered) - 1) + 0.5)]
 
     def timed_out(self, node: NodeId) -> None:
-        """A task of the worker timed out."""
+        """Record a timeout of a worker's task."""
         if member := self.members.get(node):
             member.timeouts += 1
 
     def dropped(self, node: NodeId) -> None:
-        """Its update was thrown away; after two in a row its tasks are halved, if it is slower than others.
+        """Record that an update was dropped. After two in a row, halve the worker's tasks if it is slower than others.
 
-        So it can keep up. Of equals, smaller tasks for all would leave everybody as late as before.
+        Workers of equal speed keep their task sizes: smaller tasks for all would not reduce staleness.
         """
         if member := self.members.get(node):
             member.drops_in_a_row += 1
@@ -105,18 +105,18 @@ class Roster:
                 member.halvings += 1
 
     def _is_slow(self, node: NodeId) -> bool:
-        """Its tasks, as they are cut now, take clearly longer than uncut ones of half of the others."""
+        """Whether its tasks, at their present size, take clearly longer than full tasks of half of the others."""
         return self.members[node].cut_pace > CLEARLY * self._usual_pace(node)
 
     def _usual_pace(self, node: NodeId) -> float:
-        """The median of those that are known, without this one; infinity where nobody is."""
+        """Return the median pace of the other workers; infinity if none is known."""
         known = [other.pace for name, other in self.members.items() if name != node and other.results]
         return sorted(known)[len(known) // 2] if known else inf
 
     def merged(self, node: NodeId) -> None:
-        """Its update reached the model.
+        """Record that an update was merged.
 
-        A halving is taken back after twenty in a row, or as soon as tasks twice as large would not be slow.
+        A halving is undone after twenty merges in a row, or when tasks twice as large would not be slow.
         """
         if member := self.members.get(node):
             member.drops_in_a_row = 0
@@ -128,20 +128,20 @@ class Roster:
                 member.halvings -= 1
 
     def load(self, node: NodeId, samples: int) -> int:
-        """How many of the `samples` that a strategy asks for this worker is given; see `minibatch_cuts` for the 2."""
+        """Return the size of a worker's task if a strategy requests `samples`; see `minibatch_cuts` for the 2."""
         return max(min(2, samples), samples >> self.members[node].halvings)
 
-    def timeout(self, node: NodeId, samples: int, wished: float | None = None) -> float:
+    def timeout(self, node: NodeId, samples: int, requested: float | None = None) -> float:
         """Return the seconds after which a task of `samples` samples times out.
 
-        Ten minutes until anybody has answered; then a minute until five results are in (longer after each timeout), and
-        at least four times what others have taken; then four times the 95th percentile of the worker's own time per
-        sample, and never below one second. What is `wished` instead holds unless it is clearly less than that
-        percentile: then no answer of this worker would ever count.
+        Ten minutes until a task of any worker is finished. Then, until the worker has finished five tasks, one minute
+        (doubled by each timeout) and at least four times the usual time of others. Then four times the 95th percentile
+        of its own time per sample, and at least one second. `requested` replaces this, but is raised to 1.25 times that
+        percentile: otherwise no update of a slow worker would count.
         """
         member = self.members[node]
-        if wished is not None:
-            return max(wished, CLEARLY * member.slow * samples)
+        if requested is not None:
+            return max(requested, CLEARLY * member.slow * samples)
         learnt = TIMEOUT_FACTOR * member.slow * samples
         if member.results < RESULTS_UNTIL_KNOWN:
             least = SECONDS_UNTIL_ANY_ANSWER if self.usual is None else SECONDS_UNTIL_KNOWN

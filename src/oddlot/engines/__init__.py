@@ -1,1 +1,1 @@
-"""Clocks, loops and ports: the only rooms that read a clock, open a pipe, start a process or wait."""
+"""Engines: the only code that reads clocks, opens sockets, starts processes or waits."""

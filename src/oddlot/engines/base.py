@@ -1,4 +1,4 @@
-"""What an engine is, and what `fit` takes as one: the contracts between a run and the machines that it uses."""
+"""The interfaces of engines, which run tasks on machines, and of their settings."""
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from oddlot.wire.codec import Codec
 
 SPARE_VERSIONS = MAX_KEPT + 8
-"""Versions beside those that tasks hold: kept by the strategy, the newest one, and one that is evaluated."""
+"""Versions besides those that tasks hold: kept by the strategy, the newest one, and one that is evaluated."""
 FaultKind = Literal["kill", "leave", "slow", "freeze", "preempt"]
 """Faults that happen to a worker. `preempt` is a capacity model that takes workers away and brings them back."""
 
 
 class Mailbox(Protocol):
-    """A clock and a queue. In the simulator the clock jumps; elsewhere it runs."""
+    """A clock and a queue of messages."""
 
     @property
     def now(self) -> float:
@@ -47,17 +47,17 @@ class Engine(Mailbox, Port, Protocol):
 
 
 class FaultInjection(Protocol):
-    """Faults on purpose. An engine may have it; its config's `faults` says which of them work."""
+    """Fault injection. Optional; `faults` of the engine's config has the supported kinds."""
 
     def kill(self, node: NodeId) -> None:
         """End the worker at once, as `kill -9` does; `Lost` follows."""
 
     def leave(self, node: NodeId) -> None:
-        """Tell the worker that its machine is reclaimed, as SIGTERM does: it hands over what it has done and goes;
-        `Leaving` and `Lost` follow."""
+        """Give the worker notice of a preemption, as SIGTERM does. It finishes its minibatch and leaves; `Leaving` and
+        `Lost` follow."""
 
     def slow(self, node: NodeId, factor: float) -> None:
-        """Have the worker wait after each step `factor` times as long as the step took; 0 ends it."""
+        """Slow the worker down: it waits `factor` times as long as each step after it. 0 ends this."""
 
     def freeze(self, node: NodeId) -> None:
         """Stop the worker where it is, as SIGSTOP does; no message follows."""
@@ -71,7 +71,7 @@ class FaultInjection(Protocol):
 
 @dataclass(frozen=True)
 class RunData:
-    """What an engine needs to know of a run."""
+    """The inputs that an engine needs from a run."""
 
     job: "Job"
     layout: "Layout"
@@ -84,46 +84,46 @@ class RunData:
 
 @dataclass(frozen=True)
 class Opened:
-    """An open engine, and what belongs to it."""
+    """An open engine and its parts."""
 
     engine: Engine
     pool: "BlockSource"
-    """Where the store's blocks come from."""
+    """Allocator of the store's blocks."""
     shadow: "Shadow | None" = None
-    """The store of a run that computes nothing; None: the run has a real one."""
+    """Store of a run that computes nothing. None: the run has a real store."""
     hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
-    """The hub's own time and price, beside the machines."""
+    """Duration of the hub's work, and its price."""
     faults: FaultInjection | None = None
-    """What injects faults into the engine's workers; None: it cannot."""
+    """Injects faults into workers. None: not supported."""
 
 
 Open = Callable[[RunData, float, Collection[NodeId]], Opened]
-"""Opens an engine whose clock begins at this time. None of its nodes has one of these names."""
+"""Opens an engine. Arguments: the time at which its clock starts, and names that its workers must not have."""
 
 
 @runtime_checkable
 class EngineConfig(Protocol):
-    """What `fit(engine=...)` takes: an engine's settings, what it can do, and how to open it."""
+    """Base class of the settings of an engine, as passed to `fit(engine=...)`."""
 
     @property
     def kind(self) -> str:
-        """The engine's name in files: `local`, `simulated`."""
+        """Return the name of the engine: `local`, `simulated`."""
 
     @property
     def workers(self) -> int:
-        """The largest number of workers at once."""
+        """Return the largest number of workers at once."""
 
     @property
     def workers_setting(self) -> str:
-        """The setting that says how many workers there are, as errors name it."""
+        """Return the setting with the number of workers, for errors."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the machines: the ids of their first workers."""
+        """Return the names of the machines: the names of their first workers."""
 
     @property
     def in_flight(self) -> int:
-        """The number of tasks that a worker holds at once."""
+        """Return the number of open tasks per worker."""
 
     @property
     def is_virtual(self) -> bool:
@@ -139,14 +139,14 @@ class EngineConfig(Protocol):
 
     @property
     def dollars_per_hour(self) -> float:
-        """The highest price of a machine; 0: the run costs nothing."""
+        """Return the highest price of a machine, in dollars per hour. 0: the run costs nothing."""
 
     @property
     def faults(self) -> Collection[FaultKind]:
-        """The faults that `Opened.faults` can inject."""
+        """Return the kinds of faults that `Opened.faults` can inject."""
 
     def begin(self, closing: ExitStack) -> Open:
-        """Start what takes long before anything else is known; put what must be closed on `closing`."""
+        """Start slow work early. `closing` closes what was opened."""
 
 
 def cores() -> int:

@@ -1,4 +1,4 @@
-"""The base of engines that wrap another one: they change some messages and pass on the rest."""
+"""Base class of engines that wrap another one and change some of its messages."""
 
 from collections.abc import Collection
 from typing import Any
@@ -9,7 +9,7 @@ from oddlot.engines.host import Message
 
 
 class EngineWrapper:
-    """Mailbox and port of `engine`."""
+    """Passes all messages and requests on to `engine`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -21,33 +21,33 @@ class EngineWrapper:
 
     @property
     def is_spent(self) -> bool:
-        """Nothing will happen any more of itself."""
+        """Whether no message will ever come."""
         return self.engine.is_spent
 
     def next(self, until: float) -> Message | None:
-        """The next message."""
+        """Return the next message."""
         return self.engine.next(until)
 
     def start(self, task: Task, weights: Any) -> None:
-        """Give the task to its node."""
+        """Send a task to its worker."""
         self.engine.start(task, weights)
 
     def abort(self, task: TaskId, node: NodeId) -> None:
-        """Ask the node to stop."""
+        """Ask a worker to stop a task."""
         self.engine.abort(task, node)
 
     def evict(self, node: NodeId) -> None:
-        """Kill a worker that has hung."""
+        """Kill a worker that hangs."""
         self.engine.evict(node)
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """Ask the node to answer with what it has done."""
+        """Ask a worker to end a task early."""
         self.engine.hand_over(task, node)
 
     def evaluate(self, version: int, weights: Any) -> None:
-        """Measure these weights."""
+        """Evaluate weights."""
         self.engine.evaluate(version, weights)
 
     def loaded(self) -> Collection[TaskId]:
-        """The open tasks that read their version's memory no more."""
+        """Return tasks that no longer read the memory of their version."""
         return tuple(self.engine.loaded())

@@ -1,4 +1,4 @@
-"""The shell around a conductor that every engine shares: decide, then act, in order."""
+"""The host of a conductor, on any engine: it passes events on and executes actions."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -27,77 +27,77 @@ from oddlot.core.spans import samples_in
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 
 Observer = Callable[[Record], None]
-"""Sees every record after it was acted on. It may write files and keep figures; it decides nothing."""
+"""A function that receives every record after its actions. It must not change the run."""
 Adviser = Callable[[Record], Stimulus | None]
-"""Sees every record after the observers, and computes what the strategy is told, as an event of the log, of which a
-replay needs no adviser."""
+"""A function that receives every record after the observers and may return an event for the strategy. The log has the
+event, so that a replay needs no adviser."""
 
 
 class Change(Protocol):
-    """How the weights moved in a measured merge."""
+    """The change of the weights in a measured merge."""
 
     @property
     def norm(self) -> float:
-        """The Euclidean length of the change."""
+        """Return the Euclidean norm of the change."""
 
     @property
     def inner(self) -> float | None:
-        """The inner product of its direction with the one before, each summed over a window of merges."""
+        """Return the inner product of this direction with the previous one, each summed over a window of merges."""
 
 
 class Store(Protocol):
-    """The model, and how it changes. `oddlot.train.store.Store`, or a shadow that computes nothing."""
+    """The model: `oddlot.train.store.Store`, or a store that computes nothing."""
 
     def acquire(self, version: int) -> Any:
-        """The weights of a version, unchanged until they are released."""
+        """Return the weights of a version, unchanged until they are released."""
 
     def release(self, version: int) -> None:
-        """Let go of what `acquire` gave."""
+        """Release a version that `acquire` returned."""
 
     def receive(self, facts: Facts, payload: Any) -> None:
-        """Put an update into the inbox, or raise `Refusal`."""
+        """Put an update into the inbox. Raise `Refusal` if it is invalid."""
 
     def step(
         self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
-        """One step of the rule along the sum of share x direction; a schedule counts what was `merged` before."""
+        """Take an optimizer step along the sum of share x direction. `merged` samples determine the learning rate."""
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
-        """Move towards points."""
+        """Average weights into the model."""
 
     def drop(self, update: UpdateId) -> None:
-        """Forget an update."""
+        """Discard an update."""
 
 
 class Port(Protocol):
-    """The outside, as a host sees it. Nothing here waits."""
+    """The workers, as the host sees them. No method waits."""
 
     def start(self, task: Task, weights: Any) -> None:
-        """Give the task to its node, to start from these weights."""
+        """Send a task and its weights to its worker."""
 
     def abort(self, task: TaskId, node: NodeId) -> None:
-        """Ask the node to stop at its next minibatch; an arrival or `Cancelled` follows unless it is lost."""
+        """Ask a worker to stop a task at its next minibatch. An update or `Cancelled` follows unless it is lost."""
 
     def evict(self, node: NodeId) -> None:
-        """Kill the node, which has hung; `Lost` follows."""
+        """Kill a worker that hangs. `Lost` follows."""
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """Ask the node to answer after the minibatch that it computes; an arrival follows unless it is lost."""
+        """Ask a worker to end a task after its current minibatch. An update follows unless it is lost."""
 
     def evaluate(self, version: int, weights: Any) -> None:
-        """Measure these weights; `Evaluated` follows."""
+        """Evaluate weights. `Evaluated` follows."""
 
     def loaded(self) -> Iterable[TaskId]:
-        """The open tasks that read their version's memory no more; they may be told again."""
+        """Return tasks that no longer read the memory of their version. A task may be returned twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An answer as it comes in: facts for the conductor, a payload for the store, still together."""
+    """An update as it arrives: facts for the conductor, and a payload for the store."""
 
     facts: Facts
     payload: Any
-    """with `release()`, to give its memory back; None where nothing is computed"""
+    """Its tensors, with a method `release()`. None: nothing is computed."""
 
 
 Message = Stimulus | Arrival
@@ -105,7 +105,7 @@ Message = Stimulus | Arrival
 
 @dataclass
 class Host:
-    """One conductor, its store and its port."""
+    """The host of a run: connects a conductor, a store and an engine."""
 
     conductor: Conductor
     store: Store
@@ -113,39 +113,39 @@ class Host:
     observers: list[Observer] = field(default_factory=list)
     advisers: list[Adviser] = field(default_factory=list)
     holds: dict[TaskId, int] = field(default_factory=dict)
-    """the version whose memory each task out there still reads"""
+    """Version whose memory each open task still reads."""
     evaluating: list[int] = field(default_factory=list)
     settled: bool = True
-    """false while an event is dealt with: an error then leaves books that nobody may go on from"""
-    story: deque[Record] = field(default_factory=lambda: deque(maxlen=12))
+    """Whether no event is being handled. After an error inside, the conductor's state must not be saved."""
+    latest: deque[Record] = field(default_factory=lambda: deque(maxlen=12))
 
     @property
     def alarm(self) -> float:
-        """When to call `ring` at the latest; infinity for never."""
+        """Return the time at which `ring` is due; infinity for never."""
         return self.conductor.alarm
 
     def ring(self, now: float) -> None:
-        """Time has come."""
+        """Handle due alarms and timeouts."""
         if self.conductor.alarm <= now < inf:
             self.handle(Ticked(), now)
 
     def receive(self, message: Message, now: float) -> None:
-        """Something came in."""
+        """Handle a message."""
         if isinstance(message, Arrival):
             self.arrive(message, now)
         else:
             self.handle(message, now)
 
     def handle(self, event: Stimulus, now: float) -> None:
-        """Decide about the event, act, and tell the observers."""
+        """Let the conductor handle an event, execute its actions, and call the observers."""
         self.settled = False
         lost_tasks = list(self.conductor.busy.get(event.node, ())) if isinstance(event, Lost) else ()
         try:
             record = self.conductor.handle(event, now)
         except ProtocolError as error:
-            raise error.retold(f"{error}\nIt came about like this:\n{self._tell()}  {event}") from None
+            raise error.retold(f"{error}\nLatest records:\n{self._tell()}  {event}") from None
         self._let_go(event, lost_tasks)
-        self.story.append(record)
+        self.latest.append(record)
         changes = self._act(record)
         for observer in self.observers:
             observer(record)
@@ -155,7 +155,7 @@ class Host:
         self.settled = True
 
     def arrive(self, arrival: Arrival, now: float) -> None:
-        """An answer came in: an echo is dropped, bad numbers are refused, the rest goes into the inbox."""
+        """Handle an update: drop it if it is late, reject it if it is invalid, or put it into the inbox."""
         facts = arrival.facts
         if not self.conductor.expects(facts.id):
             self._discard(arrival)
@@ -174,7 +174,7 @@ class Host:
         self.handle(Arrived(facts), now)
 
     def evaluate(self, version: int) -> None:
-        """Have the current or a kept version measured."""
+        """Evaluate the newest version or a kept one."""
         if version not in self.evaluating:
             self.evaluating.append(version)
             self.port.evaluate(version, self.store.acquire(version))
@@ -186,15 +186,15 @@ class Host:
     def _believe(self, facts: Facts) -> None:
         task = self.conductor.open[facts.id]
         if (facts.sender, facts.based_on, facts.kind) != (task.node, task.version, task.kind):
-            told = f"{facts.id} answers from {facts.sender} with another version or kind than it was given"
+            told = f"{facts.id} is an update of {facts.sender} with another version or kind than its task"
             raise Refusal(told, "other_task", task=facts.id, node=facts.sender)
         given = samples_in(task.spans)
         if not 1 <= facts.samples <= given:
-            told = f"{facts.id} claims {facts.samples} of {given} samples"
+            told = f"{facts.id} reports {facts.samples} samples, but its task has {given}"
             raise Refusal(told, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
 
     def _let_go(self, event: Stimulus, tasks: "list[TaskId] | tuple[()]") -> None:
-        """Release the version that an ended task or evaluation had needed."""
+        """Release the version of a task or evaluation that ended."""
         match event:
             case Arrived(facts):
                 self._release(facts.id)
@@ -213,7 +213,7 @@ class Host:
             self.store.release(version)
 
     def _act(self, record: Record) -> list[Changed]:
-        """Carry out what was decided; what is to be told of measured merges."""
+        """Execute actions. Yield events of measured merges."""
         merges = sum(isinstance(action, Step | Blend) for action in record.actions)
         version, changes = self.conductor.version - merges, list[Changed]()
         for action in record.actions:
@@ -225,7 +225,7 @@ class Host:
         return changes
 
     def _perform(self, action: Action) -> Change | None:
-        """Carry it out; how the weights moved, where that was measured."""
+        """Execute a merge. Return the change of the weights if it was measured."""
         change: Change | None = None
         match action:
             case Start(task):
@@ -248,7 +248,7 @@ class Host:
         return change
 
     def _interrupt(self, action: Abort | Evict | HandOver) -> None:
-        """A node is to stop, or to hand over what it has."""
+        """Ask a worker to stop a task or to end it early."""
         match action:
             case Abort(task_id, node):
                 self.port.abort(task_id, node)
@@ -258,11 +258,11 @@ class Host:
                 self.port.hand_over(task_id, node_of(task_id))
 
     def _tell(self) -> str:
-        lines = [f"  {record.now:.3f} {record.event} -> {list(record.actions)}\n" for record in self.story]
+        lines = [f"  {record.now:.3f} {record.event} -> {list(record.actions)}\n" for record in self.latest]
         return "".join(lines)
 
 
 def _changed(version: int, change: Change | None) -> Changed:
-    """Without figures where nothing is computed, and without those that are too large to be numbers."""
+    """Return the event of a measured merge, without values that were not computed or are not finite."""
     norm, inner = (None, None) if change is None else (change.norm, change.inner)
     return Changed(version, *(None if one is None or not isfinite(one) else one for one in (norm, inner)))

@@ -1,4 +1,4 @@
-"""The loop of a run: wait for a message, hand it to the host."""
+"""The main loop of a run: wait for a message, pass it to the host."""
 
 from collections.abc import Callable
 from math import inf
@@ -10,9 +10,9 @@ from oddlot.engines.host import Host
 def drive(
     host: Host, mailbox: Mailbox, ended: Callable[[], str], due: Callable[[], float] = lambda: inf
 ) -> str:
-    """Hand messages and alarms to the host until `ended()` gives a reason; return the reason.
+    """Pass messages and alarms to the host until `ended()` returns a reason. Return the reason.
 
-    `due()` is when to ask again at the latest, even if nothing happens.
+    `due()` is the time at which `ended` is called again at the latest.
     """
     while not (reason := ended()):
         message = mailbox.next(min(host.alarm, due()))

@@ -1,4 +1,4 @@
-"""Updates as they travel, and the exceptions of a user's code."""
+"""Encoding of updates, and exceptions of users' code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,27 +27,27 @@ def users_code(where: str) -> Iterator[None]:
 
 
 def most_bytes(codec: Codec, layout: Layout) -> int:
-    """What a block takes on its way, at most: one without zeros."""
+    """Return the largest size of a packet: that of a block without zeros."""
     if isinstance(codec, Plain):
         return layout.bytes
     return codec.encode(FlatBuffer(layout, torch.ones(layout.bytes, dtype=torch.uint8)).sections()).size
 
 
 def encoded(block: FlatBuffer, codec: Codec, kind: Kind, start: FlatBuffer) -> Packet:
-    """The packet of an update that began from `start`. The block may be other afterwards."""
+    """Return the packet of an update from `start`. The block may be changed."""
     if kind == "weights" and codec.of_changes:
         block.toggle_(start)
     return codec.encode(block.sections())
 
 
 def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: Kind, start: FlatBuffer) -> None:
-    """Unpack the packet of an update that began from `start`. FrameError when it holds something else."""
+    """Unpack the packet of an update from `start`. Raise FrameError if it is invalid."""
     sections = block.sections()
     tensors = codec.decode(packet)
     if [(name, part.dtype, part.shape) for name, part in tensors] != [
         (n, t.dtype, t.shape) for n, t in sections
     ]:
-        told = f"a packet of {packet.size} bytes does not hold the sections of this model"
+        told = f"a packet of {packet.size} bytes does not match the sections of this model"
         raise FrameError(told, "other_sections", bytes=packet.size)
     for (_, target), (_, source) in zip(sections, tensors, strict=True):
         target.copy_(source)

@@ -1,4 +1,4 @@
-"""Executes one task on any engine: load the weights, compute, look for a stop, encode, answer."""
+"""Execution of a task on any engine: load the weights, compute, check for a stop, encode."""
 
 import time
 from collections.abc import Callable
@@ -17,22 +17,22 @@ from oddlot.wire.packet import Packet
 
 
 class Control(Protocol):
-    """What an engine does while one of its tasks is executed."""
+    """The callbacks of an engine during a task."""
 
     def loaded(self, task: Task) -> None:
-        """Take note that the weights are loaded, and that computing begins."""
+        """Record that the weights are loaded and computing starts."""
 
     def is_stopped(self, task: Task) -> bool:
-        """Return whether to stop; asked before each minibatch."""
+        """Return whether to stop. Called before each minibatch."""
 
     def computed(self, task: Task, samples: int | None) -> None:
-        """Take note of the samples that were computed; None: it was stopped before the first."""
+        """Record the number of computed samples. None: stopped before the first minibatch."""
 
     def is_cancelled(self, task: Task) -> bool:
-        """Return whether the task was cancelled, so that a part of it is not wanted."""
+        """Return whether the task was cancelled, so that no partial update is sent."""
 
     def deliver(self, packet: Packet) -> int:
-        """Put the packet of the update where it is read, and return its bytes."""
+        """Write the packet of the update, and return its bytes."""
 
 
 class TaskRunner:
@@ -47,7 +47,7 @@ class TaskRunner:
         self.learner, self.codec, self.clock = learner, codec, clock
 
     def run(self, task: Task, weights: FlatBuffer, out: FlatBuffer, control: Control) -> Facts | Cancelled:
-        """Compute the task from these weights into `out`, and return what the hub hears of it."""
+        """Compute a task from these weights into `out`, and return the message for the hub."""
         self._import_compiler(task)
         begin = self.clock()
         bytes_down = self.learner.load(task.version, weights)

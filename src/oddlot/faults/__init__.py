@@ -1,4 +1,4 @@
-"""Fault injection: plans of faults, and what carries them out on any engine."""
+"""Fault injection: plans of faults, and their injection into any engine."""
 
 from oddlot.faults.plan import Chaos, Fault
 

@@ -18,18 +18,18 @@ from oddlot.faults.lasting import LastingFaults
 from oddlot.faults.plan import ANSWERED, LASTING, Chaos, Fault
 from oddlot.faults.schedule import FaultSchedule, PlannedFault, planned_faults
 
-GOES_ON = " (goes on)"
-"""Suffix of a fault's name, when it is injected again only because the hub was lost."""
+CONTINUED = " (continued)"
+"""Suffix of the name of a fault that is injected again because the hub was lost."""
 AT_ONCE: dict[str, Any] = {"at_seconds": (0.0,), "at_versions": (), "every_seconds": None, "per_hour": None}
 
 
 class FaultInjector(EngineWrapper):
     """Mailbox and port of another engine, with the faults of `chaos`.
 
-    `version()` returns the model's version; `save()` writes the log to the disk before the hub is killed. `past` are
-    the faults that were injected before a resume, with their times: these times and versions are over, and what lasts
-    continues on the machines of the workers that were `left` when the hub was lost. Faults draw other random numbers
-    after each of the `resumes`.
+    `version()` returns the model's version. `save()` writes the log to the disk before the hub is killed. `past` are
+    the faults, with their times, that were injected before a resume: they are not injected again, but lasting ones
+    continue on the machines of the workers that were `left` when the hub was lost. Each of the `resumes` changes the
+    random numbers.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class FaultInjector(EngineWrapper):
     # --- the mailbox ---------------------------------------------------------------------------
 
     def next(self, until: float) -> Message | None:
-        """Return the next message of the engine, as faults leave it, or the word that a fault was injected."""
+        """Return the engine's next message, changed by faults, or the event of an injected fault."""
         self.schedule.run_versions(self.version())
         due = self.schedule.next_time
         if not self.messages and due <= self.engine.now:
@@ -123,7 +123,7 @@ class FaultInjector(EngineWrapper):
                     arrival.payload.release()
                 self.messages.append(Cancelled(facts.id, facts.sender))
             case _ if arrival.payload is None:
-                self.messages.append(Refused(facts.id, "it was corrupted on its way"))
+                self.messages.append(Refused(facts.id, "it was corrupted by fault injection"))
             case _:
                 arrival.payload.corrupt()
                 self.messages.append(arrival)
@@ -139,24 +139,24 @@ class FaultInjector(EngineWrapper):
             machine = machine_of(event.node)
             if event.fault == planned.name:
                 begun[machine] = time
-            if event.fault.removesuffix(GOES_ON) == planned.name and event.node in left:
+            if event.fault.removesuffix(CONTINUED) == planned.name and event.node in left:
                 machines.add(machine)
         for machine in sorted(machines):
             rest = None if fault.for_seconds is None else begun[machine] + fault.for_seconds - self.now
             if rest is None or rest > 0:
                 again = replace(fault, machine=machine, for_seconds=rest, **AT_ONCE)
-                continued = replace(planned, name=f"{planned.name}{GOES_ON}", fault=again)
+                continued = replace(planned, name=f"{planned.name}{CONTINUED}", fault=again)
                 self.schedule.at(self.now, partial(self._inject, continued))
 
     def _inject(self, planned: PlannedFault) -> None:
-        """Inject a fault into a worker that it is for, or let it wait for one."""
+        """Inject a fault into a matching worker, or let it wait for one."""
         fault = planned.fault
         if fault.kind == "kill_hub":
             self.messages.append(Struck(planned.name, fault.kind, ""))
             self.schedule.at(self.now, self._kill_hub)
             return
         chosen = {node for other, node in self.awaiting_update if other is planned}
-        # Sorted: in which order they have joined is a race.
+        # Sorted, because the order in which workers join is not deterministic.
         nodes = sorted(n for n, can in self.targets.items() if can and fault.is_for(n) and n not in chosen)
         if not nodes:
             if fault.is_once:

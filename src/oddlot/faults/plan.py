@@ -1,4 +1,4 @@
-"""A plan of faults: what happens to which machine, and when. Plain data, the same for every engine.
+"""A fault file describes the faults to inject: their kinds, machines and times. It is the same for every engine.
 
 [[faults]]
 kind = "kill"                # or freeze, slow, leave, delay, drop, corrupt, kill_hub
@@ -6,36 +6,38 @@ every_seconds = 5            # or per_hour = 60, at_versions = [100], at_seconds
 
 [[faults]]
 kind = "slow"
-machine = "w1"               # all its workers; without it a random one of those present, each time
+machine = "w1"               # default: a random machine each time
 at_seconds = [0]
-factor = 5                   # after each step it waits five times as long as the step took
-for_seconds = 60             # without it until the worker ends
+factor = 5                   # after each step, wait five times as long as the step took
+for_seconds = 60             # default: until the worker ends
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.suggestions import or_nearest
 from oddlot.core.tasks import machine_of
 from oddlot.core.validation import AboveZero, Must, NotNegative, Seed, check_settings
-from oddlot.engines.base import EngineConfig
 from oddlot.machines.capacity import Capacity
 
+if TYPE_CHECKING:
+    from oddlot.engines.base import EngineConfig
+
 LASTING = {"freeze", "slow"}
-"""They may end again."""
+"""Kinds that last for some time."""
 ANSWERED = {"delay", "drop", "corrupt"}
-"""They change the worker's next update: it is late, missing (as if the worker had cancelled it), or has bad numbers."""
+"""Kinds that change the worker's next update: it is late, missing, or has bad numbers."""
 KINDS = {"kill", "leave", "kill_hub"} | LASTING | ANSWERED
 OF_WORKERS = {"kill", "leave"} | LASTING
 """Kinds that the engine injects. The others happen to messages, or to the hub."""
 
 
 def _is_kind(kind: str) -> str:
-    return "" if kind in KINDS else f"a kind of fault: {or_nearest(kind, KINDS)}"
+    return "" if kind in KINDS else f"a kind of fault. {or_nearest(kind, KINDS)}"
 
 
 def _are_times(times: object) -> bool:
@@ -54,43 +56,50 @@ Times = Annotated[tuple[float, ...], Must("a list of numbers, finite and not neg
 
 Versions = Annotated[tuple[int, ...], Must("a list of whole numbers, not negative", _are_versions)]
 Often = Annotated[float, Must("finite and at least 0.001", lambda seconds: 0.001 <= seconds < inf)]
-"""oftener, a run would do nothing else"""
+"""Interval between faults, in seconds."""
 Rate = Annotated[float, Must("above 0 and at most 3,600,000", lambda rate: 0 < rate <= 3_600_000)]
 MAX_FAULTS = 5_000
-"""of a run: each may have many times"""
+"""Largest number of faults of a run."""
 MAX_TOLD = 4
-"""times of a fault in its name"""
+"""Largest number of times in the name of a fault."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, injected at times, at versions, in intervals, or at a memoryless rate per hour: one of these.
+    """A fault to inject. Set exactly one of `at_seconds`, `at_versions`, `every_seconds` and `per_hour`.
 
-    - `kill`: the worker is killed, as by kill -9.
-    - `freeze`: it stops, as by SIGSTOP, `for_seconds` or until it ends.
-    - `slow`: after each step it waits `factor` times as long as the step took, `for_seconds` or until it ends.
-    - `leave`: it has notice, as by SIGTERM, and hands over what it has computed.
-    - `delay`, `drop`, `corrupt`: its next update arrives `delay_seconds` later, is cancelled, or has bad numbers.
-    - `kill_hub`: the process that trains is killed, as by kill -9; `resume` continues the run.
+    - `kill`: kills the worker, as `kill -9`.
+    - `freeze`: stops the worker, as SIGSTOP, for `for_seconds` or until the worker ends.
+    - `slow`: makes the worker wait after each step, `factor` times as long as the step took, for `for_seconds` or until
+      the worker ends.
+    - `leave`: gives the worker notice, as SIGTERM. It hands over the finished part of its task and ends.
+    - `delay`: delays the worker's next update by `delay_seconds`.
+    - `drop`: cancels the worker's next update.
+    - `corrupt`: fills the worker's next update with NaN.
+    - `kill_hub`: kills the process that trains, as `kill -9`. `resume` continues the run.
 
-    The next worker of the machine is neither frozen nor slow, unless the hub was lost in between. Injected faults are
-    in the log. If the run's folder is lost too, those since the checkpoint are injected again.
+    The machine's next worker is neither frozen nor slow, unless the hub was lost in between. The log has every injected
+    fault. After a resume from a checkpoint without its log, faults since the checkpoint are injected again.
     """
 
     kind: Annotated[str, _is_kind]
+    """`kill`, `freeze`, `slow`, `leave`, `delay`, `drop`, `corrupt` or `kill_hub`."""
     machine: str = ""
-    """Name of the machine; empty: a random one of those present, each time."""
+    """Name of the machine. Empty: a random one of the present machines, each time."""
     at_seconds: Times = ()
+    """Times of the fault, in seconds since the start of the run."""
     at_versions: Versions = ()
+    """Versions of the model at which the fault happens."""
     every_seconds: Often | None = None
+    """Interval between faults, in seconds."""
     per_hour: Rate | None = None
-    """Mean number an hour, memoryless."""
+    """Mean number of faults per hour, at exponentially distributed intervals."""
     for_seconds: AboveZero | None = None
-    """Duration of freeze and slow; None: until the worker ends."""
+    """Duration of `freeze` and `slow`, in seconds. None: until the worker ends."""
     factor: AboveZero | None = None
-    """Wait after each step for slow, in durations of the step; of several at once the largest counts."""
+    """Wait after each step for `slow`, relative to the duration of the step. The largest of several faults counts."""
     delay_seconds: NotNegative | None = None
-    """How much later the update arrives, for delay."""
+    """Delay of the update for `delay`, in seconds."""
 
     @property
     def is_once(self) -> bool:
@@ -114,11 +123,13 @@ class Fault:
         check_settings(self)
         self._check_whens()
         if self.machine and self.kind == "kill_hub":
-            told = "kill_hub strikes the hub, which is no machine: leave `machine` out"
+            told = "kill_hub kills the hub, not a machine: leave `machine` out"
             raise self._of_another_kind("machine", told)
         for name, kinds in ALLOWED.items():
             if getattr(self, name) is not None and self.kind not in kinds:
-                told = f"{name} is not for {self.kind}, but for {' and '.join(sorted(kinds))}"
+                told = (
+                    f"{name} has no effect on {self.kind}: it is a setting of {' and '.join(sorted(kinds))}"
+                )
                 raise self._of_another_kind(name, told)
         if (needed := NEEDED.get(self.kind)) and getattr(self, needed) is None:
             raise UsageError(f"{self.kind} needs `{needed}`", "missing_setting", "kind", name=needed)
@@ -126,8 +137,8 @@ class Fault:
     def _check_whens(self) -> None:
         given = [name for name in WHENS if getattr(self, name) not in ((), None, [])]
         if len(given) != 1:
-            one = f"a fault has one of {', '.join(WHENS)} (or a `file` of times)"
-            told = f"{one}, and this one has {len(given)} of them"
+            one = f"a fault needs exactly one of {', '.join(WHENS)} (or a `file` of times)"
+            told = f"{one}, but this one has {', '.join(given) or 'none of them'}"
             raise UsageError(told, "not_one_of", "kind", given=given)
 
     def _of_another_kind(self, name: str, told: str) -> UsageError:
@@ -138,11 +149,11 @@ WHENS = ("at_seconds", "at_versions", "every_seconds", "per_hour")
 ALLOWED = {"for_seconds": LASTING, "factor": {"slow"}, "delay_seconds": {"delay"}}
 """Settings, and the kinds that they are for."""
 NEEDED = {"slow": "factor", "delay": "delay_seconds"}
-"""Kinds, and the setting without which they say nothing."""
+"""Kinds, and the setting that they require."""
 
 
 def _short(value: object) -> str:
-    """Times in few signs."""
+    """Return times as a short text."""
     if not isinstance(value, tuple | list):
         return f"{value:g}"
     told = [f"{time:g}" for time in value]
@@ -150,20 +161,23 @@ def _short(value: object) -> str:
 
 
 def check_count(faults: int) -> None:
-    """UsageError: more faults than a run can have."""
+    """Raise UsageError if there are more faults than a run can have."""
     if faults > MAX_FAULTS:
-        told = f"{faults:,} faults are more than {MAX_FAULTS:,}: give a fault many times, in `at_seconds` or a `file`"
+        told = f"{faults:,} faults are more than {MAX_FAULTS:,}: use fewer faults with several times in `at_seconds`"
         raise UsageError(told, "too_many_faults", "faults", given=faults, most=MAX_FAULTS)
 
 
 @dataclass(frozen=True)
 class Chaos:
-    """All that is to go wrong in a run; `seed` is of its chance alone."""
+    """The faults to inject into a run."""
 
     faults: Sequence[Fault] = field(default_factory=tuple)
+    """Faults to inject."""
     seed: Seed = 0
+    """Random seed of the faults."""
     capacity: Capacity | None = None
-    """how many machines there are when: those that go are killed, as kill -9 does, and are back when it says so"""
+    """Number of available machines over time. Machines above it are killed, as by `kill -9`, and return when the
+    capacity rises. None: no preemptions."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -173,14 +187,14 @@ class Chaos:
         check_count(len(faults))
 
     def named(self) -> list[tuple[str, Fault]]:
-        """The faults with their names, as the log tells them; equal ones are numbered."""
+        """Return the faults with their names in the log. Equal faults are numbered."""
         counts, names = Counter[str](), list[str]()
         for fault in self.faults:
             counts[text := str(fault)] += 1
             names.append(f"{text} #{counts[text]}" if counts[text] > 1 else text)
         return list(zip(names, self.faults, strict=True))
 
-    def check_engine(self, engine: EngineConfig) -> None:
+    def check_engine(self, engine: "EngineConfig") -> None:
         """Raise UsageError if the engine cannot inject a fault, or has no such machine."""
         for place, fault in enumerate(self.faults):
             if not engine.faults or (fault.kind in OF_WORKERS and fault.kind not in engine.faults):
@@ -188,20 +202,20 @@ class Chaos:
         if self.capacity is not None and "preempt" not in engine.faults:
             raise _cannot_inject(engine, "preempt", "capacity")
         if self.capacity is not None and not engine.respawn:
-            told = "a capacity brings machines back, and Local(respawn=False) replaces none"
+            told = "capacity needs Local(respawn=True): preempted workers must be replaced when the capacity rises"
             raise UsageError(told, "capacity_without_respawn", "chaos")
         self.check_machines(engine.names)
 
     def check_machines(self, names: Sequence[str]) -> None:
-        """UsageError: a fault is for a machine that is not among these; its key is the way to it."""
+        """Raise UsageError, with the key of the fault, if a fault is for a machine that is not among these."""
         known = frozenset(names)
         for place, fault in enumerate(self.faults):
             if fault.machine and fault.machine not in known:
                 raise UnknownName("machine", fault.machine, names[:100], key=f"faults.{place}.machine")
 
 
-def _cannot_inject(engine: EngineConfig, kind: str, key: str) -> UsageError:
+def _cannot_inject(engine: "EngineConfig", kind: str, key: str) -> UsageError:
     known = sorted(engine.faults)
-    can = f"of workers' faults it can inject {', '.join(known)}" if known else "it injects no faults"
+    can = f"it can inject {', '.join(known)} into workers" if known else "it cannot inject faults"
     told = f"the {engine.kind} engine cannot inject `{kind}`: {can}"
     return UsageError(told, "fault_not_supported", key, engine=engine.kind, fault=kind, known=known)

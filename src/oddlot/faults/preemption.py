@@ -1,4 +1,4 @@
-"""Preempts the workers of any engine as a capacity model or a recorded trace says."""
+"""Preempts the workers of any engine, following a capacity model or a recorded trace."""
 
 from collections.abc import Sequence
 from math import inf
@@ -20,9 +20,9 @@ TRACE = "chaos"
 
 
 class PreemptionInjector(EngineWrapper):
-    """Kills the workers of machines that are taken away; none replaces them until their machine may come again.
+    """Kills the workers of preempted machines. A machine has no new worker until it is available again.
 
-    Times are those of the run's clock: a resumed run finds the capacity as it is then.
+    Times are those of the run's clock, so a resumed run continues in the capacity trace.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PreemptionInjector(EngineWrapper):
 
     @property
     def _is_over(self) -> bool:
-        """Whether the capacity has ended without a machine, and nothing of the last ones is still to come."""
+        """Whether the capacity has ended without a machine, and no message of the last machines is still to come."""
         waits = self.pending or self.alive or self.evaluations
         return self.move is None and all(self.away.values()) and not waits
 
@@ -64,7 +64,7 @@ class PreemptionInjector(EngineWrapper):
         self.engine.evaluate(version, weights)
 
     def next(self, until: float) -> Message | None:
-        """Return the next message, or the event of a preemption. JobError: no message will ever come."""
+        """Return the next message, or the event of a preemption. Raise JobError if no message will ever come."""
         if until == inf and self._is_over:
             raise stalled(self.now, 0, [TRACE])
         if self.pending:
@@ -88,7 +88,7 @@ class PreemptionInjector(EngineWrapper):
         return message
 
     def _turn(self) -> tuple[str, bool]:
-        """Take the next move: return its machine, and whether it is away from then on."""
+        """Apply the next move. Return its machine, and whether the machine is away from then on."""
         assert self.move is not None
         _, machine, comes = self.move
         self.move = next(self.moves, None)
@@ -96,7 +96,7 @@ class PreemptionInjector(EngineWrapper):
         return self.names[machine], not comes
 
     def _joined(self, node: NodeId) -> None:
-        """Preempt at once a worker that was starting when its machine was taken away."""
+        """Note a worker. Preempt it at once if its machine was preempted while it started."""
         name = machine_of(node)
         if self.away[name]:
             self.pending.append(self._take(node))

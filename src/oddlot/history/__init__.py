@@ -1,1 +1,1 @@
-"""What a run leaves behind: log, folder, metrics, cost, audit, outcome and replay."""
+"""The files of a run and what is computed from them: log, metrics, cost, audit and replay."""

@@ -11,10 +11,9 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from oddlot.core.commands import Blend, Drop, Skip, Start, Step
-from oddlot.core.conductor import ECHO
 from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.events import Arrived
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import Span, samples_in, split
 from oddlot.core.tasks import TaskId, UpdateId
 
@@ -138,16 +137,18 @@ class Sheets:
 def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[OddlotError]:
     for (_, stop, one), (start, end, other) in pairwise(pieces):
         if start < stop:
-            twice = {"epoch": epoch, "first": start, "last": min(stop, end) - 1, "updates": (one, other)}
-            told = f"samples {start}-{twice['last']} of epoch {epoch} are in both {one} and {other}"
-            yield OddlotError(told, "merged_twice", **twice)
+            last = min(stop, end) - 1
+            which = f"samples {start}-{last}" if last > start else f"sample {start}"
+            told = f"{which} of epoch {epoch} {'were' if last > start else 'was'} merged twice (in {one} and {other})"
+            found = {"epoch": epoch, "first": start, "last": last, "updates": (one, other)}
+            yield OddlotError(told, "merged_twice", **found)
     if pieces and not 0 <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= size:
-        told = f"epoch {epoch} has more than its {size} samples"
+        told = f"epoch {epoch} has positions beyond its {size} samples"
         yield OddlotError(told, "no_such_position", epoch=epoch)
     if epoch < 0:
         yield OddlotError(f"the log names epoch {epoch}, which does not exist", "no_such_epoch", epoch=epoch)
 
 
 def _hole(epoch: int, count: int) -> OddlotError:
-    told = f"{count} samples of epoch {epoch} were never merged"
+    told = f"{count} sample{'s were' if count > 1 else ' was'} never merged in epoch {epoch}"
     return OddlotError(told, "not_merged", epoch=epoch, count=count)

@@ -1,4 +1,4 @@
-"""Claims the folder of a run, and the place of its checkpoints, for one process; nothing is overwritten by mistake."""
+"""Claiming of a run folder, and of the place of its checkpoints, for one process."""
 
 import shutil
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from oddlot.history.run_settings import SETTINGS, not_empty, parsed
 def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
     """Make the folder, or take over the run in it, and hold its lock while inside.
 
-    UsageError where that would overwrite something, or another process holds the run.
+    Raise UsageError if that would overwrite something, or if another process holds the run.
     """
     folder.forced = force
     with ExitStack() as closing:
@@ -33,7 +33,7 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
             hold(folder.path, closing)
             _check(folder, resume, force)  # another process may have begun a run meanwhile
         except OSError as error:
-            told, reason = f"cannot use {folder.path} as the run's folder: {error.strerror}", error.strerror
+            told, reason = f"cannot use {folder.path} as the run folder: {error.strerror}", error.strerror
             raise UsageError(told, "unusable_folder", path=str(folder.path), reason=reason) from None
         _lock_place(folder, closing, resume)
         yield
@@ -42,7 +42,7 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
 def fetch(folder: RunFolder) -> None:
     """Copy the log and run.json from the place of the checkpoints into the folder, if no run is in it.
 
-    CheckpointError: no whole checkpoint is there.
+    Raise CheckpointError if there is no complete checkpoint.
     """
     if folder.is_begun or not folder.given_checkpoints:
         return
@@ -61,7 +61,7 @@ def fetch(folder: RunFolder) -> None:
 
 
 def _fetched_settings(folder: RunFolder) -> dict[str, Any]:
-    """Return the run.json beside the checkpoints. CheckpointError: it cannot be read, or is damaged."""
+    """Return the run.json next to the checkpoints. Raise CheckpointError if it cannot be read."""
     path = folder.storage.path(SETTINGS)
     try:
         return parsed(folder.storage.read(SETTINGS))
@@ -75,7 +75,7 @@ def _fetched_settings(folder: RunFolder) -> dict[str, Any]:
 def make_room(folder: RunFolder) -> None:
     """Remove the run in the folder, with its checkpoints, if it may be overwritten.
 
-    UsageError: there is one, and it may not.
+    Raise UsageError if it may not.
     """
     from oddlot.checkpoint.format import PART
 
@@ -106,16 +106,16 @@ def _lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
 
 
 def _check(folder: RunFolder, resume: bool, force: bool) -> None:
-    """Raise UsageError or CheckpointError if the folder cannot be used so."""
+    """Raise UsageError or CheckpointError if the folder cannot be used in this way."""
     is_run = folder.is_begun
     used = folder.path.exists() and any(path.name != LOCK for path in folder.path.iterdir())
     if resume and not is_run:
-        told = f"there is no run to resume in {folder.path}: start it without resume=True (--resume)"
+        told = f"there is no run to resume in {folder.path}. Start one without resume=True (--resume)"
         raise CheckpointError(told, "no_run", path=str(folder.path))
     if used and not (resume or force):
         raise not_empty(str(folder.path))
     if used and force and not is_run:
-        told = f"{folder.path} holds no run, so it is not thrown away: choose another folder"
+        told = f"{folder.path} is not a run folder and is not overwritten: use another folder"
         raise UsageError(told, "not_a_run", path=str(folder.path))
     if used:
         _check_own_place(folder)
@@ -140,8 +140,8 @@ def _check_own_place(folder: RunFolder) -> None:
         raise folder.unusable_place(error) from None
     if link.is_symlink() or (set(names) - {LOCK} and not (known and known == folder.run_id)):
         told = (
-            f"the checkpoints of {folder.path} are said to be in {folder.place}, which is not known to be this run's. "
-            "If it is, name it: checkpoints=... (--checkpoints)"
+            f"{folder.path} names {folder.place} as the place of its checkpoints, but that may belong to another run. "
+            "If it is right, pass it: checkpoints=... (--checkpoints)"
         )
         raise UsageError(told, "not_this_run", "checkpoints", path=str(folder.path), place=folder.place)
 
@@ -151,8 +151,8 @@ def _check_other_place(folder: RunFolder) -> None:
     begun = folder.begun_checkpoints
     if folder.given_checkpoints not in {"", begun} and not folder.checkpoint_names():
         raise UsageError(
-            f"{folder.place} holds no checkpoint, those of {folder.path} are in {masked(begun)}: leave checkpoints "
-            "out, or copy them there first",
+            f"{folder.place} has no checkpoints; those of {folder.path} are in {masked(begun)}: leave "
+            "`checkpoints` out, or copy them there first",
             "checkpoints_elsewhere",
             "checkpoints",
             given=folder.place,
@@ -165,16 +165,16 @@ def _check_place(folder: RunFolder, force: bool) -> None:
     if not folder.given_checkpoints:
         return
     if Path(folder.given_checkpoints).resolve() == folder.path.resolve():
-        told = f"{folder.path} is the run's own folder: leave checkpoints out, or name another place"
+        told = f"{folder.path} is the run folder itself: leave `checkpoints` out, or use another place"
         raise UsageError(told, "checkpoints_in_run", "checkpoints", path=str(folder.path))
     try:
         names = [name for name in folder.storage.names() if name != LOCK]
     except OSError as error:
         path, reason = folder.place, str(error)
-        told = f"{path} cannot be read ({reason}): see to it that it can be reached, or name another place"
+        told = f"{path} cannot be read ({reason}): make it reachable, or use another place"
         raise UsageError(told, "unreadable_file", path=path, reason=reason) from None
     if names and not force:
         raise not_empty(folder.place)
     if names and SETTINGS not in names:
-        told = f"{folder.place} holds no run, so it is not thrown away: choose another place for checkpoints"
+        told = f"{folder.place} has no run and is not overwritten: use another place for checkpoints"
         raise UsageError(told, "not_a_run", path=folder.place)

@@ -1,4 +1,4 @@
-"""What a run costs: every machine's time at the price of that time, from the log alone."""
+"""The cost of a run, computed from its log: the time of every machine at its price."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from oddlot.history.worker_timeline import Worker
 
 @dataclass(slots=True)
 class Account:
-    """What one life of a machine costs, from its order on."""
+    """The cost of one lifetime of a machine, from its order on."""
 
     zone: str
     prices: list[tuple[float, float]]
-    """since when, dollars an hour"""
+    """Price changes: time, and dollars per hour."""
     ended: float | None = None
 
     @property
     def price(self) -> float:
-        """Dollars an hour, now."""
+        """Return the present price, in dollars per hour."""
         return self.prices[-1][1]
 
     def dollars(self, until: float, since: float = 0.0) -> float:
-        """What its time from `since` to `until` costs."""
+        """Return the cost of its time from `since` to `until`."""
         until = until if self.ended is None else min(until, self.ended)
         spells = pairwise([*self.prices, (inf, 0.0)])
         return sum(
@@ -36,32 +36,32 @@ class Account:
 
 @dataclass
 class Cost:
-    """What a run costs, kept up to date record by record; times are seconds of the run's clock."""
+    """The cost of a run, updated by each record. Times are in seconds of the run's clock."""
 
     now: float = 0.0
     dollars: float = 0.0
-    """only grows"""
+    """Cost so far, lost work included, in dollars."""
     dollars_lost: float = 0.0
-    """of these, for the time that machines had spent on work which was lost with them, or on starting in vain, in the
-    history that holds"""
+    """Part of the cost for work that was lost with machines, and for machines lost while starting, except lost work of
+    a resume."""
     dollars_of_hub: float = 0.0
-    """of these"""
+    """Part of the cost for the hub."""
     seconds_alone: float = 0.0
-    """in which no machine was there, in the history that holds"""
+    """Seconds without any machine, without lost work of a resume."""
     seconds_served: float = 0.0
-    """in which at least one machine was available, in the history that holds"""
+    """Seconds with at least one available machine, without lost work of a resume."""
     worker_seconds: float = 0.0
-    """seconds in which machines were available, summed over machines"""
+    """Available seconds, summed over machines."""
     accounts: dict[NodeId, Account] = field(default_factory=dict)
     paid: dict[NodeId, Account] = field(default_factory=dict)
-    """those that cost something now"""
+    """Machines that cost something now."""
     here: dict[NodeId, None] = field(default_factory=dict)
-    """who is at work, or could be"""
+    """Workers that are available."""
     hub_price: float = 0.0
     dollars_per_second: float = 0.0
 
     def advance(self, now: float) -> None:
-        """Time has passed, and cost its money."""
+        """Advance the time and add its cost."""
         passed = now - self.now
         self.dollars += self.dollars_per_second * passed
         self.dollars_of_hub += self.hub_price * passed / 3600
@@ -71,7 +71,7 @@ class Cost:
         self.now = now
 
     def hear(self, event: Joined | Priced | Ordered | Gone | Lost, workers: Mapping[NodeId, Worker]) -> None:
-        """Take an event into account; `workers` are those that joined before it."""
+        """Process an event. `workers` joined before it."""
         match event:
             case Ordered(node, price, zone):
                 self.ordered(node, price, zone)
@@ -89,7 +89,7 @@ class Cost:
 
     @property
     def presence(self) -> dict[str, float | None]:
-        """How long and how many machines were available, for a summary; None before any time has passed."""
+        """Return availability and mean number of machines for a summary; None before any time has passed."""
         seconds = self.seconds_served + self.seconds_alone
         return {
             "seconds_without_workers": self.seconds_alone,
@@ -98,18 +98,18 @@ class Cost:
         }
 
     def ordered(self, node: NodeId, price: float, zone: str) -> None:
-        """A machine is paid for from now on."""
+        """Start paying for a machine."""
         self.accounts[node] = self.paid[node] = Account(zone, [(self.now, price)])
         self.dollars_per_second += price / 3600
 
     def joined(self, event: Joined) -> None:
-        """It is ready for work."""
+        """Record that a machine is available."""
         if event.node not in self.paid:
             self.ordered(event.node, event.dollars_per_hour, event.zone)
         self.here[event.node] = None
 
     def priced(self, zone: str, price: float) -> None:
-        """From now on everything that was bought there, or the hub (empty), costs this much."""
+        """Change the price of a zone's machines, or of the hub (empty)."""
         if not zone:
             self.dollars_per_second += (price - self.hub_price) / 3600
             self.hub_price = price
@@ -120,24 +120,23 @@ class Cost:
                 account.prices.append((self.now, price))
 
     def gone(self, node: NodeId) -> None:
-        """It costs nothing any more."""
+        """Stop paying for a machine."""
         self.here.pop(node, None)
         account = self.paid.pop(node, None)
         if account is None:
             return
         account.ended = self.now
-        # Nobody costs nothing, whatever the last digits say.
+        # Without machines the price is 0, without rounding errors.
         rest = self.dollars_per_second - account.price / 3600 if self.paid else self.hub_price / 3600
         self.dollars_per_second = max(0.0, rest)
 
     def lost(self, node: NodeId, at_work_since: float) -> None:
-        """Its work since then is lost: nothing more of it comes in."""
+        """Count the work of a machine since its last finished task as lost."""
         if account := self.accounts.get(node):
             self.dollars_lost += account.dollars(self.now, at_work_since)
 
     def stopped(self, event: Resumed, now: float) -> None:
-        """The hub was gone, and as far as the log knows everybody with it, since the last record; what was paid for
-        until now it says itself."""
+        """Record a resume: all machines ended at the last record. The event has the cost of the lost work."""
         for account in self.paid.values():
             account.ended = self.now
         self.paid.clear()

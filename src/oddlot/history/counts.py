@@ -31,7 +31,7 @@ class SampleCounts:
     """Samples of all started tasks, work lost by a resume included."""
     merged: int = 0
     returned: int = 0
-    """Samples that a worker had not begun when it handed over a task."""
+    """Samples not computed when a task was ended early."""
     skipped: int = 0
     """Samples given up because their numbers were bad every time."""
     wasted: Counter[str] = field(default_factory=Counter)

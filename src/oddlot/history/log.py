@@ -1,4 +1,4 @@
-"""The log of a run in a file: one line a record, so that every figure can be computed again."""
+"""The log of a run: a file with one line per record."""
 
 import json
 import os
@@ -29,11 +29,11 @@ _COUNTS: dict[type, tuple[str, ...]] = {
     Evaluated: ("version",),
     Resumed: ("after_record", "samples_lost", "bytes_up_lost", "bytes_down_lost", "bytes_data_lost"),
 }
-"""fields that are never below 0"""
+"""Fields that are never negative."""
 
 
 def _refuse(constant: str) -> None:
-    """ValueError: NaN and infinities are never written."""
+    """Raise ValueError: NaN and infinity are never written."""
     raise ValueError(constant)
 
 
@@ -41,10 +41,10 @@ _from_json = json.JSONDecoder(parse_constant=_refuse).decode
 
 
 class Log:
-    """Writes records as JSON lines, the first line telling how to rebuild the conductor.
+    """Writes records as JSON lines. The first line has the state of the conductor at the start.
 
-    Opened on an existing file it goes on behind the last whole line, or behind so many records as are `sound`. Lines
-    reach the file at least once a second of the run's time, as long as `keep_up` is called.
+    An existing file is continued after its last complete line, or after its first `sound` records. Lines are flushed
+    at least once a second while `keep_up` is called.
     """
 
     def __init__(self, path: Path, conductor: Conductor, sound: int | None = None) -> None:
@@ -69,18 +69,18 @@ class Log:
         self.keep_up(record.now)
 
     def keep_up(self, now: float) -> None:
-        """Flush if that was a second ago."""
+        """Flush if the last flush was a second ago."""
         if now - self._flushed >= 1.0:
             self._flushed = now
             self.flush()
 
     def flush(self) -> None:
-        """Bring every line to the file."""
+        """Write all lines to the file."""
         with self._disk():
             self._file.flush()
 
     def check(self) -> None:
-        """Flush, and check that the file at the path is the one that was written. JobError: it is another, or cut."""
+        """Flush, and raise JobError if the file at the path was replaced or changed."""
         self.flush()
         with self._disk():
             ours, there = os.fstat(self._file.fileno()), self.path.stat() if self.path.exists() else None
@@ -88,7 +88,7 @@ class Log:
             found = -1 if there is None else there.st_size
             raise JobError(
                 f"the log {self.path} was removed, replaced or changed while this run was writing it: {self._bytes:,} "
-                f"bytes were written, {max(0, found):,} are there. Restore it from a copy, then resume the run",
+                f"bytes were written, but the file has {max(0, found):,}. Restore it from a copy, then resume the run",
                 "log_changed",
                 path=str(self.path),
                 written=self._bytes,
@@ -96,7 +96,7 @@ class Log:
             )
 
     def close(self) -> None:
-        """Close the file; flush it before to hear of what cannot be written."""
+        """Close the file. Flush before, to see errors."""
         with suppress(OSError):
             self._file.close()
 
@@ -112,12 +112,12 @@ class Log:
             yield
         except OSError as error:
             path, reason = str(self.path), error.strerror
-            told = f"cannot write the log {path} ({reason}): make room, then resume the run"
+            told = f"cannot write the log {path} ({reason}). Free disk space, then resume the run"
             raise JobError(told, "unwritable_file", path=path, reason=reason) from error
 
 
 class Lines:
-    """Reads the lines of a log one after the other, each of which has to follow from those before."""
+    """Reads the lines of a log in order, and verifies that each follows the previous ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -125,7 +125,7 @@ class Lines:
         self._chain = Chain()
 
     def header(self, line: bytes) -> dict[str, Any]:
-        """The first line. CheckpointError: it is damaged, or of another format."""
+        """Read the first line. Raise CheckpointError if it is damaged or of another format."""
         self.number = 1
         try:
             plain = self._header_of(line)
@@ -133,12 +133,12 @@ class Lines:
             raise self._damaged() from None
         given = plain["format"]
         if given != FORMAT:
-            told = f"{self.path} has format {given}, this version of oddlot reads {FORMAT}"
+            told = f"{self.path} has format {given}, but this version of oddlot reads format {FORMAT}"
             raise CheckpointError(told, "other_format", path=str(self.path), format=given)
         return plain
 
     def record(self, line: bytes) -> Record:
-        """The next line. CheckpointError: it is damaged."""
+        """Read the next line. Raise CheckpointError if it is damaged."""
         self.number += 1
         try:
             plain = _from_json(self._chain.open(line).decode())
@@ -151,7 +151,7 @@ class Lines:
         return record
 
     def check_unfinished(self, rest: bytes) -> None:
-        """CheckpointError: what follows the last newline is a whole line whose newline was changed."""
+        """Raise CheckpointError if a complete line without its newline follows the last newline."""
         self.number += 1
         line = first_line(rest)
         if len(line) < len(rest):
@@ -175,7 +175,7 @@ class Lines:
 
 
 def _check_counts(record: Record) -> None:
-    """ValueError: a record never has such numbers."""
+    """Raise ValueError if a record never has such numbers."""
     event = record.event
     counts: tuple[int, ...] = ()
     if type(event) is Arrived:
@@ -202,16 +202,16 @@ def _check_counts(record: Record) -> None:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The first line of a log: `conductor`, the books at the beginning, and `strategy`, where its class is defined."""
+    """Return the first line of a log: `conductor`, the state at the start, and `strategy`, the place of its class."""
     with _readable(path), open_to_read(path) as file:
         line = file.readline()
     return Lines(path).header(line.removesuffix(b"\n") if line.endswith(b"\n") else b"")
 
 
 def read_log(path: Path) -> Iterator[Record]:
-    """The records of a log, in order; an unfinished last line is left out.
+    """Yield the records of a log, in order, without an incomplete last line.
 
-    Raises CheckpointError naming the line that is damaged, before which all is sound.
+    Raise CheckpointError about the first damaged line.
     """
     *whole, rest = _read(path).split(b"\n")
     lines = Lines(path)
@@ -224,14 +224,14 @@ def read_log(path: Path) -> Iterator[Record]:
 
 
 def has_records(path: Path) -> bool:
-    """Whether the log, if there is one, has a whole line behind its first."""
+    """Whether the log exists and has a complete line after the first one."""
     with suppress(FileNotFoundError), open_to_read(path) as file:
         return file.readline().endswith(b"\n") and file.readline().endswith(b"\n")
     return False
 
 
 def read_sound(path: Path) -> tuple[list[Record], CheckpointError | None]:
-    """The records before the first damaged line, and an error about that line; None where there is none."""
+    """Return the records before the first damaged line, and an error about that line or None."""
     records = []
     try:
         for record in read_log(path):
@@ -240,20 +240,20 @@ def read_sound(path: Path) -> tuple[list[Record], CheckpointError | None]:
         if not records:
             raise
         line = error.fields["line"]
-        return records, error.retold(f"{path}:{line} is damaged and left out, with all that follows")
+        return records, error.retold(f"{path}:{line} is damaged; it and all later lines are ignored")
     return records, None
 
 
 def surviving(records: Iterable[Record], until: int | None = None) -> list[Record]:
-    """The history that holds: what came after a checkpoint that was resumed from is left out.
+    """Return the valid history: without records after a checkpoint from which the run was resumed.
 
-    With `until`, the run is about to be resumed from the checkpoint that was made after so many records.
+    With `until`, also without records after that number: the run is about to be resumed from a checkpoint there.
     """
     return [record for number, record in numbered(records) if until is None or number < until]
 
 
 def numbered(records: Iterable[Record]) -> list[tuple[int, Record]]:
-    """The history that holds, each record with its number in the log, from 0."""
+    """Return the valid history, each record with its number in the log, from 0."""
     kept: list[tuple[int, Record]] = []
     for number, record in enumerate(records):
         if isinstance(record.event, Resumed):
@@ -263,13 +263,13 @@ def numbered(records: Iterable[Record]) -> list[tuple[int, Record]]:
 
 
 def is_void(records: Sequence[Record], count: int) -> bool:
-    """Whether what was saved after so many records of this log is of a history that a resume has made void."""
+    """Whether the state after this many records is lost work of a resume."""
     resumes = ((place, r.event) for place, r in enumerate(records) if isinstance(r.event, Resumed))
     return any(event.after_record < count <= place for place, event in resumes)
 
 
 def given_out(records: Iterable[Record]) -> int:
-    """How many samples were given out in these records, and in those that they had made void."""
+    """Return how many samples were assigned in these records, and in lost work."""
     total = 0
     for record in records:
         total += sum(samples_in(start.task.spans) for start in record.actions if isinstance(start, Start))
@@ -278,7 +278,7 @@ def given_out(records: Iterable[Record]) -> int:
 
 
 def _sound_lines(path: Path, chain: Chain, count: int | None) -> Iterator[bytes]:
-    """The lines of a log with their newlines, up to the first damaged one, or the header and `count` records."""
+    """Yield the lines of a log with their newlines, up to the first damaged one, or the header and `count` records."""
     whole = _read(path).split(b"\n")[:-1]
     for line in whole if count is None else whole[: 1 + count]:
         try:
@@ -300,7 +300,7 @@ def _readable(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror
         raise CheckpointError(
-            f"cannot read the log {path} ({reason}): restore it from a copy, or begin anew in another folder",
+            f"cannot read the log {path} ({reason}): restore it from a copy, or start again in another folder",
             "unreadable_file",
             path=str(path),
             reason=reason,

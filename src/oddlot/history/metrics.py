@@ -1,4 +1,4 @@
-"""The figures of a run: every one is a function of its records."""
+"""The metrics of a run, computed from its records."""
 
 from array import array
 from collections import Counter
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oddlot.core.commands import Blend, Step
-from oddlot.core.conductor import ECHO
 from oddlot.core.errors import CheckpointError
 from oddlot.core.events import (
     Arrived,
@@ -24,7 +23,7 @@ from oddlot.core.events import (
     Refused,
     Resumed,
 )
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import Facts, NodeId
 from oddlot.history.cost import Cost
@@ -33,7 +32,7 @@ from oddlot.history.log import given_out, surviving
 from oddlot.history.worker_timeline import Worker, WorkerTimeline
 
 VERSION_FIGURES = ("seconds", "versions", "epochs", "dollars")
-"""Keys of a row of the history beside the metrics: what it took to make the version."""
+"""Keys of a row of the history besides the metrics: time, epochs and cost of the version."""
 MAX_NOTED, NOTES = 10_000, 4
 MERGES = (Step, Blend)
 SMOOTHING = 0.05
@@ -41,7 +40,7 @@ SMOOTHING = 0.05
 
 
 class VersionFigures(NamedTuple):
-    """What it took to make a version."""
+    """Time, epochs and cost of a version."""
 
     seconds: float = 0.0
     epochs: float = 0.0
@@ -52,13 +51,13 @@ class VersionFigures(NamedTuple):
 
 @dataclass
 class VersionNotes:
-    """The figures of the newest versions, for when their evaluation comes."""
+    """Time, epochs and cost of the newest versions, until they are evaluated."""
 
     newest: int = 0
     rows: "array[float]" = field(default_factory=lambda: array("d", bytes(8 * NOTES * MAX_NOTED)))
 
     def add(self, figures: VersionFigures) -> None:
-        """Note the figures of one more version."""
+        """Record time, epochs and cost of a new version."""
         self.newest += 1
         at = NOTES * (self.newest % MAX_NOTED)
         self.rows[at : at + NOTES] = array("d", figures)
@@ -73,7 +72,7 @@ class VersionNotes:
 
 @dataclass
 class Quality:
-    """How good the model is."""
+    """Losses and metrics of the model."""
 
     training_loss: float | None = None
     """Running mean over updates."""
@@ -81,16 +80,16 @@ class Quality:
     """Metrics of the newest version that was evaluated."""
     evaluated_version: int = -1
     history: list[dict[str, float]] = field(default_factory=list)
-    """One row per evaluation: the metrics, and what it took to make the version."""
+    """One row per evaluation: the metrics, and time, epochs and cost of the version."""
 
     def train(self, loss: float | None) -> None:
-        """Take the loss of one more update into account."""
+        """Count the loss of an update."""
         if loss is not None:
             before = loss if self.training_loss is None else self.training_loss
             self.training_loss = before + SMOOTHING * (loss - before)
 
     def evaluate(self, version: int, made: VersionFigures, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a version into account."""
+        """Count the metrics of a version."""
         if version > self.evaluated_version:
             self.metrics, self.evaluated_version = dict(metrics), version
         figures = (made.seconds, float(version), made.epochs, made.dollars)
@@ -103,19 +102,19 @@ class Quality:
 
 @dataclass
 class Tally:
-    """The figures of a run, kept up to date record by record."""
+    """The metrics of a run, updated by each record."""
 
     size: int = 1
-    """Samples of an epoch."""
+    """Samples per epoch."""
     seconds: float = 0.0
     updates: int = 0
     echoes: int = 0
-    """Answers that came too late to count."""
+    """Updates that arrived too late to count."""
     rejections: Counter[str] = field(default_factory=Counter)
     """Updates that were rejected, by reason (`invalid` or `rejected` of `WASTES`)."""
     last_rejection: str = ""
     overwritten: int = 0
-    """Updates that a later merge has written over, if the hub's store does that."""
+    """Updates that a later merge overwrote, if the hub's store does that."""
     read: int | None = None
     """Version on top of which the newest update is written, if not the newest."""
     resumed_at: int = -1
@@ -126,7 +125,7 @@ class Tally:
     quality: Quality = field(default_factory=Quality)
     notes: VersionNotes = field(default_factory=VersionNotes)
     keep: InitVar[bool] = False
-    """Keep what workers did before: see `WorkerTimeline`."""
+    """Whether to keep the history of workers: see `WorkerTimeline`."""
 
     def __post_init__(self, keep: bool) -> None:
         self.timeline = WorkerTimeline(self.samples, keep)
@@ -168,7 +167,7 @@ class Tally:
         return self.notes.rows[NOTES * (self.versions % MAX_NOTED)]
 
     def __call__(self, record: Record) -> None:
-        """Take one more record into account."""
+        """Count a record."""
         if isinstance(record.event, Resumed):
             self.cost.stopped(record.event, record.now)
         self.advance(record.now)
@@ -180,16 +179,16 @@ class Tally:
                 self._note_version()
 
     def advance(self, now: float) -> None:
-        """Let time pass, which costs money."""
+        """Advance the time, and add its cost."""
         self.cost.advance(now)
         self.seconds = now
 
     def finish(self) -> None:
-        """Count what is under way as wasted: the run has ended."""
+        """Count open tasks as wasted: the run has ended."""
         self.timeline.finish()
 
     def summary(self) -> dict[str, Any]:
-        """Return the closing figures as plain data; None for what is not known."""
+        """Return the summary as plain data; None for unknown values."""
         return {
             "accuracy": self.quality.metrics.get("accuracy"),
             "loss": self.quality.loss(),
@@ -215,7 +214,7 @@ class Tally:
         return {f"updates_{reason}": self.rejections[reason] for reason in ("invalid", "rejected")}
 
     def value(self, name: str) -> float | None:
-        """Return a figure by the name that goals use, or a metric; None while it is not known."""
+        """Return a value by the name that goals use, or a metric; None while it is unknown."""
         if name == "loss":
             return self.quality.loss()
         if name in GOAL_FIGURES:
@@ -223,7 +222,7 @@ class Tally:
         return self.quality.metrics.get(name)
 
     def version_of(self, name: str) -> int:
-        """Return the version that a figure is about: a metric is that of the last evaluated version."""
+        """Return the version of a value: for a metric, the last evaluated version."""
         measured = name not in GOAL_FIGURES and self.quality.evaluated_version >= 0
         return self.quality.evaluated_version if measured else self.versions
 
@@ -273,14 +272,14 @@ GOAL_FIGURES: dict[str, Callable[[Tally], float]] = {
 
 
 def take_into_account(tally: Tally, records: Iterable[Record], log: Path) -> None:
-    """Count the records of a log. CheckpointError: they are not the history of one run."""
+    """Count the records of a log. Raise CheckpointError if they are not the history of one run."""
     for record in records:
         try:
             tally(record)
         except DAMAGED:
             raise CheckpointError(
-                f"{log} is damaged: {record.event} at {record.now} s does not follow from what is before it. Restore "
-                "the file from a copy",
+                f"{log} is damaged: {record.event} at {record.now} s does not follow from the records before it. "
+                "Restore the file from a copy",
                 "damaged_file",
                 path=str(log),
                 event=str(record.event),
@@ -289,7 +288,7 @@ def take_into_account(tally: Tally, records: Iterable[Record], log: Path) -> Non
 
 
 def resumed_after(after_record: int, tally: Tally, lost: Sequence[Record], log: Path) -> Resumed:
-    """That these further records are lost work, with what they had cost. CheckpointError as above."""
+    """Return the event of a resume: further records are lost work, with their cost. Raise CheckpointError as above."""
     further = deepcopy(tally)
     take_into_account(further, lost, log)
     return Resumed(
@@ -304,7 +303,7 @@ def resumed_after(after_record: int, tally: Tally, lost: Sequence[Record], log: 
 
 
 def tally_of(records: Sequence[Record], size: int) -> Tally:
-    """The figures of a whole log."""
+    """Return the metrics of a complete log."""
     tally = Tally(size)
     for record in surviving(records):
         tally(record)

@@ -1,4 +1,4 @@
-"""What a run itself has said at its end, held against its log."""
+"""The summary that a run wrote at its end, compared with its log."""
 
 import json
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from oddlot.core.serialization import DAMAGED
 from oddlot.history.run_folder import SUMMARY, RunFolder
 
 FAILED = "failed: "
-"""how the ending of a run begins that has failed"""
+"""Prefix of `ended` if the run failed."""
 INTERRUPTED = "interrupted"
-"""how a run ends that Ctrl-C or SIGTERM has stopped, as in `oddlot.run.result`"""
+"""Value of `ended` if Ctrl-C or SIGTERM stopped the run."""
 MAX_LINES = 3
 COUNTED = ("versions", "updates", "samples_merged")
 
 
 def in_short(error: Exception) -> str:
-    """What a run's summary says of a failure: its lines or, of a long one (a traceback), the first and the last."""
+    """Return an error for a summary: its lines or, if there are many, the first and the last one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines if len(lines) <= MAX_LINES else [lines[0], lines[-1]])
 
 
 def read_ending(run: RunFolder) -> dict[str, Any]:
-    """The run's summary; empty while it has not ended. CheckpointError: it is damaged."""
+    """Return the run's summary; empty while it has not ended. Raise CheckpointError if it is damaged."""
     path = run.path / SUMMARY
     if not path.exists():
         return {}
@@ -38,7 +38,7 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
             raise ValueError
     except (OSError, *DAMAGED):
         raise CheckpointError(
-            f"{path} is damaged: restore it from a copy, or remove it, and the log alone counts",
+            f"{path} is damaged: restore it from a copy, or remove it to use the log alone",
             "damaged_file",
             path=str(path),
         ) from None
@@ -46,7 +46,7 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
 
 
 def check_whole(run: RunFolder, ending: dict[str, Any], records: int) -> None:
-    """CheckpointError: the log, of so many records, was cut after the run had ended."""
+    """Raise CheckpointError if the log was truncated after the end of the run."""
     if ending and ending["records"] != records:
         raise CheckpointError(
             f"{run.log} has {records:,} of the {ending['records']:,} records of the run: restore the file from a copy",
@@ -58,12 +58,12 @@ def check_whole(run: RunFolder, ending: dict[str, Any], records: int) -> None:
 
 
 def check_agreed(run: RunFolder, ending: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
-    """CheckpointError: the summary is not of the run whose figures the log has."""
+    """Raise CheckpointError if the summary does not match the log."""
     for name in COUNTED if ending else ():
         if ending.get(name) != figures[name]:
             raise CheckpointError(
-                f"{run.path / SUMMARY} says {name} {ending.get(name)}, the log {figures[name]}: restore them from a "
-                f"copy, or remove {SUMMARY}, and the log alone counts",
+                f"{run.path / SUMMARY} has {name} = {ending.get(name)}, but the log has {figures[name]}: restore them "
+                f"from a copy, or remove {SUMMARY} to use the log alone",
                 "summary_differs",
                 figure=name,
                 given=ending.get(name),

@@ -1,4 +1,4 @@
-"""A run's log fed to fresh books, which must decide the same: what surprised in production is repeated at a desk."""
+"""Replay of a run's log with a new conductor, which must make the same decisions."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -25,27 +25,27 @@ from oddlot.history.outcome import check_whole, read_ending
 from oddlot.history.run_folder import RunFolder
 
 HISTORY = 8
-"""records that are shown before a difference"""
+"""Records shown before a difference."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first record at which the books decide otherwise now."""
+    """The first record whose decisions differ."""
 
     line: int
-    """of the log"""
+    """Line of the log."""
     record: Record
     now: Record | OddlotError
-    """what is decided now, or why that is impossible"""
+    """The new record, or the error."""
     history: tuple[Record, ...]
-    """what came before"""
+    """The records before."""
 
     def __str__(self) -> str:
         told = "".join(
             f"  {record.now:.3f} s  {record.event} -> {_told(record)}\n" for record in self.history
         )
         return (
-            f"line {self.line} of the log differs. It came about like this:\n{told}"
+            f"line {self.line} of the log differs. Latest records:\n{told}"
             f"  {self.record.now:.3f} s  {self.record.event}\n"
             f"    the log:  {_told(self.record)}\n"
             f"    now:      {_told(self.now)}"
@@ -54,22 +54,22 @@ class Difference:
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of a replay."""
+    """The result of a replay."""
 
     records: int
-    """that were decided alike; of a resumed run, those of the history that holds"""
+    """Number of reproduced records, without lost work of a resume."""
     conductor: Conductor
-    """the books after them"""
+    """The conductor after them."""
     difference: Difference | None = None
 
 
 def replay(
     folder: str | PathLike[str], strategy: type[Strategy] | None = None, *, import_strategy: bool = False
 ) -> Replay:
-    """Feed the log of the run in `folder` to a fresh conductor, and stop where it decides otherwise.
+    """Replay the log of the run in `folder` with a new conductor, until a decision differs.
 
-    Give the class of a `strategy` that is not one of oddlot's. `import_strategy` imports it from where the log says,
-    which runs the code of that module. CheckpointError: the log cannot be read, or is not whole.
+    Pass the class of your own `strategy`, or `import_strategy=True` to import it from the module in the log, which runs
+    that module's code. Raise CheckpointError if the log cannot be read or is not complete.
     """
     if not isinstance(folder, str | PathLike):
         raise InvalidValue("folder", folder, "a run's folder")
@@ -83,19 +83,19 @@ def replay(
     except (*DAMAGED, UsageError) as error:
         name = getattr(kind, "__name__", repr(kind))
         fields = {"path": str(path), "line": 1, "strategy": name, "reason": repr(error)}
-        told = f"{path}:1 holds no books of a {name}: {error!r}"
+        told = f"{path}:1 has no valid state for the strategy {name}: {error!r}"
         raise CheckpointError(told, "other_strategy", **fields) from None
     log = list(read_log(path))
     check_whole(run, read_ending(run), len(log))
     try:
         return compare(conductor, numbered(log))
     except DAMAGED as error:
-        told = f"{path} cannot be replayed, since the strategy or its books fail: {error!r}"
+        told = f"{path} cannot be replayed: the strategy failed: {error!r}"
         raise CheckpointError(told, "not_replayable", path=str(path), reason=repr(error)) from error
 
 
 def compare(conductor: Conductor, records: Iterable[tuple[int, Record]]) -> Replay:
-    """Have the conductor decide about each event again."""
+    """Let the conductor handle each event again."""
     history: deque[Record] = deque(maxlen=HISTORY)
     count = 0
     for number, record in records:
@@ -128,7 +128,7 @@ def _classes(plain: Any) -> list[str]:
 def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
     """Return the class at `package.module:Class`.
 
-    UsageError: it is not there, or it is neither known yet nor one of oddlot's, and must not be imported.
+    Raise UsageError if it does not exist, or if it must not be imported.
     """
     if known := known_subclass(Strategy, place):
         return known
@@ -137,18 +137,18 @@ def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
         if module == "__main__":
             raise ImportError("it was defined in a script or a notebook")
         if module and module.partition(".")[0] != "oddlot" and not import_strategy:
-            told = f"the run's strategy {place!r} is not one of oddlot's, and importing it runs its code. "
+            told = f"the run's strategy {place!r} is not part of oddlot, and importing it runs its code. "
             told += "If you trust it, pass --import, or call oddlot.replay(folder, TheStrategy)"
             raise UsageError(told, "import_not_allowed", strategy=place)
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
         if not isinstance(found, type) or not issubclass(found, Strategy):
-            raise ImportError("it is no strategy")
+            raise ImportError("it is not a strategy")
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
-            f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) where "
-            "its class is known",
+            f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) "
+            "with its class",
             "strategy_not_importable",
             strategy=place,
             reason=str(error),

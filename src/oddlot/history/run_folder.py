@@ -1,4 +1,4 @@
-"""The folder of a run: its files, and where its checkpoints are."""
+"""The run folder: its files, and the place of its checkpoints."""
 
 import json
 import os
@@ -33,21 +33,21 @@ ENGINE = "engine"
 RUN = "run"
 """The engine and the run settings that the run was started with. A resumed run may have others."""
 RUN_ID = "run_id"
-"""the same in run.json and in its copy beside the checkpoints: by this a run knows a place as its own"""
+"""Identifier in run.json and in its copy next to the checkpoints."""
 EFFECTIVE_BATCH = "effective_batch"
-"""what one step uses, for people: another number of workers may go on with the run"""
+"""Text about the effective batch. It may change when the run is resumed."""
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
-"""what a run writes, the most wanted first"""
+"""Files of a run, the most important first."""
 
 
 class RunFolder:
     """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `checkpoints/` and `lock` of one run.
 
-    The `checkpoints` may be elsewhere, at a path or a URL; the log and run.json lie there too then, so that another
-    machine can go on.
+    `checkpoints` may be elsewhere, at a path or a URL. The log and run.json are then copied there, and another machine
+    can resume the run.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> str:
-        """The path or URL where the checkpoints are: as given, or else as the run in the folder has it."""
+        """Return the path or URL of the checkpoints: as given, or else from run.json."""
         return self.given_checkpoints or self.begun_checkpoints
 
     @property
     def begun_checkpoints(self) -> str:
-        """The path or URL where the run in the folder has its checkpoints."""
+        """Return the path or URL of the checkpoints from run.json."""
         begun = None
         with suppress(CheckpointError):
             begun = self._saved().get(CHECKPOINTS)
@@ -80,7 +80,7 @@ class RunFolder:
 
     @property
     def place(self) -> str:
-        """The path or URL of the checkpoints without passwords, for messages."""
+        """Return the path or URL of the checkpoints without passwords, for messages."""
         return masked(self.checkpoints)
 
     @property
@@ -90,17 +90,17 @@ class RunFolder:
 
     @property
     def storage(self) -> Storage:
-        """Where the checkpoints are."""
+        """Return the storage of the checkpoints."""
         return Storage(self.checkpoints)
 
     @property
     def written(self) -> list[str]:
-        """What there is of the run, the most wanted first, and where its checkpoints are if elsewhere."""
+        """Return the existing files of the run, and the place of its checkpoints if it is elsewhere."""
         names = [name for name in FILES if (self.path / name).exists()]
         return [*names, f"{CHECKPOINTS} in {self.place}"] if self.is_elsewhere else names
 
     def begin(self, settings: dict[str, Any]) -> None:
-        """Note what a run is, as `settings()` will tell it."""
+        """Write run.json, which `settings()` returns."""
         settings = settings | {RUN_ID: self.run_id or secrets.token_hex(16)}
         if not self.is_elsewhere:
             self.write(SETTINGS, settings)
@@ -116,14 +116,14 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """The identifier of the run in the folder; empty if there is none."""
+        """Return the identifier of the run in the folder; empty if there is none."""
         with suppress(CheckpointError):
             found = self._saved().get(RUN_ID)
             return found if isinstance(found, str) else ""
         return ""
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
-        """Write a small JSON file, for its owner alone if it has a password."""
+        """Write a small JSON file, readable by its owner only if it has a password."""
         text = json.dumps(plain, indent=2) + "\n"
         with told_where(self.path / name):
             replace_file(self.path / name, text.encode(), private=bool(passwords(text)))
@@ -134,7 +134,7 @@ class RunFolder:
             write_model(model, self.model)
 
     def remove_if_unused(self) -> None:
-        """Remove a folder in which nothing but a lock is left."""
+        """Remove the folder if it has nothing but a lock."""
         with suppress(OSError):
             if [path.name for path in self.path.iterdir()] in ([], [LOCK]):
                 (self.path / LOCK).unlink(missing_ok=True)
@@ -142,7 +142,7 @@ class RunFolder:
 
     @property
     def ended_before_checkpoint(self) -> bool:
-        """Whether the run ended before its first checkpoint was complete. CheckpointError: they cannot be read."""
+        """Whether the run ended before its first checkpoint. Raise CheckpointError if checkpoints cannot be read."""
         from oddlot.checkpoint.format import MANIFEST
 
         if self.model.exists() or self._has_learned or has_records(self.log):
@@ -155,7 +155,7 @@ class RunFolder:
 
     @property
     def _has_learned(self) -> bool:
-        """Whether its summary, if there is one, tells of versions, or cannot be read."""
+        """Whether the summary exists and has versions, or cannot be read."""
         try:
             return bool(json.loads(read_file(self.path / SUMMARY))["versions"])
         except FileNotFoundError:
@@ -164,26 +164,26 @@ class RunFolder:
             return True
 
     def reopen(self) -> None:
-        """The run goes on: what was its end is not."""
+        """Remove the summary of a run that continues."""
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def forget_model(self) -> None:
-        """The model of an earlier end is not the run's any more: there is a newer checkpoint."""
+        """Remove the model of an earlier end: there is a newer checkpoint."""
         self.model.unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Let the run start again from the beginning, with its checkpoints in the same place."""
+        """Remove the log of the run, which starts again with its checkpoints in the same place."""
         self.given_checkpoints = self.begun_checkpoints
         self.forced = True
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the run in the folder was begun with, as its starter noted it; empty where there is none."""
+        """Return the `about` of the run in the folder; empty if there is none."""
         saved = self.settings().get(ABOUT) if self.is_begun else {}
         return saved if isinstance(saved, dict) else {}
 
     def check_settings(self, now: dict[str, Any]) -> None:
-        """CheckpointError showing every setting in which the run in the folder differs."""
+        """Raise CheckpointError with every setting in which the run in the folder differs."""
         saved = self.settings()
         for free in (ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, EFFECTIVE_BATCH):
             saved.pop(free, None)
@@ -192,17 +192,17 @@ class RunFolder:
         check_same(self.path, saved, now)
 
     def settings(self) -> dict[str, Any]:
-        """run.json, without passwords: what the run was begun with. CheckpointError: it is not there, or damaged."""
+        """Return run.json without passwords. Raise CheckpointError if it is missing or damaged."""
         saved = self._saved()
         return saved | {CHECKPOINTS: masked(str(saved[CHECKPOINTS]))} if CHECKPOINTS in saved else saved
 
     def _saved(self) -> dict[str, Any]:
-        """All that run.json says."""
+        """Return the contents of run.json."""
         if not self.is_begun:
             raise no_run(self.path)
         if (self.path / LOG_PARTS).is_dir() and not self.log.exists():
             raise CheckpointError(
-                f"{self.path} has the checkpoints of a run, and is not its folder. Bring the run to another folder: "
+                f"{self.path} has the checkpoints of a run, but is not its run folder. Resume the run in a new folder: "
                 f"out=DIR, resume=True, checkpoints={self.path} (--out DIR --resume --checkpoints {self.path})",
                 "folder_of_checkpoints",
                 path=str(self.path),
@@ -218,26 +218,26 @@ class RunFolder:
 
     def _no_settings(self, state: str) -> CheckpointError:
         path = str(self.path / SETTINGS)
-        told = f"{path} is {state}: restore it from a copy, or begin anew in another folder"
+        told = f"{path} is {state}: restore it from a copy, or start again in another folder"
         return CheckpointError(told, f"{state}_file", path=path)
 
     @property
     def is_begun(self) -> bool:
-        """A run has begun here, whatever became of it."""
+        """Whether a run was started here."""
         return (self.path / SETTINGS).exists() or (self.log.exists() and (self.path / CHECKPOINTS).exists())
 
     def unusable_place(self, error: Exception) -> UsageError:
         """Return the error for a place where the checkpoints cannot be."""
-        told = f"cannot use {self.place} as the place for checkpoints ({error}): name another one"
+        told = f"cannot use {self.place} as the place for checkpoints ({error}): use another one"
         return UsageError(told, "unusable_folder", "checkpoints", path=self.place, reason=str(error))
 
     def checkpoint_names(self) -> list[str]:
-        """The folders of all checkpoints, whole or not. CheckpointError: their place cannot be read."""
+        """Return the names of all checkpoints, complete or not. Raise CheckpointError if they cannot be read."""
         from oddlot.checkpoint.format import saved
 
         try:
             return saved(self.storage)
         except OSError as error:
             path, reason = self.place, str(error)
-            told = f"{path} cannot be read ({reason}): see to it that it can be reached, then try again"
+            told = f"{path} cannot be read ({reason}): make it reachable, then try again"
             raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from error

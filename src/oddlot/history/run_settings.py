@@ -1,4 +1,4 @@
-"""run.json: what a run was begun with, read with care and compared."""
+"""Reading and comparison of run.json, which has the settings of a run."""
 
 import json
 import shlex
@@ -11,16 +11,16 @@ from oddlot.core.errors import CheckpointError, UsageError
 FORMAT = 1
 SETTINGS = "run.json"
 MAX_NAMED = 10
-"""runs of a folder"""
+"""Runs of a folder that an error names."""
 COMMAND = "command"
-"""in what a run's starter noted: the arguments of `oddlot` that began it, beside settings and folder"""
+"""Key in `about`: arguments of the `oddlot` command that started the run."""
 COMMANDS = ("train", "simulate")
 WHERE_SAID = {"lr_schedule", "max_grad_norm", "keep_optimizer", "computes"}
-"""settings that are in run.json only where they were said"""
+"""Settings that are in run.json only if they were set."""
 
 
 def parsed(settings: bytes) -> dict[str, Any]:
-    """What run.json says. One of `DAMAGED`: it is no run.json."""
+    """Return the contents of run.json. Raise one of `DAMAGED` if they are invalid."""
     saved = dict(json.loads(settings))
     if saved["format"] == FORMAT and not (
         isinstance(saved["job"], str) and isinstance(saved["strategy"], str)
@@ -30,15 +30,15 @@ def parsed(settings: bytes) -> dict[str, Any]:
 
 
 def check_format(path: Path, saved: dict[str, Any]) -> None:
-    """CheckpointError: another version of oddlot has written it."""
+    """Raise CheckpointError if another version of oddlot wrote it."""
     if saved["format"] != FORMAT:
         given = saved["format"]
-        told = f"{path} has format {given}, this version of oddlot reads {FORMAT}"
+        told = f"{path} has format {given}, but this version of oddlot reads format {FORMAT}"
         raise CheckpointError(told, "other_format", path=str(path), format=given)
 
 
 def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """CheckpointError showing every setting in which the run in the folder differs."""
+    """Raise CheckpointError with every setting in which the run in the folder differs."""
     both = {key: (saved.get(key), now.get(key)) for key in {**saved, **now}}
     different = {key: values for key, values in both.items() if values[0] != values[1]}
     if different:
@@ -46,7 +46,7 @@ def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None
             f"\n  {key}: {_told(was)} in the run, {_told(is_now)} now"
             for key, (was, is_now) in different.items()
         )
-        told = f"{folder} is the run of another job:{lines}\nUse the same settings, or another folder"
+        told = f"{folder} is the run of another job:{lines}\nUse the same settings or another folder"
         raise CheckpointError(told, "other_job", path=str(folder), different=different)
 
 
@@ -74,18 +74,18 @@ def no_run(path: Path) -> CheckpointError:
     """Return the error for a path that is no run's folder."""
     if path.is_file():
         beside = (path.parent / SETTINGS).exists()
-        hint = f"the run is its folder, {path.parent}" if beside else "name the folder of a run"
+        hint = f"use the run folder {path.parent}" if beside else "use a run folder"
         return CheckpointError(f"{path} is a file: {hint}", "not_a_folder", path=str(path))
     inside = sorted(str(each.parent) for each in path.glob(f"*/{SETTINGS}"))[:MAX_NAMED]
-    hint = f"; some are in folders of it: {', '.join(inside)}" if inside else ""
-    told = f"there is no run in {path}{hint}" if path.exists() else f"there is no folder {path}"
+    hint = f"; its folders have runs: {', '.join(inside)}" if inside else ""
+    told = f"there is no run in {path}{hint}" if path.exists() else f"the folder {path} does not exist"
     return CheckpointError(told, "no_run", path=str(path), inside=inside)
 
 
 def not_empty(path: str) -> UsageError:
-    """The folder is in use already."""
+    """Return the error for a folder that is not empty."""
     return UsageError(
-        f"{path} is not empty: resume=True (--resume) goes on with the run in it, force=True (--force) overwrites it",
+        f"{path} is not empty: resume=True (--resume) continues the run in it, force=True (--force) overwrites it",
         "folder_not_empty",
         path=path,
     )

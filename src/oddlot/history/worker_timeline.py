@@ -1,4 +1,4 @@
-"""Which worker computed which task when: the log folded once into intervals of workers and tasks."""
+"""The tasks and states of workers over time, computed from a log."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,9 +7,8 @@ from math import inf
 from typing import NamedTuple
 
 from oddlot.core.commands import Abort, Action, Blend, Drop, Skip, Start, Step
-from oddlot.core.conductor import ECHO
 from oddlot.core.events import Arrived, Cancelled, Gone, Joined, Leaving, Lost, Ordered, Refused, Resumed
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import samples_in
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 from oddlot.history.counts import SampleCounts, Traffic, rejection
@@ -25,7 +24,7 @@ class StateInterval(NamedTuple):
 
 @dataclass(slots=True)
 class TaskRun:
-    """One task: who computes it, from when to when, and how it ends."""
+    """A task: its worker, its times and its outcome."""
 
     id: TaskId
     node: NodeId
@@ -37,18 +36,18 @@ class TaskRun:
     begun: float
     """Time at which its worker began to compute it, known once it is answered."""
     ended: float = inf
-    """Time at which its worker answered or was gone; equal to `begun` if the task was still queued then."""
+    """Time at which its worker finished it or was lost; equal to `begun` if the task was still queued then."""
     outcome: str = ""
     """`merged`, `skipped`, or a key of `WASTES`; empty until that is decided."""
 
     @property
     def unused(self) -> bool:
-        """Whether its worker has computed for nothing. Work that was lost with the hub does not count as such."""
+        """Whether its computation was wasted. Work that was lost with the hub does not count."""
         return self.outcome not in {"", "merged", "resumed", "unfinished"}
 
 
 class Merge(NamedTuple):
-    """One merge: when it was made, of which tasks."""
+    """A merge: its time and its tasks."""
 
     now: float
     tasks: list[TaskRun]
@@ -56,7 +55,7 @@ class Merge(NamedTuple):
 
 @dataclass(slots=True)
 class Worker:
-    """What one worker does now and, if its timeline keeps the past, what it did before."""
+    """The present state of a worker and, if the timeline keeps the past, its earlier states."""
 
     node: NodeId
     state: str
@@ -73,11 +72,11 @@ class Worker:
     heard: float = 0.0
     """Time of its last answer."""
     tasks: dict[TaskId, TaskRun] = field(default_factory=dict)
-    """Tasks it was given and has not answered, the oldest first."""
+    """Open tasks, the oldest first."""
     ended: float | None = None
-    """Time at which its machine, or the hub, was gone; the hub may notice the machine's end later."""
+    """Time at which its machine, or the hub, ended. The hub may notice the machine's end later."""
     ended_as: str = ""
-    """`lost` or `left`; empty if the hub was gone."""
+    """`lost` or `left`; empty if the hub ended."""
     intervals: list[StateInterval] | None = None
     """Past states; None if the past is not kept."""
     answered: list[TaskRun] = field(default_factory=list)
@@ -85,7 +84,7 @@ class Worker:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing more will be heard of it."""
+        """Whether the worker has ended."""
         return self.state in {"left", "lost"}
 
     def turn(self, state: str, now: float) -> None:
@@ -116,12 +115,12 @@ class Worker:
             self.turn("waiting", now)
 
     def end(self, state: str, now: float) -> None:
-        """Note that its machine is gone, or with an empty `state` that the hub is."""
+        """Record that its machine ended, or with an empty `state` that the hub did."""
         if self.ended is None:
             self.ended, self.ended_as = now, state
 
     def history(self, until: float) -> Iterator[StateInterval]:
-        """Yield what it did, as it was and not as the hub knew it; time computed and not used is `wasted`."""
+        """Yield its states, as they were and not as the hub knew them. Computation that was not merged is `wasted`."""
         ended = until if self.ended is None else self.ended
         past = [*(self.intervals or ()), StateInterval(self.state, self.since, until)]
         computed = (task for task in self.answered if task.unused and task.begun < task.ended)
@@ -137,14 +136,14 @@ class Worker:
 
 @dataclass
 class WorkerTimeline:
-    """Workers and tasks of a run, kept up to date record by record."""
+    """Workers and tasks of a run, updated by each record."""
 
     samples: SampleCounts = field(default_factory=SampleCounts)
     """Samples of its tasks."""
     keep: bool = False
     """Keep the past (`Worker.history`); otherwise only what is open."""
     workers: dict[NodeId, Worker] = field(default_factory=dict)
-    """All that joined."""
+    """All workers that joined."""
     starting: dict[NodeId, Worker] = field(default_factory=dict)
     """Ordered machines that have not joined yet."""
     never_joined: list[Worker] = field(default_factory=list)
@@ -154,12 +153,12 @@ class WorkerTimeline:
     inbox: dict[UpdateId, TaskRun] = field(default_factory=dict)
     """Tasks whose updates are neither merged nor dropped."""
     merges: list[Merge] = field(default_factory=list)
-    """What each version is made of, if the past is kept."""
+    """Tasks of each version, if the past is kept."""
     workers_lost: int = 0
     workers_left: int = 0
-    """Workers that vanished after notice."""
+    """Workers that left after a notice."""
     starts_lost: int = 0
-    """Machines that were taken away before they joined."""
+    """Machines that were preempted before they joined."""
 
     @property
     def lives(self) -> list[Worker]:
@@ -178,13 +177,13 @@ class WorkerTimeline:
         }
 
     def __call__(self, record: Record) -> None:
-        """Follow one record."""
+        """Process a record."""
         self.hear(record)
         for action in record.actions:
             self.act(action, record.now)
 
     def hear(self, record: Record) -> None:
-        """Follow what happened."""
+        """Process an event."""
         now = record.now
         match event := record.event:
             case Arrived():
@@ -204,7 +203,7 @@ class WorkerTimeline:
                 self._resumed(now)
 
     def act(self, action: Action, now: float) -> None:
-        """Follow what was decided."""
+        """Process an action."""
         match action:
             case Start():
                 self._start(action.task, now)
@@ -221,7 +220,7 @@ class WorkerTimeline:
                 self.samples.skipped += samples_in(spans)
 
     def finish(self) -> None:
-        """Count what is under way as wasted: the run has ended."""
+        """Count open tasks as wasted: the run has ended."""
         for waiting in (self.under_way, self.inbox):
             for task in waiting.values():
                 self._settle(task, "unfinished")
@@ -288,7 +287,7 @@ class WorkerTimeline:
             self.never_joined.append(worker)
 
     def _resumed(self, now: float) -> None:
-        """The hub was gone, and everyone with it."""
+        """End all workers, because the hub ended."""
         for worker in self.workers.values():
             if not worker.gone:
                 worker.end("", now)
@@ -298,7 +297,7 @@ class WorkerTimeline:
         self.starting.clear()
 
     def _end(self, worker: Worker, state: str, reason: str, now: float) -> None:
-        """The hub knows that a worker is gone, and its tasks with it."""
+        """Record that the hub noticed a worker's end, which ends its tasks."""
         worker.end(state, now)
         worker.turn(state, now)
         for task in list(worker.tasks):

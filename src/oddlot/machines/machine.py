@@ -30,7 +30,7 @@ class Link:
     latency_milliseconds: NotNegative = 0.0
     """One-way latency, in milliseconds."""
     delay: Delay = Deterministic()  # noqa: RUF009 - frozen, and without state
-    """Distribution of transfer times, relative to their mean. One factor is drawn for each task, for both directions."""
+    """Distribution of transfer times, relative to their mean. A task has one factor for both directions."""
 
     def __post_init__(self) -> None:
         check_settings(self)

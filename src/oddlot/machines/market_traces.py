@@ -82,7 +82,7 @@ def _aws(text: str, instance: str, zone: str) -> Steps:
 
 
 def read_azure_prices(path: Path, size: str) -> Steps:
-    """Return the spot price of a machine size by day, from a CSV with a column Date (month/day/year) and one per size."""
+    """Return the daily spot price of a machine size, from a CSV with the columns Date (month/day/year) and sizes."""
     return read_packed(path, lambda text: _azure(text, size))
 
 

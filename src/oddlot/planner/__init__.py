@@ -1,1 +1,1 @@
-"""What a plan will take and cost."""
+"""Estimates of time and cost."""

@@ -1,4 +1,4 @@
-"""What a job would take and cost on a fleet, bought on the spot market and on demand, over several seeds."""
+"""Estimates of a job's time and cost on a fleet, on spot machines and on demand, over several seeds."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from oddlot.history.metrics import Tally
 from oddlot.history.outcome import FAILED, in_short
 from oddlot.machines.market import Fleet
 from oddlot.run.fit import Interrupted, fit
-from oddlot.run.signals import StopWish
+from oddlot.run.signals import StopRequest
 from oddlot.train.job import Job
 
 FIGURES = (
@@ -28,16 +28,17 @@ FIGURES = (
     *("workers_lost", "starts_lost", "samples_wasted", "samples_returned", "seconds_without_workers"),
     *("availability", "workers_mean"),
 )
-"""of a summary, those that an estimate is about"""
+"""Figures of a summary that an estimate has."""
 
 
 @dataclass(frozen=True, repr=False)
 class Estimate:
-    """What became of the same job bought in one way, a summary a seed."""
+    """Results of simulated runs of one job, for one way of buying the machines."""
 
     bought: str
-    """`spot`, `on demand`, or empty where the fleet has no zones"""
+    """`spot` or `on demand`. Empty: the fleet has no zones."""
     summaries: Sequence[dict[str, Any]]
+    """`Run.summary` of each seed."""
 
     def __repr__(self) -> str:
         told = [
@@ -46,40 +47,40 @@ class Estimate:
         return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(told)}>"
 
     def values(self, figure: str) -> list[float]:
-        """Of every seed, where it is known. UsageError: it is no figure of a summary that is a number."""
+        """Return a figure of each seed for which it is known. Raise UsageError if there is no such figure."""
         try:
             return [float(one[figure]) for one in self.summaries if one[figure] is not None]
         except (KeyError, TypeError, ValueError):
             raise UnknownName("figure", str(figure), FIGURES, key="figure") from None
 
     def median(self, figure: str) -> float | None:
-        """None where it is not known."""
+        """Return the median of a figure; None if it is unknown for all seeds."""
         values = self.values(figure)
         return median(values) if values else None
 
     @property
     def ended(self) -> dict[str, int]:
-        """Why the runs have ended, and how many of them; those that failed together."""
+        """Reasons why runs ended, with the number of runs. Failed runs are counted together."""
         whys = (str(one["ended"]) for one in self.summaries)
         return dict(Counter("failed" if why.startswith(FAILED) else why for why in whys))
 
     @property
     def failure(self) -> str:
-        """Why the first run has failed, where all have; empty otherwise."""
+        """Why the first run failed, if all runs failed; empty otherwise."""
         whys = [str(one["ended"]) for one in self.summaries]
         return whys[0].removeprefix(FAILED) if all(why.startswith(FAILED) for why in whys) else ""
 
     def plain(self) -> dict[str, list[Any]]:
-        """Every figure in the order of the seeds; None where it is not known."""
+        """Return every figure in the order of the seeds; None if it is unknown."""
         return {figure: [one[figure] for one in self.summaries] for figure in ("ended", *FIGURES)}
 
 
 class EstimateInterrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, as `signal` tells: `found` holds the estimates of the runs that were done."""
+    """An estimate was stopped by Ctrl-C or SIGTERM. `found` has the estimates of the finished runs."""
 
     def __init__(self, signal: int, found: "list[Estimate]") -> None:
         done = sum(len(one.summaries) for one in found)
-        super().__init__(f"stopped after {done} runs; their estimates are in the `found` of this exception")
+        super().__init__(f"stopped after {done} runs; the attribute `found` has their estimates")
         self.signal, self.found = signal, found
 
 
@@ -96,21 +97,38 @@ def estimate(
     told: Callable[[str, int], None] = lambda *_: None,
     **options: Any,
 ) -> list[Estimate]:
-    """Simulate the job on the fleet as it is, and with its zones bought on demand, `seeds` times each.
+    """Estimate time and cost of a job by simulating it on a fleet, several times.
 
-    `computes=False` keeps the time and trains nothing: for large fleets, and goals such as "epochs>=20". Each run has a
-    seed of its own, from `seed` on, and with `out` a folder of its own in there. `options` are those of `fit`; `told`
-    hears of every run before it begins. A run that fails, such as one whose machines never come back, counts as failed
-    beside those that do not: its summary has None for every figure. UsageError as `fit`, before anything is done; the
-    first failure where all fail; EstimateInterrupted, with what was done, after Ctrl-C or SIGTERM.
+    If the fleet has spot zones, the job is also simulated with all zones bought on demand.
+
+    Args:
+        job: The job.
+        strategy: The strategy.
+        fleet: The fleet, such as `oddlot.read_fleet` returns.
+        seeds: Number of runs for each way of buying.
+        computes: Whether the model is trained. False: only time and cost are simulated, for large fleets and goals such
+            as "epochs>=20".
+        in_flight: Open tasks of each machine.
+        seed: Random seed of the first run. Later runs have the next seeds.
+        out: Folder in which each run has its own run folder. None: nothing is saved.
+        told: Function that is called before each run with the way of buying and the seed.
+        options: Further keywords of `oddlot.fit`.
+
+    Returns:
+        An estimate for each way of buying. The summary of a failed run has None for every figure.
+
+    Raises:
+        UsageError: as in `fit`, before the first run.
+        JobError: the first failure, if all runs fail.
+        EstimateInterrupted: after Ctrl-C or SIGTERM, with the finished runs.
     """
     if type(seeds) is not int or seeds < 1:
         raise InvalidValue("seeds", seeds, "a whole number, at least 1")
     if not isinstance(fleet, Fleet):
-        raise InvalidValue("fleet", fleet, "a Fleet: oddlot.read_fleet(path) reads one")
+        raise InvalidValue("fleet", fleet, "a Fleet, such as oddlot.read_fleet(path) returns")
     _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
-    done, stop = dict[str, list[dict[str, Any]]](), StopWish()
+    done, stop = dict[str, list[dict[str, Any]]](), StopRequest()
     failures = list[Exception]()
     with stop.heard(), once():
         for bought, number in product(ways, range(seed, seed + seeds)):
@@ -139,7 +157,7 @@ def _estimates(done: dict[str, list[dict[str, Any]]]) -> list[Estimate]:
 
 
 def _check_out(out: object) -> None:
-    """UsageError: it is no folder of its own for these runs."""
+    """Raise UsageError if `out` is not a new or empty folder."""
     if out is None:
         return
     if not isinstance(out, str | PathLike) or not str(out):
@@ -152,12 +170,12 @@ def _check_out(out: object) -> None:
         fields = {"path": str(folder), "reason": error.strerror}
         raise UsageError(told, "unusable_folder", "out", **fields) from None
     if used:
-        told = f"{folder} is not empty, and these runs begin anew: name another folder"
+        told = f"{folder} is not empty, and an estimate cannot be resumed: use another folder"
         raise UsageError(told, "folder_not_empty", "out", path=str(folder))
 
 
 def estimates(title: str, found: Sequence[Estimate]) -> Table:
-    """What a job would take and cost, the ways of buying beside each other: medians, with ranges of several seeds."""
+    """Return a table of time and cost, with a column for each way of buying: medians and ranges over the seeds."""
     seeds = " and ".join(dict.fromkeys(f"{len(one.summaries)}" for one in found))
     table = Table(
         title=f"{title}, {'1 seed' if seeds == '1' else f'medians and ranges of {seeds} seeds'}",
@@ -175,9 +193,9 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     for name, (figure, tell) in TOLD.items():
         known = [one.values(figure) for one in found]
         if not any(known) or (figure == "samples_returned" and not any(map(any, known))):
-            continue  # a run that computes nothing learns nothing, and few strategies have anything handed back
+            continue  # a run without training has no metrics, and few strategies return samples
         cells = [_range(values, tell) for values in known]
-        # No ratio of all runs to those that did not fail.
+        # A ratio of all runs of one way to the unfailed runs of the other would mislead.
         alike = compared and len(set(map(len, known))) == 1
         table.add_row(name, *cells, *([_ratio(*(one.median(figure) for one in found))] if alike else []))
     return table
@@ -186,19 +204,19 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
 TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
     "time": ("seconds", duration),
     "cost": ("dollars", money),
-    "in vain": ("dollars_lost", money),
+    "lost to preemptions": ("dollars_lost", money),
     "per point": ("dollars_per_point", money),
     "accuracy": ("accuracy", "{:.4f}".format),
     "epochs": ("epochs", "{:,.1f}".format),
     "machines lost": ("workers_lost", "{:,.0f}".format),
-    "lost starting": ("starts_lost", "{:,.0f}".format),
+    "lost while starting": ("starts_lost", "{:,.0f}".format),
     "samples wasted": ("samples_wasted", "{:,.0f}".format),
-    "handed back": ("samples_returned", "{:,.0f}".format),
+    "samples returned": ("samples_returned", "{:,.0f}".format),
     "without machines": ("seconds_without_workers", duration),
-    "available": ("availability", share),
+    "availability": ("availability", share),
     "mean machines": ("workers_mean", "{:.3g}".format),
 }
-"""What a row is called, its figure, and how that is told."""
+"""Names of the rows, with their figures and formats."""
 
 
 def _ratio(one: float | None, other: float | None) -> str:

@@ -1,1 +1,1 @@
-"""What a run's folder tells afterwards, or while it goes on."""
+"""Reports on runs, ended or in progress, from their folders."""

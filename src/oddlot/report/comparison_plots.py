@@ -1,4 +1,4 @@
-"""The plots of a page that all its runs share, from the first one's beginning to the last one's end."""
+"""The charts over time that all runs of a page share."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,37 +12,37 @@ from oddlot.report.svg_charts import WIDTH, Line, Mark, Point, legend_of, legend
 from oddlot.report.timeline import Course
 
 ACROSS = ("seconds", "versions", "samples", "dollars")
-"""what the loss and the metrics are drawn over"""
+"""Axes of the charts of loss and metrics."""
 TOLD = {"seconds": "time"}
 LEVELS = {
     "machines": ("machines", -1),
     "dollars_per_hour": ("dollars per hour", 0),
-    "results": ("results in a merge", 1),
-    "samples": ("samples of a result", 1),
+    "results": ("updates per merge", 1),
+    "samples": ("samples per update", 1),
 }
-"""what changes from time to time, how it is told, and what it has to be above somewhere to be worth a plot"""
+"""Fields of a `Course`: label, and the value that must be exceeded for a chart to be drawn."""
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#84cc16", "#a16207", "#db2777")
 
 
 def colors(runs: int) -> list[str]:
-    """Of so many runs, at least those of `COLORS`: further ones are hues a golden angle apart."""
+    """Return `COLORS`, with further hues a golden angle apart if there are more runs."""
     return [*COLORS, *(f"hsl({137.508 * number % 360:.0f} 55% 45%)" for number in range(len(COLORS), runs))]
 
 
 @dataclass
 class OverTime:
-    """The plots of these runs; `names` tell them apart."""
+    """The charts of these runs; `names` are their labels."""
 
     runs: Sequence[Figures]
     courses: Sequence[Course]
     names: Sequence[str]
 
     def plots(self) -> Iterator[str]:
-        """All of them; of several runs under one legend, which stays in sight."""
+        """Yield all charts. Several runs share one legend, which stays visible."""
         if not self.alone:
             legend = legend_of(self._each(lambda _: ()))
             if any(moment.training_loss is not None for course in self.courses for moment in course.progress):
-                legend.append(("training", "the same while training", "dashed"))
+                legend.append(("training", "training loss", "dashed"))
             yield legend_told(legend, "legend shared")
         yield from self._of_quality()
         for figure in self._across[1:]:
@@ -54,12 +54,12 @@ class OverTime:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one run only."""
+        """Whether there is only one run."""
         return len(self.runs) == 1
 
     @cached_property
     def _ends(self) -> dict[str, float]:
-        """How far the furthest run has come."""
+        """Return the end of each axis: the maximum over the runs."""
         reached = [
             (course.seconds, run.tally.versions, run.tally.samples.merged, run.tally.dollars)
             for run, course in zip(self.runs, self.courses, strict=True)
@@ -76,22 +76,31 @@ class OverTime:
         return [(at, f"{name}: resumed") for course, name in named for at in course.resumed]
 
     def _each(self, points: Callable[[Course], Sequence[Point]]) -> list[Line]:
-        """A line a run, in its colour."""
+        """Return a line per run, in its color."""
         named = enumerate(zip(self.courses, self.names, strict=True))
         return [Line(name, points(course), number) for number, (course, name) in named]
 
     def _lines(self, title: str, up: str, drawn: Sequence[Line], **options: Any) -> str:
         resumes, end = self._resumes, self._ends["seconds"]
-        return lines(f"{title} over time", "seconds", up, drawn, end, resumes, named=self.alone, **options)
+        return lines(
+            f"{_capitalized(title)} over time",
+            "seconds",
+            up,
+            drawn,
+            end,
+            resumes,
+            named=self.alone,
+            **options,
+        )
 
     def _of_quality(self) -> Iterator[str]:
-        """The loss and each metric over all that is known, two side by side."""
+        """Yield the loss and each metric over each axis with data, in pairs."""
         rows = (row for run in self.runs for row in run.tally.quality.history)
         metrics = (name for row in rows for name in row if name not in VERSION_FIGURES)
         for metric in dict.fromkeys(["loss", *metrics]):
             plots = (
                 lines(
-                    f"{metric} over {TOLD.get(figure, figure)}",
+                    f"{_capitalized(metric)} over {TOLD.get(figure, figure)}",
                     figure,
                     metric,
                     list(self._quality(metric, figure)),
@@ -106,7 +115,7 @@ class OverTime:
             yield f'<div class="pairs">{"".join(plots)}</div>'
 
     def _quality(self, metric: str, figure: str) -> Iterator[Line]:
-        """A metric of each run over one of `ACROSS`; the loss while training too."""
+        """Yield a line of a metric per run over one of `ACROSS`, and one of the training loss."""
         for number, (run, course, name) in enumerate(zip(self.runs, self.courses, self.names, strict=True)):
             rows = run.tally.quality.history
             points = [(_place(row, figure, run.tally.size), row[metric]) for row in rows if metric in row]
@@ -121,11 +130,15 @@ class OverTime:
                 yield Line(told[1], losses, number, dashed=True)
 
 
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _progress(figure: str) -> Callable[[Course], Sequence[Point]]:
-    """How a figure grew."""
+    """Return a function that yields a figure over time."""
     return lambda course: [(moment.seconds, float(getattr(moment, figure))) for moment in course.progress]
 
 
 def _place(row: Mapping[str, float], figure: str, size: int) -> float:
-    """Of an evaluation, which knows epochs instead of samples."""
+    """Return the position of an evaluation on an axis. It has epochs instead of samples."""
     return row["epochs"] * size if figure == "samples" else row[figure]

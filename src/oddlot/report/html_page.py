@@ -1,4 +1,4 @@
-"""One self-contained HTML file about one or several runs: no script, no address of anything outside."""
+"""The report page: one HTML file about one or several runs, without scripts or external resources."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,7 +6,17 @@ from html import escape
 from pathlib import Path
 
 from oddlot.core.errors import UsageError
-from oddlot.formatting import availability, cost, duration, money, overwritten, rejected, samples, traffic
+from oddlot.formatting import (
+    availability,
+    cost,
+    duration,
+    money,
+    overwritten,
+    rejected,
+    samples,
+    traffic,
+    went,
+)
 from oddlot.history.counts import WASTES
 from oddlot.report.comparison_plots import OverTime, colors
 from oddlot.report.readable import readable
@@ -15,16 +25,20 @@ from oddlot.report.svg_charts import Bar, bars, lanes
 from oddlot.report.timeline import Course, Lane
 
 MARK = '<meta name="generator" content="oddlot">'
-"""by which a page is known that may be written anew"""
+"""Marks a page of oddlot, which may be overwritten."""
 LONGEST_HEAD = 1_000
 MAX_FAULTS = 100
 MAX_BARS = 24
 MAX_COLUMNS = 3
-"""of the table of several runs, while it is no wider than the text"""
+"""Columns up to which the table of several runs is as wide as the text."""
+BAD = ' class="bad"'
 MIN_DOLLARS = 1e-9
-"""what is less comes of rounding"""
+"""Smaller differences are rounding errors."""
 LINKS = {"up": "up", "down": "down", "data": "samples"}
-"""what travels: a figure `bytes_...`, and how it is told"""
+"""Kinds of traffic: the suffix of `bytes_...`, and its name in a legend."""
+SHORT = {"dropped": "stale"}
+"""Names of reasons for waste that differ from the summary's."""
+LOST_WORK = "lost at a resume"
 STATES = {
     "starting": "#a78bfa",
     "working": "#2563eb",
@@ -37,12 +51,12 @@ STATES = {
 FIGURES: dict[str, Callable[[Figures], str]] = {
     "strategy": lambda run: readable(run.settings["strategy"]),
     "ended": lambda run: run.summary["ended"],
-    "quality": lambda run: (
+    "metrics": lambda run: (
         ", ".join(f"{name} {value:.4f}" for name, value in run.tally.quality.metrics.items()) or "-"
     ),
     "time": lambda run: (
         duration(run.tally.seconds)
-        + (" on the fleet's clock" if run.virtual else "")
+        + (" simulated" if run.virtual else "")
         + availability(run.summary, run.virtual)
     ),
     "cost": lambda run: cost(run.tally.summary()) if run.has_prices else "",
@@ -53,18 +67,18 @@ FIGURES: dict[str, Callable[[Figures], str]] = {
     "rejected": lambda run: rejected(run.summary),
     "store": lambda run: overwritten(run.summary),
     "faults": lambda run: run.struck,
-    "workers": lambda run: (
-        f"{run.tally.timeline.workers_lost:,} lost, {run.tally.timeline.workers_left:,} left with notice, "
-        f"{run.tally.timeline.starts_lost:,} lost while they started"
+    "workers": lambda run: went(
+        *(run.summary[figure] for figure in ("workers_lost", "workers_left", "starts_lost"))
     ),
 }
-"""the closing figures, as they are told of a run"""
+"""Rows of the summary table."""
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2937; --dim: #6b7280; --grid: #e5e7eb; --paper: #ffffff; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --dim: #9ca3af; --grid: #374151; --paper: #111827; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 900px;
   margin: 2em auto; padding: 0 1em; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2.2em; border-bottom: 1px solid var(--grid); }
+h1 { font-size: 1.5em; overflow-wrap: anywhere; } .verdict { font-size: 1.1em; }
+h2 { font-size: 1.15em; margin-top: 2.2em; border-bottom: 1px solid var(--grid); }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
 td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
 td { overflow-wrap: anywhere; } th:first-child { white-space: nowrap; } td.number { overflow-wrap: normal; }
@@ -72,7 +86,8 @@ td { overflow-wrap: anywhere; } th:first-child { white-space: nowrap; } td.numbe
 .many { width: max-content; min-width: 100%; max-width: calc(100vw - 3em); position: relative; left: 50%;
   transform: translateX(-50%); } .many td { max-width: 18em; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
-figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
+figure { margin: 1.6em 0; min-width: 0; } figcaption { font-weight: 600; }
+.chart { overflow-x: auto; } svg { display: block; width: 100%; height: auto; }
 .pairs { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1em; } .pairs figure { margin: .8em 0; }
 .empty { color: var(--dim); font-size: 13px; } .bad { color: #dc2626; font-weight: 600; }
 .legend { font-size: 13px; color: var(--dim); } .training { --is: var(--dim); }
@@ -87,21 +102,25 @@ figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; 
 .mark.point { stroke-width: 6; stroke-linecap: round; }
 .mark.dashed { stroke-dasharray: 5 4; }
 .moment { --is: #db2777; } .mark.moment { fill: none; stroke: var(--is); stroke-dasharray: 2 3; }
+@media (max-width: 700px) {
+  .pairs { grid-template-columns: 1fr; } .pairs .tick, .pairs .name { font-size: 13px; } svg.wide { width: 740px; }
+  .shared { position: static; } td, th { padding-right: .5em; } .wide td { min-width: 8em; }
+}
 .fault { --is: #111827; } @media (prefers-color-scheme: dark) { .fault { --is: #f9fafb; } }
 """
 
 
 def page(runs: Sequence[Figures]) -> str:
-    """The page. Several runs share their plots over time."""
+    """Return the page. Several runs share their charts over time."""
     courses = [Course.of(run.records, run.tally.size, run.tally.seconds) for run in runs]
     names, longest = _names(runs), max(course.seconds for course in courses)
     title = f"{names[0]} in {runs[0].folder}" if len(runs) == 1 else f"{len(runs)} runs"
-    body = [f"<h1>{escape(title)}</h1>", _summary(runs, names)]
-    # The legend stays in sight as far as the section goes.
+    body = [f"<h1>{escape(title)}</h1>", _verdict(runs, names), _summary(runs, names)]
+    # The legend stays visible while the section is.
     body += ["<section>", *OverTime(runs, courses, names).plots(), "</section>"]
     for run, course, name in zip(runs, courses, names, strict=True):
-        several = f"<h2>{escape(name)}</h2><p>{escape(run.told)}</p>"
-        body += [several if len(runs) > 1 else "<h2>The machines</h2>", *_machines(run, course, longest)]
+        several = f"<h2>{escape(name)}</h2>{_sentence(run.verdict, bool(run.proof.faults))}"
+        body += [several if len(runs) > 1 else "<h2>Machines</h2>", *_machines(run, course, longest)]
     classes = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(colors(len(runs)))]
     classes += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
     return (
@@ -114,7 +133,7 @@ def page(runs: Sequence[Figures]) -> str:
 
 
 def write_page(runs: Sequence[Figures], path: Path) -> None:
-    """Write it. UsageError as of `check_place`."""
+    """Write the page. Raise UsageError as `check_place` does."""
     check_place(path)
     try:
         path.write_text(page(runs), encoding="utf-8")
@@ -123,16 +142,16 @@ def write_page(runs: Sequence[Figures], path: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """UsageError: no page can be written there, or something else is there that would be lost."""
+    """Raise UsageError if no page can be written there, or if another file would be overwritten."""
     try:
         if not path.parent.is_dir():
-            told = f"cannot write {path}: there is no folder {path.parent}"
+            told = f"cannot write {path}: the folder {path.parent} does not exist"
             raise UsageError(told, "missing_folder", path=str(path), folder=str(path.parent))
         if path.is_dir():
-            told = f"cannot write {path}: it is a folder, and the page is a file"
+            told = f"cannot write {path}: it is a folder. Name a file"
             raise UsageError(told, "not_a_file", path=str(path))
         if path.is_file() and path.stat().st_size and not _is_page(path):
-            told = f"{path} is there, and is no page of oddlot's: name another file"
+            told = f"{path} exists and is not a page of oddlot. Name another file"
             raise UsageError(told, "not_a_page", path=str(path))
     except OSError as error:
         raise _unwritable(path, error) from None
@@ -149,7 +168,7 @@ def _is_page(path: Path) -> bool:
 
 
 def _names(runs: Sequence[Figures]) -> list[str]:
-    """What the runs are called, told apart."""
+    """Return distinct names of the runs."""
     titles = [run.title for run in runs]
     return [
         f"{title} ({run.folder})" if titles.count(title) > 1 else title
@@ -158,14 +177,15 @@ def _names(runs: Sequence[Figures]) -> list[str]:
 
 
 def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
-    """A table of the closing figures, a column a run; of several, the whole of a proof stands with its run."""
+    """Return the summary table, with a column per run. Several runs have a row with the result of their audits."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names) if len(runs) > 1 else ""
     body = [
         f"<tr><th>{what}</th>{''.join(f'<td>{_breakable(tell(run))}</td>' for run in runs)}</tr>"
         for what, tell in FIGURES.items()
         if any(map(tell, runs))
     ]
-    body.append(f"<tr><th>proof</th>{''.join(_proof(run, len(runs) == 1) for run in runs)}</tr>")
+    if len(runs) > 1:
+        body.append(f"<tr><th>audit</th>{''.join(map(_audit, runs))}</tr>")
     kind = "wide many" if len(runs) > MAX_COLUMNS else "wide"
     return (
         f"<div class='{kind}'><table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table></div>"
@@ -173,57 +193,75 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Which may go on in the next line where a long text has no spaces, as in `AdaptiveK(k=1)`."""
+    """Return the text as HTML that may break after brackets and `=`, as in `AdaptiveK(k=1)`."""
     return re.sub(r"(\w[(=])(?=\w)", r"\1<wbr>", escape(text))
 
 
-def _proof(run: Figures, whole: bool) -> str:
-    """Whether all samples count once."""
-    told = run.told if whole else run.told.partition(":")[0]
-    kind = ' class="bad"' if run.proof.faults else ""
-    return f"<td{kind}>{escape(told)}</td>"
+def _verdict(runs: Sequence[Figures], names: Sequence[str]) -> str:
+    """Return the verdict on a run or, on several, whether all passed the audit."""
+    if len(runs) == 1:
+        return _sentence(runs[0].verdict, bool(runs[0].proof.faults))
+    if failed := [name for run, name in zip(runs, names, strict=True) if run.proof.faults]:
+        told = (
+            f"{len(failed):,} of {len(runs):,} runs did not merge samples exactly once: {', '.join(failed)}."
+        )
+        return _sentence(told, bad=True)
+    return _sentence(
+        f"In all {len(runs):,} runs, every sample of each complete epoch was merged exactly once.", bad=False
+    )
+
+
+def _sentence(text: str, bad: bool) -> str:
+    return f'<p class="verdict{" bad" * bad}">{escape(text)}</p>'
+
+
+def _audit(run: Figures) -> str:
+    """Return a table cell with the result of the audit."""
+    return f"<td{BAD * bool(run.proof.faults)}>{escape(str(run.proof))}</td>"
 
 
 def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
-    """What is about one run alone; the time as long as the longest run's, so that two can be compared."""
+    """Yield the charts of one run. All runs have the same time axis, up to `longest`."""
     machines = dict(sorted(course.lanes.items(), key=lambda item: _in_order(item[0])))
     spells = {name: lane.spells for name, lane in machines.items()}
     faults = {name: lane.faults for name, lane in machines.items()}
     resumes = [(at, "resumed") for at in course.resumed]
-    yield lanes("what every machine did", spells, faults, longest, resumes, key="lanes")
-    yield bars("staleness of the merged updates, in versions", list(_staleness(course)), key="staleness")
-    rest = {"skipped": run.tally.samples.skipped, "handed back": run.tally.samples.returned}
-    reasons = {"used": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
+    yield lanes("What each machine did over time", spells, faults, longest, resumes, key="lanes")
+    yield bars("Staleness of merged updates, in versions", list(_staleness(course)), key="staleness")
+    rest = {"skipped": run.tally.samples.skipped, "returned": run.tally.samples.returned}
+    reasons = {"merged": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
     told = [
-        Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip()) for why, count in reasons.items()
+        Bar(SHORT.get(why, why), {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip())
+        for why, count in reasons.items()
     ]
-    yield bars("samples: used, and wasted why", told, key="waste")
-    yield bars("bytes on every link", list(_links(run, machines)), key="bytes")
+    wasted = run.tally.samples.wasted.total()
+    yield bars("Why samples were wasted" if wasted else "Samples merged", told, key="waste")
+    yield bars("Bytes sent per machine", list(_links(run, machines)), key="bytes")
     bill = {name: lane.dollars for name, lane in machines.items()}
-    bill |= {"the hub": run.tally.cost.dollars_of_hub} if run.tally.cost.dollars_of_hub else {}
+    bill |= {"hub": run.tally.cost.dollars_of_hub} if run.tally.cost.dollars_of_hub else {}
     lost = run.tally.dollars - sum(bill.values())
-    bill |= {"lost work": lost} if lost > MIN_DOLLARS else {}
+    bill |= {LOST_WORK: lost} if lost > MIN_DOLLARS else {}
     paid = [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()]
     if run.has_prices:
-        yield bars("the bill", paid, key="bill")
+        yield bars("Dollars per machine", paid, key="bill")
     yield _faults(run)
 
 
 def _in_order(name: str) -> tuple[str, int, str]:
-    """So that east10 comes after east9 and before west1."""
+    """Sort key that puts east10 after east9 and before west1."""
     kind = name.rstrip("0123456789")
     number = name[len(kind) :]
     return kind, len(number), number
 
 
 def _links(run: Figures, machines: Mapping[str, Lane]) -> Iterator[Bar]:
-    """Bytes by machine, and those of lost work, of which the log that holds knows only the sum."""
+    """Yield the bytes of each machine, and the sum of the bytes of work that a resume lost."""
     rest = {name: getattr(run.tally.traffic, f"bytes_{name}") for name in LINKS}
     for machine, lane in machines.items():
         sent = {name: getattr(lane.traffic, f"bytes_{name}") for name in LINKS}
         rest = {name: count - sent[name] for name, count in rest.items()}
         yield _link(machine, sent)
-    yield _link("lost work", rest)
+    yield _link(LOST_WORK, rest)
 
 
 def _link(machine: str, sent: Mapping[str, int]) -> Bar:
@@ -232,23 +270,23 @@ def _link(machine: str, sent: Mapping[str, int]) -> Bar:
 
 
 def _staleness(course: Course) -> Iterator[Bar]:
-    """A bar for each staleness or, where there are many, for each range of them."""
+    """Yield a bar per staleness or, if there are many, per range."""
     most = max(course.staleness, default=0)
     width = most // MAX_BARS + 1
     for first in range(0, most + 1, width):
         count = sum(course.staleness[behind] for behind in range(first, first + width))
-        name = f"{first}" if width == 1 else f"{first} to {first + width - 1}"
+        name = f"{first}" if width == 1 else f"{first}-{first + width - 1}"
         yield Bar(name, {"": count}, f"{count:,} update{'s' * (count != 1)}")
 
 
 def _faults(run: Figures) -> str:
-    """A table of what went wrong on purpose; nothing where nothing did."""
+    """Return a table of the injected faults; empty if there were none."""
     if not run.faults:
         return ""
     rows = [
         f'<tr><td class="number">{now:,.2f} s</td><td>{escape(fault.kind)}</td>'
-        f"<td>{escape(fault.node or 'the hub')}</td><td>{escape(fault.fault)}</td></tr>"
+        f"<td>{escape(fault.node or 'hub')}</td><td>{escape(fault.fault)}</td></tr>"
         for now, fault in run.faults
     ]
-    more = f"<p>and {len(rows) - MAX_FAULTS:,} more</p>" if len(rows) > MAX_FAULTS else ""
-    return f"<h2>Faults on purpose</h2><table>{''.join(rows[:MAX_FAULTS])}</table>{more}"
+    more = f"<p>{len(rows) - MAX_FAULTS:,} more faults are not shown.</p>" if len(rows) > MAX_FAULTS else ""
+    return f"<h2>Injected faults</h2><table>{''.join(rows[:MAX_FAULTS])}</table>{more}"

@@ -19,7 +19,7 @@ from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import read_ending
 from oddlot.history.run_folder import RunFolder
 
-KILLED = "killed, or could not write: no process is running it"
+KILLED = "killed or unable to write (no process is running it)"
 PATIENCE_SECONDS = 2.0
 USUAL_TIMES = 10
 """Multiple of the usual time between merges after which a run is waiting."""

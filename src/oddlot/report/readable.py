@@ -1,4 +1,4 @@
-"""A strategy's settings as a reader of job files knows them, in place of the text that run.json has."""
+"""A strategy's settings as in job files, from the text in run.json."""
 
 import ast
 
@@ -9,7 +9,7 @@ from oddlot.strategies.registry import BY_NAME, WRAPPERS
 NAMES = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}
 NAMES |= {kind.__name__: kind.__name__.lower() for kind in (SGD, Adam, AdamW)}
 NAMES |= {"ByGradients": "gradients", "ByPlateau": "plateau", "ByError": "error"}
-"""What job files call a class."""
+"""Names of classes in job files."""
 
 
 def readable(settings: str) -> str:

@@ -12,7 +12,7 @@ from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Struck
 from oddlot.core.printable import printable
 from oddlot.core.records import Record
-from oddlot.faults.injector import GOES_ON
+from oddlot.faults.injector import CONTINUED
 from oddlot.formatting import waste
 from oddlot.history.audit import Proof, prove_log
 from oddlot.history.log import read_header, read_log, surviving
@@ -30,7 +30,7 @@ class Figures:
 
     folder: Path
     settings: dict[str, Any]
-    """run.json"""
+    """Contents of run.json."""
     records: list[Record]
     """The valid history, without work that a resume lost."""
     faults: list[tuple[float, Struck]]
@@ -94,7 +94,7 @@ class Figures:
             _times(timeline.workers_left, "worker", "preempted with notice"),
             _times(timeline.starts_lost, "worker", "lost while starting"),
             _times(repeated, "sample", "computed twice"),
-            _times(sum(wasted.values()), "sample", "wasted") + f" ({waste(wasted)})" * bool(wasted),
+            _times(sum(wasted.values()), "sample", "wasted") + (f" ({_why(wasted)})" if wasted else ""),
         ]
         return f"{'; '.join(filter(None, parts))}."
 
@@ -143,7 +143,7 @@ class Figures:
 
 def strikes(struck: Iterable[Struck]) -> Counter[str]:
     """Count injected faults by kind. A fault that continues after a resume is counted once."""
-    return Counter(fault.kind for fault in struck if not fault.fault.endswith(GOES_ON))
+    return Counter(fault.kind for fault in struck if not fault.fault.endswith(CONTINUED))
 
 
 def strikes_in(records: Iterable[Record]) -> Counter[str]:
@@ -154,6 +154,11 @@ def strikes_in(records: Iterable[Record]) -> Counter[str]:
 def told_strikes(counts: Mapping[str, int]) -> str:
     """Return injected faults as text: `injected: 3 kill, 1 slow`."""
     return f"injected: {', '.join(f'{count:,} {kind}' for kind, count in counts.items()) or 'none'}"
+
+
+def _why(wasted: Mapping[str, int]) -> str:
+    """Return the reasons for waste, with their counts if there are several."""
+    return waste(wasted).partition(" ")[2] if len(wasted) == 1 else waste(wasted)
 
 
 def _times(count: int, what: str, happened: str) -> str:

@@ -1,6 +1,6 @@
-"""Plots as inline SVG: lines, lanes of time, bars. Each is a `<figure>` that needs nothing from anywhere.
+"""Charts as inline SVG: lines, timelines and bars. Each is a self-contained `<figure>`.
 
-Its `key` is its attribute `data-plot`, which stays the same when its title changes.
+`key` becomes its attribute `data-plot`, which identifies a chart independently of its title.
 """
 
 from bisect import bisect
@@ -13,35 +13,36 @@ from typing import NamedTuple, TypeVar
 from oddlot.formatting import clock
 
 WIDTH, HEIGHT = 860, 260
+WIDE = ' class="wide"'
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 10, 40
 LANE = 18
 MAX_LANES = 48
 LETTER = 6.5
-"""the width of a small one, on average"""
+"""Mean width of a letter of a tick label, in pixels."""
 WIDER, MAX_WIDER = 2.0, 2
-"""pixels by which a line is wider for each one of another colour that lies on it, and how many count"""
+"""Pixels added to the width of a line for each line that hides it, and how many of them count."""
 NEAR, HIDDEN = 1.0, 0.5
-"""pixels between lines that hide each other, and the share of a line that has to be hidden for it to matter"""
+"""Distance in pixels below which lines hide each other, and the share of a line that must be hidden."""
 Row = TypeVar("Row")
 Point = tuple[float, float]
 Mark = tuple[float, str]
-"""seconds, and what was then"""
+"""Seconds, and a label."""
 Entry = tuple[str, str, str]
-"""of a legend: the class that has the colour, what it means, and how it looks: `line`, `dashed`, or "" for a box"""
+"""Of a legend: class with the color, label, and look: `line`, `dashed`, or "" for a box."""
 
 
 class Line(NamedTuple):
-    """A line of a plot."""
+    """A line of a chart."""
 
     name: str
     points: Sequence[Point]
     color: int
-    """the place of its colour among the page's"""
+    """Number of its color on the page."""
     dashed: bool = False
 
 
 class Bar(NamedTuple):
-    """A bar of a plot, made of parts, and what stands behind it."""
+    """A bar of a chart, made of parts, with a label behind it."""
 
     name: str
     parts: Mapping[str, float]
@@ -60,9 +61,9 @@ def lines(
     named: bool = True,
     key: str = "",
 ) -> str:
-    """Lines over what goes from 0 to `end`, with a legend where there are several; `moments` stand upright in it.
+    """Return a chart of lines over an axis from 0 to `end`. `moments` are vertical lines.
 
-    Of seconds the axis has the unit that fits. Lines that are not `named` here are named elsewhere.
+    An axis of seconds has a unit that fits. Several lines have a legend, unless `named` is false.
     """
     points = [point for line in drawn for point in line.points]
     if not points:
@@ -89,24 +90,24 @@ def lines(
 
 
 def legend_of(drawn: Sequence[Line]) -> list[Entry]:
-    """What tells the lines apart."""
+    """Return the legend of lines."""
     return [(f"c{line.color}", line.name, "dashed" if line.dashed else "line") for line in drawn]
 
 
 def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
-    """Whether a line lies on most of another one, of pixels: that one has to be wider to be seen."""
+    """Whether a line hides most of another one, which must then be wider. Points are in pixels."""
     if len(one) == 1 or len(other) == 1:
         return list(one) == list(other)
     hidden = 0.0
     for (x1, y1), (x2, y2) in pairwise(other):
-        # Near both ends of this stretch; at the very ends the other line may jump.
+        # Near both ends of the segment: at the ends the other line may jump.
         near = [abs(_height(one, x1 + t * (x2 - x1)) - y1 - t * (y2 - y1)) < NEAR for t in (0.1, 0.9)]
         hidden += (x2 - x1) * all(near)
     return hidden > HIDDEN * (other[-1][0] - other[0][0])
 
 
 def _height(line: Sequence[Point], x: float) -> float:
-    """Where a line is at x; infinity where it is not."""
+    """Return the y of a line at x; infinity outside it."""
     after = bisect(line, x, key=lambda point: point[0])
     if not 0 < after < len(line):
         return inf
@@ -122,9 +123,9 @@ def lanes(
     moments: Sequence[Mark] = (),
     key: str = "",
 ) -> str:
-    """A lane for each row, filled with what it did when, until `end`, with `marks` on it. Of many, some.
+    """Return a timeline with a lane per row, with its states until `end` and `marks`. Shows at most `MAX_LANES` rows.
 
-    `moments` stand upright through all lanes.
+    `moments` are vertical lines through all lanes.
     """
     shown, picked = _some(list(rows.items()))
     if not shown:
@@ -147,14 +148,14 @@ def lanes(
         parts += [_moment(x(at), top, told) for at, told in marks.get(name, ())]
     states = sorted({state for _, spells in shown for state, intervals in spells.items() if intervals})
     legend = [(state, state, "") for state in states]
-    legend += [("fault", "a fault on purpose", "")] if any(marks.values()) else []
+    legend += [("fault", "injected fault", "")] if any(marks.values()) else []
     parts += _uprights(x, height, moments)
     legend += _legend_of(moments)
     return _figure(title + picked, height, parts, legend_told(legend), key)
 
 
 def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
-    """A bar for each row that has anything; of many, for some."""
+    """Return a chart with a bar for each row above 0, at most `MAX_LANES`."""
     shown, picked = _some([row for row in rows if sum(row.parts.values()) > 0])
     if not shown:
         return nothing(title, key)
@@ -178,7 +179,7 @@ def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
 
 
 def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
-    """All, or of many some from everywhere among them, as those who are alike often stand together; and what to say."""
+    """Return all rows or, of many, `MAX_LANES` evenly spaced ones, and a note for the title."""
     if len(rows) <= MAX_LANES:
         return rows, ""
     step = (len(rows) - 1) / (MAX_LANES - 1)
@@ -186,13 +187,13 @@ def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
 
 
 def nothing(title: str, key: str = "") -> str:
-    """In the place of a plot of which nothing is known."""
-    told = f"{escape(title)}: nothing of this is in the log"
+    """Return a note in place of a chart without data."""
+    told = f"{escape(title)}: no data in this run"
     return f'<p class="empty" data-plot="{escape(key)}">{told}</p>'
 
 
 class Axis(NamedTuple):
-    """Numbers along an edge: `low` at the pixel `start`, `high` at `stop`."""
+    """An axis: `low` is at the pixel `start`, `high` at `stop`."""
 
     low: float
     high: float
@@ -200,11 +201,11 @@ class Axis(NamedTuple):
     stop: float
     ticks: tuple[float, ...]
     unit: float = 1.0
-    """in which the ticks are told"""
+    """Unit of the tick labels."""
 
     @classmethod
     def over(cls, values: Iterable[float], start: float, stop: float) -> "Axis":
-        """Round numbers around all of the values."""
+        """Return an axis with round limits around the values."""
         values = list(values)
         low, high = min(values), max(values)
         if high == low:
@@ -215,7 +216,7 @@ class Axis(NamedTuple):
 
     @classmethod
     def until(cls, end: float, width: int = WIDTH, unit: float = 1.0) -> "Axis":
-        """From 0 at the left to the very end at the right."""
+        """Return an axis from 0 to `end`."""
         end = end or 1.0  # a run that had no time
         rounded = cls.over([0.0, end / unit], LEFT, width - RIGHT)
         ticks = (tick * unit for tick in rounded.ticks)
@@ -224,13 +225,13 @@ class Axis(NamedTuple):
         )
 
     def __call__(self, value: float) -> float:
-        """The pixel."""
+        """Return the pixel of a value."""
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return self.start + share * (self.stop - self.start)
 
 
 def _round_step(step: float) -> float:
-    """1, 2 or 5 times a power of ten, at least this."""
+    """Return the next 1, 2, 5 or 10 times a power of ten."""
     power = 10.0 ** floor(log10(step))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= step * (1 - 1e-9))
 
@@ -286,7 +287,7 @@ def _moment(at: float, top: float, told: str) -> str:
 
 
 def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
-    """A legend; nothing where it would be empty."""
+    """Return a legend; empty without entries."""
     if not entries:
         return ""
     told = [
@@ -298,12 +299,13 @@ def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
 def _figure(title: str, height: int, parts: Iterable[str], legend: str, key: str, width: int = WIDTH) -> str:
     return (
         f'<figure data-plot="{escape(key)}"><figcaption>{escape(title)}</figcaption>{legend}'
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
+        f'<div class="chart"><svg{WIDE * (width == WIDTH)} viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg></div></figure>'
     )
 
 
 def _short(value: float) -> str:
-    """A number in few signs."""
+    """Return a short text of a number, such as `12k`."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
             return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"

@@ -1,4 +1,4 @@
-"""What a run was doing when: the log's records laid out over time."""
+"""The records of a log, arranged over time."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from oddlot.history.metrics import Tally
 from oddlot.history.worker_timeline import Worker, WorkerTimeline
 
 MAX_POINTS = 1_000
-"""of a line: what a picture can show"""
+"""Points per line that a chart can show."""
 Interval = tuple[float, float]
 
 
 class Moment(NamedTuple):
-    """How far a run had come."""
+    """The progress of a run at one moment."""
 
     seconds: float
     versions: int
@@ -36,7 +36,7 @@ class Moment(NamedTuple):
 
 @dataclass(slots=True)
 class Lane:
-    """A machine's time, in all its lives."""
+    """The time of a machine, over all its workers."""
 
     spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     """Intervals by state: `starting`, `working`, `wasted` (computed and not used), `waiting`, `leaving`, `lost`,
@@ -60,29 +60,29 @@ class Lane:
 
 @dataclass
 class Course:
-    """A whole run over time, in seconds of its clock."""
+    """A run over time, in seconds of its clock."""
 
     seconds: float = 0.0
     progress: list[Moment] = field(default_factory=list)
-    """at most about `MAX_POINTS`"""
+    """About `MAX_POINTS` moments at most."""
     lanes: dict[str, Lane] = field(default_factory=dict)
-    """by machine"""
+    """Lanes by machine."""
     machines: list[Interval] = field(default_factory=list)
-    """how many were there: level lines from change to change"""
+    """Number of machines: corners of a step function."""
     dollars_per_hour: list[Interval] = field(default_factory=list)
-    """that everything cost, likewise"""
+    """Total price of the machines: corners of a step function."""
     resumed: list[float] = field(default_factory=list)
-    """when the run went on from a checkpoint"""
+    """Times of resumes."""
     results: list[Interval] = field(default_factory=list)
-    """how many of them a merge used, likewise"""
+    """Updates per merge: corners of a step function."""
     samples: list[Interval] = field(default_factory=list)
-    """of a result that was merged: the mean over its merge, likewise"""
+    """Mean samples per update of a merge: corners of a step function."""
     staleness: Counter[int] = field(default_factory=Counter)
-    """how many merged updates were so many versions late"""
+    """Number of merged updates by staleness, in versions."""
 
     @classmethod
     def of(cls, records: Sequence[Record], size: int, seconds: float = 0.0) -> "Course":
-        """The course of the history that holds; it ends `seconds` after the run's beginning, if not later."""
+        """Return the course of a valid history. It lasts at least `seconds`."""
         course, tally = cls(), Tally(size, keep=True)
         step = max(1, len(records) // MAX_POINTS)
         for number, record in enumerate(records):
@@ -102,7 +102,7 @@ class Course:
         return course
 
     def _note_marks(self, record: Record) -> None:
-        """Note what is marked in the lanes."""
+        """Collect faults and resumes."""
         match record.event:
             case Struck(_, kind, node) if node:
                 self._lane(node).faults.append((record.now, kind))
@@ -110,7 +110,7 @@ class Course:
                 self.resumed.append(record.now)
 
     def _lay_out(self, timeline: WorkerTimeline) -> None:
-        """Lay the lives of each machine one behind the other."""
+        """Join the intervals of each machine's workers."""
         lives = defaultdict[str, list[Worker]](list)
         for worker in timeline.lives:
             lives[machine_of(worker.node)].append(worker)
@@ -134,7 +134,7 @@ class Course:
 
 
 def _change(changes: list[Interval], now: float, value: float) -> None:
-    """Note what is otherwise from now on; of several values at one time the last one counts."""
+    """Append a change of a value. The last of several at the same time counts."""
     if changes and changes[-1][0] == now:
         changes.pop()
     if not changes or changes[-1][1] != value:
@@ -142,7 +142,7 @@ def _change(changes: list[Interval], now: float, value: float) -> None:
 
 
 def _thinned(changes: list[Interval]) -> list[Interval]:
-    """Of many changes the lowest and the highest of each bucket, and the last one of all."""
+    """Return about `MAX_POINTS` changes: the lowest and highest of each bucket, and the last."""
     size = len(changes) // MAX_POINTS + 1
     kept = list[Interval]()
     for first in range(0, len(changes), size):
@@ -152,8 +152,7 @@ def _thinned(changes: list[Interval]) -> list[Interval]:
 
 
 def _level(changes: list[Interval], end: float) -> list[Interval]:
-    """The corners of the line that is level from each change to the next one, until the end; what changes there has no
-    length, and is left out."""
+    """Return the corners of the step function of these changes until `end`, without changes at `end`."""
     corners = list[Interval]()
     for (now, value), (then, _) in pairwise([*changes, (end, 0.0)]):
         if now < end or not corners:

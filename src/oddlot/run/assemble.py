@@ -1,4 +1,4 @@
-"""Joins conductor, engine, faults and host: the one place for it, in runs, tests and benchmarks. No Job, no torch."""
+"""Assembly of conductor, engine, faults and host, for runs, tests and benchmarks. Uses neither Job nor PyTorch."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ def engine_with_faults(
 
 
 def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: Sequence[Observer] = ()) -> Host:
-    """Return the host, with an adviser if the strategy asks what rounds take."""
+    """Return the host, with an adviser if the strategy needs estimated durations of rounds."""
     loads = conductor.strategy.traits(conductor.batch).measured_loads
     advisers: list[Adviser] = [RoundTimes(loads)] if loads else []
     return Host(conductor, numbers, engine, list(observers), advisers)

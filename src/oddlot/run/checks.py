@@ -1,4 +1,4 @@
-"""What is refused or warned of before a run starts."""
+"""Checks before a run starts."""
 
 import json
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ from oddlot.train.sharded_data import Shards
 from oddlot.wire.codec import Codec
 
 FEW_SAMPLES = 10
-"""So few samples that the data may be something else than was meant."""
+"""Number of samples below which the data may be misinterpreted."""
 
 
 def check_types(job: object, strategy: object, engine: object, codec: object, about: object) -> None:
-    """Raise UsageError unless the parts of a run are what they must be."""
+    """Raise UsageError if an argument of a run has the wrong type."""
     _check_job(job)
     _check_strategy(strategy)
     if isinstance(engine, type) or not isinstance(engine, EngineConfig):
@@ -37,7 +37,7 @@ def check_types(job: object, strategy: object, engine: object, codec: object, ab
 
 def _check_job(job: object) -> None:
     if not isinstance(job, Job):
-        raise InvalidValue("job", job, "an oddlot.Job, which is made of a model, data and a loss")
+        raise InvalidValue("job", job, "an oddlot.Job(model, data, loss)")
     if job.lr_schedule is not None:
         factor_at(job.lr_schedule, 0.0)  # raises JobError now, not later
 
@@ -45,14 +45,16 @@ def _check_job(job: object) -> None:
 def _check_strategy(strategy: object) -> None:
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
         name = strategy.__name__
-        told = f"strategy = {name} is a class: pass one of it, {name}(...)"
+        told = f"strategy = {name} is a class: pass an instance, {name}(...)"
         raise UsageError(told, "class_given", "strategy", given=name)
     if not isinstance(strategy, Strategy):
-        must = "a strategy, such as oddlot.Synchronous(), or one of your own: a subclass of oddlot.Strategy"
+        must = (
+            "a strategy, such as oddlot.Synchronous(), or an instance of your own subclass of oddlot.Strategy"
+        )
         raise InvalidValue("strategy", strategy, must)
     if not is_dataclass(strategy):
         raise UsageError(
-            f"strategy = {short(strategy)} is no dataclass: put @dataclass before its class, so that it can be copied, "
+            f"strategy = {short(strategy)} is not a dataclass: add @dataclass to its class. Strategies are copied, "
             "compared and saved",
             "no_dataclass",
             "strategy",
@@ -66,18 +68,18 @@ def _check_about(about: object) -> None:
     try:
         json.dumps(about)
     except (TypeError, ValueError) as error:
-        told = f"about = {short(about)} must be plain data that JSON has: {error}"
+        told = f"about = {short(about)} must be JSON-serializable: {error}"
         raise UsageError(told, "no_plain_data", "about", reason=str(error)) from None
 
 
 def check_shards(shards: int | None, samples: int, job: Job) -> None:
-    """Raise UsageError if the data lie in another number of parts, or a shard would have a single sample."""
+    """Raise UsageError if the data have another number of parts, or a shard would have a single sample."""
     data = job.train_data
     if isinstance(data, Shards) and shards not in {None, 1, len(data.parts)}:
-        told = f"shards = {shards}: the data lie in {len(data.parts)} parts"
+        told = f"shards = {shards}, but the data have {len(data.parts)} parts: leave shards out"
         raise UsageError(told, "shards_beside_parts", "shards", shards=shards, parts=len(data.parts))
     if shards and job.batch_size > 1 and 1 < shards <= samples < 2 * shards:
-        told = f"shards = {shards} of {samples} samples: a shard would have one alone"
+        told = f"shards = {shards} is too large for {samples} samples: a shard would have a single sample"
         raise UsageError(told, "shard_of_one_sample", "shards", shards=shards, samples=samples)
 
 
@@ -88,13 +90,13 @@ def check_sizes(job: Job, engine: EngineConfig, traits: Traits, samples: int, sh
     sizes = {"batch_size": job.batch_size, workers: engine.workers, "shards": shards}
     if traits.task_samples is not None and not traits.local_steps:  # which end with the epoch
         sizes[traits.task_setting] = traits.task_samples
-    hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
+    hint = ". A list is a dataset of its items; pass a tuple of arrays or tensors for a dataset of their rows"
     hint = hint if isinstance(job.train_data, list | tuple) and samples < FEW_SAMPLES else ""
     for name, size in sizes.items():
         if size > samples:
             setting = own.get(name, f"strategy.{name}")
             raise UsageError(
-                f"{setting} = {size} is more than the samples: there are {samples}; lower it{hint}",
+                f"{setting} = {size} is larger than the dataset, which has {samples} samples: lower it{hint}",
                 "too_few_samples",
                 name,
                 name=setting,
@@ -104,15 +106,15 @@ def check_sizes(job: Job, engine: EngineConfig, traits: Traits, samples: int, sh
 
 
 def check_evaluation(job: Job) -> None:
-    """Raise UsageError if there are metrics and no data for them, or a metric has a name that is taken."""
+    """Raise UsageError if metrics have no data, or a metric has a reserved name."""
     if job.eval_data is None and job.metrics:
-        told = f"the metrics {', '.join(job.metrics)} need Job(eval_data=...)"
+        told = f"the metrics {', '.join(job.metrics)} need evaluation data: pass Job(eval_data=...)"
         raise UsageError(told, "no_evaluation_set", "eval_data", metrics=[*job.metrics])
     if job.eval_data is not None:
         Batches(job.eval_data, job.collate, "the evaluation set")
     taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
     if taken:
-        told = f"metrics: {', '.join(sorted(taken))} is a figure of every run: take another name"
+        told = f"metrics: the name {', '.join(sorted(taken))} is reserved: use another name"
         raise UsageError(told, "name_taken", "metrics", names=sorted(taken))
 
 
@@ -121,14 +123,14 @@ def check_goal(goal: Goal, until: str, job: Job, engine: EngineConfig) -> None:
     for figure, compare, value in goal.terms:
         beyond = {">": value >= 1, ">=": value > 1, "<": value <= 0, "<=": value < 0}[compare]
         if job.metrics.get(figure) is accuracy and beyond:
-            told = f"until = {until!r} never comes: {figure} is a share, from 0 to 1"
+            told = f"until = {until!r}: this goal cannot be reached, because {figure} is from 0 to 1"
             raise UsageError(told, "goal_beyond_share", "until", given=until, figure=figure)
     if all(term.figure == "dollars" for term in goal.terms) and not engine.dollars_per_hour:
-        told = f"until = {until!r} never comes: no machine has a price (dollars_per_hour)"
+        told = f"until = {until!r}: this goal cannot be reached, because no machine has a price. Set dollars_per_hour"
         raise UsageError(told, "goal_without_price", "until", given=until)
     if all(term.figure in {"loss", *job.metrics} for term in goal.terms) and not engine.computes:
         raise UsageError(
-            f"until = {until!r} never comes: with computes=False (--no-compute) nothing is trained or measured",
+            f"until = {until!r}: this goal cannot be reached, because computes=False (--no-compute) trains nothing",
             "goal_without_compute",
             "until",
             given=until,
@@ -136,33 +138,33 @@ def check_goal(goal: Goal, until: str, job: Job, engine: EngineConfig) -> None:
 
 
 def measured(job: Job, engine: EngineConfig) -> list[str]:
-    """Return the names of what is evaluated."""
+    """Return the names of the metrics that are evaluated, `loss` included."""
     return ["loss", *job.metrics] if job.eval_data is not None and engine.computes else []
 
 
 def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples: int, shards: int) -> None:
-    """Warn of settings with which the strategy runs, though hardly as it was meant."""
+    """Warn of settings that make a strategy ineffective."""
     traits, name = strategy.traits(job.batch_size), type(layers(strategy)[-1]).__name__
     if traits.whole_shards:
         warn_of_shards(name, shards, engine.workers, samples / shards / job.batch_size)
     if traits.reads_gradients and not engine.computes:
-        told = f"{name} adapts to gradients, and with computes=False there are none: it stays as it begins"
+        told = f"{name} adapts to gradients, but computes=False computes none: its settings will not change"
         warn(told, "no_gradients_to_adapt_to", strategy=name)
     if traits.varies_loads and traits.measured_loads:
-        told = f"{name} measures rounds of equal loads, and the strategy around it changes them: use it alone"
+        told = f"{name} measures rounds of equal loads, but the strategy around it changes the loads: use {name} alone"
         warn(told, "unequal_loads", strategy=name)
     _warn_of_one_minibatch(traits, job.batch_size)
     _warn_of_no_local_steps(traits, name, job, engine.workers)
 
 
 def _warn_of_one_minibatch(traits: Traits, batch: int) -> None:
-    """Warn of a deadline on tasks that end with their first minibatch in any case."""
+    """Warn of a deadline on tasks of a single minibatch."""
     if traits.task_samples is None or not traits.hands_over or traits.varies_loads:
         return
     if len(minibatch_cuts(traits.task_samples, batch)) == 2:
         warn(
-            f"a deadline ends a task after a minibatch, and here they have no other one ({traits.task_samples} "
-            f"samples, batch = {batch}): make strategy.{traits.task_setting} larger",
+            f"the deadline has no effect: it ends a task after a minibatch, and tasks have only one "
+            f"({traits.task_samples} samples, batch size {batch}). Increase strategy.{traits.task_setting}",
             "deadline_of_one_minibatch",
             samples=traits.task_samples,
             batch=batch,
@@ -171,10 +173,10 @@ def _warn_of_one_minibatch(traits: Traits, batch: int) -> None:
 
 
 def _warn_of_no_local_steps(traits: Traits, name: str, job: Job, workers: int) -> None:
-    """Warn of an optimizer of local steps that is not used, since the workers send gradients."""
+    """Warn of a local optimizer that is not used, because workers send gradients."""
     batch = effective_batch(traits, job.batch_size, workers)
     unused = [name for name in ("local_optimizer", "keep_optimizer") if getattr(job, name)]
     if unused and batch and batch.step == UPDATE:
-        told = f"{' and '.join(unused)}: not used, since workers of {name} send gradients and take no local steps. "
-        told += "Use a strategy such as LocalSGD; the hub steps with Job(optimizer=...)"
+        told = f"{' and '.join(unused)} have no effect: workers of {name} send gradients and take no local steps. "
+        told += "Use a strategy with local steps, such as LocalSGD, or set Job(optimizer=...) for the hub"
         warn(told, "no_local_steps", settings=unused, strategy=name)

@@ -14,32 +14,32 @@ from oddlot.core.errors import UnknownName
 from oddlot.core.field_docs import field_docs
 from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings, hints_of
 from oddlot.faults.plan import Chaos
-from oddlot.run.goals import Every
+from oddlot.run.intervals import Every
 from oddlot.wire.codec import Codec
 from oddlot.wire.registry import codec_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """How a run goes, apart from job, strategy and engine."""
+    """The settings of a run, apart from job, strategy and engine."""
 
     until: str = ""
     """Goal, such as "accuracy>=0.98 or epochs>=20". Empty: the job's own."""
     seed: Seed = 0
     """Random seed."""
     codec: Codec | None = None
-    """Encoding of updates, such as "bf16". None: "nonzero" for a job that is sparse, else "plain"."""
+    """Encoding of updates, such as "bf16". None: "nonzero" for sparse jobs, else "plain"."""
     shards: AtLeastOne | None = None
-    """Fixed parts of the data, which a worker keeps. None: of a resumed run, its own; for strategies of whole shards
-    one for each worker, or fewer of at least 10 minibatches; else 1."""
+    """Number of fixed parts of the data, which workers keep. None: 1; for strategies of whole shards, one per worker,
+    or fewer if shards would have less than 10 minibatches. A resumed run keeps its number."""
     keep_shards: bool = True
-    """Keep the shards that a machine has had on it. Otherwise each task brings its data along."""
+    """Keep shards on machines. False: each task sends its samples."""
     epoch_barrier: bool = False
-    """Begin an epoch only when the one before is merged."""
+    """Start an epoch only when the previous one is merged."""
     skip_bad: bool = False
-    """Skip samples whose updates have bad numbers three times, or that end or hang three processes."""
+    """Skip samples after three invalid updates or three worker crashes."""
     max_update_ratio: OverZero | None = 1000.0
-    """Largest norm of an update, in running medians. None or infinity: any."""
+    """Largest norm of an update, relative to the running median. None or infinity: no limit."""
     chaos: Chaos | None = None
     """Faults to inject."""
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
@@ -49,14 +49,14 @@ class RunConfig:
     keep_checkpoints: AtLeastOne = 3
     """Number of newest checkpoints to keep."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Plain data of yours that run.json keeps."""
+    """Your own JSON-serializable data, which run.json keeps."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "RunConfig":
-        """Return the config of keywords, in which intervals and codecs may be texts. UsageError names a wrong one."""
+        """Return the settings from keywords. Intervals and codecs may be strings. Raise UsageError for a wrong one."""
         known = [one.name for one in fields(cls)]
         for name in settings:
             if name not in known:
@@ -67,7 +67,7 @@ class RunConfig:
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
-        """Return the settings as JSON has them, for run.json: codecs and faults as text."""
+        """Return the settings as JSON-serializable data for run.json."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "about"}
         return {
             name: value if isinstance(value, bool | int | float | None) else str(value)
@@ -76,7 +76,7 @@ class RunConfig:
 
     @staticmethod
     def hints() -> dict[str, Any]:
-        """Return the types of the settings as users give them: intervals and codecs are texts."""
+        """Return the types of the settings as users pass them: intervals and codecs are strings."""
         return {name: str if _is_text(hint) else hint for name, hint in hints_of(RunConfig).items()}
 
 
@@ -85,7 +85,7 @@ def _is_text(hint: Any) -> bool:
 
 
 def _parsed(name: str, value: Any) -> Any:
-    """Return the setting that a text stands for."""
+    """Return the value of a setting given as text."""
     hint = hints_of(RunConfig)[name]
     if hint is Every and not isinstance(value, Every):
         return Every.parse(value, name)
@@ -110,7 +110,7 @@ def with_settings(signature: Signature) -> Signature:
 
 
 def settings_text() -> str:
-    """Return a line about each run setting, for a docstring's list of arguments."""
+    """Return a line per run setting, for a docstring's list of arguments."""
     return "\n".join(
         fill(f"{name}: {text}", 116, initial_indent=" " * 8, subsequent_indent=" " * 12)
         for name, text in field_docs(RunConfig).items()

@@ -1,4 +1,4 @@
-"""Weights that overflow end a run; very large ones are warned of."""
+"""Checks of the weights: an overflow ends the run, very large values cause a warning."""
 
 from math import isfinite
 
@@ -8,17 +8,17 @@ from oddlot.core.user_warnings import warn
 from oddlot.train.store import Store
 
 LARGE_NORM = 1e18
-"""Norm of the weights above which a training is said to diverge."""
+"""Norm of the weights above which a warning is shown."""
 
 
 class Divergence:
-    """Looks at the norm of the weights: bad updates are refused, but sums of large ones can overflow."""
+    """Checks the norm of the weights: sums of large valid updates can overflow."""
 
     def __init__(self, store: Store | None) -> None:
         self.store = store
         """None: nothing is computed."""
         self.saver: BackgroundSaver | None = None
-        """Has the last sound checkpoint."""
+        """Saver, which knows the last valid checkpoint."""
         self.warned = False
 
     def check(self) -> None:
@@ -30,13 +30,15 @@ class Divergence:
             raise self._diverged(self.store.version)
         if norm > LARGE_NORM and not self.warned:
             self.warned = True
-            told = f"the norm of the weights is {norm:.2g}: the training diverges. Lower the learning rate"
+            told = f"the norm of the weights is {norm:.2g}: training diverges. Lower the learning rate"
             warn(told, "weights_too_large", norm=norm)
 
     def _diverged(self, version: int) -> JobError:
         if self.saver is not None:
             self.saver.wait()  # the one that is being written is sound too
         newest = -1 if self.saver is None else self.saver.newest
-        saved = f"; the checkpoint of version {newest:,} is sound" if newest >= 0 else ""
-        told = f"the weights of version {version} are not finite: the training has diverged. Lower the learning rate"
+        saved = f"; the checkpoint of version {newest:,} is intact" if newest >= 0 else ""
+        told = (
+            f"the weights of version {version} are not finite: training has diverged. Lower the learning rate"
+        )
         return JobError(f"{told}{saved}", "weights_not_finite", version=version, newest=newest)

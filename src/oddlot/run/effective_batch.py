@@ -1,11 +1,11 @@
-"""How many samples one step uses: `batch` is the minibatch of one worker."""
+"""The effective batch size: the number of samples of one step."""
 
 from math import ceil
 from typing import NamedTuple
 
 from oddlot.core.strategy import Traits
 
-UPDATE, LOCAL_STEP = "update of the model", "local step"
+UPDATE, LOCAL_STEP = "step of the model", "local step"
 
 
 class EffectiveBatch(NamedTuple):
@@ -15,18 +15,18 @@ class EffectiveBatch(NamedTuple):
     step: str
     """`UPDATE` or `LOCAL_STEP`"""
     of: str
-    """Where that comes from, such as `2 tasks x batch 32`."""
+    """Explanation, such as `2 tasks x batch 32`."""
 
     def __str__(self) -> str:
-        return f"each {self.step} uses {self.samples:,} samples: {self.of}"
+        return f"each {self.step} uses {self.samples:,} samples ({self.of})"
 
 
 def effective_batch(traits: Traits, batch: int, workers: int) -> EffectiveBatch | None:
-    """Return the effective batch of a run with `workers` workers; None where the strategy does not say."""
+    """Return the effective batch of a run with `workers` workers; None if the strategy does not declare it."""
     if traits.local_steps:
         return EffectiveBatch(batch, LOCAL_STEP, f"batch {batch}")
     if traits.step_samples is not None:
-        return EffectiveBatch(traits.step_samples, UPDATE, "at least; more where larger rounds are better")
+        return EffectiveBatch(traits.step_samples, UPDATE, "or more, if larger rounds are faster")
     if traits.task_samples is None:
         return None
     updates = ceil(traits.quorum * (workers if traits.updates is None else traits.updates))

@@ -1,4 +1,4 @@
-"""`fit`: one verb for every engine."""
+"""`fit`: train a job with a strategy on an engine."""
 
 import logging
 import sys
@@ -26,13 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: the run has stopped cleanly. `run` holds the model and all that was reached, `signal` tells
-    which of the two it was."""
+    """Ctrl-C or SIGTERM stopped the run cleanly.
+
+    `run` is the result so far; `signal` is the number of the signal."""
 
     def __init__(self, run: Run, signal: int) -> None:
-        saved = f", saved in {run.folder}: resume=True goes on" if run.folder else ""
+        saved = f", saved in {run.folder} (resume=True continues it)" if run.folder else ""
         super().__init__(
-            f"stopped at version {run.summary['versions']:,}{saved}; the model is in the `run` of this exception"
+            f"stopped at version {run.summary['versions']:,}{saved}; the attribute `run` has the model"
         )
         self.run, self.signal = run, signal
 
@@ -101,7 +102,7 @@ fit.__signature__ = with_settings(signature(fit))  # type: ignore[attr-defined] 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
-    """The observers that show a line of progress: none if stderr is no terminal."""
+    """Yield the observers that show a line of progress: none if stderr is not a terminal."""
     if quiet or not getattr(sys.stderr, "isatty", bool)():  # there may be no stderr, or a logger in its place
         yield ()
         return
@@ -119,25 +120,25 @@ def _check_observers(observers: object) -> None:
 def _check_folders(
     out: object, checkpoints: object, resume: object, force: object, chaos: object, quiet: object
 ) -> None:
-    """UsageError: these do not go together."""
+    """Raise UsageError if these arguments do not fit together."""
     for name, flag in {"resume": resume, "force": force, "quiet": quiet}.items():
         if not isinstance(flag, bool):
             raise InvalidValue(name, flag, "True or False")
     if resume and force:
-        told = "resume goes on with a run and force throws it away: say one of them"
+        told = "resume continues a run and force overwrites it: use one of them"
         raise UsageError(told, "resume_and_force")
     if (resume or force) and out is None:
-        told = "resume and force are about a run's folder: name it with out=..."
+        told = "resume and force need a run folder: pass out=..."
         raise UsageError(told, "missing_setting", name="out")
     for name, path in {"out": out, "checkpoints": checkpoints}.items():
         if not isinstance(path, str | PathLike | None):
             raise InvalidValue(name, path, "a folder's path")
     if checkpoints == "":
-        told = "checkpoints is empty: name a folder or a URL, or leave it out"
+        told = "checkpoints is empty: pass a folder or a URL, or leave it out"
         raise UsageError(told, "empty_value", "checkpoints", name="checkpoints")
     if checkpoints is not None and out is None:
-        told = "checkpoints are a part of a run's folder: name that with out=... (--out)"
+        told = "checkpoints needs a run folder: pass out=... (--out)"
         raise UsageError(told, "missing_setting", "checkpoints", name="out")
     if isinstance(chaos, Chaos) and out is None and any(fault.kind == "kill_hub" for fault in chaos.faults):
-        told = "kill_hub ends this process with all that is not saved: name a folder with out=..."
+        told = "kill_hub kills this process, and the run would be lost: pass out=..."
         raise UsageError(told, "missing_setting", "chaos", name="out")

@@ -1,4 +1,4 @@
-"""When a run ends, and how often something is done: small sentences such as "accuracy>=0.98 or epochs>=20"."""
+"""Goals, such as "accuracy>=0.98 or epochs>=20"."""
 
 import operator
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, inf, isfinite, nan, ulp
 from typing import NamedTuple
 
-from oddlot.core.errors import InvalidValue, UnknownName, UsageError
+from oddlot.core.errors import UnknownName, UsageError
 from oddlot.core.suggestions import or_nearest
 from oddlot.history.metrics import GOAL_FIGURES, Tally
 
@@ -22,16 +22,15 @@ _PER_SECOND: dict[str, Callable[[Tally], float]] = {
     "hours": lambda _: 1 / 3600,
     "dollars": lambda tally: tally.cost.dollars_per_second,
 }
-"""how fast figures grow while nothing happens"""
+"""Growth per second of metrics that grow without merges."""
 TIME_FIGURES = frozenset(_PER_SECOND)
-"""figures that reach a goal while nothing happens: time and money"""
+"""Metrics that reach a goal without merges: time and cost."""
 BUDGETS = {"<=": ">=", "<": ">="}
 _TERM = re.compile(r"^\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
-_EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
 
 
 class Term(NamedTuple):
-    """One alternative."""
+    """One alternative of a goal."""
 
     figure: str
     compare: str
@@ -42,15 +41,15 @@ class Term(NamedTuple):
 
     @property
     def reached_by(self) -> str:
-        """How the figure is compared with the number: one that only grows uses up its budget."""
+        """Return the comparison by which the goal is reached. For a metric that only grows, `<=` is a budget."""
         return BUDGETS.get(self.compare, self.compare) if self.figure in GOAL_FIGURES else self.compare
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Alternatives, each a figure compared with a number.
+    """Alternatives, each a metric compared with a number.
 
-    `evaluated`: the loss is that of the evaluation set, and not known before it was measured.
+    `evaluated`: the loss is that of the evaluation set, and unknown before the first evaluation.
     """
 
     terms: tuple[Term, ...]
@@ -60,7 +59,7 @@ class Goal:
     def parse(cls, text: str, metrics: Iterable[str] = (), evaluated: bool = False) -> "Goal":
         """Read `NAME OP NUMBER [or ...]`: a metric, loss, seconds, hours, versions, epochs, samples or dollars.
 
-        All from seconds on only grow, so that `dollars<=5` is a budget, used up at 5 dollars.
+        Seconds, hours, versions, epochs, samples and dollars only grow: `dollars<=5` is a budget of 5 dollars.
         """
         known = [*GOAL_FIGURES, "loss", *metrics]
         try:
@@ -69,7 +68,7 @@ class Goal:
             raise error.retold(f"until = {text!r}: {error}") from None
 
     def due(self, tally: Tally) -> float:
-        """When time or money alone will reach it, if nothing happens until then; infinity for never."""
+        """Return when time or cost alone will reach the goal; infinity for never."""
         whens = [inf]
         for term in self.terms:
             figure = term.figure
@@ -83,18 +82,18 @@ class Goal:
         return " or ".join(map(str, self.terms))
 
     def share(self, tally: Tally) -> float:
-        """How much of the way is done, from 0 to 1, by figures that only grow; 0 where it names none of these."""
+        """Return the progress from 0 to 1, by metrics that only grow; 0 if the goal has none of them."""
         growing = (term for term in self.terms if term.figure in GOAL_FIGURES)
         return min(1.0, max(((tally.value(t.figure) or 0.0) / t.value for t in growing), default=0.0))
 
     @property
     def epochs(self) -> int | None:
-        """The whole passes over the data after which the run ends at the latest, if the goal names them."""
+        """Return the number of epochs after which the run ends at the latest, if the goal has one."""
         return min((count for count, _ in self._passes()), default=None)
 
     @property
     def by_epochs(self) -> str:
-        """The alternative that names them; empty where none does."""
+        """Return the alternative with this number of epochs; empty if there is none."""
         return str(min(self._passes(), default=(0, ""))[1])
 
     def _passes(self) -> Iterator[tuple[int, Term]]:
@@ -103,9 +102,9 @@ class Goal:
                 yield ceil(term.value) if term.reached_by == ">=" else floor(term.value) + 1, term
 
     def reached(self, tally: Tally) -> Term | None:
-        """The first alternative that holds; None while none does.
+        """Return the first alternative that is reached; None if none is.
 
-        Whole epochs are not decided here but by the ledger: they overlap, so that a count of samples does not tell.
+        The ledger decides about whole epochs: epochs overlap, and a count of samples is not enough.
         """
         for term in self.terms:
             name, compare, value = term.figure, term.reached_by, term.value
@@ -119,9 +118,9 @@ class Goal:
 
 
 def _term(part: str, known: Sequence[str]) -> Term:
-    """One alternative."""
+    """One alternative of a goal."""
     if re.search(r"\band\b|&", part):
-        told = "a run ends at the first of several goals, which are joined by `or`: there is no `and`"
+        told = "goals are joined by `or`, and `and` is not supported: the run ends at the first goal that is reached"
         raise UsageError(told, "and_in_goal", "until", given=part)
     match = _TERM.match(part)
     try:
@@ -130,53 +129,16 @@ def _term(part: str, known: Sequence[str]) -> Term:
     except ValueError:
         value = nan
     if not isfinite(value):
-        told = "a goal is of the form NAME>=NUMBER (or >, <=, <), such as epochs>=10 or loss<=0.1"
+        told = "a goal has the form NAME>=NUMBER (or >, <=, <), such as epochs>=10 or loss<=0.1"
         raise UsageError(told, "invalid_goal", "until", given=part)
     if name not in known:
-        told = f"there is no figure {name!r}: {or_nearest(name, known)}"
+        told = f"unknown metric {name!r}. {or_nearest(name, known)}"
         if name == "accuracy":
             told += ". Job(eval_data=..., metrics={'accuracy': oddlot.accuracy}) measures it"
         raise UnknownName("figure", name, known, key="until").retold(told)
     if name not in GOAL_FIGURES:
         return Term(name, compare, value)
     if value <= 0:
-        told = f"{name} begin at 0, so that is reached before anything is done"
+        told = f"{name} start at 0, so this goal is already reached"
         raise UsageError(told, "goal_reached_at_start", "until", figure=name, value=value)
     return Term(name, compare, value)
-
-
-@dataclass(frozen=True)
-class Every:
-    """Something to be done each so many versions, seconds or epochs."""
-
-    count: float
-    unit: str
-
-    def __str__(self) -> str:
-        return f"{self.count:g} {self.unit}"
-
-    @classmethod
-    def parse(cls, text: object, name: str = "the interval") -> "Every":
-        """Read the setting `name`: `NUMBER versions`, `NUMBER seconds` or `NUMBER epochs`."""
-        match = _EVERY.match(text) if isinstance(text, str) else None
-        if not match or float(match[1]) <= 0:
-            must = "an interval such as '100 versions', '30 seconds' or '1 epochs'"
-            raise InvalidValue(name, text, must).retold(f"{name} = {text!r} is not {must}")
-        return cls(float(match[1]), match[2].removesuffix("s") + "s")
-
-    def times(self, tally: Tally) -> int:
-        """How often it has fallen due."""
-        return int((tally.value(self.unit) or 0.0) // self.count)
-
-
-@dataclass
-class Reminder:
-    """Remembers what has been done of something that falls due again and again."""
-
-    every: Every
-    done: int = 0
-
-    def due(self, tally: Tally) -> bool:
-        """True once for each time that it falls due; what was missed in between is made up for once."""
-        done, self.done = self.done, self.every.times(tally)
-        return self.done > done

@@ -1,4 +1,4 @@
-"""What a person sees of a run: its figures while it goes on, and a summary when it has ended."""
+"""The live view of a run in the terminal, and the summary at its end."""
 
 import logging
 from collections import deque
@@ -28,6 +28,7 @@ from oddlot.formatting import (
     rejected,
     samples,
     traffic,
+    went,
 )
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import EFFECTIVE_BATCH, FILES
@@ -39,18 +40,18 @@ DRAWS_A_SECOND = 4
 MAX_ROWS = 16
 SECONDS_BETWEEN_LINES = 2.0
 LONG_ALONE_SECONDS = 60.0
-"""before anybody has come, that it is told"""
-NOBODY = "no worker is here: the run waits until one joins"
+"""Seconds without a worker after which the arrival of the first one is reported."""
+NO_WORKER = "no worker is available: waiting for one to join"
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line that is neither markup nor cut, with its control characters escaped."""
+    """Print a line without markup and without wrapping, with control characters escaped."""
     console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Record], None]]:
-    """An observer that keeps the tally and shows it: in place on a terminal, elsewhere with a line now and then."""
+    """Yield an observer that updates the tally and shows it: a live view on a terminal, lines elsewhere."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield Lines(console, tally, title)
         return
@@ -64,19 +65,19 @@ def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Reco
 
 @contextmanager
 def progress_line() -> Iterator[Callable[[Record], None]]:
-    """An observer that shows a run in one line on the terminal, which stays there when it has ended."""
+    """Yield an observer that shows a run in one line of the terminal. The line stays when the run ends."""
     console, line = Console(stderr=True), ProgressLine()
     with (
         told(console),
         Live(get_renderable=line.draw, console=console, refresh_per_second=DRAWS_A_SECOND),
     ):
         yield line
-        line.forecast.goal = None  # what is drawn last has no time left
+        line.forecast.goal = None  # the last line shows no remaining time
 
 
 @contextmanager
 def told(console: Console) -> Iterator[None]:
-    """What oddlot's own modules log while inside is shown: that something takes long, before anything is trained."""
+    """Show what oddlot's modules log, such as slow steps before training starts."""
     logger, lines = logging.getLogger("oddlot"), _Lines(console)
     level = logger.level
     logger.setLevel(logging.INFO)
@@ -99,17 +100,17 @@ class _Lines(logging.Handler):
 
 @dataclass
 class Forecast:
-    """The goal, and when it will be reached if the run goes on at the speed that it has had."""
+    """The goal, and the time until it is reached at the mean speed so far."""
 
     goal: Goal | None = None
     began: tuple[float, float] | None = None
-    """seconds on the wall's clock, and the share of the way that was done, when the first worker was here"""
+    """Wall-clock seconds and share done when the first worker joined."""
 
     def __str__(self) -> str:
         return f"until {self.goal}" if self.goal else ""
 
     def left(self, tally: Tally, now: float | None = None) -> str:
-        """The time that is left; empty while that is not known."""
+        """Return the remaining time; empty while it is unknown."""
         if self.goal is None:
             return ""
         now = monotonic() if now is None else now
@@ -123,14 +124,14 @@ class Forecast:
 
 @dataclass
 class ProgressLine:
-    """One line of a run: how far it is, how good the model is, and when it will end."""
+    """One line about a run: progress, metrics and remaining time."""
 
     title: str = ""
     tally: Tally = field(default_factory=Tally)
     forecast: Forecast = field(default_factory=Forecast)
 
     def begin(self, recipe: Recipe) -> None:
-        """What is trained, and until when."""
+        """Take the title and the goal from the recipe."""
         self.title = recipe.job.name
         self.tally.size, self.forecast.goal = recipe.samples, recipe.goal
 
@@ -138,7 +139,7 @@ class ProgressLine:
         self.tally(record)
 
     def draw(self) -> RenderableType:
-        """The line of this moment."""
+        """Return the current line."""
         tally, forecast = self.tally, self.forecast
         parts = [self.title, progress(tally), forecast.left(tally), quality(tally), str(forecast)]
         return Text("   ".join(map(printable, filter(None, parts))), no_wrap=True, overflow="ellipsis")
@@ -146,55 +147,56 @@ class ProgressLine:
 
 @dataclass
 class Opening:
-    """Keeps the tally, and says first of all where a resumed run goes on."""
+    """Updates the tally. Prints the title first, and where a resumed run continues."""
 
     console: Console
     tally: Tally
     title: str = ""
-    going_on: str = ""
+    resumed: str = ""
     forecast: Forecast = field(default_factory=Forecast)
 
     def begin(self, recipe: Recipe) -> None:
-        """The goal is known."""
+        """Take the goal from the recipe."""
         self.forecast.goal = recipe.goal
 
     def replay(self, record: Record) -> None:
-        """What a resumed run had done before is counted, and not said again."""
+        """Count a record of an earlier process without printing it."""
         wasted, version = self.tally.samples.wasted.total(), self.tally.versions
         self.tally(record)
         if isinstance(record.event, Resumed):
             again = self.tally.samples.wasted.total() - wasted
-            self.going_on = (
-                f"going on from version {version:,}, epoch {self.tally.epochs:.1f}, after "
-                f"{duration(record.now)}; {again:,} samples merged or under way since are computed again"
+            self.resumed = (
+                f"resuming from version {version:,}, epoch {self.tally.epochs:.1f}, at {duration(record.now)}"
+                + f"; {again:,} samples since that checkpoint are computed again" * bool(again)
             )
 
     def __call__(self, record: Record) -> None:
         self.tally(record)
-        for line in filter(None, (self.title, self.going_on)):
+        for line in filter(None, (self.title, self.resumed)):
             self.say(line)
-        self.title = self.going_on = ""
+        self.title = self.resumed = ""
 
     def stopping(self) -> None:
-        """Somebody has asked the run to stop."""
-        self.say("stopping: the newest version is measured and saved; Ctrl-C again ends at once")
+        """Print that the run is stopping."""
+        self.say("stopping: evaluating and saving the newest version. Press Ctrl-C again to kill the run")
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line."""
         say(self.console, line)
 
 
 @dataclass
 class Lines(Opening):
-    """Says a line after an evaluation, if the last one is a while ago, when the first worker has come late, when the
-    last one is gone, if something had come in since somebody joined, and when something comes in again.
+    """Prints a line after an evaluation, at most every `SECONDS_BETWEEN_LINES`.
+
+    Also prints a line when the first worker joins late, when the last worker is lost, and when updates arrive again.
     """
 
     next_line: float = 0.0
     alone_at: int = -1
-    """what had been brought when nobody was here the last time"""
+    """Number of updates when there was no worker the last time."""
     waits: bool = False
-    """it was told that nobody is here"""
+    """Whether the missing workers were reported."""
 
     def __call__(self, record: Record) -> None:
         super().__call__(record)
@@ -203,16 +205,16 @@ class Lines(Opening):
                 self.next_line = record.now + SECONDS_BETWEEN_LINES
                 self.say(f"{moment(record.now)}   {progress(self.tally)}   {quality(self.tally)}")
             case Joined() if record.now >= LONG_ALONE_SECONDS and len(self.tally.workers) == 1:
-                self.say(f"{moment(record.now)}   the first worker is here")
+                self.say(f"{moment(record.now)}   first worker joined")
             case Arrived() if self.waits:
                 self.waits = False
-                self.say(f"{moment(record.now)}   workers are here again")
-            case Lost() if self._alone() and self.alone_at != self._brought():
-                self.alone_at, self.waits = self._brought(), True
-                self.say(f"{moment(record.now)}   {NOBODY}")
+                self.say(f"{moment(record.now)}   workers are available again")
+            case Lost() if self._alone() and self.alone_at != self._received():
+                self.alone_at, self.waits = self._received(), True
+                self.say(f"{moment(record.now)}   {NO_WORKER}")
 
-    def _brought(self) -> int:
-        """Answers of all kinds: lives without any follow each other too fast to be told each time."""
+    def _received(self) -> int:
+        """Return the number of updates, late ones included: without any, losses follow too fast to report each."""
         return self.tally.updates + self.tally.echoes
 
     def _alone(self) -> bool:
@@ -221,25 +223,25 @@ class Lines(Opening):
 
 @dataclass
 class Picture:
-    """The figures and a row for every worker. Drawn by a thread of its own while the tally goes on."""
+    """The live view: figures and a row per worker. A thread draws it while the tally changes."""
 
     title: str
     tally: Tally
     spinner: Spinner = field(default_factory=lambda: Spinner("dots"))
     progress: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=5 * DRAWS_A_SECOND))
-    """(seconds, samples merged) at the last draws"""
+    """Seconds and merged samples at the last draws."""
     forecast: Forecast = field(default_factory=Forecast)
 
     def draw(self, at: float | None = None) -> RenderableType:
-        """The picture of this moment: of the tally's, or of a later one on the run's clock."""
+        """Return the view now, or `at` a later time of the run's clock."""
         tally = self.tally
         if not tally.samples.merged:
-            self.progress.clear()  # the workers' start is no training
+            self.progress.clear()  # no rate while workers start
         self.progress.append((tally.seconds if at is None else at, tally.samples.merged))
         (began, before), (now, after) = self.progress[0], self.progress[-1]
         rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""
         self.spinner.update(text=Text(printable(f"{self.title}   {duration(now)}")))
-        workers = list(tally.workers.items())  # copied in one go, since the hub's thread adds to it
+        workers = list(tally.workers.items())  # copied at once: the hub's thread adds to it
         return Group(
             self.spinner,
             Text(progress(tally) + rate),
@@ -250,13 +252,13 @@ class Picture:
         )
 
     def _forecast(self) -> list[Text]:
-        """A line, once the goal is known."""
+        """Return a line about the goal, once it is known."""
         told = "   ".join(filter(None, (str(self.forecast), self.forecast.left(self.tally))))
         return [Text(printable(told))] if told else []
 
 
 def progress(tally: Tally) -> str:
-    """How far the run has come, in a few words."""
+    """Return epoch, version, cost and lost workers as text."""
     cost = [money(tally.dollars)] if tally.dollars else []
     parts = [f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost]
     return "   ".join(
@@ -270,23 +272,17 @@ def progress(tally: Tally) -> str:
     )
 
 
-def went(lost: int, left: int, starts: int) -> str:
-    """How many workers are gone, and how; empty while none is."""
-    counts = ((lost, "lost"), (left, "left"), (starts, "lost starting"))
-    return ", ".join(f"{count:,} {how}" for count, how in counts if count)
-
-
 def quality(tally: Tally) -> str:
-    """How good the model is, as far as it is known."""
+    """Return the latest losses and metrics as text."""
     metrics = [f"{name} {value:.4f}" for name, value in dict(tally.quality.metrics).items() if name != "loss"]
     loss = [] if tally.quality.training_loss is None else [f"training loss {tally.quality.training_loss:.4f}"]
     older = metrics and tally.quality.evaluated_version < tally.versions
-    of = [f"(of version {tally.quality.evaluated_version:,})"] if older else []
+    of = [f"(evaluated at version {tally.quality.evaluated_version:,})"] if older else []
     return printable("   ".join([*loss, *metrics, *of]))
 
 
 def worker_table(workers: list[tuple[str, Worker]], now: float) -> RenderableType:
-    """A row for every worker that is here or was not replaced; of many, the first ones and a count of the rest."""
+    """Return a table with a row per worker that was not replaced: the first `MAX_ROWS` and a count of the others."""
     workers = sorted(workers, key=lambda worker: (len(machine_of(worker[0])), worker[0]))
     newest = {machine_of(name): (name, row) for name, row in workers}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -299,31 +295,34 @@ def worker_table(workers: list[tuple[str, Worker]], now: float) -> RenderableTyp
     more = [row.state for _, row in list(newest.values())[MAX_ROWS:]]
     if more:
         counts = ", ".join(f"{more.count(state)} {state}" for state in sorted(set(more)))
-        table.add_row(f"and {len(more)} more", counts, "")
+        table.add_row(f"{len(more)} more", counts, "")
     return table
 
 
 def trouble(tally: Tally, workers: list[tuple[str, Worker]]) -> str:
-    """Why nothing happens, or what went wrong; mostly nothing."""
+    """Return why there is no progress, or the last rejection; empty otherwise."""
     if not workers:
-        return "starting the workers"
+        return "starting workers"
     if all(row.gone for _, row in workers):
-        return NOBODY
+        return NO_WORKER
     last = printable(tally.last_rejection)
     return f"rejected: {rejected(tally.rejected)}; last: {last}" if tally.rejections else ""
 
 
-def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES) -> Text:
-    """The closing figures, as `Run.summary` has them; `virtual`: the clock and the money are a simulated fleet's."""
+def summary(
+    title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES, verdict: str = ""
+) -> Text:
+    """Return the summary of a run, from `Run.summary`. `virtual`: time and cost are simulated."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
     early = figures["ended_version"] < figures["versions"]
     of = f" at version {figures['ended_version']:,}" if early else ""
     done = f"after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions"
     rows = {
+        "verdict": verdict,
         "ended": f"{figures['ended']}{'' if results else of}, {done}",
         "time": duration(figures["seconds"])
-        + (" on the fleet's clock" if virtual else "")
+        + (" simulated" if virtual else "")
         + availability(figures, virtual),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
         "store": overwritten(figures),

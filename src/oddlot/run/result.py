@@ -1,4 +1,4 @@
-"""What became of a training."""
+"""The result of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,34 +16,30 @@ INTERRUPTED = "interrupted"
 
 
 class Metrics(dict[str, float]):
-    """What was measured, by name. UsageError for a name that was not."""
+    """Metrics by name. An unknown name raises UsageError."""
 
     def __missing__(self, name: str) -> float:
         error = UnknownName("metric", name, list(self))
         if not self:
-            told = "the run measured no metrics: pass Job(eval_data=..., metrics={...})"
+            told = "the run has no metrics: pass Job(eval_data=..., metrics={...})"
             raise error.retold(told)
         raise error
 
 
 @dataclass(repr=False)
 class Run:
-    """What became of a training.
-
-    `model` has the final weights, in evaluation mode, on the CPU; `summary` the figures that `--json` prints; `history`
-    a row an evaluation: seconds, versions, epochs, dollars, loss and the job's metrics. `ended` is why: the goal that
-    was reached, or `interrupted`; `folder` where the run lies, if it was given one.
-    """
+    """The result of a run: the trained model, the summary, the metrics and the log."""
 
     model: nn.Module
-    """with the final weights, in evaluation mode, on the CPU"""
+    """Trained model, in evaluation mode and on the CPU."""
     summary: dict[str, Any]
-    """the figures that `--json` prints"""
+    """Summary, as `--json` prints it."""
     history: list[dict[str, float]]
-    """a row an evaluation: seconds, versions, epochs, dollars, loss and the job's metrics"""
+    """One row per evaluation: seconds, versions, epochs, dollars, loss and the job's metrics."""
     ended: str
-    """why: the goal that was reached, or `interrupted`"""
+    """Why the run ended: the goal that was reached, or `interrupted`."""
     folder: Path | None = None
+    """Run folder. None: nothing was saved."""
     _records: list[Record] = field(default_factory=list, repr=False)
 
     def __repr__(self) -> str:
@@ -54,37 +50,37 @@ class Run:
 
     @property
     def records(self) -> Sequence[Record]:
-        """The log: everything that happened and was decided, without what a resumed run had to do again."""
+        """Return the records of the log, without work that a resume lost."""
         return surviving(read_log(RunFolder(self.folder).log)) if self.folder else self._records
 
     @property
     def metrics(self) -> Metrics:
-        """Of the newest version that was evaluated, by name: the job's metrics and the loss on the evaluation set."""
+        """Return the metrics and the loss of the newest evaluated version, by name."""
         return Metrics(self.summary["metrics"])
 
     @property
     def accuracy(self) -> float | None:
-        """Of the final version on the evaluation set, if the job measures it."""
+        """Return the accuracy of the final version, if the job has this metric."""
         accuracy: float | None = self.summary["accuracy"]
         return accuracy
 
     @property
     def loss(self) -> float | None:
-        """Of the final version on the evaluation set; without one, the running training loss."""
+        """Return the loss of the final version on the evaluation set, or the running training loss without one."""
         loss: float | None = self.summary["loss"]
         return loss
 
     @property
     def hours(self) -> float:
-        """On the run's clock, virtual or real."""
+        """Return the duration, in seconds of the run's clock (real or virtual)."""
         return float(self.summary["seconds"]) / 3600
 
     @property
     def dollars(self) -> float:
-        """Machine-seconds times price."""
+        """Return the cost of all machines, in dollars."""
         return float(self.summary["dollars"])
 
     @property
     def wasted_share(self) -> float:
-        """The part of all samples given out that was in vain."""
+        """Return the share of assigned samples that were wasted."""
         return float(self.summary["samples_wasted"] / max(1, self.summary["samples_assigned"]))

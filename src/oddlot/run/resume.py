@@ -1,4 +1,4 @@
-"""What a run goes on from that was begun before."""
+"""Reading the state from which a run is resumed."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -26,22 +26,22 @@ from oddlot.train.flat_buffer import Layout
 
 @dataclass(frozen=True)
 class Past:
-    """The newest whole checkpoint of a run, and its log."""
+    """The newest complete checkpoint of a run, and its log."""
 
     conductor: Conductor
     tensors: Mapping[str, Tensor]
     checkpoint: Checkpoint
     there: list[str]
-    """all checkpoints that were there"""
+    """Names of all checkpoints."""
     log: list[Record]
 
     @property
     def nodes(self) -> frozenset[NodeId]:
-        """The workers' names that are used up."""
+        """Return the workers' names that were used."""
         return frozenset(r.event.node for r in self.log if isinstance(r.event, Joined | Ordered))
 
     def readable(self) -> AbstractContextManager[None]:
-        """CheckpointError: what is inside finds that this checkpoint does not hold what a run saves."""
+        """Raise CheckpointError if the code inside finds that the checkpoint has no state of a run."""
         return _readable(self.checkpoint)
 
 
@@ -52,8 +52,8 @@ def _readable(checkpoint: Checkpoint) -> Iterator[None]:
     except (*DAMAGED, ProtocolError, UsageError, RuntimeError) as error:
         path = checkpoint.storage.path(checkpoint.name)
         told = (
-            f"checkpoint {path} holds no state of this run ({error!r}): move it away to go on from an older one, or "
-            "begin anew in another folder"
+            f"checkpoint {path} has no state of this run ({error!r}): move it away to resume from an older one, or "
+            "start again in another folder"
         )
         raise CheckpointError(told, "no_state", path=path, reason=repr(error)) from error
 
@@ -61,10 +61,10 @@ def _readable(checkpoint: Checkpoint) -> Iterator[None]:
 def read_past(
     folder: RunFolder, identity: dict[str, Any], layout: Layout, strategy: type[Strategy]
 ) -> Past | None:
-    """A run that is to go on: of this identity, with weights of this layout. Its end and its engine may be others.
+    """Read the state of a run with this identity and layout. Its goal and its engine may differ.
 
-    None: it was killed before its first checkpoint was whole, so that it had not begun to train. CheckpointError: it is
-    another run, or none of its checkpoints is whole.
+    Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is another
+    run or has no complete checkpoint.
     """
     folder.check_settings(identity)
     if folder.ended_before_checkpoint:
@@ -80,7 +80,7 @@ def read_past(
             raise
         raise error.retold(f"{damage}\n{error}", line=damage.fields["line"]) from error
     for each in filter(None, (damage, *checkpoint.warnings)):
-        told = f"{each}; going on from {checkpoint.name}"
+        told = f"{each}. Resuming from {checkpoint.name}"
         warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
     snapshot = checkpoint.load()
     with _readable(checkpoint):

@@ -1,4 +1,4 @@
-"""What a run writes: its log, checkpoints in the background, and at its end the model and the summary."""
+"""Writing of the log, of checkpoints in the background, and of the model and the summary."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -21,20 +21,20 @@ from oddlot.history.metrics import Tally, resumed_after, take_into_account
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ENGINE, RUN, SUMMARY, RunFolder
 from oddlot.run.divergence import Divergence
 from oddlot.run.resume import Past
-from oddlot.run.signals import StopWish
+from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import Layout
 
 HUNG_WRITE_SECONDS = 600.0
-"""Seconds that a run waits, at its begin and its end, for a checkpoint that is being written."""
+"""Seconds that a run waits, at its start and its end, for a checkpoint that is being written."""
 HURRY_SECONDS = 2.0
 """Seconds for the checkpoint that is being written when a second Ctrl-C ends the run."""
 
 
 class Saving:
-    """The folder of a run while it trains; without a folder, the records in memory.
+    """Writes the folder of a run while it trains. Without a folder it keeps the records in memory.
 
-    `snapshot` gives the tensors of this moment; `divergence` ends a run whose weights must not be saved.
+    `snapshot` returns the current tensors. `divergence` ends a run whose weights must not be saved.
     """
 
     def __init__(
@@ -46,25 +46,25 @@ class Saving:
         layout: Layout,
         snapshot: Callable[[], Mapping[str, Any]],
         divergence: Divergence,
-        stop: StopWish,
+        stop: StopRequest,
     ) -> None:
         self.recipe, self.folder, self.host, self.tally = recipe, folder, host, tally
         self.layout, self.snapshot, self.divergence, self.stop = layout, snapshot, divergence, stop
         self.records: list[Record] = []
         self.earlier: list[Record] = []
-        """of a resumed run: what it had done before"""
+        """Records of earlier processes of a resumed run."""
         self.log: Log | None = None
         self.saver: BackgroundSaver | None = None
 
     @property
     def count(self) -> int:
-        """The number of records so far."""
+        """Return the number of records."""
         return self.log.records if self.log else len(self.records)
 
     def open(
         self, identity: Mapping[str, Any], past: Past | None, resume: bool, now: float, closing: ExitStack
     ) -> None:
-        """Begin the log, or go on with it: what came after the checkpoint is lost work."""
+        """Start or continue the log. Records after the checkpoint are lost work."""
         closing.push(self._close)
         if self.folder is None:
             self.host.observers.append(self.records.append)
@@ -89,26 +89,26 @@ class Saving:
         self.host.observers.append(self.log)
         if past is not None:
             self.host.observers.append(self.earlier.append)
-            # Perhaps a round ends with it, and what that has changed is told too.
+            # A round may end with it, which observers must see.
             with past.readable():
                 self.host.handle(event, now)
             self.host.observers.remove(self.earlier.append)
         self.checkpoint()
 
     def await_first(self) -> None:
-        """A run that could not be gone on with must not begin; workers start meanwhile. JobError: no room for it."""
+        """Wait for the first checkpoint, while workers start. Raise JobError if it cannot be written."""
         if self.saver is None:
             return
         if not self.saver.wait(HUNG_WRITE_SECONDS):
             raise self.saver.hung
         for problem in self.saver.problems():
-            told = str(problem).removesuffix("; the run goes on")
-            raise problem.retold(f"{told}: make room, then resume the run")
+            told = str(problem).removesuffix("; the run continues")
+            raise problem.retold(f"{told}. Free disk space, then resume the run")
 
     def checkpoint(self) -> None:
-        """Have the state of this moment written in the background; the log up to here is in its file first.
+        """Write a checkpoint in the background, after flushing the log.
 
-        Nothing is done while another one is being written.
+        Does nothing while another checkpoint is being written.
         """
         if self.saver is None or self.log is None:
             return
@@ -132,18 +132,18 @@ class Saving:
         )
 
     def flush(self) -> None:
-        """Have all records in the file."""
+        """Flush the log."""
         if self.log is not None:
             self.log.flush()
 
     def end(self, model: nn.Module, summary: dict[str, Any]) -> bool:
-        """Write the last checkpoint, the model and the summary; False if Ctrl-C has ended the wait for a checkpoint."""
+        """Write the last checkpoint, the model and the summary. Return False if Ctrl-C ended the wait for it."""
         if self.folder is None or self.saver is None:
             return True
         written, waited = False, True
         try:
             written = self.saver.wait(LONG_WRITE_SECONDS if self.stop.signal else HUNG_WRITE_SECONDS)
-        except KeyboardInterrupt:  # the model is not lost where the place of checkpoints hangs
+        except KeyboardInterrupt:  # the model is saved even if the storage of checkpoints hangs
             self.stop.interrupt()
             waited = False
         if written:
@@ -154,8 +154,8 @@ class Saving:
             self.saver.wait(HUNG_WRITE_SECONDS)
         for problem in self.saver.problems():
             warn(
-                f"{str(problem).removesuffix('; the run goes on')}. The model is saved, but the newest checkpoint, "
-                f"from which the run would go on, is of version {self.saver.newest:,}",
+                f"{str(problem).removesuffix('; the run continues')}. The model is saved, but the newest checkpoint "
+                f"is of version {self.saver.newest:,}",
                 problem.code,
                 **problem.fields,
                 newest=self.saver.newest,
@@ -163,7 +163,7 @@ class Saving:
         return waited
 
     def end_failed(self, summary: Callable[[], dict[str, Any]]) -> None:
-        """Save what was learned until then, and how the run ended, if there is room for it."""
+        """Save the state of a failed run and its summary, if the disk has space."""
         with suppress(JobError, OSError):
             if self.saver is not None and self.tally.versions and self.host.settled:
                 self.saver.wait()
@@ -175,7 +175,7 @@ class Saving:
                 self.folder.write(SUMMARY, summary())
 
     def _look_back(self, past: Past, folder: RunFolder) -> Resumed:
-        """Count what holds of the past, and what was lost. CheckpointError: the log is no history."""
+        """Count valid and lost records of the past. Raise CheckpointError if the log is not a valid history."""
         self.earlier = surviving(past.log, past.checkpoint.records)
         lost = surviving(past.log)[len(self.earlier) :]
         take_into_account(self.tally, self.earlier, folder.log)
@@ -194,4 +194,4 @@ class Saving:
     def _close(self, kind: type[BaseException] | None, *_: object) -> None:
         patience = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
         for problem in self.saver.close(patience) if self.saver is not None else ():
-            warn(str(problem).removesuffix("; the run goes on"), problem.code, **problem.fields)
+            warn(str(problem).removesuffix("; the run continues"), problem.code, **problem.fields)

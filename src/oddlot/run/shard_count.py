@@ -4,7 +4,7 @@ from oddlot.core.strategy import Traits
 from oddlot.core.user_warnings import warn
 
 MINIBATCHES, LEAST = 10, 5
-"""minibatches of a shard: at least so many by default, and those below which a warning is given"""
+"""Minibatches of a shard: the least by default, and the number below which a warning is shown."""
 
 
 def default_shards(traits: Traits, samples: int, batch: int, slots: int) -> int:
@@ -23,7 +23,7 @@ def warn_of_shards(strategy: str, shards: int, workers: int, minibatches: float)
     if shards < workers:
         warn(
             f"{strategy} assigns whole shards, but shards = {shards} is fewer than the {workers} workers: some wait or "
-            "train on the same shard. Use fewer workers, a smaller job.batch_size or shards=N (--set shards=N)",
+            "train on the same shard. Use fewer workers, a smaller job.batch_size or shards=N (--shards N)",
             "few_shards",
             strategy=strategy,
             shards=shards,
@@ -31,7 +31,7 @@ def warn_of_shards(strategy: str, shards: int, workers: int, minibatches: float)
         )
     if minibatches < LEAST:
         warn(
-            f"a shard has {minibatches:.3g} minibatches: with under {LEAST}, {strategy} learns little in an epoch. "
+            f"a shard has {minibatches:.3g} minibatches: below {LEAST}, {strategy} learns little per epoch. "
             "Use fewer shards or a smaller job.batch_size",
             "small_shards",
             strategy=strategy,

@@ -1,4 +1,4 @@
-"""Advice at the end of a run whose machines were lost before they finished their tasks."""
+"""A warning at the end of a run whose machines were often lost before they finished their tasks."""
 
 from collections import deque
 from math import ceil
@@ -13,13 +13,13 @@ from oddlot.history.metrics import Tally
 from oddlot.run.shard_count import LEAST
 
 LARGE_SHARE = 1 / 3
-"""of the assigned samples, lost with machines, above which the run gives the advice"""
+"""Share of the assigned samples, lost with machines, above which the warning is shown."""
 MIN_LOSSES = 5
-"""below which a mean lifetime says little"""
+"""Least number of losses for a mean lifetime."""
 TASKS_A_LIFE = 10
-"""that fit into the mean lifetime with the advised task size; about a tenth is then lost"""
+"""Tasks per mean lifetime with the suggested task size; about a tenth of them is then lost."""
 MAX_TASKS = 1_000
-"""newest ones, whose times are kept"""
+"""Newest tasks whose times are kept."""
 
 
 class ShortLives:
@@ -29,14 +29,14 @@ class ShortLives:
         self.tally = tally
         traits = strategy.traits(batch)
         self.shards = shards if traits.whole_shards else None
-        """number of shards, if a task is a whole shard"""
+        """Number of shards, if a task is a whole shard."""
         self.batch = batch
         self.setting = f"strategy.{traits.task_setting}" if traits.task_setting else "job.batch_size"
-        """what sizes other tasks"""
+        """Setting of the task size otherwise."""
         self.seconds: deque[float] = deque(maxlen=MAX_TASKS)
 
     def __call__(self, record: Record) -> None:
-        """Take note of a finished task."""
+        """Record the time of a finished task."""
         if isinstance(record.event, Arrived):
             self.seconds.append(sum(record.event.update.seconds.values()))
 
@@ -51,16 +51,16 @@ class ShortLives:
         parts: float = ceil(task * TASKS_A_LIFE / life) if life else 1
         if parts < 2:
             return
-        shards, smaller = None, f"Smaller tasks ({self.setting}) help: aim at"
+        shards, smaller = None, f"Use smaller tasks ({self.setting}): aim at"
         if self.shards is not None:
             shards = min(self.shards * parts, tally.size // (LEAST * self.batch))
             if shards <= self.shards:
                 return
             parts = shards / self.shards
-            smaller = f"Smaller tasks (more shards) help: with shards={shards} a task takes"
+            smaller = f"Use more shards for smaller tasks: with shards={shards} a task takes"
         warn(
             f"{share(lost)} of the assigned samples were lost with their machines: a task takes {_told(task)} "
-            f"(median), and a machine is available for {_told(life)} (mean). {smaller} {_told(task / parts)}",
+            f"(median), and a machine lives {_told(life)} (mean). {smaller} {_told(task / parts)}",
             "tasks_outlive_machines",
             share=lost,
             task_seconds=task,

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that is heard between two events."""
+"""Ctrl-C and SIGTERM as a stop request that is handled between two events."""
 
 import signal
 import threading
@@ -7,34 +7,36 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 
-class StopWish:
-    """The signal that has asked the run to stop; 0 while none has."""
+class StopRequest:
+    """The signal that requested a stop; 0 if none has."""
 
-    _listens: ClassVar["StopWish | None"] = None
-    """the one that hears signals now"""
+    _listens: ClassVar["StopRequest | None"] = None
+    """The request that handles signals now."""
 
     def __init__(self) -> None:
         self._signal = 0
-        self._around: StopWish | None = None
+        self._around: StopRequest | None = None
 
     def interrupt(self) -> None:
-        """Ctrl-C has come while nothing heard it."""
+        """Record a Ctrl-C that arrived outside `heard`."""
         self._signal = self._signal or signal.SIGINT
 
     @property
     def signal(self) -> int:
-        """Which it was, of those that were heard here or around this."""
+        """Return the signal, of this request or an enclosing one."""
         return self._signal or (self._around.signal if self._around else 0)
 
     @contextmanager
-    def heard(self) -> Iterator["StopWish"]:
-        """The first Ctrl-C asks the run to stop, and so does SIGTERM, as clouds and job queues send it before they take
-        a machine back; a second Ctrl-C does what it always does. A second SIGTERM does nothing: `timeout` and others
-        send two at once, to the process and to its group. Where Ctrl-C is ignored, as in a shell's background job, and
-        where the program has its own answer to SIGTERM, it stays so. Inside another wish it is that one which hears.
+    def heard(self) -> Iterator["StopRequest"]:
+        """Handle signals inside this context. The first Ctrl-C or SIGTERM requests a stop; a second Ctrl-C raises
+        KeyboardInterrupt.
+
+        Clouds and job queues send SIGTERM before they reclaim a machine. A second SIGTERM is ignored, because `timeout`
+        and others send two at once, to the process and to its group. Signals that the program ignores or handles itself
+        stay as they are. A context inside another one leaves signals to the outer one.
         """
-        if StopWish._listens and threading.current_thread() is threading.main_thread():
-            self._around = StopWish._listens
+        if StopRequest._listens and threading.current_thread() is threading.main_thread():
+            self._around = StopRequest._listens
             yield self
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -51,13 +53,13 @@ class StopWish:
         try:
             for number in before:
                 signal.signal(number, ask)
-        except ValueError:  # not the main thread: signals are somebody else's
+        except ValueError:  # not the main thread: it cannot handle signals
             yield self
             return
-        StopWish._listens = self
+        StopRequest._listens = self
         try:
             yield self
         finally:
-            StopWish._listens = None
+            StopRequest._listens = None
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What is to be trained, how and where, checked before anything starts."""
+"""The validated inputs of a run: job, strategy, engine and run settings."""
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -37,7 +37,7 @@ from oddlot.wire.plain import Plain
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is to be done, checked before anything starts."""
+    """The validated inputs of a run."""
 
     job: Job
     strategy: Strategy
@@ -59,7 +59,7 @@ class Recipe:
 
     @property
     def codec(self) -> Codec:
-        """How updates travel."""
+        """Return the codec of updates."""
         if self.config.codec is not None:
             return self.config.codec
         from oddlot.wire.nonzero_blocks import NonZero
@@ -68,12 +68,12 @@ class Recipe:
 
     @cached_property
     def samples(self) -> int:
-        """The samples of an epoch."""
+        """Return the number of samples of an epoch."""
         return len(Batches(self.job.train_data, self.job.collate))
 
     @cached_property
     def shards(self) -> int:
-        """The number of shards: of data in parts, that of the parts."""
+        """Return the number of shards: the number of parts, if the data have parts."""
         if isinstance(self.job.train_data, Shards):
             return len(self.job.train_data.parts)
         slots = self.engine.workers * self.engine.in_flight
@@ -82,64 +82,66 @@ class Recipe:
 
     @property
     def cuts(self) -> Cuts:
-        """The shards: where the data lie in parts, these parts."""
+        """Return the shards: the parts, if the data have parts."""
         data = self.job.train_data
         return data.cuts if isinstance(data, Shards) else self.shards
 
     def resuming(self, saved: Any) -> "Recipe":
-        """Return this with the `saved` number of shards of the run that it resumes, unless another one is set."""
+        """Return the recipe with the `saved` number of shards of a resumed run, unless `shards` is set."""
         if self.config.shards is not None or type(saved) is not int or not 1 <= saved <= self.samples:
             return self  # what does not fit is found when all settings are compared
         return self if saved == self.shards else replace(self, config=replace(self.config, shards=saved))
 
     @property
     def effective_batch(self) -> EffectiveBatch | None:
-        """The samples of one step, where that is known."""
+        """Return the effective batch; None if it is unknown."""
         return effective_batch(self.traits, self.job.batch_size, self.engine.workers)
 
     @cached_property
     def traits(self) -> Traits:
-        """What the strategy says of itself."""
+        """Return the traits of the strategy."""
         return self.strategy.traits(self.job.batch_size)
 
     @property
     def until(self) -> str:
-        """The goal as text: the run's own, or the job's."""
+        """Return the goal as text: that of the run settings, or the job's."""
         return self.config.until or self.job.until
 
     @cached_property
     def goal(self) -> Goal:
-        """When the run ends."""
+        """Return the goal of the run."""
         until, metrics = self.until, self.job.metrics
         if not until:
-            told = 'until says when the run ends: "epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
+            told = (
+                'until is missing: pass a goal, such as until="epochs>=10" or "accuracy>=0.98 or seconds>=60"'
+            )
             raise UsageError(told, "missing_setting", name="until")
         return Goal.parse(until, metrics, self.job.eval_data is not None)
 
     @property
     def rule(self) -> Any:
-        """What steps at the hub: the strategy's server rule, or the job's optimizer."""
+        """Return the optimizer at the hub: the strategy's, or the job's."""
         return self.traits.server_optimizer or self.job.optimizer
 
     @property
     def schedule(self) -> Callable[[int], float] | None:
-        """The factor on its learning rate, by samples merged."""
+        """Return the learning rate factor as a function of the merged samples; None without a schedule."""
         return by_samples(self.job.lr_schedule, self.samples)
 
     def rows(self, spans: Iterable[Span]) -> list[int]:
-        """The samples by their index in the data, which the books do not know."""
+        """Return the indices of samples in the data, which the conductor does not know."""
         how, size = self.config, self.samples
         parts = [order(how.seed, epoch, size, self.cuts)[start:stop] for epoch, start, stop in spans]
         return sorted(int(row) for part in parts for row in part)
 
     @property
     def epoch_barrier(self) -> bool:
-        """Whether an epoch waits for the one before: the setting, or what the strategy needs."""
+        """Whether epochs do not overlap: by the setting or the strategy."""
         return self.config.epoch_barrier or self.traits.epoch_barrier
 
     @property
     def settings_anew(self) -> dict[str, int | None]:
-        """What of the books' settings a resumed run may change."""
+        """Return the conductor's settings that a resumed run may change."""
         return {
             "in_flight": self.engine.in_flight,
             "epochs": self.goal.epochs,
@@ -148,7 +150,7 @@ class Recipe:
         }
 
     def conductor(self) -> Conductor:
-        """The books of a run that begins."""
+        """Return the conductor of a new run."""
         how = self.config
         cuts = list(self.cuts) if isinstance(self.cuts, tuple) else []
         barrier, epochs = self.epoch_barrier, self.goal.epochs
@@ -158,7 +160,7 @@ class Recipe:
         return Conductor(strategy, ledger, self.job.batch_size, self.engine.in_flight, how.seed, scheduled)
 
     def identity(self, layout: Layout) -> dict[str, Any]:
-        """What a run and its continuation must have in common."""
+        """Return what must be equal when a run is resumed."""
         job = self.job
         given = {"lr_schedule": _schedule(job.lr_schedule), "max_grad_norm": job.max_grad_norm}
         given |= {"keep_optimizer": job.keep_optimizer or None}
@@ -178,7 +180,7 @@ class Recipe:
 
 
 def _schedule(schedule: Schedule | None) -> str | None:
-    """A schedule as text; of a function that is its name, since no two processes have it at one address."""
+    """Return a schedule as text; for a function its name, because its address differs between processes."""
     if schedule is None:
         return None
     if is_dataclass(type(schedule)):
@@ -187,12 +189,12 @@ def _schedule(schedule: Schedule | None) -> str | None:
 
 
 def _given(strategy: Any) -> dict[str, Any]:
-    """What it was made with, and dicts and lists of its state."""
+    """Return the settings of a strategy, without fields marked as state."""
     return {f.name: getattr(strategy, f.name) for f in fields(strategy) if not f.metadata.get("state")}
 
 
 def _settings(strategy: Any) -> str:
-    """A strategy that has not begun, as text without its state."""
+    """Return a strategy as text, without its state."""
     told = [
         f"{name}={_settings(value) if is_dataclass(value) else repr(value)}"
         for name, value in _given(strategy).items()

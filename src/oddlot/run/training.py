@@ -1,4 +1,4 @@
-"""One training from its recipe to its end: the loop's surroundings that are the same on every engine."""
+"""A training run from its recipe to its end, on any engine."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,13 @@ from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
 from oddlot.run.assemble import engine_with_faults, host_of
 from oddlot.run.divergence import Divergence
-from oddlot.run.goals import TIME_FIGURES, Reminder
+from oddlot.run.goals import TIME_FIGURES
+from oddlot.run.intervals import Reminder
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import Past, read_past
 from oddlot.run.saving import Saving
 from oddlot.run.short_lives import ShortLives
-from oddlot.run.signals import StopWish
+from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import SafeObserver
 from oddlot.run.warnings import WarnOfLoss, WarnOfMissing, warn_of_hung, warn_of_not_measured
@@ -37,18 +38,18 @@ from oddlot.train.store import Store
 from oddlot.train.tensor_checks import warn_of_extra_state
 
 HUNG_MEASURE_SECONDS = 600.0
-"""that a run whose goal was one of time or money waits for its final metrics"""
+"""Seconds that a run with a goal of time or cost waits for its final metrics."""
 LONG_MEASURE_SECONDS = 60.0
-"""after which it is told what the run waits for"""
+"""Seconds of the final evaluation after which a line says what the run waits for."""
 MAX_ROWS = 64
-"""of samples that are named in an error"""
+"""Samples that an error names."""
 logger = logging.getLogger(__name__)
 
 
 class Training:
-    """A host with its engine, log, figures and checkpoints: what `fit` sets up and drives.
+    """A host with its engine, log, metrics and checkpoints, which `fit` sets up and runs.
 
-    What is opened here is put on `closing`.
+    `closing` closes what is opened here.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class Training:
         self.checkpoint = Reminder(recipe.config.checkpoint_every)
         self.evaluation_due = False
         self.may_not_wait = False
-        """the goal that was met is one of time or money"""
+        """Whether the reached goal is one of time or cost."""
         self.met_at: int | None = None
-        """the version whose figures met the goal"""
-        self.stop = StopWish()
+        """Version whose metrics reached the goal."""
+        self.stop = StopRequest()
         self.stopped = ""
-        """why an observer has stopped the run"""
+        """Reason of the observer that stopped the run."""
         seed_all(recipe.config.seed)
         with users_code("the hub"):
             self.model = made(recipe.job)
@@ -81,7 +82,7 @@ class Training:
         if folder is not None and resume:
             past = read_past(folder, self.identity, self.layout, type(recipe.strategy))
         conductor = past.conductor if past else recipe.conductor()
-        # The clock goes on where it stopped: the time of lost work was real.
+        # The clock continues where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
         self.opened = open_engine(self._run_data(), now, past.nodes if past else frozenset())
         self.store = self._store(past)
@@ -113,7 +114,7 @@ class Training:
         self.saving.open(self.identity, past, resume, self.opened.engine.now, closing)
 
     def run(self) -> Run:
-        """Train until the goal is reached, measure the final version, save."""
+        """Train until the goal is reached, evaluate the final version, and save it."""
         try:
             with self.stop.heard(), self._rows_named():
                 self.saving.await_first()
@@ -135,10 +136,10 @@ class Training:
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.saving.records)
 
     def observe(self, observers: Sequence[Observer]) -> None:
-        """Show them what this run had done before it was resumed, then everything as it happens.
+        """Add observers. They receive the records of earlier processes first, then new ones.
 
-        `begin(recipe)`, if an observer has that, is called first. One that has a method `replay` is shown the past with
-        that; `stopping()` tells of a Ctrl-C.
+        An observer may have methods `begin(recipe)`, which is called first, `replay(record)` for records of earlier
+        processes, and `stopping()`, which is called on Ctrl-C.
         """
         for observer in observers:
             safe = SafeObserver(observer, self._stop)
@@ -179,7 +180,7 @@ class Training:
         self.saving.flush()
 
     def _left(self, past: Past | None) -> list[str]:
-        """The workers that a resumed run had at the end of its log."""
+        """Return the workers that a resumed run had at the end of its log."""
         if past is None or self.folder is None or self.recipe.config.chaos is None:
             return []
         tally = Tally(self.recipe.samples)
@@ -190,14 +191,14 @@ class Training:
         return self.store.state_tensors(self._kept(self.host.conductor))
 
     def _kept(self, conductor: Conductor) -> list[int]:
-        """The versions that the strategy holds, each as often as it does; none of a model that is not computed."""
+        """Return the versions that the strategy keeps, as often as it keeps each; none if nothing is computed."""
         kept = conductor.kept if self.opened.shadow is None else {}
         return [int(version) for version, holds in kept.items() for _ in range(holds)]
 
     # --- under way -----------------------------------------------------------------------------
 
     def _ended(self) -> str:
-        """Why the run ends now; empty to go on. Also starts evaluations and checkpoints that are due."""
+        """Return why the run ends now; empty to continue. Also start evaluations and checkpoints that are due."""
         self.tally.advance(self.opened.engine.now)
         if self.stop.signal:
             for observer in self.host.observers:
@@ -219,7 +220,7 @@ class Training:
         return ""
 
     def _evaluate_when_due(self) -> None:
-        """One evaluation at a time; one that falls due meanwhile takes the newest version afterwards."""
+        """Start an evaluation if none is running. One that is due later takes the newest version."""
         if self.recipe.job.eval_data is None or self.opened.shadow is not None:
             return
         self.evaluation_due = self.evaluation.due(self.tally) or self.evaluation_due
@@ -228,19 +229,19 @@ class Training:
             self.host.evaluate(self.host.conductor.version)
 
     def _check_learned(self, ended: str) -> None:
-        """A run whose weights have overflown, or whose every sample was skipped, has not done what was asked for."""
+        """Raise JobError if the weights overflowed or every sample was skipped."""
         self.divergence.check()
         skipped = self.host.conductor.ledger.skipped
         if skipped and not self.tally.versions and ended != INTERRUPTED:
             raise JobError(
-                f"the model has learned nothing: all {skipped:,} samples gave bad numbers and were skipped, the last "
-                f"ones since {self.tally.last_rejection}. Lower the learning rate, or mend the samples",
+                f"nothing was trained: all {skipped:,} samples had invalid updates and were skipped. Last reason: "
+                f"{self.tally.last_rejection}. Lower the learning rate, or fix the samples",
                 "nothing_learned",
                 samples=skipped,
             )
 
     def _summary(self, ended: str) -> dict[str, Any]:
-        """The closing figures."""
+        """Return the summary."""
         self.tally.finish()
         return self.tally.summary() | {
             "ended": ended,
@@ -252,14 +253,14 @@ class Training:
 
     @property
     def _version_told(self) -> int:
-        """The one whose figures are told: the newest or, of a run that has failed, the newest that was measured."""
+        """Return the version in the summary: the newest or, if the run failed, the newest evaluated one."""
         measured = self.tally.quality.evaluated_version
         return self.tally.versions if measured < 0 else measured
 
     def _measure_final(self, ended: str) -> str:
         """Wait for the final version's metrics, and return why the run ended.
 
-        Whatever else comes in is too late to count. A run that is asked to stop saves at once and does not wait.
+        Other messages are too late to count. An interrupted run saves at once and does not wait.
         """
         final = self.host.conductor.version
         if ended == INTERRUPTED or self.recipe.job.eval_data is None or self.opened.shadow is not None:
@@ -278,8 +279,8 @@ class Training:
             if message is None and not told and engine.now - began >= LONG_MEASURE_SECONDS:
                 told = True
                 logger.info(
-                    "the final version has been measured for %g s: the run waits for that. If its process was stopped, "
-                    "continue it or kill it: then another one measures",
+                    "evaluating the final version has taken %g s so far. If the evaluator's process is stopped, "
+                    "continue or kill it; another one then takes over",
                     LONG_MEASURE_SECONDS,
                 )
             if isinstance(message, Evaluated):
@@ -288,20 +289,20 @@ class Training:
 
     @contextmanager
     def _rows_named(self) -> Iterator[None]:
-        """Samples that cannot be used are told by their index in the data, which the books do not know."""
+        """Name bad samples by their index in the data, which the conductor does not know."""
         try:
             yield
         except BadSamples as bad:
             rows = self.recipe.rows(bad.spans)
             more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
             named = ", ".join(map(str, rows[:MAX_ROWS]))
-            told = f"some samples {bad.why}\nThey are among train_data[{named}{more}]"
+            told = f"some samples {bad.why}\nThese samples are among train_data[{named}{more}]"
             raise JobError(told, bad.code, **bad.fields, rows=rows) from bad
 
 
 @contextmanager
 def prepared(recipe: Recipe, folder: RunFolder | None = None, resume: bool = False) -> Iterator[Training]:
-    """A training that is ready to run, and closed afterwards."""
+    """Yield a training that is ready to run, and close it afterwards."""
     if folder is not None and resume:
         recipe = recipe.resuming(folder.settings().get("shards"))
     with ExitStack() as closing:

@@ -1,4 +1,4 @@
-"""What a run warns of while it trains: figures that are missing, a loss that explodes, workers that hang."""
+"""Warnings of a run: missing metrics, an exploding loss, hung workers."""
 
 from collections.abc import Collection
 
@@ -8,11 +8,11 @@ from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
 
 LOSS_GREW = 1_000.0
-"""times that a loss grows before the user is warned"""
+"""Factor by which the loss must grow for a warning."""
 
 
 class WarnOfMissing:
-    """Warns once of each figure of the evaluation set that is NaN or infinite: this is no end of the run."""
+    """Warns once of each metric that is NaN or infinite. The run continues."""
 
     def __init__(self, expected: Collection[str]) -> None:
         self.expected = set(expected)
@@ -21,8 +21,8 @@ class WarnOfMissing:
         if isinstance(record.event, Evaluated) and (lost := self.expected - record.event.metrics.keys()):
             self.expected -= lost
             warn(
-                f"{', '.join(sorted(lost))} of version {record.event.version} on the evaluation set: NaN or infinity, "
-                "so not shown",
+                f"{', '.join(sorted(lost))} of version {record.event.version} on the evaluation set is NaN or infinite "
+                "and not shown",
                 "figures_without_a_number",
                 figures=sorted(lost),
                 version=record.event.version,
@@ -30,7 +30,7 @@ class WarnOfMissing:
 
 
 class WarnOfLoss:
-    """Warns once when the loss on the evaluation set has grown a thousandfold over its least value and its first."""
+    """Warns once if the evaluation loss grows to a thousand times its least value, and above its first one."""
 
     def __init__(self) -> None:
         self.least: float | None = None
@@ -51,13 +51,13 @@ class WarnOfLoss:
 
 def warn_of_not_measured(version: int, seconds: float) -> None:
     """Warn that a run ends without the metrics of its final version."""
-    told = f"version {version}, the final one, was not measured within {seconds:g} s: the run ends without its metrics"
+    told = f"the final version {version} was not evaluated within {seconds:g} s: the run ends without its metrics"
     warn(told, "final_not_measured", version=version, seconds=seconds)
 
 
 def warn_of_hung(record: Record) -> None:
-    """Warn of each worker that is replaced because it has hung."""
+    """Warn of each worker that is replaced because it hangs."""
     for action in record.actions:
         if isinstance(action, Evict):
-            told = f"worker {action.node} has not answered for ten times its timeout and is replaced"
+            told = f"worker {action.node} has not responded for ten times its timeout and is replaced"
             warn(told, "worker_hung", node=action.node)

@@ -1,6 +1,7 @@
-"""Huge output layers, trained on CPUs by computing few of their rows for each example.
+"""Very large output layers, trained on CPUs by computing only a few of their rows for each example.
 
-Stands alone: it imports nothing else of oddlot, and `SampledLinear` sits on top of any PyTorch network.
+`SampledLinear` is an output layer for any PyTorch network, and `SlideClassifier` an estimator for scikit-learn. This
+package imports nothing else of oddlot.
 """
 
 from oddlot.sparse.classifier import SlideClassifier

@@ -1,4 +1,4 @@
-"""The active set of a batch: which rows of the output layer are computed for which example."""
+"""The active sets of a batch: the rows of the output layer that are computed for each example."""
 
 from dataclasses import dataclass, field
 
@@ -12,15 +12,15 @@ from oddlot.sparse.memory import check_memory
 from oddlot.sparse.threads import Crew
 
 BYTES_OF_A_SLOT = 40
-"""row, weight, logit and its gradient; while they are grouped by row, twice the row, the example and the slot"""
+"""Row, weight, logit and its gradient; while they are grouped by row, also row, example and slot, twice."""
 
 
 @dataclass
 class Active:
-    """Room for the active sets of one batch, which grows as needed.
+    """Memory for the active sets of one batch, which grows as needed.
 
-    Example e has the rows `rows[starts[e]:starts[e] + counts[e]]`: first its `labels[e]` labels, then what was found,
-    up to `sure[e]`, then what was taken by chance, each of which stands for `exp(log_weights[slot])` rows.
+    Example e has the rows `rows[starts[e]:starts[e] + counts[e]]`: first its `labels[e]` labels, then found rows up to
+    `sure[e]`, then randomly drawn rows, each of which represents `exp(log_weights[slot])` rows.
     """
 
     out_features: int
@@ -32,16 +32,18 @@ class Active:
     log_weights: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     logits: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     deltas: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
-    """of the loss by the logits"""
+    """Gradient of the loss with respect to the logits."""
     losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0, np.float64))
     given: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    """the labels of all examples, one after the other"""
+    """Labels of all examples."""
     learns: bool = True
-    """whether somebody is to learn from the batch, or it is only measured"""
+    """Whether this is a training batch."""
 
     def begin(self, crew: Crew, labels: Labels, most: int, marks: "Marks", learns: bool = True) -> None:
-        """An active set for each example: of its labels, with room for `most` other rows. MemoryError: they need more
-        than this machine has, or are more than 32 bits can tell apart."""
+        """Start an active set for each example with its labels, and with room for `most` other rows.
+
+        Raise MemoryError if they need too much memory, or more slots than 32 bits can count.
+        """
         examples, self.given, self.learns = len(labels), labels.rows, learns
         width = labels.most + min(most, self.out_features)
         if examples != len(self.counts):
@@ -51,7 +53,7 @@ class Active:
             what = f"a batch of {examples:,} with {width:,} outputs each"
             check_memory(BYTES_OF_A_SLOT * slots, what)
             if slots > np.iinfo(np.int32).max:
-                error = MemoryError(f"{what} is more than 32 bits can tell apart")
+                error = MemoryError(f"{what} needs more than 2**31 slots: use a smaller batch")
                 raise coded(error, "too_many_slots", examples=examples, each=width)
             self.rows = np.empty(slots, np.int32)
             self.logits, self.deltas, self.log_weights = (np.empty(slots, np.float32) for _ in range(3))
@@ -65,7 +67,7 @@ class Active:
 
 @dataclass
 class Marks:
-    """Which example has taken a row last, for each thread: rows are taken once, and nothing is cleared."""
+    """The last example that took each row, for each thread. Rows are taken once, without clearing marks."""
 
     out_features: int
     seen: NDArray[np.int32] = field(init=False)
@@ -75,7 +77,7 @@ class Marks:
         self.seen = np.zeros((0, self.out_features), np.int32)
 
     def of(self, parts: int, examples: int) -> tuple[NDArray[np.int32], int]:
-        """The marks, and the one of the first of so many examples."""
+        """Return the marks, and the mark of the first of these examples."""
         if len(self.seen) != parts or self.next + examples > np.iinfo(np.int32).max:
             self.seen, self.next = np.zeros((parts, self.out_features), np.int32), 1
         mark, self.next = self.next, self.next + examples

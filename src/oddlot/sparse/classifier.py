@@ -1,4 +1,4 @@
-"""An estimator in scikit-learn's manner: sparse features in, labels out, one hidden layer between."""
+"""A scikit-learn estimator for extreme multi-label classification, with one hidden layer."""
 
 import logging
 from collections.abc import Iterator
@@ -31,44 +31,48 @@ from oddlot.sparse.validation import check_flag, check_share, check_whole
 logger = logging.getLogger(__name__)
 SCORED_AT_ONCE, RECALL = 256, 0.9
 TOLD = 10
-"""times an epoch"""
+"""Progress messages per epoch."""
 
 
 @dataclass(eq=False)
 class SlideClassifier(Settings):
-    """Extreme multi-label classification on a CPU: sparse input, one hidden layer, softmax over a sampled output layer.
+    """Extreme multi-label classification on a CPU: sparse input, one hidden layer, and a sampled output layer.
 
-    `X` is a CSR matrix (of scipy, or anything with its `indptr`, `indices`, `data` and `shape`) or an array, [examples,
-    features]; `y` a matrix of labels, [examples, labels], of which all places count that are not zero, the same as
-    an array of zeros and ones, or one label each, a 1-D array of whole numbers. Each example's features are scaled to
-    an L2 norm of 1, a batch at a time, unless `normalize` is false. Values that are not finite, and another number of
-    features than in training, are a ValueError. An example without features is scored by the
-    biases alone; one without labels teaches nothing.
+    It has the interface of a scikit-learn classifier.
+
+    - `X` is a CSR matrix (scipy's, or any object with `indptr`, `indices`, `data` and `shape`) or an array, [examples,
+      features].
+    - `y` is a CSR matrix whose nonzero entries are labels, [examples, labels], an array of zeros and ones of the same
+      shape, or a 1-D array of whole numbers with one label each.
+
+    Features of each example are scaled to an L2 norm of 1, unless `normalize` is false. Values that are not finite, or
+    another number of features than in training, raise ValueError. An example without features is scored by the biases.
+    An example without labels has no effect in training.
     """
 
     history: list[dict[str, float]] = field(init=False, repr=False, default_factory=list)
-    """of every epoch: the mean loss, rows that were computed for an example, the share of them that were taken by
-    chance and, with `validation`, P@1"""
+    """Figures of each epoch: mean loss, rows computed per example, share of them that were drawn randomly and, with
+    `validation`, P@1."""
     recall_: float = field(init=False, repr=False, default=1.0)
-    """of the last prediction: the share of the best labels that clusters find, as counted; 1: all were scored"""
+    """Measured recall of the last prediction, relative to scoring all labels. 1: all labels were scored."""
     _normalized: bool = field(init=False, repr=False, default=False)
-    """whether the network learns from normalized features; classifiers pickled before `normalize` do not"""
+    """Whether the network was trained on normalized features."""
     _search: tuple[tuple[int, ...], Search] | None = field(init=False, repr=False, default=None)
-    """of the layer as it was after so many steps and changes from outside"""
+    """The search index, with the state of the layer that it was built for."""
 
     # --- training ----------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> "SlideClassifier":
-        """Train from the beginning, `epochs` passes over the examples or until P@1 has stopped to rise.
+        """Train from scratch for `epochs` epochs, or until P@1 on the validation examples stops rising.
 
-        FloatingPointError: it diverges. After an error what was learnt before stays; after Ctrl-C what was learnt
-        until then.
+        Raise FloatingPointError if training diverges. After an error, the classifier is as before; after Ctrl-C, it
+        keeps what it has learned.
         """
         self.__post_init__()
         features = checked(X, "X")
         labels = checked_labels(y, len(features), self.labels)
         if not len(labels.indices):
-            told = f"y has no label for any of {len(features):,} examples: there is nothing to learn"
+            told = f"y has no label for any of the {len(features):,} examples"
             raise coded(ValueError(told), "no_labels", examples=len(features))
         before = dict(vars(self))
         with progress.told(self.verbose):
@@ -85,7 +89,7 @@ class SlideClassifier(Settings):
         held = order[: max(1, int(self.validation * len(order))) if self.validation else 0]
         rest = order[len(held) :]
         if not len(rest):
-            told = f"validation = {self.validation} leaves none of {len(order)} examples to learn from"
+            told = f"validation = {self.validation} leaves none of the {len(order)} examples for training: lower it"
             given = {"validation": self.validation, "examples": len(order)}
             raise coded(ValueError(told), "nothing_to_learn_from", **given)
         self._begin(features.shape[1], labels.shape[1])
@@ -105,10 +109,10 @@ class SlideClassifier(Settings):
             self.model.load_state_dict(state)
 
     def partial_fit(self, X: Any, y: Any) -> "SlideClassifier":
-        """One pass over more examples, at rates that do not fall, none of which is held back. If labels may come later,
-        `labels` says how many. Of examples without labels nothing is learnt, and the loss in `history` is NaN.
+        """Train for one pass over more examples, with constant learning rates and without validation.
 
-        FloatingPointError: it diverges; it knows what it did before that batch.
+        Set `labels` if later calls may have more labels. If no example has a label, the loss in `history` is NaN.
+        Raise FloatingPointError if training diverges. The classifier then keeps what it learned before that batch.
         """
         self.__post_init__()
         features = checked(X, "X")
@@ -124,7 +128,7 @@ class SlideClassifier(Settings):
     # --- prediction --------------------------------------------------------------------------------
 
     def predict(self, X: Any, *, exact: bool = True, recall: float | None = None) -> NDArray[np.int64]:
-        """The best label of each example; options as of `predict_topk`."""
+        """Return the best label of each example. Options are those of `predict_topk`."""
         return self.predict_topk(X, 1, exact=exact, recall=recall)[:, 0]
 
     def predict_topk(
@@ -135,23 +139,28 @@ class SlideClassifier(Settings):
         exact: bool = True,
         recall: float | None = None,
     ) -> NDArray[np.int64]:
-        """The k best labels of each example, the best first, [examples, k].
+        """Return the k best labels of each example, the best first, [examples, k].
 
-        `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` (0.9)
-        of the exact ones for 512 different examples, some of those that have been asked about since training, in this
-        call or before; that share is `recall_` then (of 0.9 and one label each its standard error is 0.013), and a
-        label -1 was not found. Until there are 512, for more than 100 labels each, and where more than a twentieth of
-        the clusters would be needed, all are scored, and `recall_` is 1. Clusters are made by the call with the 512th
-        example, for seconds or a minute, and take 0.5 to 0.8 of the memory of the labels' weights; they are not
-        saved. So few labels are worth it where a hundred thousand examples are asked about, or where each is to be
-        answered soon.
+        With `exact=False`, an index of clusters is used, which scores only as many labels as the recall needs. This
+        pays off for many examples (about 100,000) or for low latency. Building the index takes seconds to a minute, and
+        0.5-0.8x the memory of the output weights. The index is not saved.
+
+        The recall is measured on 512 different examples of this or earlier calls; the result is in `recall_`. All
+        labels are scored, and `recall_` is 1, until there are 512 examples, for k above 100, or if more than 1/20 of
+        the clusters would be needed.
+
+        Args:
+            X: Features.
+            k: Number of labels.
+            exact: Whether to score all labels.
+            recall: Share of the exact labels to find, with `exact=False`. None: 0.9. A label that was not found is -1.
         """
         features = checked(X, "X")
         self._check(features)
         check_flag(exact=exact)
         check_whole(1, self.n_labels_, k=k)
         if exact and recall is not None:
-            error = ValueError(f"recall = {recall!r} is for exact=False: all labels are scored")
+            error = ValueError(f"recall = {recall!r} has no effect with exact=True: set exact=False")
             raise coded(error, "recall_of_exact", recall=recall)
         recall = RECALL if recall is None else recall
         check_share(recall=recall)
@@ -168,20 +177,22 @@ class SlideClassifier(Settings):
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
     def score(self, X: Any, y: Any, *, exact: bool = True, recall: float | None = None) -> float:
-        """P@1: the share of examples whose best label is one of theirs; options as of `predict_topk`. ValueError:
-        there is no example."""
+        """Return P@1: the share of examples whose best label is correct. Options are those of `predict_topk`.
+
+        Raise ValueError if there is no example.
+        """
         features = checked(X, "X")
         if not len(features):
-            raise coded(ValueError("X has no examples, of which a share could be told"), "no_examples")
+            raise coded(ValueError("X has no examples: P@1 is undefined"), "no_examples")
         labels = checked_labels(y, len(features), self.n_labels_)
         return precision(self.predict_topk(features, 1, exact=exact, recall=recall), labels, 1)
 
     # --- saving ------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights, settings and history into a folder, as one file; a sampler is not among them.
+        """Save the weights, settings and history as one file in a folder. The sampler is not saved.
 
-        OSError: it cannot be written, as on a full disk; what was there before stays.
+        Raise OSError if the file cannot be written. A file that was there before is then kept.
         """
         self._check_begun()
         settings = self.get_params() | {"hidden": self.input.out_features, "normalize": self._normalized}
@@ -192,9 +203,9 @@ class SlideClassifier(Settings):
 
     @classmethod
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
-        """The classifier that was saved. Its optimizers begin anew if it is trained further.
+        """Load a saved classifier. Its optimizers start with a new state.
 
-        FileNotFoundError: it is not there. ValueError: its file is damaged.
+        Raise FileNotFoundError if there is none, and ValueError if its file is damaged.
         """
         check_sampler(sampler)
         told, weights = saving.read(folder)
@@ -206,31 +217,31 @@ class SlideClassifier(Settings):
             found.model.load_state_dict(weights)
             found.history = told["history"]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            other = ValueError(f"{folder} has a classifier that cannot be read, of another version: {error}")
+            other = ValueError(f"{folder} has a classifier of an incompatible version: {error}")
             raise coded(other, "other_version", path=str(folder), reason=str(error)) from None
         return found
 
     # --- inside ------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without clusters, which whoever reads it makes again."""
+        """Return the state without the search index."""
         return vars(self) | {"_search": None}
 
     @property
     def n_labels_(self) -> int:
-        """How many labels it knows."""
+        """Number of labels."""
         self._check_begun()
         return self.output.out_features
 
     @property
     def n_features_in_(self) -> int:
-        """How many features an example has."""
+        """Number of features."""
         self._check_begun()
         return self.input.in_features
 
     @property
     def classes_(self) -> NDArray[np.int64]:
-        """The labels, as scikit-learn's metrics ask for them: 0, 1, 2 ..."""
+        """Labels, for scikit-learn's metrics: 0, 1, 2 ..."""
         return np.arange(self.n_labels_)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -261,8 +272,10 @@ class SlideClassifier(Settings):
         epoch: int,
         rates: tuple[float, float] = (1.0, 1.0),
     ) -> dict[str, float]:
-        """Train on these examples once, in an order of this epoch; what the history tells. The first and the last of
-        the learning rates, as shares of what is set."""
+        """Train on these examples once, in the order of this epoch, and return the figures for the history.
+
+        `rates` are the first and the last learning rate, relative to the settings.
+        """
         seen, (first, last), parts = list[tuple[float, float, float]](), rates, 0
         for number, batch in enumerate(self._batches(which, epoch)):
             self._set_rates(first + (last - first) * number * self.batch / len(which))
@@ -277,12 +290,12 @@ class SlideClassifier(Settings):
             seen.append((value, self.output.active_rows, self.output.chance_share))
             if (done := TOLD * (number + 1) * self.batch // len(which)) > parts:
                 parts = done
-                logger.info("epoch %d: %d/%d of it, loss %.4g", epoch + 1, min(done, TOLD), TOLD, value)
+                logger.info("epoch %d: %d/%d done, loss %.4g", epoch + 1, min(done, TOLD), TOLD, value)
         means = np.mean(seen or [(nan, 0.0, 0.0)], 0)
         return dict(zip(("loss", "active_rows", "chance_share"), means.tolist(), strict=True))
 
     def _note(self, row: dict[str, float]) -> None:
-        """An epoch is over."""
+        """Note the figures of an epoch."""
         self.history.append(row)
         row_told = ", ".join(f"{name} {value:.4g}" for name, value in row.items())
         logger.info("epoch %d: %s", len(self.history), row_told)
@@ -304,17 +317,17 @@ class SlideClassifier(Settings):
 
     def _check_begun(self) -> None:
         if not self._begun:
-            raise coded(NotFittedError("it has not been trained: call fit first"), "not_fitted")
+            raise coded(NotFittedError("the classifier is not trained: call fit first"), "not_fitted")
 
     def _check(self, features: Csr) -> None:
         self._check_begun()
         given, expected = features.shape[1], self.n_features_in_
         if given != expected:
-            error = ValueError(f"X has {given:,} features, in training there were {expected:,}")
+            error = ValueError(f"X has {given:,} features, but training had {expected:,}")
             raise coded(error, "wrong_column_count", name="X", given=given, expected=expected)
 
     def _search_now(self) -> Search:
-        """For the labels as they are now."""
+        """Return the search index of the present output layer."""
         weight, bias = self.output.weight, self.output.bias
         state = self.output.step, weight._version, bias._version
         if self._search is None or self._search[0] != state:
@@ -322,9 +335,9 @@ class SlideClassifier(Settings):
         return self._search[1]
 
     def _probes_for(self, search: Search, features: Csr, k: int, recall: float) -> tuple[int, float]:
-        """How many clusters for that recall, and which they have; 0 and 1 where all labels are to be scored."""
+        """Return the number of clusters for this recall, and their recall; 0 and 1 if all labels are to be scored."""
         if search.missing:
-            # In any order, as that of a file may be the labels'.
+            # In random order, because a file may be sorted by labels.
             order = np.random.default_rng(self.seed).permutation(len(features))
             for low in range(0, len(order), SCORED_AT_ONCE):
                 if search.missing:
@@ -334,13 +347,13 @@ class SlideClassifier(Settings):
 
 
 def _labelled(labels: Csr) -> NDArray[np.int64]:
-    """The examples that have a label."""
+    """Return the examples that have a label."""
     return np.flatnonzero(np.diff(labels.indptr))
 
 
 def _diverged(batch: int, epoch: int, loss: float) -> FloatingPointError:
-    what = f"the loss of batch {batch} of epoch {epoch} is {loss:.4g}"
+    what = f"training diverged: the loss of batch {batch} of epoch {epoch} is {loss:.4g}"
     error = FloatingPointError(
-        f"{what}, with a gradient that is not finite: lower lr, input_lr or X's values"
+        f"{what}, with a gradient that is not finite. Lower lr or input_lr, or scale down X"
     )
     return coded(error, "diverged", batch=batch, epoch=epoch, loss=loss)

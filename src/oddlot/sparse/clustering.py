@@ -1,4 +1,4 @@
-"""Clusters of rows that point the same way: a hash that is learnt, made anew as the rows change."""
+"""Clusters of rows with similar directions: a learned hash that is rebuilt as the rows change."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,17 +10,17 @@ from oddlot.sparse.products import Product
 from oddlot.sparse.threads import Crew
 
 MAX_CLUSTERS = 1 << 13
-"""all of which are scored for each example"""
+"""Largest number of clusters. All are scored for each example."""
 REACH = 0.15
-"""of the lengths of a hidden vector and of a cluster's spread, so much is added to its mean logit: the largest of some
-logits, which is looked for, is above their mean (of 0.1, 0.15 and 0.2 all find more than 0 does)"""
+"""Weight of a cluster's spread in its score, because the largest logit of a cluster is above their mean. 0.1, 0.15 and
+0.2 all find more than 0."""
 
 
 class Clustering:
-    """About `rows / each` clusters, but at most 8,192, by `rounds` of k-means on unit vectors (Dhillon, Modha, 2001).
+    """About `rows / each` clusters, at most 8,192, from `rounds` of k-means on unit vectors (Dhillon, Modha, 2001).
 
-    With each seed it begins with other rows as centers: beginning with the last centers finds less, as they stay where
-    they once were. A row is compared with the centers of a few `groups` of them alone.
+    Each seed starts with other rows as centers: starting with the last centers finds less. A row is compared only with
+    the centers of a few `groups`.
     """
 
     def __init__(self, each: int, rounds: int = 2, groups: int = 8) -> None:
@@ -28,7 +28,7 @@ class Clustering:
         self.codes = np.empty((1, 0), np.int32)
 
     def update(self, crew: Crew, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int) -> None:
-        """Cluster the rows as they are now."""
+        """Cluster the present rows."""
         rows, columns = weight.shape
         chance = np.random.default_rng(seed)
         if self.codes.shape[1] != rows:
@@ -48,27 +48,26 @@ class Clustering:
     def spread(
         self, crew: Crew, weight: NDArray[np.float32], wanted: int, seed: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Each row in so many clusters, those whose centers it points to most: where each cluster begins among the
-        members, and these."""
+        """Assign each row to its `wanted` nearest clusters. Return the start of each cluster, and the members."""
         chance = np.random.default_rng(seed)
         found = nearest(crew, weight, self.centers, self.groups, chance, wanted)
         begins, members = sort_by_group(crew, found.reshape(-1), len(self.centers))
         return begins, members % len(weight)
 
     def best(self, crew: Crew, hidden: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """The clusters that promise the largest logits, [examples, count], the best one first."""
+        """Return the clusters with the highest scores, [examples, count], the best one first."""
         best = self.room(len(hidden), count)
         with self.product.of(hidden) as (products, scales):
             crew.share(kernels.best_clusters, hidden, products, scales, *self.numbers, best)
         return best
 
     def room(self, examples: int, count: int) -> NDArray[np.int64]:
-        """For the best clusters of so many examples."""
+        """Return memory for the best clusters of these examples."""
         return np.zeros((examples, min(count, len(self.means))), np.int64)
 
     @property
     def numbers(self) -> tuple[NDArray[np.float32], ...]:
-        """Of each cluster, by which products with its mean become what it promises."""
+        """The numbers of each cluster that turn products with its mean into scores."""
         return self.product.scales, self.spreads, self.biases
 
     def _make_room(self, rows: int, columns: int, count: int) -> None:

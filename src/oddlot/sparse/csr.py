@@ -1,4 +1,4 @@
-"""Rows of few numbers each."""
+"""Sparse matrices in CSR format."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Csr:
-    """Row i has `data[indptr[i]:indptr[i + 1]]` in the columns `indices[...]`: the arrays of scipy.sparse.csr_array."""
+    """A CSR matrix with the arrays of scipy.sparse.csr_array: row i has the entries `indptr[i]:indptr[i + 1]`."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
@@ -20,7 +20,7 @@ class Csr:
         return self.shape[0]
 
     def rows(self, which: Any) -> "Csr":
-        """Those rows, in that order."""
+        """Return these rows, in this order."""
         counts = np.diff(self.indptr)[which]
         starts = self.indptr[:-1][which]
         indptr = np.concatenate([[0], np.cumsum(counts)])
@@ -28,7 +28,7 @@ class Csr:
         return Csr(indptr, self.indices[at], self.data[at], (len(counts), self.shape[1]))
 
     def between(self, low: int, high: int) -> "Csr":
-        """The rows from `low` to before `high`, of the same memory."""
+        """Return the rows from `low` to before `high`, as views."""
         high = min(high, len(self))
         indptr = self.indptr[low : high + 1]
         first, last = indptr[0], indptr[-1]
@@ -39,14 +39,14 @@ class Csr:
         """Return the rows scaled to an L2 norm of 1; rows of zeros stay as they are. Only `data` is copied."""
         counts, norms = np.diff(self.indptr), np.ones(len(self))
         if (filled := np.flatnonzero(counts)).size:
-            # In float64 no square of a float32 overflows, and only that of zero is zero.
+            # In float64, squares of float32 numbers neither overflow nor underflow.
             squares = np.square(self.data, dtype=np.float64)
             norms[filled] = np.sqrt(np.add.reduceat(squares, self.indptr[filled]))
             norms[norms == 0] = 1.0
         return replace(self, data=(self.data / np.repeat(norms, counts)).astype(np.float32))
 
     def distinct(self) -> "Csr":
-        """Each column of a row once, the first time that it stands there."""
+        """Return the matrix without repeated columns of a row; the first entry counts."""
         own_row = np.repeat(np.arange(len(self)), np.diff(self.indptr))
         _, first = np.unique(own_row * self.shape[1] + self.indices, return_index=True)
         if len(first) == len(self.indices):

@@ -1,4 +1,4 @@
-"""Python's own exceptions and warnings, with what oddlot's have beside their sentence."""
+"""Python's own exceptions and warnings with a code and fields, like oddlot's."""
 
 from typing import Any, TypeVar
 
@@ -6,13 +6,15 @@ AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 def coded(error: AnyError, code: str, **fields: Any) -> AnyError:
-    """The error, with a `code` that stays the same when its sentence changes, and `fields` with the values that it is
-    about; `reason` is what another library or the system said."""
+    """Return the error with a stable `code`, and `fields` with its values.
+
+    The field `reason` is the message of another library or of the system.
+    """
     vars(error).update(code=code, fields=fields)
     return error
 
 
 def invalid_value(name: str, given: Any, must: str) -> ValueError:
-    """The setting `name` cannot have the value `given`."""
+    """Return the error for an invalid value of the setting `name`."""
     sentence = f"{name} = {given!r} must be {must}"
     return coded(ValueError(sentence), "invalid_value", name=name, given=given, must=must)

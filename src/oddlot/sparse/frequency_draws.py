@@ -1,4 +1,4 @@
-"""Rows by chance for what was not found: all alike, or those more often that are labels more often."""
+"""Random draws of rows, uniform or by label frequency, which represent the rows that were not found."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from oddlot.sparse.kernels import choosing
 from oddlot.sparse.threads import Crew
 
 LIKELIEST = 1 - 1e-6
-"""that a draw is one row"""
+"""Largest probability that a draw is a given row."""
 
 
 def fill_up(crew: Crew, active: Active, count: int, seed: int, group: int = 1) -> None:
-    """What was found is sure; so many more rows, all alike, the same for `group` examples that follow each other."""
+    """Mark the present rows as found, and add `count` uniform draws, shared by `group` consecutive examples."""
     active.sure[:] = active.counts
     crew.share(
         choosing.take_by_chance, count, active.starts, active.rows, active.counts, active.log_weights,
@@ -24,40 +24,39 @@ def fill_up(crew: Crew, active: Active, count: int, seed: int, group: int = 1) -
 
 
 def _checked_counts(known: Any) -> NDArray[np.int64]:
-    """ValueError: they cannot be how often each row is a label."""
+    """Return label frequencies. Raise ValueError if they are invalid."""
     counts = np.asarray(known)
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or (len(counts) and counts.min() < 0):
-        must = "how often each row is a label: a 1-D array of whole numbers, none below 0"
+        must = "label frequencies of all rows: a 1-D array of whole numbers of at least 0"
         raise invalid_value("counts", known, must)
     return counts.astype(np.int64)
 
 
 class Frequencies:
-    """Draws of rows, of which the given share goes by how often a row has been a label so far, the rest are all alike;
-    or by how often it is one, where that is `known`.
+    """Draws of rows: the given share by label frequency (counted, or `known`), the others uniform.
 
-    A row that a draw is with the chance q stands for 1 / (1 - (1 - q) ** draws), so that the sum over all rows is
-    estimated without bias.
+    A row that has the probability q in one draw represents 1 / (1 - (1 - q) ** draws) rows, which makes the estimate of
+    the sum over all rows unbiased.
     """
 
     def __init__(self, share: float, known: Any = None) -> None:
         self.share, self.known = share, None if known is None else _checked_counts(known)
         self.counts = self.known
-        """of each row as a label"""
+        """Label frequency of each row."""
         self.draws = -1
-        """for which the table is"""
+        """Number of draws that the table is for."""
 
     def forget(self) -> None:
-        """What was counted, and the table of that."""
+        """Discard counted frequencies and their table."""
         if self.known is None:
             self.counts, self.draws = None, -1
 
     def count_up(self, out_features: int, draws: int) -> None:
-        """Make the table for so many draws, of the labels so far."""
+        """Make the table for this number of draws from the present frequencies."""
         if self.counts is None:
             self.counts = np.zeros(out_features, np.int64)
         if (given := len(self.counts)) != out_features:
-            error = ValueError(f"labels were counted for {given:,} rows, of {out_features:,} that there are")
+            error = ValueError(f"counts has {given:,} rows, but the layer has {out_features:,}")
             raise coded(error, "different_lengths", name="counts", given=given, expected=out_features)
         if self.known is not None and self.draws == draws:
             return
@@ -71,7 +70,7 @@ class Frequencies:
         self.row_weights = (-np.log(-np.expm1(max(1, draws) * np.log1p(-likely)))).astype(np.float32)
 
     def fill_up(self, crew: Crew, active: Active, seed: int, group: int, alike: bool) -> None:
-        """What was found is sure; more rows by the draws or, all `alike`, so many rows. Labels are counted."""
+        """Mark the present rows as found, and add draws or, if `alike`, uniform rows. Count the labels."""
         assert self.counts is not None, "which `count_up` has made"
         if active.learns and self.known is None:
             np.add.at(self.counts, active.given, 1)

@@ -1,4 +1,4 @@
-"""Adam as an optimizer of PyTorch's, for parameters of which some have sparse gradients and others have not."""
+"""Adam as a PyTorch optimizer for both sparse and dense gradients."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,15 +14,21 @@ from oddlot.sparse.kernels import stepping
 from oddlot.sparse.threads import Crew
 
 SMALL = 1 << 13
-"""numbers that are stepped on before another thread begins"""
+"""Size of a gradient up to which one thread is used."""
 
 
 class LazyAdam(torch.optim.Optimizer):
-    """Adam (Kingma, Ba, ICLR 2015) that steps on those rows alone which have a gradient.
+    """Adam (Kingma, Ba, ICLR 2015) that steps only on rows with a gradient.
 
-    For layers with `optimizer=None` and whatever is around them: where `torch.optim.Adam` takes no sparse gradient and
-    `torch.optim.SparseAdam` no dense one, this takes both. A dense gradient steps on all rows, as `torch.optim.Adam`
-    does. Parameters are float32, contiguous, on the CPU. ValueError: a parameter or gradient of another kind.
+    Use it for networks with `optimizer=None` layers of this package. It accepts both sparse and dense gradients, while
+    `torch.optim.Adam` accepts only dense and `torch.optim.SparseAdam` only sparse ones. With a dense gradient it equals
+    `torch.optim.Adam`. Raise ValueError unless parameters are contiguous float32 tensors on the CPU.
+
+    Args:
+        params: Parameters, or parameter groups.
+        lr: Learning rate.
+        betas: Decay rates of the running means of the gradient and its square.
+        eps: Term added to the denominator for numerical stability.
     """
 
     def __init__(
@@ -35,16 +41,16 @@ class LazyAdam(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """More parameters, with settings of their own. ValueError: they are of another kind, or make no sense."""
+        """Add parameters with their own settings. Raise ValueError for invalid parameters or settings."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        optimizers.Adam(group["lr"], group["betas"], group["eps"])  # which looks at them
+        optimizers.Adam(group["lr"], group["betas"], group["eps"])  # checks the settings
         for parameter in group["params"]:
             _check(parameter)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # PyTorch has overloads
-        """One step on all parameters that have a gradient."""
+        """Make one step on all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -69,32 +75,32 @@ class LazyAdam(torch.optim.Optimizer):
         rows, gradients = _gradient(parameter)
         crew = crew if gradients.size > SMALL else Crew(1)
         crew.share(stepping.adam_rows, rows, gradients, weight, first, second, how)
-        increment_version(parameter)  # so that gradients of what was computed with it before are refused
+        increment_version(parameter)  # PyTorch then rejects backward passes of earlier results
 
 
 def _check(parameter: Tensor) -> None:
     if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
         given = {"dtype": str(parameter.dtype), "device": str(parameter.device)}
-        error = ValueError("a parameter is {dtype} on {device}: float32 on the CPU".format(**given))
+        error = ValueError("a parameter is {dtype} on {device}, but must be float32 on cpu".format(**given))
         raise coded(error, "wrong_parameter", **given)
     if not parameter.is_contiguous():
-        told = "a parameter's numbers do not lie in its order, as with channels_last: make it contiguous"
+        told = "a parameter is not contiguous, as with channels_last: use .contiguous()"
         raise coded(ValueError(told), "not_contiguous", shape=tuple(parameter.shape))
 
 
 def _rows(parameter: Tensor) -> tuple[int, int]:
-    """The shape of it as a matrix."""
+    """Return the shape of a parameter as a matrix."""
     rows = len(parameter) if parameter.ndim else 1
     return rows, parameter.numel() // max(1, rows)
 
 
 def _gradient(parameter: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The rows that have one, each once, and theirs."""
+    """Return the rows that have a gradient, and their gradients."""
     gradient = parameter.grad
     assert gradient is not None
     if gradient.is_sparse:
         if gradient.sparse_dim() != 1:
-            error = ValueError("a sparse gradient is to have whole rows: one sparse dimension")
+            error = ValueError("a sparse gradient must have one sparse dimension, of whole rows")
             raise coded(error, "wrong_gradient", sparse_dim=gradient.sparse_dim())
         gradient = gradient.coalesce()
         values = gradient._values().contiguous().view(-1, _rows(parameter)[1])

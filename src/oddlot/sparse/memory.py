@@ -1,4 +1,4 @@
-"""How much memory there is, so that nobody has to be killed to learn it."""
+"""Checks of the available memory, before an allocation that would kill the process."""
 
 import os
 from pathlib import Path
@@ -6,19 +6,19 @@ from pathlib import Path
 from oddlot.sparse.errors import coded
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""of a container"""
+"""Files with the memory limit of a container."""
 
 
 def check_memory(bytes_needed: int, what: str) -> None:
-    """MemoryError: it needs more than this machine has, or the container."""
+    """Raise MemoryError if it needs more memory than this machine or container has."""
     has = min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
     if bytes_needed > has:
-        told = f"{what} needs {bytes_needed / 1e9:,.1f} GB, this machine has {has / 1e9:,.1f} GB"
+        told = f"{what} needs {bytes_needed / 1e9:,.1f} GB, but this machine has {has / 1e9:,.1f} GB"
         raise coded(MemoryError(told), "not_enough_memory", what=what, needs=bytes_needed, has=has)
 
 
 def bytes_held() -> int:
-    """By this process, as far as the system tells."""
+    """Return the resident memory of this process; 0 if unknown."""
     told = Path("/proc/self/statm")
     return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.is_file() else 0
 

@@ -12,12 +12,12 @@ from oddlot.sparse.kernels import grouping
 from oddlot.sparse.threads import Crew
 
 BUCKETS = 256
-"""so many positions that are written to at once stay in a core's cache"""
+"""Number of buckets, whose write positions fit into a core's cache."""
 MIN_SHIFT = 6
 ROW_IN_PAIRS = 8.0
-"""what a row costs, in pairs: its weights and moments are read and written once, however many pairs it has"""
+"""Cost of a row, in pairs: its weights and moments are read and written once."""
 PAIRS_EACH, MIN_CHUNKS, MAX_CHUNKS = 16, 4, 16
-"""of an example in a chunk, about; how many chunks there are, a power of two: no more threads have something to do"""
+"""Approximate pairs of an example in a chunk, and limits of the number of chunks, which limits the threads."""
 
 
 def _room(count: int) -> NDArray[np.int32]:
@@ -26,21 +26,20 @@ def _room(count: int) -> NDArray[np.int32]:
 
 @dataclass
 class Pairs:
-    """Room for the pairs of one batch, which grows as needed.
+    """Memory for the pairs of one batch, which grows as needed.
 
-    Rows belong to chunks, of which each thread has some: what is summed within a chunk, and then over all, is the
-    same on any number of threads.
+    Rows belong to chunks. Sums within a chunk, and then over all chunks, are the same on any number of threads.
     """
 
     matrix_rows: int
     bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """the first bucket of every chunk, and the end of the last one"""
+    """First bucket of every chunk, and the end of the last one."""
     rows_of: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """how many different rows every chunk has"""
+    """Number of different rows of every chunk."""
     bucket_starts: NDArray[np.int64] = field(init=False)
     by_bucket: list[NDArray[np.int32]] = field(default_factory=lambda: [_room(0)] * 3)
     by_row: list[NDArray[np.int32]] = field(default_factory=lambda: [_room(0)] * 3)
-    """row, example and slot of every pair"""
+    """Row, example and slot of every pair."""
 
     def __post_init__(self) -> None:
         self.shift = max(MIN_SHIFT, int(np.ceil(np.log2(max(1, self.matrix_rows) / BUCKETS))))
@@ -55,7 +54,7 @@ class Pairs:
         rows: NDArray[Any],
         chunks: int = MAX_CHUNKS,
     ) -> None:
-        """Sort the pairs: example e has `counts[e]` of them, whose rows stand in `rows` from `starts[e]` on."""
+        """Sort the pairs by row. Example e has `counts[e]` pairs, with rows from `rows[starts[e]]` on."""
         positions = np.empty((crew.parts, self.buckets), np.int64)
         crew.share(grouping.count_pairs, starts, counts, rows, self.shift, positions)
         grouping.place_pairs(positions, self.bucket_starts)

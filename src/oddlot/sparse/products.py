@@ -28,7 +28,7 @@ class Product:
 
     def __init__(self, crew: Crew, matrix: NDArray[np.float32]) -> None:
         self.free = list[NDArray[Any]]()
-        """room for the products of a batch, which somebody takes while using it: several threads may ask at once"""
+        """Free buffers for the products of a batch. A thread takes one while it uses it."""
         self.matrix, self.scales = torch.from_numpy(matrix), np.ones(len(matrix), np.float32)
         self.in_bytes = matrix.shape[1] <= MAX_COLUMNS and has_bytes()
         if self.in_bytes:

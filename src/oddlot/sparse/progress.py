@@ -1,4 +1,4 @@
-"""Progress on the screen, for who has set up no logging."""
+"""Progress messages on the screen, without a logging setup."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ PACKAGE = "oddlot.sparse"
 
 @contextmanager
 def told(wanted: bool, stream: TextIO | None = None) -> Iterator[None]:
-    """What this package logs inside is printed, if that is wanted; None: to the standard output."""
+    """Print what this package logs, if `wanted`. `stream` None: to the standard output."""
     if not wanted:
         yield
         return

@@ -1,4 +1,4 @@
-"""An output layer that computes few of its rows for each example."""
+"""An output layer that computes only a few of its rows for each example."""
 
 import logging
 from copy import copy
@@ -27,45 +27,59 @@ from oddlot.sparse.validation import MAX_SEED, TOO_LARGE, check_number, check_pa
 
 logger = logging.getLogger(__name__)
 STREAM, STEP = 1_000_003, 2_654_435_761
-"""odd numbers that keep the chance of layers and steps apart"""
+"""Odd numbers that separate the random streams of layers and steps."""
 
 
 @dataclass
 class Batch:
-    """What is to be remembered between a loss and its gradient."""
+    """State between a loss and its gradient."""
 
     active: Active
     pairs: Pairs
     hidden: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     loss: float = 0.0
     labelled: int = 0
-    """examples that have a label"""
+    """Examples with a label."""
 
 
 class SampledLinear(nn.Module):
-    """A linear layer on top of a network, with the softmax loss of a few of its outputs for each example.
+    """A linear output layer with a sampled softmax loss: only a few of its rows are computed for each example.
 
-    `layer(hidden, labels)` is the mean cross entropy over the labels and the rows that the sampler chooses, a scalar;
-    its backward gives the gradient of `hidden` and, with an optimizer of this package, steps at once on the rows that
-    were computed, which have no `.grad`. With `optimizer=None` weight and bias get sparse gradients, for any
-    optimizer of PyTorch that takes these. `layer(hidden)` is all logits, [batch, out_features].
+    - `layer(hidden, labels)` returns the loss, a scalar: the mean cross entropy over the labels and the rows that the
+      sampler chooses.
+    - `layer(hidden)` returns all logits, [batch, out_features].
 
-    `hidden` is [batch, in_features], of any floating dtype on any device; the rows are float32 on the CPU. `labels` are
-    a 1-D tensor (one each; -1: none), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR
-    matrix, of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an example
-    without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not finite,
-    or whose gradient could be above 1e15, changes nothing here, and gives NaN to the network below; under
-    `torch.no_grad()`, and of a layer that is frozen, no row is stepped on. If there are several losses before their
-    gradients, each gradient sees the rows as they are by then. Losses are for one thread at a time; several may ask
-    for logits, but of a layer whose Adam decays, where rows are brought up to date first.
+    `backward()` of the loss computes the gradient of `hidden` and steps with `optimizer` on the computed rows, which
+    have no `.grad`. With `optimizer=None`, weight and bias get sparse gradients for a PyTorch optimizer such as
+    `LazyAdam`.
 
-    The same seed and inputs give the same weights and gradients bit for bit, on any number of threads. `seed=None`
-    draws from PyTorch's random state, as dropout does. Only weights are in `state_dict()`: when they are loaded, what a
-    sampler knows is made anew, and the optimizer goes on with what it has. The layer pickled whole has everything.
+    Args:
+        in_features: Size of the hidden vectors.
+        out_features: Number of outputs.
+        sampler: Chooses rows beside the labels. None: `Clusters()`.
+        optimizer: Optimizer of the rows. None: sparse gradients.
+        seed: Random seed. None: PyTorch's random state is used, as by dropout.
+        std: Standard deviation of the initial weights. None: 1/sqrt(in_features).
 
-    Idea: Chen et al., "SLIDE" (MLSys 2020). The loss is that of sampled softmax with its log Q correction (Bengio,
-    Senécal, 2008), where what the sampler has found counts as itself and each row by chance for as many as it stands
-    for.
+    `hidden` is [batch, in_features], of any floating dtype on any device. The rows are float32 on the CPU.
+
+    `labels` is a 1-D tensor (one label each; -1: none), a 2-D tensor padded with -1 (several labels), or the arrays
+    (starts, labels) of a CSR matrix. Several labels share the target equally. An example without labels has no effect.
+
+    Special cases:
+
+    - Labels out of range raise ValueError.
+    - A batch whose loss is not finite, or whose gradient could exceed 1e15, changes no row. The gradient of `hidden` is
+      NaN.
+    - Under `torch.no_grad()`, or if weight and bias are frozen, no step is made.
+    - Only one thread at a time may compute losses. Several may compute logits, except with `Adam(decay=True)`.
+
+    Results are reproducible bit for bit with the same seed and inputs, on any number of threads. `state_dict()` has
+    only the weights: after loading, the sampler's index is rebuilt, and the optimizer keeps its state. A pickled layer
+    has everything.
+
+    Papers: Chen et al., "SLIDE" (MLSys 2020), for the idea; Bengio, Senécal (2008), for the log Q correction of sampled
+    softmax. Rows that the sampler found count once, and randomly drawn rows for the rows that they represent.
     """
 
     def __init__(
@@ -86,9 +100,9 @@ class SampledLinear(nn.Module):
         self._check(optimizer)
         self.sampler = sampler
         self.batches = 0
-        """losses to learn from"""
+        """Number of losses in training."""
         self.step = 0
-        """steps on the rows"""
+        """Number of steps on the rows."""
         self.seed = None if seed is None else int(seed)
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         self.weight = nn.Parameter(
@@ -101,16 +115,17 @@ class SampledLinear(nn.Module):
         self.optimizer = optimizer
         self._marks = Marks(out_features)
         self._taught = False
-        """the sampler has seen a batch to learn from since the rows became others"""
+        """Whether the sampler has seen a training batch since the rows were replaced."""
         self._free: list[Batch] = []
         self.active_rows, self.chance_share = 0.0, 0.0
-        """of the last batch: rows of an example with labels, and the share of them that were taken by chance"""
+        """Of the last batch: mean number of rows per labeled example, and the share of them that were drawn randomly.
+        """
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]  # PyTorch's
         self.register_state_dict_pre_hook(_up_to_date)  # type: ignore[no-untyped-call]  # PyTorch's
 
     @property
     def sampler(self) -> Sampler:
-        """Another one may take its place at any time; None: `Clusters()`."""
+        """The sampler, which can be replaced at any time. None: `Clusters()`."""
         return self._sampler
 
     @sampler.setter
@@ -119,12 +134,15 @@ class SampledLinear(nn.Module):
         self._check_together(wanted, getattr(self, "_optimizer", None))
         self._sampler: Sampler = Clusters() if wanted is None else wanted
         self._token = object()
-        """what the sampler knows the layer by whose rows it has seen; a copy's sampler has the copy's"""
+        """Identifies the layer for its sampler. The sampler of a copied layer has the copy's token."""
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """The layer's own copy, whose rate may be changed. Another one of the same kind goes on with what was kept; one
-        of another kind, or with other moments or decay, begins anew."""
+        """The layer's own copy of the optimizer, whose learning rate can be changed.
+
+        A new optimizer of the same kind keeps the state. One of another kind, or with other `moments` or `decay`,
+        starts with a new state.
+        """
         return self._optimizer
 
     @optimizer.setter
@@ -139,20 +157,22 @@ class SampledLinear(nn.Module):
         self._optimizer = copy(wanted)
 
     def _check(self, optimizer: Optimizer | None) -> None:
-        """ValueError: it is none. MemoryError: with it the layer is too large for this machine."""
+        """Raise ValueError for an invalid optimizer, and MemoryError if the layer would need too much memory."""
         check_optimizer(optimizer)
         needed = self.out_features * bytes_of_row(optimizer, self.in_features)
         check_memory(needed, f"a layer of {self.out_features:,} outputs")
 
     @staticmethod
     def _check_together(sampler: Sampler | None, optimizer: Optimizer | None) -> None:
-        """ValueError: the optimizer moves rows that the sampler takes for unchanged."""
+        """Raise ValueError if the optimizer moves rows that the sampler takes for unchanged."""
         if getattr(sampler, "changed_only", False) and isinstance(optimizer, Adam) and optimizer.decay:
-            told = "changed_only=True is for optimizers that leave rows alone: with decay=True all rows move"
+            told = (
+                "changed_only=True does not work with decay=True, which moves all rows: use only one of them"
+            )
             raise coded(ValueError(told), "changed_only_with_decay")
 
     def _keep_for(self, optimizer: Optimizer | None) -> None:
-        """Room for what it keeps of each row, as at first."""
+        """Allocate a new state of the optimizer."""
         self.step = 0
         if optimizer is not None:
             self._state = optimizer.state(self.out_features, self.in_features)
@@ -161,7 +181,7 @@ class SampledLinear(nn.Module):
             self._touched = np.zeros(self.out_features, np.int64)
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
-        """The mean loss of the batch; without labels all logits."""
+        """Return the mean loss of the batch, or all logits without labels."""
         _check_hidden(hidden, self.in_features)
         shape = self.out_features, self.in_features
         check_parameters(weight=(self.weight, shape), bias=(self.bias, shape[:1]))
@@ -170,10 +190,12 @@ class SampledLinear(nn.Module):
             return nn.functional.linear(hidden.to(self.weight), self.weight, self.bias).to(hidden)
         targets = Labels.of(labels, self.out_features)
         if len(targets) != len(hidden):
-            error = ValueError(f"{len(hidden)} hidden vectors and labels of {len(targets)} examples")
+            error = ValueError(
+                f"there are {len(hidden)} hidden vectors, but labels of {len(targets)} examples"
+            )
             raise coded(error, "different_lengths", name="labels", given=len(targets), expected=len(hidden))
         if self.optimizer is not None and self.weight.requires_grad != self.bias.requires_grad:
-            told = "weight and bias are stepped on together: freeze both, or take optimizer=None"
+            told = "the optimizer updates weight and bias together: freeze both, or use optimizer=None"
             raise coded(ValueError(told), "frozen_apart")
         self.batches += (learns := torch.is_grad_enabled())
         loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, targets, learns)  # type: ignore[no-untyped-call]  # PyTorch's
@@ -185,8 +207,8 @@ class SampledLinear(nn.Module):
     # --- the two halves of a step ----------------------------------------------------------------
 
     def _begin(self, hidden: NDArray[np.float32], labels: Labels, learns: bool = True) -> Batch:
-        """Choose the active sets, and compute their loss and its gradient by the logits."""
-        learns = learns and bool(np.isfinite(hidden).all())  # of a bad batch a sampler learns nothing either
+        """Choose the active sets, and compute their loss and its gradient with respect to the logits."""
+        learns = learns and bool(np.isfinite(hidden).all())  # samplers ignore batches that are not finite
         crew, (weight, bias), chance = Crew(), self._plain(), self._chance()
         batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
         active, batch.hidden = batch.active, hidden
@@ -194,13 +216,13 @@ class SampledLinear(nn.Module):
         self.sampler.prepare(crew, weight, bias, self.batches, chance)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks, learns)
         self.sampler.choose(crew, hidden, active, chance)
-        unlabelled = active.labels == 0  # nothing is learnt of them: their rows stay where they are
+        unlabelled = active.labels == 0  # they have no effect on their rows
         active.counts[unlabelled] = active.sure[unlabelled] = 0
         total, sure = int(active.counts.sum()), int(active.sure.sum())
         batch.labelled = max(1, int((active.labels > 0).sum()))
         self.active_rows, self.chance_share = total / batch.labelled, (total - sure) / max(1, total)
         if learns and self.batches == 1:
-            told = "%.0f rows for an example of the first batch, %.0f %% of them by chance"
+            told = "first batch: %.0f rows per example, %.0f %% of them drawn randomly"
             logger.info(told, self.active_rows, 100 * self.chance_share)
         batch.pairs.group(
             crew, active.starts, active.counts, active.rows, chunks_for(total, len(active.counts))
@@ -215,8 +237,7 @@ class SampledLinear(nn.Module):
         return batch
 
     def _own_sampler(self, learns: bool) -> None:
-        """What the sampler knows may be of another layer, which had it last, or of a measurement before training, which
-        is to change nothing."""
+        """Reset the sampler if its index is that of another layer, or of an evaluation before training."""
         is_own = getattr(self.sampler, "layer", None) is self._token
         if not is_own or (learns and not self._taught):
             self.sampler.forget()
@@ -224,13 +245,13 @@ class SampledLinear(nn.Module):
             self._taught = learns
 
     def _chance(self) -> int:
-        """The seed of this batch."""
+        """Return the seed of this batch."""
         if self.seed is None:
             return int(torch.randint(2**62, ()))
         return (self.seed * STREAM + self.batches) * STEP % 2**62
 
     def _catch_up(self, crew: Crew, pairs: Pairs | None = None) -> None:
-        """Bring the rows of a batch, or all, to where dense Adam has them after all steps."""
+        """Apply the skipped steps of dense Adam to the rows of a batch, or to all rows."""
         if not isinstance(self.optimizer, Adam) or not self.optimizer.decay:
             return
         rows = np.arange(self.out_features, dtype=np.int32) if pairs is None else pairs.rows
@@ -242,20 +263,22 @@ class SampledLinear(nn.Module):
     def _finish(
         self, batch: Batch, scale: float, wanted: bool
     ) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
-        """Step on the rows that were computed; the gradients of the hidden vectors and, without optimizer, of the
-        rows. These stay as they are if nothing is `wanted` of them."""
+        """Step on the computed rows. Return the gradients of the hidden vectors and, without an optimizer, of the rows.
+
+        The rows do not change unless their gradients are `wanted`.
+        """
         crew, active = Crew(), batch.active
         hidden_gradients = np.empty((len(batch.pairs.rows_of), *batch.hidden.shape), np.float32)
         by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
         rows: tuple[Tensor | None, Tensor | None] = (None, None)
-        # an example's deltas sum up to 2 at most, and the loss is a mean over examples
+        # the absolute deltas of an example sum up to at most 2, and the loss is a mean over examples
         largest = abs(scale) * float(np.abs(batch.hidden[active.labels > 0]).max(initial=0.0))
         if not isfinite(batch.loss * scale) or not largest < TOO_LARGE:
             hidden_gradients[:] = np.nan
         elif self.optimizer is None or not wanted:
             rows = self._collected(crew, batch, *by_deltas)
         else:
-            self._catch_up(crew, batch.pairs)  # which other losses may have stepped on since
+            self._catch_up(crew, batch.pairs)  # other losses may have updated the rows since
             numbers = checked_numbers(self.optimizer, self.step + 1)
             self.step += 1
             crew.share(
@@ -265,12 +288,12 @@ class SampledLinear(nn.Module):
             if isinstance(self.optimizer, Adam) and self.optimizer.decay:
                 self._touched[batch.pairs.rows] = self.step
             for changed in (self.weight, self.bias):
-                increment_version(changed)  # so that logits from before have no gradient any more
+                increment_version(changed)  # PyTorch then rejects backward passes of earlier logits
         self._free.append(batch)
         return hidden_gradients.sum(0), *rows
 
     def _collected(self, crew: Crew, batch: Batch, *by_deltas: Any) -> tuple[Tensor, Tensor]:
-        """The gradients of weight and bias, as tensors of their touched rows."""
+        """Return the sparse gradients of weight and bias."""
         total = batch.pairs.touched
         rows, gradients = np.empty(total, np.int64), np.empty((total, self.in_features), np.float32)
         bias_gradients = np.empty(total, np.float32)
@@ -285,33 +308,33 @@ class SampledLinear(nn.Module):
         return self.weight.detach().numpy(), self.bias.detach().numpy()
 
     def _matrices(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Weights, and biases as rows of one."""
+        """Return the weights, and the biases as a matrix of one column."""
         weight, bias = self._plain()
         return weight, bias[:, None]
 
     def _kept(self) -> tuple[NDArray[Any], ...]:
-        """What the optimizer keeps of the weights and of the bias."""
+        """Return the optimizer state of the weights and of the bias."""
         return self._state.first, self._state.second, self._bias_state.first, self._bias_state.second
 
 
 def _check_hidden(hidden: Any, columns: int) -> None:
-    """ValueError: it is no dense tensor of floating numbers, [batch, columns]."""
+    """Raise ValueError unless it is a dense floating-point tensor, [batch, columns]."""
     dense = isinstance(hidden, Tensor) and hidden.layout == torch.strided
     if not dense or hidden.is_meta or hidden.is_nested:
         kind = f"{type(hidden).__name__}{f', {hidden.layout}' if isinstance(hidden, Tensor) else ''}"
-        error = ValueError(f"hidden is {kind}: a dense tensor, (batch, {columns}), is expected")
+        error = ValueError(f"hidden must be a dense tensor (batch, {columns}), not {kind}")
         raise coded(error, "not_a_dense_tensor", name="hidden", given=kind)
     if hidden.ndim != 2 or hidden.shape[1] != columns:
         shape = tuple(hidden.shape)
-        error = ValueError(f"hidden is {shape}: (batch, {columns}) is expected")
+        error = ValueError(f"hidden must have the shape (batch, {columns}), not {shape}")
         raise coded(error, "wrong_shape", name="hidden", shape=shape, columns=columns)
     if not hidden.is_floating_point():
-        error = ValueError(f"hidden is {hidden.dtype}: a floating dtype is expected")
+        error = ValueError(f"hidden must have a floating-point dtype, not {hidden.dtype}")
         raise coded(error, "wrong_dtype", name="hidden", dtype=str(hidden.dtype))
 
 
 def _forget(layer: SampledLinear, _: object) -> None:
-    """Other weights are there, of which none waits. By name, so that a copy of the layer means its own sampler."""
+    """Reset the sampler after new weights were loaded. A function, so that a copied layer resets its own sampler."""
     layer.sampler.forget()
     layer._taught = False
     if isinstance(layer.optimizer, Adam) and layer.optimizer.decay:
@@ -319,7 +342,7 @@ def _forget(layer: SampledLinear, _: object) -> None:
 
 
 def _up_to_date(layer: SampledLinear, *_: object) -> None:
-    """Its weights are asked for."""
+    """Bring all rows up to date before their weights are saved."""
     layer._catch_up(Crew())
 
 
@@ -346,9 +369,9 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         batch, ctx.batch = ctx.batch, None
         if batch is None:
-            error = RuntimeError("the gradient of this loss has been taken, and can be taken once")
+            error = RuntimeError("backward() of this loss was called before: it can be called only once")
             raise coded(error, "gradient_taken", of="loss")
-        ctx.saved_tensors  # noqa: B018 - PyTorch says so if somebody has changed the hidden vectors in place
+        ctx.saved_tensors  # noqa: B018 - PyTorch raises an error if the hidden vectors were changed in place
         _, weight_wanted, bias_wanted, *_ = ctx.needs_input_grad
         hidden, weight, bias = ctx.layer._finish(batch, float(gradient), weight_wanted)
         weight, bias = weight if weight_wanted else None, bias if bias_wanted else None

@@ -1,4 +1,4 @@
-"""What a sampler is: it chooses the rows of the output layer that are computed for an example, beside its labels."""
+"""The interface of samplers, which choose the rows of the output layer that are computed beside the labels."""
 
 from dataclasses import dataclass
 from math import exp, log
@@ -13,65 +13,69 @@ from oddlot.sparse.validation import check_number, check_whole
 
 FIRST_STEPS, SLOWER = 50, 0.2
 MANY, TWICE = 100_000, log(2)
-"""rows from which on making anew costs so much that each time comes after twice as many steps"""
+"""Number of rows above which the interval between rebuilds doubles each time, because rebuilding is expensive."""
 METHODS = ("most", "prepare", "choose", "forget")
 STILL = 100.0
-"""with it, the third time never comes"""
+"""Largest exponent of the intervals; with it, there is no third rebuild."""
 
 
 class Sampler(Protocol):
-    """Chooses rows for the examples of a batch. A layer notes on it, as the attribute `layer`, that it has it."""
+    """Chooses rows for the examples of a batch. A layer sets the attribute `layer` of its sampler."""
 
     def most(self, out_features: int) -> int:
-        """How many for an example, at most."""
+        """Return the largest number of rows for an example."""
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        """Before a batch: what it knows about the rows may be too old. `step` counts those that were learnt from, the
-        batch among them if it is one."""
+        """Prepare for a batch: rebuild the index if it is outdated. `step` counts training batches up to this one."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
-        """Add rows to every example: first those that are sure to be there, then those by chance.
+        """Add rows to every example: first those found, then those drawn randomly.
 
-        A row once for an example, from `active.rows[active.starts[e] + active.counts[e]]` on; `active.counts` grows,
-        `active.sure` becomes how many are sure, labels among them, and `active.log_weights` of the others' slots tells
-        for how many rows each stands. A batch of which nobody learns (`active.learns`) leaves what is known as it is.
+        Each row occurs once for an example, from `active.rows[active.starts[e] + active.counts[e]]` on. Increase
+        `active.counts`, set `active.sure` to the number of labels and found rows, and `active.log_weights` of the other
+        slots to the logarithm of the number of rows that each represents. Evaluation batches (not `active.learns`) must
+        not change the sampler.
         """
 
     def forget(self) -> None:
-        """The rows are others now."""
+        """Discard the index, because the rows were replaced."""
 
 
 def check_sampler(sampler: object, or_none: bool = True) -> None:
-    """ValueError: it is neither a sampler nor None, which stands for the default."""
+    """Raise ValueError unless it is a sampler or None, which is the default."""
     if sampler is None and or_none:
         return
     lacks = [name for name in METHODS if not callable(getattr(sampler, name, None))]
     if isinstance(sampler, type) or lacks:
         told = f" (it has no {', '.join(lacks)})" if 0 < len(lacks) < len(METHODS) else ""
-        error = ValueError(f"sampler = {sampler!r} is no sampler{told}: such as Clusters() or Uniform(300)")
+        error = ValueError(
+            f"sampler = {sampler!r} must be a sampler such as Clusters() or Uniform(300){told}"
+        )
         raise coded(error, "not_a_sampler", given=sampler, lacks=lacks)
 
 
 def check_refresh(refresh: object) -> None:
-    """ValueError: it is none."""
+    """Raise ValueError unless it is a Refresh."""
     if not isinstance(refresh, Refresh):
-        raise invalid_value("refresh", refresh, "one: such as Refresh(every=50)")
+        raise invalid_value("refresh", refresh, "a Refresh, such as Refresh(every=50)")
 
 
 @dataclass
 class Refresh:
-    """When what is known about the rows is made anew.
+    """When a sampler rebuilds its index of the rows.
 
-    After `every` steps at first; with `slower`, the i-th time after `every * exp(slower * i)` more: weights change
-    less and less (Chen et al., "SLIDE", MLSys 2020, section 4.2).
+    The interval after rebuild i is `every * exp(slower * i)` steps, because weights change less and less (Chen et al.,
+    "SLIDE", MLSys 2020, section 4.2).
     """
 
     every: int | None = None
-    """None: 50 steps"""
+    """Steps to the first rebuild. None: 50."""
     slower: float | None = None
-    """None: 0 where `every` is given; else 0.2, or ln 2 with 100,000 rows and more, as what it costs grows with them"""
+    """Growth rate of the interval. None: 0 if `every` is given; else 0.2, or ln 2 with 100,000 rows or more."""
     times: int = 0
+    """State: number of rebuilds."""
     next: float = 0.0
+    """State: step of the next rebuild."""
 
     def __post_init__(self) -> None:
         if self.every is not None:
@@ -80,7 +84,7 @@ class Refresh:
             check_number(0, STILL, slower=self.slower)
 
     def due(self, step: int, rows: int) -> bool:
-        """Whether it is time for so many rows; if so, it is taken as done."""
+        """Return whether a rebuild is due at this step. If so, count it as done."""
         if step < self.next:
             return False
         slower = self.slower
@@ -91,5 +95,5 @@ class Refresh:
         return True
 
     def forget(self) -> None:
-        """It is time at the next step, as at first."""
+        """Rebuild at the next step, as at the beginning."""
         self.next, self.times = 0.0, 0

@@ -1,4 +1,4 @@
-"""A classifier as one file: its weights, its settings, and a checksum of both."""
+"""Saving a classifier as one file: its weights, its settings, and a checksum of both."""
 
 import hashlib
 import json
@@ -13,13 +13,13 @@ from oddlot.sparse.errors import coded, invalid_value
 
 FILE = "classifier.safetensors"
 SETTINGS, CHECKSUM = "settings", "sha256"
-"""beside the weights, in the file's header"""
+"""Keys in the file's header."""
 
 
 def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Write both into a folder, which is made if it is not there. What was there before stays until all is written.
+    """Write both into a folder, which is created if needed. An earlier file is replaced only when all is written.
 
-    OSError: it cannot be written, as on a full disk. ValueError: the folder has no name.
+    Raise OSError if the file cannot be written, and ValueError if the folder has no name.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -27,19 +27,19 @@ def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str,
     if not str(folder):
         raise invalid_value("folder", "", "the name of a folder")
     if Path(folder).is_file():
-        told = f"{folder} is a file: a folder is expected"
+        told = f"{folder} is a file: pass a folder"
         raise coded(NotADirectoryError(told), "not_a_folder", path=str(folder))
     Path(folder).mkdir(parents=True, exist_ok=True)
     text = json.dumps(settings, default=np.generic.item)
     path, new = Path(folder) / FILE, Path(folder) / f"{FILE}.new"
     try:
         new.unlink(missing_ok=True)  # of a process that was killed
-        new.touch()  # with the mode that files have here, which it keeps
+        new.touch()  # for the default mode of files, which it keeps
         mode = new.stat().st_mode
         save_file(dict(weights), new, {SETTINGS: text, CHECKSUM: _checksum(text, weights)})
         new.chmod(mode)
         new.replace(path)
-    except (OSError, SafetensorError) as error:  # of a file that its user has not heard of
+    except (OSError, SafetensorError) as error:  # it names the temporary file
         raise _unwritable(path, error) from None
     finally:
         new.unlink(missing_ok=True)
@@ -54,7 +54,10 @@ def _unwritable(path: Path, error: Exception) -> OSError:
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The settings and weights of a folder. FileNotFoundError: it has none. ValueError: they are not as written."""
+    """Return the settings and weights of a folder.
+
+    Raise FileNotFoundError if there are none, and ValueError if they are damaged.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = _file_in(folder)
@@ -68,22 +71,22 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         told = f"{path} is damaged: {error}"
         raise coded(ValueError(told), "damaged_file", path=str(path), reason=str(error)) from None
     if CHECKSUM not in header:
-        told = f"{path} is another one's: it is no file of a saved classifier"
+        told = f"{path} is not the file of a saved classifier"
         raise coded(FileNotFoundError(told), "other_format", path=str(path))
     if not is_whole:
-        told = f"{path} is damaged: it has not the checksum that it was written with"
+        told = f"{path} is damaged: its checksum does not match"
         raise coded(ValueError(told), "wrong_checksum", path=str(path))
     return settings, weights
 
 
 def _file_in(folder: str | Path) -> Path:
-    """FileNotFoundError: it has none."""
+    """Return the path of the file. Raise FileNotFoundError if there is none."""
     path = Path(folder) / FILE
     if Path(folder).is_file():
-        told = f"{folder} is a file: the folder that it is in is expected"
+        told = f"{folder} is a file: pass the folder that it is in"
         raise coded(FileNotFoundError(told), "not_a_folder", path=str(folder))
     if not path.is_file():
-        told = f"{folder} has no {FILE}: it is no folder of a saved classifier"
+        told = f"{folder} has no {FILE}: it is not the folder of a saved classifier"
         raise coded(FileNotFoundError(told), "missing_file", path=str(path))
     return path
 

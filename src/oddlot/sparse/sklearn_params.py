@@ -1,4 +1,4 @@
-"""What scikit-learn asks of an estimator beside learning: its settings, looked at, told and changed."""
+"""The settings of a classifier, with scikit-learn's interface."""
 
 from dataclasses import dataclass, fields, replace
 from math import inf
@@ -11,36 +11,41 @@ from oddlot.sparse.validation import MAX_SEED, check_flag, check_number, check_w
 
 
 class NotFittedError(ValueError, AttributeError):
-    """It is asked for what it will know after training. As scikit-learn's of this name, a fault of either kind."""
+    """The classifier is not trained. Both a ValueError and an AttributeError, like scikit-learn's of this name."""
 
 
 @dataclass(eq=False)
 class Settings:
-    """What a classifier is made with."""
+    """Settings of a classifier."""
 
     sampler: Sampler | None = None
-    """None: `Clusters()`"""
+    """Sampler of the output layer. None: `Clusters()`."""
     hidden: int = 128
+    """Width of the hidden layer."""
     epochs: int = 5
+    """Number of epochs of `fit`."""
     batch: int = 256
+    """Examples per minibatch."""
     labels: int | None = None
-    """how many there are; None: as many as `y` has columns or, of one label each, one more than the largest"""
+    """Number of labels. None: the number of columns of `y` or, with one label each, the largest label plus 1."""
     lr: float = 3e-3
-    """of Adam on the output layer, at first: in `fit` all rates fall linearly to zero over its epochs"""
+    """Learning rate of the output layer (Adam). In `fit`, both rates decay linearly to 0."""
     input_lr: float = 5e-2
-    """of Adam on the features, which occur more seldom"""
+    """Learning rate of the input layer (Adam), whose features occur more rarely."""
     input_std: float = 0.03
+    """Standard deviation of the initial weights of the input layer."""
     moments: Moments = "bf16"
-    """of Adam, in 16 bits; or fp32, which take a third more memory"""
+    """Format of Adam's moments: `bf16`, or `fp32`, which needs a third more memory."""
     validation: float = 0.0
-    """the share of the examples that is held back, and by whose P@1 training ends early"""
+    """Share of the examples that are held out. Training stops early when their P@1 stops rising. 0: none."""
     patience: int = 2
-    """epochs without a better P@1, after which it ends"""
+    """Epochs without a better P@1 after which training stops."""
     seed: int = 0
+    """Random seed."""
     verbose: bool = False
-    """print progress: each epoch, and what a sampler chooses"""
+    """Whether to print progress."""
     normalize: bool = True
-    """scale each example's features to an L2 norm of 1, in training and in prediction"""
+    """Whether features of each example are scaled to an L2 norm of 1, in training and in prediction."""
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler)
@@ -51,25 +56,27 @@ class Settings:
         check_number(0, inf, lr=self.lr, input_lr=self.input_lr, input_std=self.input_std)
         check_number(0, 1, validation=self.validation)
         check_flag(verbose=self.verbose, normalize=self.normalize)
-        Adam(moments=self.moments)  # which looks at them
+        Adam(moments=self.moments)  # checks them
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All settings by name."""
+        """Return all settings by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
 
     def set_params(self, **params: Any) -> Self:
-        """Change some: rates and batches for what is learnt from now on, the others from the next `fit` on. ValueError:
-        one is not known, or makes no sense."""
+        """Change settings. Learning rates and batch size take effect at once, the others with the next `fit`.
+
+        Raise ValueError for an unknown setting or an invalid value.
+        """
         if unknown := set(params) - set(self.get_params()):
             error = ValueError(f"{type(self).__name__} has no setting {min(unknown)!r}")
             raise coded(error, "unknown_name", kind="setting", given=min(unknown))
-        replace(self, **params)  # which looks at them
+        replace(self, **params)  # checks them
         for name, value in params.items():
             setattr(self, name, value)
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn asks before it cross-validates: a classifier of sparse features and several labels."""
+        """Return scikit-learn's tags: a classifier of sparse features and several labels."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(

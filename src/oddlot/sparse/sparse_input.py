@@ -1,4 +1,4 @@
-"""An input layer on rows of few numbers each."""
+"""An input layer for sparse features."""
 
 from copy import copy
 from math import inf
@@ -28,19 +28,25 @@ from oddlot.sparse.validation import (
 )
 
 STREAM = 0x9E3779B9
-"""so that an output layer of the same seed and width begins with other weights"""
+"""Separates the random stream from that of an output layer with the same seed and size."""
 
 
 class SparseInputLinear(nn.Module):
-    """A linear layer on CSR input, [batch, in_features]: `weight` has a row for each feature, [in_features,
-    out_features].
+    """A linear layer for CSR input. `weight` has a row for each feature, [in_features, out_features].
 
-    `layer(starts, features, values)` is [batch, out_features], float32: example i has the values
-    values[starts[i]:starts[i + 1]] in those features, in any order; of a feature that occurs twice they add up. Its
-    backward steps at once on the rows of features that occurred (where a gradient times a value could be above 1e15
-    they stay as they are) or, with `optimizer=None`, gives these a sparse gradient; the bias has an ordinary one. A
-    weight that is frozen stays. Features out of range and values that are not finite are a ValueError. `seed=None`
-    draws the first weights from PyTorch's random state.
+    `layer(starts, features, values)` returns [batch, out_features], float32. Example i has the features and values
+    `starts[i]:starts[i + 1]`, in any order. Values of a repeated feature are added.
+
+    `backward()` steps with `optimizer` on the rows of the features that occurred or, with `optimizer=None`, gives the
+    weight a sparse gradient. The bias has an ordinary gradient. No step is made if a gradient times a value could
+    exceed 1e15, or if the weight is frozen. Features out of range and values that are not finite raise ValueError.
+
+    Args:
+        in_features: Number of features.
+        out_features: Number of outputs.
+        optimizer: Optimizer of the rows. None: sparse gradients.
+        seed: Random seed. None: PyTorch's random state is used.
+        std: Standard deviation of the initial weights.
     """
 
     def __init__(
@@ -71,8 +77,11 @@ class SparseInputLinear(nn.Module):
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """The layer's own copy, whose rate may be changed. Another one of the same kind goes on with what was kept; one
-        of another kind, or with other moments, begins anew."""
+        """The layer's own copy of the optimizer, whose learning rate can be changed.
+
+        A new optimizer of the same kind keeps the state. One of another kind, or with other `moments`, starts with a
+        new state.
+        """
         return self._optimizer
 
     @optimizer.setter
@@ -83,16 +92,18 @@ class SparseInputLinear(nn.Module):
         self._optimizer = copy(wanted)
 
     def _check(self, optimizer: Optimizer | None) -> None:
-        """ValueError: it is none for features. MemoryError: with it the layer is too large for this machine."""
+        """Raise ValueError for an invalid optimizer, and MemoryError if the layer would need too much memory."""
         check_optimizer(optimizer)
         if isinstance(optimizer, Adam) and optimizer.decay:
-            told = "decay is for SampledLinear: features that do not occur stay where they are"
+            told = (
+                "decay=True works only with SampledLinear: rows of features that do not occur stay unchanged"
+            )
             raise coded(ValueError(told), "decay_of_features")
         needed = self.in_features * bytes_of_row(optimizer, self.out_features)
         check_memory(needed, f"a layer of {self.in_features:,} features")
 
     def forward(self, starts: Any, features: Any, values: Any) -> Tensor:
-        """The sums of the examples' rows, and the bias."""
+        """Return the outputs of the examples."""
         shape = self.in_features, self.out_features
         check_parameters(weight=(self.weight, shape), bias=(self.bias, shape[1:]))
         batch = self._checked(starts, as_array(features, "features"), as_array(values, "values"))
@@ -100,21 +111,23 @@ class SparseInputLinear(nn.Module):
         return out
 
     def _checked(self, starts: Any, features: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        """Where examples begin, how many features they have, which, and their values."""
+        """Return the starts, counts, features and values of the examples. Raise ValueError if they are invalid."""
         if features.ndim != 1 or (features.dtype.kind not in "iu" and features.size):
             dtype, shape = str(features.dtype), features.shape
-            error = ValueError(f"features are {dtype} {shape}: a 1-D array of whole numbers")
+            error = ValueError(f"features must be a 1-D array of whole numbers, not {dtype} {shape}")
             raise coded(error, "not_1d_integers", name="features", dtype=dtype, shape=shape)
         if values.shape != (expected := features.shape):
-            error = ValueError(f"{len(features)} features have {values.size} values, one each is expected")
+            error = ValueError(
+                f"there are {len(features)} features, but {values.size} values: pass one for each"
+            )
             raise coded(error, "different_lengths", name="values", given=values.size, expected=expected[0])
         if values.dtype.kind not in "biuf":
-            error = ValueError(f"values are {values.dtype}: real numbers are expected")
+            error = ValueError(f"values must be real numbers, not {values.dtype}")
             raise coded(error, "wrong_dtype", name="values", dtype=str(values.dtype))
         starts = checked_starts(starts, len(features), "features")
         if len(features) and not 0 <= int(features.min()) <= int(features.max()) < self.in_features:
             wrong = min(int(features.min()), 0) or int(features.max())
-            error = ValueError(f"the feature {wrong} is not among the {self.in_features:,}")
+            error = ValueError(f"feature {wrong} is out of range: features are 0 to {self.in_features - 1:,}")
             raise coded(error, "out_of_range", name="features", given=wrong, size=self.in_features)
         with np.errstate(over="ignore"):
             numbers = values.astype(np.float32)
@@ -135,8 +148,7 @@ class SparseInputLinear(nn.Module):
         return out
 
     def _finish(self, batch: tuple[NDArray[Any], ...], gradients: NDArray[np.float32]) -> Tensor | None:
-        """Step on the rows that were summed, unless their gradients could be above 1e15; without optimizer, their
-        gradients."""
+        """Step on the rows of the batch, unless gradients could exceed 1e15. Without an optimizer, return gradients."""
         crew, (begins, counts, features, values) = Crew(), batch
         largest = np.abs(gradients).max(initial=0.0) * np.abs(values).max(initial=0.0)
         if self.optimizer is not None and not largest < TOO_LARGE:
@@ -172,7 +184,7 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         batch, ctx.batch = ctx.batch, None
         if batch is None:
-            error = RuntimeError("the gradient of this sum has been taken, and can be taken once")
+            error = RuntimeError("backward() of this output was called before: it can be called only once")
             raise coded(error, "gradient_taken", of="sum")
         weight, plain = None, np.ascontiguousarray(gradient.numpy())
         if ctx.needs_input_grad[0]:

@@ -1,4 +1,4 @@
-"""Threads that share a kernel's work: each does a part, and all wait for each other."""
+"""Threads that share the work of a kernel."""
 
 import os
 from collections.abc import Callable
@@ -8,34 +8,34 @@ from typing import Any
 import torch
 
 EXAMPLES_EACH = 8
-"""of a thread at least, where examples are shared out: waking one takes as long as some examples do"""
+"""Smallest number of examples per thread, because waking a thread takes as long as some examples."""
 
 
 class Crew:
-    """As many threads as PyTorch has now, or so many parts; the caller is one of them."""
+    """As many threads as PyTorch uses, or a number of `parts`. The caller is one of them."""
 
     def __init__(self, parts: int | None = None) -> None:
         self.parts = parts or torch.get_num_threads()
 
     @classmethod
     def of(cls, examples: int) -> "Crew":
-        """As many threads as PyTorch has, but no more than are worth being woken for so many examples."""
+        """Return a crew of PyTorch's number of threads, or fewer for few examples."""
         return cls(min(torch.get_num_threads(), max(1, examples // EXAMPLES_EACH)))
 
     def share(self, kernel: Callable[..., None], *arguments: Any) -> None:
-        """Call `kernel(part, parts, *arguments)` for each part, at once."""
+        """Call `kernel(part, parts, *arguments)` for each part in parallel."""
         others = [_pool().submit(kernel, part, self.parts, *arguments) for part in range(1, self.parts)]
         try:
             kernel(0, self.parts, *arguments)
         finally:
             for other in others:
-                other.exception()  # which waits: whatever one of them raises, none still writes
+                other.exception()  # waits, so that no thread still writes after an exception
         for other in others:
             other.result()
 
 
 _pools: dict[int, ThreadPoolExecutor] = {}
-"""by process: a forked one has none of its parent's threads"""
+"""Thread pools by process, because a forked process does not have its parent's threads."""
 
 
 def _pool() -> ThreadPoolExecutor:

@@ -1,4 +1,4 @@
-"""The outputs with the largest logits: of the few rows that clusters find, as few as have a recall."""
+"""Search for the outputs with the largest logits, with an index of clusters and a given recall."""
 
 import logging
 from functools import cached_property
@@ -16,30 +16,32 @@ from oddlot.sparse.products import rounded
 from oddlot.sparse.threads import Crew
 
 EACH, GROUPS = 8, 32
-"""rows of a cluster, about, and groups of centers that a row is compared with: finer than in training, where clusters
-are made over and over"""
+"""Mean rows of a cluster, and groups of centers that a row is compared with. Finer than in training, where clusters are
+rebuilt often."""
 MIN_ROUNDS, MAX_ROUNDS, ROWS_IN_ROUNDS = 5, 20, 600_000
-"""of k-means, and rows that are looked at in all of them, about"""
+"""Limits of the rounds of k-means, and the approximate number of rows in all rounds."""
 COPIES = 2
-"""clusters that a row is in: it is found by either, so that half as many clusters are looked into"""
+"""Number of clusters that a row is in, which halves the number of clusters to search."""
 FIRST_PROBES, FINENESS = 4, 4
-"""clusters that are looked into at least, and of how many the next ones tried are one more"""
+"""Smallest number of clusters to search, and the divisor of its increments."""
 SHARE_THAT_PAYS = 1 / 20
-"""of the clusters: with more of them, row by row, all rows are scored in less time as one product"""
+"""Share of the clusters above which scoring all rows is faster."""
 CALIBRATED = 512
-"""examples by which the clusters for a recall are counted"""
+"""Number of examples with which the recall is measured."""
 MAX_WANTED = 100
-"""labels of an example: for more, all are scored"""
+"""Largest number of labels per example; for more, all rows are scored."""
 logger = logging.getLogger(__name__)
 
 
 class Index:
-    """Clusters of the rows of a layer as they are now: finds most of the largest logits among few rows.
-    MemoryError: this machine has none for it."""
+    """An index of the present rows of a layer, which finds most of the largest logits among few rows.
+
+    Raise MemoryError if there is not enough memory.
+    """
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
         needs = (2 + COPIES) * weight.size + bytes_held()
-        check_memory(needs, f"finding few of {len(weight):,} rows, beside what is held,")
+        check_memory(needs, f"an index of {len(weight):,} rows, with the memory in use,")
         rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, ROWS_IN_ROUNDS // len(weight)))
         self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, rounds, GROUPS)
         self.clustering.update(Crew(), weight, bias, seed)
@@ -50,7 +52,7 @@ class Index:
     def topk(
         self, hidden: NDArray[np.float32], k: int, probes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Logits and rows, [examples, k], of the best of so many clusters; -inf and -1 where they have fewer."""
+        """Return the logits and rows, [examples, k], from the best clusters; -inf and -1 if there are fewer."""
         crew, own = Crew.of(len(hidden)), self.clustering
         values, rows = np.empty((len(hidden), k), np.float32), np.empty((len(hidden), k), np.int64)
         best = own.room(len(hidden), probes)
@@ -63,25 +65,25 @@ class Index:
 
 
 class Search:
-    """The largest logits of a layer as it is now, among as few rows as have a recall.
+    """A search for the largest logits of a layer, with as few rows as a recall needs.
 
-    How few these are is counted on the first 512 different examples that it is shown. Until then all rows are to be
-    scored, and clusters have not been made. Several threads may ask at once.
+    The recall is measured on the first 512 different examples. Until then, all rows are scored, and there is no index.
+    It is thread-safe.
     """
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
         self.weight, self.bias, self.seed, self.lock = weight, bias, seed, Lock()
         self.shown = dict[bytes, None]()
         self.known = dict[tuple[int, float], tuple[int, float]]()
-        """by labels and recall: the clusters, and the recall that they have"""
+        """Number of clusters and measured recall, by number of labels and wanted recall."""
 
     @property
     def missing(self) -> int:
-        """How many examples are to be shown before few rows are found."""
+        """Number of examples that are still needed for measuring the recall."""
         return max(0, CALIBRATED - len(self.shown))
 
     def show(self, hidden: NDArray[np.float32]) -> None:
-        """Examples by which to count, [examples, columns]; what was shown before, or is not missing, is left out."""
+        """Add examples for measuring the recall, [examples, columns], while some are missing."""
         with self.lock:
             for vector in hidden:
                 if self.missing:
@@ -89,13 +91,13 @@ class Search:
 
     @cached_property
     def index(self) -> Index:
-        """Made when it is asked for, in seconds or a minute."""
-        logger.info("clusters of %d labels are made, in seconds or a minute", len(self.weight))
+        """The index, which is built on first use in seconds to a minute."""
+        logger.info("building an index of %d labels, which takes seconds to a minute", len(self.weight))
         return Index(self.weight, self.bias, self.seed)
 
     def probes_for(self, k: int, recall: float) -> tuple[int, float]:
-        """The fewest clusters, 4, 5, 6, 7, 8, 10, 12 ..., that have this recall of the k largest logits, and the recall
-        that they have; 0 and 1.0 where all rows are to be scored."""
+        """Return the fewest clusters (4, 5, 6, 7, 8, 10, 12 ...) with this recall of the k largest logits, and their
+        recall; 0 and 1.0 if all rows are to be scored."""
         if self.missing or k > MAX_WANTED:
             return 0, 1.0
         with self.lock:
@@ -103,7 +105,7 @@ class Search:
                 self.known[k, recall] = probes, has = self._measured(k, recall)
                 found = f"{probes} clusters find {has:.3f} of the {k} best rows"
                 found = found if probes else "all rows are scored"
-                logger.info("%s, counted on %d examples", found, len(self.shown))
+                logger.info("%s, measured on %d examples", found, len(self.shown))
             return self.known[k, recall]
 
     def _measured(self, k: int, recall: float) -> tuple[int, float]:

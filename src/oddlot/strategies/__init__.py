@@ -1,4 +1,4 @@
-"""Strategies: one algorithm a file, and what a strategy of your own needs."""
+"""Strategies for distributed training, and the base classes for your own."""
 
 from oddlot.core.strategy import Strategy, Traits, View, assign, assign_all, assign_idle, shares_by_samples
 from oddlot.core.strategy_wrapper import Wrapper

@@ -1,4 +1,4 @@
-"""Rounds that wait for few workers at first, and for more when the model no longer gains by it."""
+"""Rounds that wait for few workers at first, and for more workers as progress slows."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
@@ -33,39 +33,41 @@ def _are_times(rows: object) -> bool:
     return seconds == sorted(seconds)
 
 
-TIMES = Must("rows of seconds, none below the one before, and k, at least 1", _are_times)
+TIMES = Must("rows of (seconds, k), with seconds in ascending order and k at least 1", _are_times)
 
 
 @dataclass
 class AdaptiveK(Strategy):
-    """Step along the mean of the first k results of each round; k rises each time that noise outweighs progress. The
-    other tasks are cancelled.
+    """Step along the mean of the first k updates of each round, and raise k when noise outweighs progress.
 
-    Few results are soon there, but their mean is noisier: the error falls fast at first, and ends higher. By default k
-    rises when gradients, summed over a window of rounds, point back and forth; the paper's algorithm 1 is
-    `switch=ByGradients(window=1, threshold=10, burn_in=200)`. With `times`, k changes at these instead, such as those
-    of theorem 1, which `oddlot.strategies.support.round_planning.switch_times` computes from known constants.
+    The other tasks of a round are cancelled. Rounds with a small k are short, but their mean gradient is noisier: the
+    error falls faster at first and ends higher.
+
+    `switch` decides when k rises: by default, when summed gradients of consecutive windows point in opposite
+    directions. The paper's algorithm 1 is `switch=ByGradients(window=1, threshold=10, burn_in=200)`. With `times`, k
+    changes at fixed times, such as those of theorem 1:
+    `oddlot.strategies.support.round_planning.switch_times` computes them from known constants.
 
     Paper: Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP
     2020), algorithm 1 and theorem 1.
     """
 
     k: AtLeastOne = 1
-    """results that a round waits for, at first"""
+    """Number of updates that the first rounds wait for."""
     rise: AtLeastOne = 1
-    """by so many at a time"""
+    """Increase of k each time that it rises."""
     most: AtLeastOne | None = None
-    """the largest k; None: the number of workers"""
+    """Largest k. None: the number of workers."""
     switch: ByNoConstants = field(default_factory=ByGradients)
-    """what makes k rise"""
+    """Criterion for raising k: `gradients` or `plateau`."""
     times: Annotated[tuple[tuple[float, int], ...], TIMES] = ()
-    """rows of seconds on the run's clock, and the k from then on; then nothing else changes it"""
+    """Rows of (seconds since the start of the run, k from then on). They replace `switch`. Empty: `switch` decides."""
     samples: AtLeastOne | None = None
-    """per task; None: the job's batch"""
+    """Samples per task. None: the job's batch size."""
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """state: the samples of every update of this round"""
+    """State: samples of each update of this round."""
     rises: int = field(default=0, metadata=STATE)
-    """state: how often k has risen"""
+    """State: number of times that k has risen."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -75,23 +77,23 @@ class AdaptiveK(Strategy):
             )
         others = {"switch": ByGradients(), "rise": 1, "most": None}
         if self.times and (wrong := [name for name, usual in others.items() if getattr(self, name) != usual]):
-            told = f"{wrong[0]} has no say where times are given: choose one of them"
+            told = f"{wrong[0]} has no effect with times: set only one of them"
             raise UsageError(told, "no_effect_beside_times", wrong[0], name=wrong[0])
 
     def validate(self, workers: int, metrics: Collection[str]) -> None:
-        """UsageError: there will never be k workers, or what makes k rise is not evaluated."""
+        """Raise UsageError if there are fewer than k workers, or if the metric of `switch` is not evaluated."""
         check_enough(self.k, workers)
         check_enough(max((k for _, k in self.times), default=1), workers, "times")
         check_metrics(self.switch, metrics)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run."""
+        """Return the strategy's traits."""
         reads = not self.times and isinstance(self.switch, ByGradients)
         task = self.samples or batch_size
         return Traits(reads_gradients=reads, updates=self.k, task_samples=task, task_setting="samples")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Collect a round; close it at the k-th result, and see whether k is to rise."""
+        """Collect updates, close the round at the k-th, and raise k if `switch` says so."""
         k, most = self.k + self.rises * self.rise, self.most or max(self.k, len(view.nodes))
         if self.times:
             past = bisect_right(self.times, view.now, key=itemgetter(0))

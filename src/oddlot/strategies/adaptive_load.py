@@ -1,4 +1,4 @@
-"""Rounds that adapt how many workers they wait for and how much each of them computes, as the error falls."""
+"""Rounds that adapt the number of updates and the samples per task as the error falls."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +24,11 @@ from oddlot.strategies.support.stage_switching import (
 
 Row = tuple[int, int, float]
 OTHER = 0.1
-"""the share by which the number of workers differs in another fleet, and of the time in which one is measured"""
+"""Relative change of the number of workers that counts as a new fleet, and largest share of the time for measuring it.
+"""
 PATIENCE = 4.0
-"""so many times what a round of everybody takes, at the load with the longest, a lease lasts: what is known of each
-worker is of answers that were among the first"""
+"""Task timeout in units of the longest mean time of a round that waits for all workers. Measured times of each worker
+cannot set it: they come only from updates that were among the first."""
 
 
 def _is_table(rows: object) -> bool:
@@ -45,79 +46,80 @@ def _are_loads(loads: object) -> bool:
     return isinstance(loads, tuple | list) and all(type(one) is int and one >= 1 for one in loads)
 
 
-TABLE = Must("rows of k, samples and mean seconds, all above 0", _is_table)
+TABLE = Must("rows of (k, samples, mean seconds), all above 0", _is_table)
 LOADS = Must("whole numbers of samples, each at least 1", _are_loads)
 
 
 @dataclass
 class AdaptiveLoad(Strategy):
-    """Step along the mean of the first k results of each round, each of so many samples; rounds grow as the error
-    falls. The other tasks are cancelled.
+    """Step along the mean of the first k updates of each round, and adapt k and the samples per task as the error
+    falls.
 
-    At a large error small batches that are soon there bring it down the fastest; at a small one only large batches
-    bring it down at all. Which k and how many samples are the best at which error follows from the mean seconds of
-    rounds (`oddlot.strategies.support.round_planning`). They are given, or measured: the first rounds wait for
-    everybody, and later some more do.
+    The other tasks of a round are cancelled. Use it if you don't know your stragglers.
+
+    At a large error, short rounds with small batches reduce it fastest. At a small error, only large batches reduce it
+    at all. The best k and samples at each error follow from the mean times of rounds
+    (`oddlot.strategies.support.round_planning`). These are given as `table`, or measured: the first rounds wait for
+    every worker, and so do occasional later ones.
 
     Paper: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load" (2023),
-    whose idea it is; the stages are derived here (`oddlot.strategies.support.round_planning`), and may not be the
-    paper's.
+    for the idea. The stages are derived independently, and may differ from the paper's.
     """
 
     table: Annotated[tuple[Row, ...], TABLE] = ()
-    """the rounds to choose from: k, samples for each worker, mean seconds (see
-    `oddlot.timing.order_statistics.rounds_of`); empty: measured"""
+    """Rounds to choose from: rows of (k, samples per task, mean seconds of a round), such as
+    `oddlot.timing.order_statistics.rounds_of` returns. Empty: times are measured."""
     switch: Switch = field(default_factory=ByGradients)
-    """what ends a stage"""
+    """Criterion for ending a stage: `gradients`, `plateau` or `error`."""
     loads: Annotated[tuple[int, ...], LOADS] = ()
-    """samples that a worker may be given, where rounds are measured; empty: some, from 1 to the job's batch"""
+    """Samples per task to choose from if times are measured. Empty: several numbers from 1 to the job's batch size."""
     least: AtLeastOne | None = None
-    """samples of a round, at least: the learning rate has to suit them. Smaller rounds are not taken, also of the
-    table; where all are smaller, only the largest. None: the job's batch"""
+    """Smallest number of samples of a round, which the learning rate has to suit. If all rounds are smaller, the
+    largest is used. None: the job's batch size."""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
-    """rounds grow by at least so much from stage to stage, but for the last one; stages whose rounds are hardly shorter
-    than those of a stage so much larger are left out. Not where the error ends stages"""
+    """Smallest growth of a round's samples from stage to stage, except for the last stage. A stage is left out if one
+    that is larger by this factor takes hardly longer. Not used with `switch = "error"`."""
     measuring: FromZeroBelowOne = 0.02
-    """share of the time for rounds that wait for everybody to be measured, after the first ones, and up to a tenth of
-    it where the fleet becomes another one; 0: none"""
+    """Share of the time for rounds that wait for every worker, to measure them again after the first measurement. When
+    the number of workers changes, it is up to 0.1. 0: measured only once."""
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """state: the samples of every update of this round"""
+    """State: samples of each update of this round."""
     samples: int = field(default=0, metadata=STATE)
-    """state: that each worker is given in it; 0: there is none yet"""
+    """State: samples per task of this round. 0: no round has begun."""
     whole: bool = field(default=False, metadata=STATE)
-    """state: it waits for everybody, and is measured"""
+    """State: whether this round waits for every worker and is measured."""
     began: float = field(default=0.0, metadata=STATE)
-    """state: when it did, in seconds"""
+    """State: start of this round, in seconds."""
     measured: tuple[float, float] = field(default=(0.0, 0.0), metadata=STATE)
-    """state: when the last one that waited for everybody ended, and how long it took, in seconds"""
+    """State: end and duration of the last measured round, in seconds."""
     longest: float = field(default=0.0, metadata=STATE)
-    """state: seconds that a round of everybody takes, on average, at the load with the longest; 0: not measured yet"""
+    """State: mean duration of a round that waits for every worker, at the slowest load, in seconds. 0: not measured."""
     path: list[Row] = field(default_factory=list)
-    """state: the stages' k, samples, and the error down to which each is the best, in units of rounds of one sample"""
+    """State: k, samples, and lower end of the error range of each stage, in units of rounds of one sample."""
     stage: int = field(default=0, metadata=STATE)
-    """state: which of them it is"""
+    """State: index of the current stage."""
     size: int = field(default=0, metadata=STATE)
-    """state: the samples of a round to which stages have led"""
+    """State: samples of a round of the latest stage."""
     fleet: int = field(default=0, metadata=STATE)
-    """state: how many workers there were when rounds were measured last"""
+    """State: number of workers at the last measurement."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         most = max((k * samples for k, samples, _ in self.table), default=inf)
         if self.table and self.loads:
-            told = "loads are for rounds that are measured: the table has its own"
+            told = "loads has no effect with table, which has its own loads: set only one of them"
             raise UsageError(told, "loads_beside_table", "loads")
         if self.least is not None and self.least > most:
-            told = f"least = {self.least}: no round has so many samples"
+            told = f"least = {self.least}: the largest round of table has {most} samples"
             raise UsageError(told, "least_above_all_rounds", "least", least=self.least)
 
     def validate(self, workers: int, metrics: Collection[str]) -> None:
-        """UsageError: there will never be k workers, or what ends stages is not evaluated."""
+        """Raise UsageError if there are fewer than k workers, or if the metric of `switch` is not evaluated."""
         check_enough(max((k for k, _, _ in self.table), default=1), workers, "table")
         check_metrics(self.switch, metrics)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run."""
+        """Return the strategy's traits."""
         loads = self._measured_loads(batch_size)
         return Traits(
             reads_gradients=isinstance(self.switch, ByGradients),
@@ -131,7 +133,7 @@ class AdaptiveLoad(Strategy):
         return () if self.table else self.loads or _loads_up_to(batch)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Collect a round; close it at the k-th result; see whether the stage has ended."""
+        """Collect updates, close the round at the k-th, and check whether the stage has ended."""
         self._advance(event, view.batch)
         next_whole = not self.path or self._is_due(view)
         then = max(self._measured_loads(view.batch)) if next_whole else self.path[self.stage][1]
@@ -149,9 +151,9 @@ class AdaptiveLoad(Strategy):
             self.samples, self.whole, self.began = then, next_whole, view.now
 
     def _advance(self, event: Event, batch: int) -> None:
-        """To the stage that it is after this event."""
+        """Go to the stage that follows from this event."""
         if isinstance(event, Fitted):
-            self.whole = self.whole and bool(self.path)  # nothing was known: enough was measured just now
+            self.whole = self.whole and bool(self.path)  # the first measurement is complete
             self.longest = max(seconds for _, _, seconds in event.rounds)
             self._plan(event.rounds, batch)
         elif self.table and not self.path:
@@ -163,7 +165,7 @@ class AdaptiveLoad(Strategy):
                 self.stage, self.size = stage, _samples(self.path[stage])
 
     def _is_due(self, view: View) -> bool:
-        """The round after this one is to be measured: there was none for long, or the fleet is another one."""
+        """Return whether to measure the next round: the last measurement is old, or the fleet has changed."""
         if not self.measuring or self.table or self.whole:
             return False
         is_another = abs(len(view.nodes) - self.fleet) >= OTHER * self.fleet
@@ -172,7 +174,7 @@ class AdaptiveLoad(Strategy):
         return view.now >= ended + took / share
 
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
-        """The stages of these rounds; it is the one whose size is the nearest to what was reached."""
+        """Plan the stages for these rounds, and continue at the one whose size is nearest to the present size."""
         least = min(self.least or batch, max(map(_samples, rows)))
         found = stages(Choice(*row) for row in rows if _samples(row) >= least)
         if not isinstance(self.switch, ByError):
@@ -186,11 +188,11 @@ class AdaptiveLoad(Strategy):
 
 
 def _samples(row: Row) -> int:
-    """Of a round."""
+    """Return the samples of a round."""
     return row[0] * row[1]
 
 
 def _loads_up_to(batch: int) -> tuple[int, ...]:
-    """About two for each doubling, down to one sample."""
+    """Return about two loads per doubling, from one sample to the batch."""
     halvings = range(2 * batch.bit_length())
     return tuple(sorted({max(1, round(batch / 2 ** (place / 2))) for place in halvings}))

@@ -1,4 +1,4 @@
-"""Asynchronous SGD: nobody waits for anybody."""
+"""Asynchronous SGD."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,32 +12,32 @@ from oddlot.core.validation import AtLeastOne, NotNegative, at_least, check_sett
 
 @dataclass
 class Asynchronous(Strategy):
-    """Step along every gradient as it arrives, and send its worker on with the new weights.
+    """Step along every gradient as it arrives. No worker waits for another.
 
-    A gradient that is s versions late counts (1 + s) ** -damping: 1 is close to the 1/s rule of the paper, and n
-    workers then move the model as far as one; 0 trusts all alike, and diverges where there are many. One later than
-    `max_staleness` is thrown away, and its samples are computed again. The share is in proportion to the samples, so
-    a partial task moves the model less.
+    A gradient of staleness s is scaled by (1 + s) ** -`damping`. With 1, which is close to the paper's 1/s rule, n
+    workers move the model as far as one. With 0, training diverges if there are many workers. Updates staler than
+    `max_staleness` are dropped, and their samples are computed again. An update of a part of a task is scaled down in
+    proportion to its samples.
 
     Paper: Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016), equations 4 and 6.
     """
 
     samples: AtLeastOne | None = None
-    """per task; None: the job's batch"""
+    """Samples per task. None: the job's batch size."""
     damping: NotNegative = 1.0
-    """the power with which an update's share falls with its staleness"""
+    """Exponent of the staleness damping: an update of staleness s is scaled by (1 + s) ** -damping."""
     max_staleness: Annotated[int, at_least(0)] | None = None
-    """in versions; None: nothing is too late"""
+    """Largest staleness of a merged update, in versions. None: no limit."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run."""
+        """Return the strategy's traits."""
         return Traits(updates=1, task_samples=self.samples or batch_size, task_setting="samples")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Merge what arrives and keep everybody busy."""
+        """Merge the update and assign tasks to idle workers."""
         samples = self.samples or view.batch
         match event:
             case Arrived(update):

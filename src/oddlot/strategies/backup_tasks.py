@@ -1,4 +1,4 @@
-"""Backup tasks: who is idle begins the slowest tasks of the others again."""
+"""Backup tasks: idle workers repeat the slowest tasks of the others."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,16 +18,18 @@ from oddlot.core.worker_stats import CLEARLY
 
 @dataclass
 class BackupTasks(Wrapper):
-    """As the strategy inside, but whoever it leaves idle begins a late task again: the first of both that answers
-    counts, and the other one is aborted.
+    """Let idle workers repeat late tasks of the inner strategy. The first update counts; the other task is cancelled.
 
-    Late is a task that takes `slow` times what one of its size usually takes. Where rounds wait for everybody's whole
-    task it is one of a worker that is known to be so slow that whoever is idle would clearly be sooner, or that
-    takes `slow` times what its worker takes, or what is usual, whichever is more. So a round waits for a straggler for
-    hardly longer than that and one more task, as long as fewer are late than are idle. What it costs is the work that
-    is aborted, and that a worker hears of it at its next minibatch, so that it may come late to the next round: two to
-    four workers that are alike and whose times scatter moderately may lose by it. Tasks that go on from a worker's own
-    weights are its own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
+    A task is late when it has taken `slow` times the usual time for its size. If rounds wait for every task, a task is
+    late when it has taken `slow` times the longer of its worker's time and the usual time, or as soon as the worker is
+    known to be so slow that an idle worker would clearly finish first.
+
+    A round then waits for a straggler little longer than that time plus one task, while there are idle workers for all
+    late tasks. The cost is the cancelled work. A worker stops at its next minibatch, which may delay its next task:
+    with two to four similar workers and moderately varying times, a run may become slower.
+
+    Two kinds of tasks are never repeated: those that start from a worker's own weights, and a worker's first task,
+    which measures its speed.
 
     Papers: Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters" (OSDI 2004), section 3.6;
     Zaharia, Konwinski, Joseph, Katz, Stoica, "Improving MapReduce Performance in Heterogeneous Environments" (OSDI
@@ -35,27 +37,27 @@ class BackupTasks(Wrapper):
     """
 
     slow: Annotated[float, Must("at least 1 and finite", lambda slow: 1 <= slow < inf)] = 1.5
-    """a task that takes so many times what is usual is late"""
+    """Factor of the usual time of a task after which the task is late, at least 1."""
     alarm: float = field(default=0.0, metadata=STATE)
-    """state: when the next one is late, in seconds on the run's clock"""
+    """State: time at which the next task becomes late, in seconds since the start of the run."""
     quickest: float = field(default=0.0, metadata=STATE)
-    """state: seconds a sample of the quickest one for whom it is then; infinity where something is late already for
-    anybody but its own worker"""
+    """State: seconds per sample of the fastest idle worker for which that time holds. Infinity: a task is already late
+    for every worker except its own."""
 
     def traits(self, batch_size: int) -> Traits:
-        """An idle worker begins a late task again: it has to be seen as idle."""
+        """Return the inner strategy's traits. Idle workers must be visible, so rounds do not wait for all."""
         return replace(super().traits(batch_size), waits_for_all=False)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """What the strategy inside says, and what is late for those who are idle."""
+        """Return the inner strategy's commands, and assign late tasks to idle workers."""
         commands = list(self.inner.on(event, view))
         yield from commands
         if isinstance(event, Leaving | Lost):
-            self.alarm = view.now  # what it had begun again is late for others
+            self.alarm = view.now  # the tasks that it repeated are late for others
         busy = {command.node for command in commands if isinstance(command, Assign)}
         idle = [node for node in view.idle if node not in busy]
         if any(isinstance(command, self._looks_anew) for command in commands):
-            self.alarm = view.now  # versions are others then, or tasks
+            self.alarm = view.now  # versions or tasks have changed
             if idle:
                 yield Wake(view.now)
         elif idle and view.tasks and (view.now >= self.alarm or self._is_quicker(idle[-1], view)):
@@ -63,12 +65,11 @@ class BackupTasks(Wrapper):
             yield from self._begin_again(view, idle, cancelled)
 
     def _is_quicker(self, node: NodeId, view: View) -> bool:
-        """Some tasks are late for a worker that just has become idle, if it is quicker than those for whom they were
-        not."""
+        """Return whether the worker is faster than those for which no task was late."""
         return expected_pace(node, view) < self.quickest
 
     def _begin_again(self, view: View, idle: list[NodeId], cancelled: set[TaskId]) -> Iterator[Command]:
-        """What is late now, the oldest first; and an alarm for what is late next."""
+        """Assign late tasks again, the oldest first, and set an alarm for the next task that becomes late."""
         copies = Counter(task.spans for task in view.tasks.values())
         idle.sort(key=lambda node: expected_pace(node, view))
         self.quickest = expected_pace(idle[0], view)
@@ -87,16 +88,16 @@ class BackupTasks(Wrapper):
                 return
             task = view.tasks[task_id]
             if not idle:
-                return  # whoever is idle next asks again at once
+                return  # the next idle worker asks again at once
             node = next((node for node in idle if node != task.node), None)
-            if node is None:  # nobody begins its own task again, but anybody else may
+            if node is None:  # a worker never repeats its own task
                 self.quickest = inf
                 continue
             idle.remove(node)
             version = task.version if view.can_start_from(task.version) else None
             yield Assign(node, samples_in(task.spans), task.kind, version, again=task_id)
             if self._is_around_a_wrapper:
-                yield Wake(view.now)  # so that one which times tasks sees this one
+                yield Wake(view.now)  # an inner wrapper that times tasks must see this one
 
     @property
     def _is_around_a_wrapper(self) -> bool:
@@ -104,17 +105,20 @@ class BackupTasks(Wrapper):
 
     @property
     def _waits(self) -> bool:
-        """Rounds wait for every task until it is done, and not until a deadline."""
+        """Whether rounds wait for every task to finish, without a deadline."""
         inner = self.inner.traits(1)
         return inner.waits_for_all and not inner.hands_over
 
     @property
     def _looks_anew(self) -> tuple[type, ...]:
-        """After which commands something may be late that was not, sooner than the alarm: a task of a slow worker."""
+        """Commands after which a task of a slow worker may be late before the alarm."""
         return (Step, Blend, Release, Assign) if self._waits else (Step, Blend, Release)
 
     def _late_at(self, task: Task, quickest: float, view: View) -> float:
-        """Since when, or from when on; infinity as long as nobody has answered. `quickest`: of those who are idle."""
+        """Return when the task becomes late; infinity until a first update gives the usual time.
+
+        `quickest` is the pace of the fastest idle worker, in seconds per sample.
+        """
         samples, since, usual = samples_in(task.spans), view.since(task.id), view.roster.usual
         if usual is None:
             return inf
@@ -132,5 +136,5 @@ class BackupTasks(Wrapper):
 
 
 def expected_pace(node: NodeId, view: View) -> float:
-    """What is expected of it, in seconds a sample."""
+    """Return the expected pace of a worker, in seconds per sample."""
     return view.roster.members[node].median or view.roster.usual or inf

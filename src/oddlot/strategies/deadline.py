@@ -1,4 +1,4 @@
-"""A deadline for every task: what is done by then is handed over."""
+"""A deadline for every task, at which its worker hands over the finished part."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -14,30 +14,30 @@ from oddlot.core.validation import AboveZero
 
 @dataclass
 class Deadline(Wrapper):
-    """As the strategy inside, but a task that takes longer than `seconds` ends with the minibatch that its worker
-    computes then: what is done is handed over, and the rest of its samples goes back.
+    """End tasks of the inner strategy that take longer than `seconds`: the finished part is merged, and the rest of the
+    samples is assigned again.
 
-    Give tasks of several minibatches. A mean over a prefix of samples in random order has the expectation of a mean
-    over all of them, and counts in proportion to its length. Everybody does a minibatch, however slow: who is always
-    slow brings less, and is not left out. A worker that says nothing at all is found as without this.
+    Use tasks of several minibatches: a worker stops after the minibatch that it computes at the deadline. Every worker
+    computes at least one minibatch, so slow workers contribute less but are not left out. Samples are in random order,
+    so the mean over a part of a task is unbiased. It counts in proportion to its samples.
 
     Paper: Ferdinand, Al-Lawati, Draper, Nokleby, "Anytime Minibatch: Exploiting Stragglers in Online Distributed
     Optimization" (ICLR 2019), section 3.
     """
 
     seconds: AboveZero = 1.0
-    """from when a task is given out"""
+    """Deadline of each task, in seconds after it is assigned."""
     hurried: dict[TaskId, bool] = field(default_factory=dict)
-    """state: open tasks whose time is up"""
+    """State: open tasks past their deadline."""
     alarm: float = field(default=0.0, metadata=STATE)
-    """state: when the next one's is, in seconds on the run's clock"""
+    """State: next deadline, in seconds since the start of the run."""
 
     def traits(self, batch_size: int) -> Traits:
-        """A worker whose time is up hands over what it has."""
+        """Return the inner strategy's traits. Workers hand over partial results."""
         return replace(super().traits(batch_size), hands_over=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """What the strategy inside says, and an end for what has taken too long."""
+        """Return the inner strategy's commands, and end tasks past their deadline."""
         if isinstance(event, Arrived | Cancelled):
             self.hurried.pop(event.task if isinstance(event, Cancelled) else event.update.id, None)
         commands = list(self.inner.on(event, view))
@@ -51,7 +51,7 @@ class Deadline(Wrapper):
             if task not in over and task not in self.hurried:
                 self.hurried[task] = True
                 yield HandOver(task)
-        if len(self.hurried) > 2 * (len(view.tasks) + len(view.nodes)):  # others ended without a word
+        if len(self.hurried) > 2 * (len(view.tasks) + len(view.nodes)):  # forget tasks of lost workers
             self.hurried = {task: True for task in self.hurried if task in view.tasks}
         if due < inf and not view.now < self.alarm <= due:
             self.alarm = due

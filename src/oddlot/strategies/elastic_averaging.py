@@ -1,4 +1,4 @@
-"""Elastic averaging: everybody keeps weights of its own, tied to the model by a spring."""
+"""Elastic averaging SGD (EASGD): every worker keeps weights of its own, which are pulled towards the model."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,30 +15,31 @@ BETA = 0.9
 
 @dataclass
 class ElasticAveraging(Strategy):
-    """Everybody trains weights x of its own for `steps` steps at a time; then x and the model W move towards each
-    other: x <- x - rate (x - W) and W <- W + rate (x - W), both from what they were before.
+    """Train weights of its own on every worker, and move them and the model towards each other every `steps` steps.
 
-    A worker's own weights are gone with it: its successor begins at the model.
+    With the worker's weights x and the model W, x <- x - rate (x - W) and W <- W + rate (x - W), both computed from
+    the old values. When a worker is lost, so are its weights: its replacement starts from the model.
 
     Paper: Zhang, Choromanska, LeCun, "Deep Learning with Elastic Averaging SGD" (NIPS 2015), algorithm 1.
     """
 
     steps: AtLeastOne = 8
-    """local steps of one job's batch each, between two meetings (tau)"""
+    """Local steps per task, each on one minibatch of the job (tau)."""
     rate: Annotated[float, Must("from 0 to 1", lambda rate: 0 <= rate <= 1)] | None = None
-    """how far both move (alpha); None: 0.9 over the number of workers, as in the paper"""
+    """Moving rate (alpha), from 0 to 1. None: 0.9 divided by the number of workers, as in the paper."""
     deadline_seconds: AboveZero | None = None
-    """after which a task is given to another worker; None: learnt from each worker's speed"""
+    """Task timeout, in seconds, after which the samples go to another worker. None: estimated from each worker's speed.
+    """
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run."""
+        """Return the strategy's traits."""
         return Traits(local_steps=True, task_samples=self.steps * batch_size, task_setting="steps")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Move the model towards what arrives, its sender towards what the model was, and keep everybody busy."""
+        """Move the model and the sender's weights towards each other, and assign tasks to idle workers."""
         rate = BETA / max(1, len(view.nodes)) if self.rate is None else self.rate
         if isinstance(event, Arrived):
             yield Keep(view.version)
@@ -51,7 +52,7 @@ class ElasticAveraging(Strategy):
                     yield from self._assign(view, node, rate)
 
     def _assign(self, view: View, node: NodeId, rate: float, version: int | None = None) -> Iterator[Command]:
-        """The next steps, from the worker's own weights."""
+        """Assign the next steps from the worker's own weights."""
         for _ in range(view.free(node)):
             samples = self.steps * view.batch
             yield Assign(node, samples, "weights", version, pull=rate, deadline=self.deadline_seconds)

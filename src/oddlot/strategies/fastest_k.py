@@ -1,4 +1,4 @@
-"""Straggler-tolerant rounds: wait for the first k results and move on."""
+"""Straggler-tolerant rounds that wait for the first k updates."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -13,33 +13,33 @@ from oddlot.strategies.support.fastest_rounds import check_enough, fastest
 
 @dataclass
 class FastestK(Strategy):
-    """Step along the mean of the first k results of each round; the other tasks are cancelled.
+    """Step along the mean of the first k updates of each round, and cancel the other tasks.
 
-    Cancelled samples go back and are leased again first, so nothing of an epoch is skipped. A round closes with
-    fewer than k results when fewer workers are left.
+    Samples of cancelled tasks are assigned again, so no sample of an epoch is skipped. When fewer than k workers are
+    left, a round waits for all of them.
 
     Paper: Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers"
     (ICASSP 2020), section 2, with k fixed.
     """
 
     k: AtLeastOne = 2
-    """how many results a round waits for"""
+    """Number of updates that a round waits for."""
     samples: AtLeastOne | None = None
-    """per task; None: the job's batch"""
+    """Samples per task. None: the job's batch size."""
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """state: the samples of every update of this round"""
+    """State: samples of each update of this round."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def validate(self, workers: int, metrics: Collection[str]) -> None:
-        """UsageError: there will never be k workers."""
+        """Raise UsageError if there are fewer than k workers."""
         check_enough(self.k, workers)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run."""
+        """Return the strategy's traits."""
         return Traits(updates=self.k, task_samples=self.samples or batch_size, task_setting="samples")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Collect a round; close it at the k-th result."""
+        """Collect updates, and close the round at the k-th."""
         yield from fastest(event, view, self.round, self.k, self.samples or view.batch)

@@ -1,4 +1,4 @@
-"""Federated averaging: rounds of whole passes at home, then the mean of the weights."""
+"""Federated averaging (FedAvg): rounds of local passes over whole shards, then the mean of the weights."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,35 +12,37 @@ from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
 
 @dataclass
 class FederatedAveraging(Strategy):
-    """In a round, each of `clients` shards of the data is passed over once at home, all from the same weights; the
-    model becomes the mean of theirs, weighted by samples.
+    """Average the weights of `clients` local passes per round, each over one shard of the data.
 
-    By default there is a shard for each client of a round, or fewer of at least 10 minibatches each; `shards` sets
-    their number. Everybody waits for the last one of a round; with more `clients` than workers, each takes several
-    shards in turn.
+    All passes of a round start from the same weights, and the model becomes their mean, weighted by samples. A round
+    waits for all its clients. With more `clients` than workers, each worker takes several shards in turn.
+
+    By default there is one shard per client, or fewer if shards would have less than 10 minibatches. The run setting
+    `shards` sets their number.
 
     Paper: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017),
     algorithm 1, with one local epoch.
     """
 
     clients: AtLeastOne | None = None
-    """shards of a round; None: one for each worker"""
+    """Shards per round. None: one per worker."""
     deadline_seconds: AboveZero | None = None
-    """after which a task is given to another worker; None: learnt from each worker's speed"""
+    """Task timeout, in seconds, after which the samples go to another worker. None: estimated from each worker's speed.
+    """
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """state: the samples of every update of this round"""
+    """State: samples of each update of this round."""
     kept: list[int] = field(default_factory=list)
-    """state: the version that this round's tasks start from, once there is one"""
+    """State: the version from which this round's tasks start. Empty: the round has not begun."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run."""
+        """Return the strategy's traits."""
         return Traits(whole_shards=True, clients=self.clients or 0, local_steps=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Collect a round; close it when it has all, or nothing more is to come."""
+        """Collect updates, and close the round when it has all, or when no more can come."""
         if isinstance(event, Arrived):
             self.round[event.update.id] = event.update.samples
         version = view.version
@@ -53,7 +55,7 @@ class FederatedAveraging(Strategy):
             yield from self._assign(view, version)
 
     def _assign(self, view: View, version: int) -> Iterator[Command]:
-        """What the round still lacks, to those who are free."""
+        """Assign the round's missing tasks to idle workers."""
         if not self.kept and view.idle:
             self.kept.append(version)
             yield Keep(version)
@@ -62,5 +64,5 @@ class FederatedAveraging(Strategy):
             yield Assign(node, view.shard_samples, "weights", self.kept[0], deadline=self.deadline_seconds)
 
     def _missing(self, view: View) -> int:
-        """How many tasks this round still lacks."""
+        """Return the number of tasks that this round still needs."""
         return (self.clients or len(view.nodes)) - len(self.round) - len(view.tasks)

@@ -1,4 +1,4 @@
-"""Local SGD: many steps at home between two meetings."""
+"""Local SGD: several local steps between two merges."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,29 +13,30 @@ from oddlot.core.validation import AtLeastOne, check_settings
 
 @dataclass
 class LocalSGD(Strategy):
-    """Everybody takes `steps` steps with the job's local optimizer; the model moves by the server rule along the
-    mean of start - end.
+    """Take `steps` local steps on every worker, then step along the mean of their weight differences.
 
-    With the default server rule (lr 1) the model becomes the average of the workers' models. Momentum and
-    Nesterov at the server, with more local steps, give DiLoCo; Adam there gives FedAdam. Changes are weighted by
-    their samples.
+    Local steps use the job's optimizer; the hub steps with `server`. Weight differences are weighted by samples.
+
+    - `server=SGD(lr=1.0)`, the default, averages the workers' weights.
+    - `server=SGD(lr=0.7, momentum=0.9, nesterov=True)` with more local steps is DiLoCo.
+    - `server=Adam(...)` is FedAdam.
 
     Papers: Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019), algorithm 1; Reddi et al.,
     "Adaptive Federated Optimization" (ICLR 2021), algorithm 1, for the server rule.
     """
 
     steps: AtLeastOne = 8
-    """local steps of one job's batch each"""
+    """Local steps per round, each on one minibatch of the job."""
     server: Optimizer = field(default_factory=lambda: SGD(lr=1.0))
-    """the rule at the hub: lr 1 is plain averaging; momentum 0.9 with nesterov is DiLoCo's"""
+    """Optimizer at the hub, which steps along the mean weight difference."""
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """state: the samples of every update of this round"""
+    """State: samples of each update of this round."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run."""
+        """Return the strategy's traits."""
         return Traits(
             server_optimizer=self.server,
             waits_for_all=True,
@@ -45,7 +46,7 @@ class LocalSGD(Strategy):
         )
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Collect a round; close it when nobody works any more."""
+        """Collect updates, and close the round when no task is open."""
         samples = self.steps * view.batch
         if isinstance(event, Arrived):
             self.round[event.update.id] = event.update.samples

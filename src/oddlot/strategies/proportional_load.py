@@ -1,4 +1,4 @@
-"""Loads in proportion to speed, over machines that are not alike."""
+"""Task sizes in proportion to the speed of workers, for machines of different speeds."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,40 +15,39 @@ from oddlot.core.validation import Must
 
 @dataclass
 class ProportionalLoad(Wrapper):
-    """As the strategy inside, but each task has samples in proportion to its worker's measured speed, so that all take
-    equally long. Together they have as many as before.
+    """Size the tasks of the inner strategy in proportion to each worker's measured speed.
 
-    Speed is samples over the seconds from when a task is given out to its answer, of the worker's latest ones: what
-    does not depend on the load, such as the way to the hub, is evened out too. Who has brought nothing yet gets what
-    the strategy inside says: one that cancels all that somebody does never learns how slow it is. Updates count in
-    proportion to their samples, as every strategy here has it. `AdaptiveLoad` inside measures rounds of equal loads,
-    which it does not get then: it is better alone. Alike machines whose times scatter get loads that scatter too, which
-    costs some percent.
+    All tasks then take about equally long, and their total is unchanged. Use it for machines of different speeds.
+    Similar machines with varying times get varying loads, which costs a few percent.
+
+    Speed is samples per second from assignment to update, over a worker's latest tasks. It includes the network, so
+    slow links are balanced too. A worker without an update gets the inner strategy's task size: if the inner strategy
+    cancels all its tasks, its speed stays unknown. Do not use `AdaptiveLoad` as the inner strategy: it measures rounds
+    of equal loads.
 
     Paper: Chen et al., "Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated Environments"
     (SoCC 2020), section 3.
     """
 
     least: Annotated[float, Must("above 0 and at most 1", lambda least: 0 < least <= 1)] = 0.05
-    """no task has less than this share of the samples that the strategy inside says, so that it goes on being
-    measured"""
+    """Smallest task size, as a share of the inner strategy's task size. It keeps slow workers measured."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.inner.traits(1).whole_shards:
             raise UsageError(
-                f"{type(self.inner).__name__} gives whole shards of the data, which cannot be in proportion",
+                f"inner = {type(self.inner).__name__}(...) assigns whole shards, whose size cannot follow the speed",
                 "whole_shards_inside",
                 "inner",
                 inner=type(self.inner).__name__,
             )
 
     def traits(self, batch_size: int) -> Traits:
-        """Faster workers get larger tasks."""
+        """Return the inner strategy's traits. Loads vary."""
         return replace(super().traits(batch_size), varies_loads=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """What the strategy inside says, with other numbers of samples."""
+        """Return the inner strategy's commands with other numbers of samples."""
         commands = list(self.inner.on(event, view))
         assigns = any(isinstance(command, Assign) for command in commands)
         speeds = dict(self._speeds(view)) if assigns else {}
@@ -62,7 +61,7 @@ class ProportionalLoad(Wrapper):
 
     @staticmethod
     def _speeds(view: View) -> Iterator[tuple[NodeId, float]]:
-        """Samples a second, of those who are known."""
+        """Yield the speed of each measured worker, in samples per second."""
         for node in view.nodes:
             member = view.roster.members[node]
             if member.results and member.pace > 0:

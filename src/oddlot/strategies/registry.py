@@ -1,4 +1,4 @@
-"""The strategies by the names that the command line and job files use, and users' own by their import path."""
+"""Strategies by their names on the command line and in job files, and users' own by their import path."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +34,7 @@ BY_NAME: dict[str, type[Strategy]] = {
     "downpour": Downpour,
     "vc_asgd": VCASGD,
 }
-"""Strategies by the names that the command line and job files use."""
+"""Strategies by their names on the command line and in job files."""
 
 WRAPPERS: dict[str, type[Strategy]] = {
     "quorum": Quorum,
@@ -42,18 +42,18 @@ WRAPPERS: dict[str, type[Strategy]] = {
     "deadline": Deadline,
     "proportional_load": ProportionalLoad,
 }
-"""Those around another one, which is their `inner`, by such names"""
+"""Wrappers by these names. Each changes another strategy, its `inner` one."""
 
 INSIDE: dict[type, Callable[[], Strategy]] = {
     Quorum: partial(LocalSGD, server=SGD(lr=0.7, momentum=0.9, nesterov=True))
 }
-"""What is inside where a job file does not name it, other than `Synchronous()`: as the wrapper's paper has it"""
+"""Inner strategies of wrappers in job files that name none, as in the wrappers' papers. Others: `Synchronous()`."""
 
 
 def strategy_class(name: str) -> type[Strategy]:
     """Return the strategy class of a name, or of an import path such as `mypkg.mymodule:MyStrategy`.
 
-    UsageError: there is none, or its module cannot be imported.
+    Raise UsageError if the name is unknown or its module cannot be imported.
     """
     known = BY_NAME | WRAPPERS
     if name in known:

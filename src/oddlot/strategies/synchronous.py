@@ -1,4 +1,4 @@
-"""Lock-step data parallelism, as a baseline that survives the loss of anybody."""
+"""Synchronous data parallelism, as a baseline that tolerates lost workers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,28 +12,28 @@ from oddlot.core.validation import AtLeastOne, check_settings
 
 @dataclass
 class Synchronous(Strategy):
-    """One step per round, along the mean gradient of everybody's samples.
+    """Wait for every worker, then step along the mean gradient.
 
-    A round closes when no task is open: whoever was lost, cancelled or too late in between is not waited for.
-    Gradients are weighted by their samples, so the step is that of one large batch.
+    Gradients are weighted by their samples, so the step is that of one large batch. A round closes when no task is
+    open: it does not wait for workers that are lost or whose task timed out.
 
     Paper: Chen et al., "Revisiting Distributed Synchronous SGD" (2016), section 3 without backup workers.
     """
 
     samples: AtLeastOne | None = None
-    """per task; None: the job's batch"""
+    """Samples per task. None: the job's batch size."""
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """state: the samples of every update of this round"""
+    """State: samples of each update of this round."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return what must be known before a run."""
+        """Return the strategy's traits."""
         return Traits(waits_for_all=True, task_samples=self.samples or batch_size, task_setting="samples")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Collect a round; close it when nobody works any more."""
+        """Collect updates, and close the round when no task is open."""
         samples = self.samples or view.batch
         if isinstance(event, Arrived):
             self.round[event.update.id] = event.update.samples

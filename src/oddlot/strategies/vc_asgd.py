@@ -1,4 +1,4 @@
-"""VC-ASGD: the weights of whoever comes back are averaged into the model at once."""
+"""VC-ASGD: each worker's weights are averaged into the model as they arrive."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,43 +13,45 @@ from oddlot.core.validation import AboveZero, FromZeroBelowOne, NotNegative, che
 
 @dataclass
 class VCASGD(Strategy):
-    """A task is one local pass over a shard of the data; its weights are averaged into the model as they arrive,
-    without waiting for anybody: W <- alpha W + (1 - alpha) W_c.
+    """Average each worker's weights into the model as they arrive, after one local pass over a shard of the data.
 
-    `alpha` None is the paper's schedule, e / (e + 1) in epoch e = 1, 2, ...: large steps early, damping late. The share
-    of a model that has seen only a part of its shard is smaller in proportion, and with `damping` that of one which is
-    s versions late falls as (1 + s) ** -damping: otherwise the slowest, who arrive last, count most.
+    With the worker's weights W_c, W <- alpha W + (1 - alpha) W_c. No worker waits for another. With `damping`, the
+    factor 1 - alpha is scaled by (1 + s) ** -damping for an update of staleness s: otherwise the slowest workers, which
+    arrive last, count most.
 
-    By default there is a shard for each worker, or fewer of at least 10 minibatches each: shorter passes learn less in
-    an epoch. `shards` sets their number (the paper has 50); a constant alpha means another thing for another number.
+    By default there is one shard per worker, or fewer if shards would have less than 10 minibatches, because shorter
+    passes learn less in an epoch. The run setting `shards` sets their number (50 in the paper). A constant `alpha` has
+    to suit this number.
 
     Paper: Atre, Jha, Rao, "Distributed Deep Learning Using Volunteer Computing-Like Paradigm" (ScaDL 2021, arXiv
     2103.08894), the VC-ASGD rule and its schedule of alpha.
     """
 
     alpha: FromZeroBelowOne | None = None
-    """what the model keeps of itself at an arrival; None: e / (e + 1)"""
+    """Weight of the present model when an update is merged. None: e / (e + 1) in epoch e = 1, 2, ..., as in the paper.
+    """
     newest: bool = False
-    """tasks start from the newest weights; otherwise from those of the epoch's beginning, which waits until the epoch
-    before is wholly merged"""
+    """Whether tasks start from the newest weights. False: from the weights at the beginning of the epoch, which begins
+    when the previous epoch is merged."""
     deadline_seconds: AboveZero | None = None
-    """after which a shard is given to another worker; None: learnt from each worker's speed"""
+    """Task timeout, in seconds, after which the shard goes to another worker. None: estimated from each worker's speed.
+    """
     by_samples: bool = True
-    """the share of a model that has seen fewer samples than the largest shard has is smaller in proportion"""
+    """Whether 1 - alpha is scaled by the samples of the update, relative to the largest shard."""
     damping: NotNegative = 0.0
-    """the power with which an update's share falls with its staleness"""
+    """Exponent of the staleness damping: an update of staleness s is scaled by (1 + s) ** -damping."""
     kept: list[int] = field(default_factory=list)
-    """state: the version that this epoch's tasks start from, once there is one"""
+    """State: the version from which this epoch's tasks start. Empty: the epoch has not begun."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def traits(self, batch_size: int) -> Traits:
-        """An epoch's snapshot is there once the one before is wholly merged."""
+        """Return the strategy's traits. An epoch begins when the previous one is merged, unless `newest`."""
         return Traits(epoch_barrier=not self.newest, whole_shards=True, local_steps=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Average what arrives into the model, and keep everybody busy."""
+        """Average the update into the model and assign tasks to idle workers."""
         version = view.version
         match event:
             case Arrived(update):
@@ -61,14 +63,14 @@ class VCASGD(Strategy):
             yield from self._assign(view, version)
 
     def _share(self, update: Facts, view: View) -> float:
-        """What the model takes of these weights."""
+        """Return the weight of these weights in the new model."""
         epoch = view.epoch + 1
         alpha = epoch / (epoch + 1) if self.alpha is None else self.alpha
         part = update.samples / view.shard_samples if self.by_samples else 1.0
         return (1 - alpha) * part * float((1 + view.staleness(update)) ** -self.damping)
 
     def _assign(self, view: View, newest: int) -> Iterator[Command]:
-        """A shard for every free slot."""
+        """Assign a shard to every free slot."""
         if not self.newest and not self.kept and view.idle:
             self.kept.append(newest)
             yield Keep(newest)

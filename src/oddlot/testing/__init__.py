@@ -1,9 +1,9 @@
-"""What a strategy, a codec or an engine must keep, as checks for your own.
+"""Checks for your own strategies, codecs and engines.
 
     def test_my_strategy() -> None:
         check_strategy(lambda: MyStrategy(k=3))
 
-Only the checks that make up cases need Hypothesis, and those of codecs and engines need PyTorch.
+`check_strategy` and `check_codec` need Hypothesis. `check_codec` and `check_engine` need PyTorch.
 """
 
 from importlib import import_module

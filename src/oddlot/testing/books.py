@@ -1,4 +1,4 @@
-"""A second pair of eyes on the books: where every sample is, followed from the records alone."""
+"""An independent check of the sample accounting, from the records of a run alone."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from oddlot.core.commands import Blend, Skip, Start, Step
-from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.conductor import Conductor
 from oddlot.core.events import Arrived
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import Span
 from oddlot.core.tasks import TaskId
 
 Place = tuple[int, int]
-"""epoch and position"""
+"""Epoch and position."""
 
 
 class Fault(NamedTuple):
-    """What does not add up."""
+    """An inconsistency of the sample accounting."""
 
     code: str
     sentence: str
@@ -28,16 +28,16 @@ class Fault(NamedTuple):
 
 @dataclass
 class Books:
-    """What has reached the model, kept apart from the ledger and compared with it."""
+    """The merged samples, tracked independently of the ledger and compared with it."""
 
     given: dict[TaskId, list[Place]] = field(default_factory=dict)
-    """what each task was given and, once it has answered, what it brought"""
+    """Samples of each task; once its update has arrived, only those of the update."""
     merged: list[Place] = field(default_factory=list)
     skipped: int = 0
     whole: int = 0
-    """so many epochs are wholly merged, and were found right"""
+    """Number of epochs that are completely merged and were checked."""
     rest: Counter[Place] = field(default_factory=Counter)
-    """how often each place was merged, but once less for those of whole epochs"""
+    """Number of merges of each place, minus one for those of whole epochs."""
 
     def note(self, record: Record, conductor: Conductor) -> None:
         """Follow one record, after the conductor has handled it."""
@@ -60,13 +60,13 @@ class Books:
         self.rest.update(places)
 
     def faults(self, conductor: Conductor) -> Iterator[Fault]:
-        """Everything that does not add up."""
+        """Yield every inconsistency."""
         yield from self._misplaced(conductor)
         yield from self._miscounted(conductor)
         yield from _mistaken_workers(conductor)
 
     def _put_aside(self, size: int) -> None:
-        """Epochs that are whole, so that to look for faults takes no longer in a long run than in a short one."""
+        """Put whole epochs aside, so that a check takes no longer in a long run than in a short one."""
         while all(self.rest[self.whole, position] == 1 for position in range(size)):
             for position in range(size):
                 del self.rest[self.whole, position]
@@ -101,7 +101,7 @@ class Books:
         while counts[epoch] == ledger.size:
             epoch += 1
         if ledger.epoch != epoch:
-            told = f"the ledger is in epoch {ledger.epoch}, but epoch {epoch} is not wholly merged"
+            told = f"the ledger is in epoch {ledger.epoch}, but epoch {epoch} is not completely merged"
             yield Fault("wrong_epoch", told)
         for ahead, count in enumerate(ledger.merged):
             if count != counts[ledger.epoch + ahead]:
@@ -124,9 +124,9 @@ def _mistaken_workers(conductor: Conductor) -> Iterator[Fault]:
             told = f"{node} has {free} free slots, but is{' not' * bool(free)} among the idle"
             yield Fault("wrong_idle", told)
     for task in conductor.open.keys() - held:
-        yield Fault("open_without_worker", f"{task} is open, but nobody has it")
+        yield Fault("open_without_worker", f"{task} is open, but no worker has it")
     for task in conductor.ledger.leases.keys() ^ (conductor.open.keys() | conductor.inbox.keys()):
-        # An open task that shared its samples with one that came first has no lease any more.
+        # An open task whose samples another task has merged has no lease.
         if task not in conductor.open:
             yield Fault("lease_or_inbox", f"{task} has a lease or waits in the inbox, but not both")
 

@@ -1,4 +1,4 @@
-"""What a codec must keep: what was sent comes back."""
+"""A check that a codec returns the tensors that it encoded."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ SPECIAL = [0.0, -0.0, 1.0, torch.nan, torch.inf, -torch.inf]
 
 
 class BrokenCodec(AssertionError):
-    """A codec does not give back what it was given; `code` says in which way."""
+    """A codec does not return what it encoded. `code` identifies the fault."""
 
     def __init__(self, sentence: str, code: str) -> None:
         super().__init__(sentence)
@@ -28,12 +28,19 @@ class BrokenCodec(AssertionError):
 
 
 def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 100) -> None:
-    """Raise BrokenCodec unless whatever tensors are encoded come back with their names, dtypes and lengths.
+    """Raise BrokenCodec unless a codec decodes every packet to the encoded tensors.
 
-    Values come back exactly or, for float32 and float64, within `relative_error` of themselves (2**-8 for bfloat16,
-    2**-11 for float16; tried from 0.001 to 10,000); NaN, infinities and zeros always as they are. The packet is
-    plain data that outlives its sender, and the same tensors always give the same packet. A codec that remembers
-    something is tried in its present state, which is left as it is.
+    - Names, dtypes and lengths are equal.
+    - Values are equal; for float32 and float64, within `relative_error` (2**-8 for bfloat16, 2**-11 for float16;
+      tried from 0.001 to 10,000). NaN, infinities and zeros are always equal.
+    - Packets are plain data, and the same tensors give the same packet.
+
+    A codec with state is tried in its present state, which is not changed. Raise UsageError if Hypothesis is missing.
+
+    Args:
+        codec: The codec.
+        relative_error: Largest relative error of float32 and float64 values.
+        examples: Number of random examples.
     """
     try:
         from hypothesis import HealthCheck, Phase, given, settings
@@ -50,7 +57,7 @@ def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 10
         max_examples=examples,
         deadline=None,
         database=None,
-        phases=[Phase.generate, Phase.shrink],  # to explain takes longer than both
+        phases=[Phase.generate, Phase.shrink],  # the explain phase takes longer than both
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
@@ -78,15 +85,15 @@ def _check(codec: Codec, tensors: Sequence[Named], relative_error: float) -> Non
     try:
         _compare(before, tensors, 0.0)
     except BrokenCodec as error:
-        raise BrokenCodec(f"encoding changed what it was given: {error}", "input_changed") from None
+        raise BrokenCodec(f"encoding changed its input: {error}", "input_changed") from None
     if not all(type(a) is np.ndarray and a.dtype == np.uint8 and a.ndim == 1 for a in packet.arrays):
-        raise BrokenCodec(f"a packet holds plain 1-D arrays of uint8, not {packet.arrays}", "no_plain_arrays")
+        raise BrokenCodec(f"a packet must have 1-D arrays of uint8, not {packet.arrays}", "no_plain_arrays")
     if json.loads(json.dumps(packet.about)) != packet.about:
-        raise BrokenCodec(f"{packet.about} is not plain JSON-able data", "no_plain_data")
+        raise BrokenCodec(f"`about` of a packet must be JSON data, not {packet.about}", "no_plain_data")
     sent = _bytes(packet)
     again = copy.deepcopy(codec).encode(tensors)
     if not np.array_equal(sent, _bytes(again)):
-        raise BrokenCodec(f"{tensors} were encoded twice, and the packets differ", "packets_differ")
+        raise BrokenCodec(f"encoding {tensors} twice gave different packets", "packets_differ")
     _compare(tensors, codec.decode(Packet.read(sent)), relative_error)
 
 
@@ -99,12 +106,12 @@ def _bytes(packet: Packet) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 def _compare(sent: Sequence[Named], back: Sequence[Named], relative_error: float) -> None:
     heads = [[(name, tensor.dtype, tensor.shape) for name, tensor in tensors] for tensors in (sent, back)]
     if heads[0] != heads[1]:
-        raise BrokenCodec(f"sent were {heads[0]}, but {heads[1]} came back", "heads_changed")
+        raise BrokenCodec(f"encoded {heads[0]}, but decoded {heads[1]}", "heads_changed")
     for (name, before), (_, after) in zip(sent, back, strict=True):
         error = relative_error if before.dtype in {torch.float32, torch.float64} else 0.0
         close = torch.isclose(after, before, rtol=error, atol=0.0, equal_nan=True)
         if not bool(close.all()):
-            raise BrokenCodec(f"{name} came back changed: {before} as {after}", "values_changed")
+            raise BrokenCodec(f"{name} changed from {before} to {after}", "values_changed")
         signs = torch.signbit(before.double()) == torch.signbit(after.double())
         if not bool((signs | before.isnan()).all()):
-            raise BrokenCodec(f"{name} came back with another sign", "signs_changed")
+            raise BrokenCodec(f"{name} changed its sign", "signs_changed")

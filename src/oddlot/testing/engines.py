@@ -1,11 +1,11 @@
-"""What every engine must keep: one suite of misfortunes, run on each.
+"""A check of engines: one suite of failure scenarios.
 
     def test_my_engine() -> None:
         check_engine(lambda workers: MyEngine(workers))
 
-`MyEngine` is an engine's config, which `fit` takes: see `oddlot.engines.base.EngineConfig`.
+`MyEngine` is an engine config, as `fit` takes it: see `oddlot.engines.base.EngineConfig`.
 
-Workers that were killed must come back under a new name: `Local(respawn=True)`, machines with `seconds_to_return`.
+Killed workers must be replaced under a new name, as by `Local(respawn=True)` or machines with `seconds_to_return`.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from oddlot.core.commands import Assign, Cancel, Command, HandOver, Wake
-from oddlot.core.conductor import ECHO
 from oddlot.core.events import Arrived, Cancelled, Event, Joined, Leaving, Lost, Rang
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import EngineConfig
@@ -33,7 +32,7 @@ SAMPLES, EPOCHS, BATCH = 64, 2, 8
 
 
 class DrivenRun:
-    """A training that is driven message by message, its books checked after each."""
+    """A run that is driven message by message. Its sample accounting is checked after each message."""
 
     def __init__(self, training: Training) -> None:
         self.host, self.engine = training.host, training.opened.engine
@@ -44,7 +43,7 @@ class DrivenRun:
         self.host.observers.append(self._note)
 
     def next(self) -> Message | None:
-        """Wait for the next message; an alarm that is due rings."""
+        """Wait for the next message. An alarm that is due rings."""
         message = self.engine.next(self.host.alarm)
         if message is None:
             self.host.ring(self.engine.now)
@@ -56,27 +55,27 @@ class DrivenRun:
             self.host.receive(message, self.engine.now)
 
     def joined(self) -> NodeId:
-        """Wait for a worker that is there and has not been told to the host yet; `deliver` that yourself."""
+        """Wait for a worker that joins. The host does not know it until you `deliver` its `Joined`."""
         while not isinstance(message := self.next(), Joined):
             self.deliver(message)
         return message.node
 
     def until(self, fact: Callable[[], bool]) -> None:
-        """Go on until the fact holds."""
+        """Deliver messages until the fact holds."""
         while not fact():
             self.deliver(self.next())
 
     def finish(self) -> None:
-        """Go on until every sample of every epoch is merged, and see that nothing is left over."""
+        """Deliver messages until every sample of every epoch is merged, and check that nothing is left over."""
         self.until(lambda: self.host.conductor.done)
         assert not self.host.conductor.inbox, "updates are left in the inbox"
 
     def has(self, event: type, node: str) -> bool:
-        """The log holds such an event of this worker."""
+        """Return whether the log has such an event of this worker."""
         return any(isinstance(r.event, event) and getattr(r.event, "node", "") == node for r in self.records)
 
     def answers(self, node: str, echo: bool) -> int:
-        """How many answers of this worker came, in time or as echoes."""
+        """Return how many updates of this worker arrived, either in time or late (`echo`)."""
         events = ((r.event, r.remark == ECHO) for r in self.records)
         return sum(isinstance(e, Arrived) and e.update.sender == node and late is echo for e, late in events)
 
@@ -89,13 +88,13 @@ class DrivenRun:
 
 @dataclass
 class Impatient(Strategy):
-    """Gives every lease of another strategy a short deadline."""
+    """Gives every task of another strategy a short timeout."""
 
     inner: Asynchronous = field(default_factory=Asynchronous)
     seconds: float = 0.3
 
     def on(self, event: Event, view: View) -> Iterator[Command]:
-        """The inner strategy's commands."""
+        """Yield the inner strategy's commands."""
         for command in self.inner.on(event, view):
             yield replace(command, deadline=self.seconds) if isinstance(command, Assign) else command
 
@@ -108,7 +107,7 @@ class Quitter(Strategy):
     seconds: float = 0.1
 
     def on(self, event: Event, view: View) -> Iterator[Command]:
-        """The inner strategy's commands, but for the alarm."""
+        """Yield the inner strategy's commands, except for the alarm."""
         if isinstance(event, Joined):
             yield Wake(view.now + self.seconds)
         if isinstance(event, Rang):
@@ -119,7 +118,7 @@ class Quitter(Strategy):
 
 @dataclass
 class Sleeper(Strategy):
-    """Gives out work only once its alarm has rung."""
+    """Assigns tasks only after its alarm has rung."""
 
     inner: Asynchronous = field(default_factory=Asynchronous)
     seconds: float = 0.2
@@ -139,7 +138,7 @@ class Sleeper(Strategy):
 
 @contextmanager
 def trial(place: EngineConfig, strategy: Strategy) -> Iterator[DrivenRun]:
-    """A small job on this engine."""
+    """Yield a run of a small job on this engine."""
     rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
     job = Job(
         lambda: torch.nn.Linear(1, 1),
@@ -153,12 +152,12 @@ def trial(place: EngineConfig, strategy: Strategy) -> Iterator[DrivenRun]:
 
 
 def a_worker_dies_while_computing(make: Callable[[int], EngineConfig]) -> None:
-    """Its samples go to others, and nobody waits for it."""
+    """Its samples go to other workers, and the run does not wait for it."""
     with trial(make(2), Synchronous()) as run:
         node = run.joined()
         run.faults.freeze(node)  # so that it has surely not answered
         run.deliver(Joined(node))
-        assert run.host.conductor.busy[node], "a worker that joins is given work"
+        assert run.host.conductor.busy[node], "a worker that joins gets a task"
         run.faults.kill(node)
         run.until(lambda: run.has(Lost, node))
         run.finish()
@@ -166,7 +165,7 @@ def a_worker_dies_while_computing(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_dies_after_sending(make: Callable[[int], EngineConfig]) -> None:
-    """What it had sent counts once; what it was given since is computed by others."""
+    """The update that it had sent counts once. Other workers compute its later tasks."""
     with trial(make(2), Asynchronous()) as run:
         while not isinstance(message := run.next(), Arrival):
             run.deliver(message)
@@ -179,7 +178,7 @@ def a_worker_dies_after_sending(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_joins_in_mid_round(make: Callable[[int], EngineConfig]) -> None:
-    """The replacement of a lost worker, under a new name, brings updates too."""
+    """The replacement of a lost worker, under a new name, sends updates too."""
     with trial(make(2), Asynchronous()) as run:
         node = run.joined()
         run.faults.kill(node)
@@ -191,7 +190,7 @@ def a_worker_joins_in_mid_round(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_answers_late(make: Callable[[int], EngineConfig]) -> None:
-    """Its task times out, others compute the samples, and its answer is an echo."""
+    """Its task times out, other workers compute the samples, and its late update is ignored."""
     with trial(make(2), Impatient()) as run:
         node = run.joined()
         run.faults.freeze(node)
@@ -204,7 +203,7 @@ def a_worker_answers_late(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_is_told_to_stop(make: Callable[[int], EngineConfig]) -> None:
-    """It stops before its next minibatch, says so instead of answering, and is given work again."""
+    """It stops before its next minibatch, confirms that, and gets a task again."""
     with trial(make(1), Quitter()) as run:
         node = run.joined()
         run.faults.freeze(node)  # so that it has surely not come to the last minibatch
@@ -217,7 +216,7 @@ def a_worker_is_told_to_stop(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_hands_over(make: Callable[[int], EngineConfig]) -> None:
-    """Asked for what it has done before it has begun, it does a minibatch; the rest of its samples goes back."""
+    """A worker that has not begun computes one minibatch. The rest of its samples is returned."""
     with trial(make(1), Deadline(Asynchronous(samples=SAMPLES), 0.1)) as run:
         node = run.joined()
         run.faults.freeze(node)  # so that it has surely not answered
@@ -231,7 +230,7 @@ def a_worker_hands_over(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_leaves(make: Callable[[int], EngineConfig]) -> None:
-    """With notice, in the midst of a task: it is given nothing more, all that it has is answered, and it goes."""
+    """After notice, in the middle of a task: it gets no more tasks, finishes its open ones, and ends."""
     with trial(make(2), Asynchronous(samples=SAMPLES // 2)) as run:
         node = run.joined()
         run.faults.freeze(node)  # so that it has surely not answered
@@ -241,13 +240,13 @@ def a_worker_leaves(make: Callable[[int], EngineConfig]) -> None:
         run.until(lambda: run.has(Leaving, node))
         assert node not in run.host.conductor.slots
         run.until(lambda: not run.host.conductor.busy[node])
-        assert not run.has(Lost, node), "it goes when all is answered, not before"
+        assert not run.has(Lost, node), "a leaving worker ends only after its open tasks"
         run.until(lambda: run.has(Lost, node))
         run.finish()
 
 
 def an_alarm_rings(make: Callable[[int], EngineConfig]) -> None:
-    """At its time, not before, on whichever clock."""
+    """It rings at its time, not before, on every clock."""
     with trial(make(1), Sleeper()) as run:
         sleeper = run.host.conductor.strategy
         assert isinstance(sleeper, Sleeper)
@@ -256,8 +255,8 @@ def an_alarm_rings(make: Callable[[int], EngineConfig]) -> None:
         run.finish()
 
 
-def nobody_is_left(make: Callable[[int], EngineConfig]) -> None:
-    """Without workers the run waits; it goes on when they are back."""
+def no_worker_is_left(make: Callable[[int], EngineConfig]) -> None:
+    """Without workers the run waits, and it continues when they are back."""
     with trial(make(2), Synchronous()) as run:
         nodes = [run.joined(), run.joined()]
         for node in nodes:
@@ -286,11 +285,11 @@ SCENARIOS = (
     a_worker_hands_over,
     a_worker_leaves,
     an_alarm_rings,
-    nobody_is_left,
+    no_worker_is_left,
 )
 
 
 def check_engine(make: Callable[[int], EngineConfig]) -> None:
-    """Run every scenario on the engine that `make(workers)` describes; an AssertionError tells what went wrong."""
+    """Run every failure scenario on the engine that `make(workers)` returns. Raise AssertionError if one fails."""
     for scenario in SCENARIOS:
         scenario(make)

@@ -1,18 +1,18 @@
-"""A run without an engine: a conductor, and workers that do what a line of text says.
+"""A run without an engine: lines of text are the events of its workers.
 
-join a                      a worker is here
-finish a, finish a:3        its oldest task is done, or this one; samples=4: only so many; loss=0.5
-late a:1                    an answer to a task that was lost, cancelled, timed out or answered before
-refuse a                    its oldest task brought bad numbers
-cancelled a                 it stopped: first a task that nobody waits for, then its oldest
-leave a, lose a             it will vanish, it has vanished
-wait 2.5                    seconds pass; alarms and deadlines ring when they are due
-wait alarm                  until the next one is due
+join a                      worker a joins
+finish a, finish a:3        its oldest task, or task a:3, is finished; options: samples=4 (a part), loss=0.5
+late a:1                    an update of a task that was lost, cancelled, timed out or finished before
+refuse a                    the update of its oldest task has invalid numbers
+cancelled a                 it stopped a task: first one that was cancelled, then its oldest
+leave a, lose a             it gets notice; it is lost
+wait 2.5                    seconds pass; alarms and timeouts ring when they are due
+wait alarm                  time passes until the next alarm or timeout
 change norm=1 inner=-1      the store reports a measured merge
-evaluated accuracy=0.9      the oldest evaluation that was asked for is done
-fitted 2x8=0.5 3x8=0.7      so many seconds it takes, on average, until 2 or 3 have answered, with 8 samples each
-resume                      the run goes on from a checkpoint: everybody is lost
-show                        nothing happens, and the books are shown
+evaluated accuracy=0.9      the oldest requested evaluation is finished
+fitted 2x8=0.5 3x8=0.7      mean seconds until 2 or 3 workers have finished tasks of 8 samples
+resume                      the run is resumed from a checkpoint: all workers are lost
+show                        nothing happens; the state of the run is shown
 """
 
 from collections.abc import Callable, Iterator
@@ -57,24 +57,31 @@ from oddlot.core.strategy import Strategy
 from oddlot.core.tasks import Facts, Task, TaskId
 
 RINGS_AT_MOST = 1000
-"""in one `wait`: a strategy whose alarms ring on and on at one time never ends"""
+"""Largest number of alarms in one `wait`. A strategy that always sets an alarm for the present time would never end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The data of a play and how they are leased: `data size=64 epochs=2 barrier=true in_flight=1 batch=8`."""
+    """The data of a run and how they are assigned: `data size=64 epochs=2 barrier=true in_flight=1 batch=8`."""
 
     size: int = 64
+    """Number of samples."""
     epochs: int | None = None
+    """Number of epochs. None: no limit."""
     barrier: bool = False
+    """Whether an epoch begins only when the previous one is merged."""
     in_flight: int = 1
+    """Open tasks of each worker."""
     batch: int = 8
+    """Samples per minibatch."""
     shards: int = 1
+    """Number of shards."""
     skip_bad: bool = False
+    """Whether samples with repeatedly invalid updates are skipped."""
 
     @classmethod
     def read(cls, line: str) -> "Data":
-        """The data that a line tells of."""
+        """Read a line `data ...`."""
         values: dict[str, Any] = {}
         names = [each.name for each in fields(cls)]
         for word in line.split()[1:]:
@@ -90,26 +97,26 @@ class Data:
         return " ".join(["data", *parts])
 
     def conductor(self, strategy: Strategy) -> Conductor:
-        """A conductor at the start of a run on these data."""
+        """Return a conductor at the start of a run on these data."""
         ledger = Ledger(self.size, self.epochs, self.shards, self.barrier, self.skip_bad)
         return Conductor(strategy, ledger, self.batch, self.in_flight)
 
 
 @dataclass
 class Play:
-    """A conductor with the little that its surroundings must remember."""
+    """A conductor, driven by lines of text."""
 
     conductor: Conductor
     now: float = 0.0
     tasks: dict[TaskId, Task] = field(default_factory=dict)
-    """every task that was ever started"""
+    """All tasks that were started."""
     evaluating: list[int] = field(default_factory=list)
-    """versions whose `Evaluated` is to come"""
+    """Versions whose `Evaluated` is still to come."""
     measuring: int = 0
-    """how many `Changed` of measured merges are to come"""
+    """Number of `Changed` of measured merges that are still to come."""
 
     def do(self, line: str) -> Iterator[Record]:
-        """Let this happen; the records of it. UsageError when it cannot happen."""
+        """Carry out a line and yield its records. Raise UsageError if it is not possible now."""
         verb, *words = line.split()
         if verb not in VERBS:
             raise UnknownName("verb", verb, VERBS)
@@ -117,7 +124,7 @@ class Play:
         try:
             events = VERBS[verb](self, *(word for word in words if "=" not in word), **options)
         except TypeError as error:
-            told = f"`{line}` has a word too few or too many: {error}"
+            told = f"`{line}` has a missing or an extra word: {error}"
             raise UsageError(told, "wrong_words", given=line, reason=str(error)) from None
         for event in events:
             record = self.conductor.handle(event, self.now)
@@ -162,14 +169,16 @@ class Play:
     def _wait(self, seconds: str) -> Iterator[Stimulus]:
         end, rings = self.conductor.alarm if seconds == "alarm" else self.now + float(seconds), 0
         if end == inf:
-            raise UsageError("no alarm is set, and no task is open", "nothing_to_wait_for")
+            raise UsageError(
+                "nothing to wait for: no alarm is set, and no task is open", "nothing_to_wait_for"
+            )
         while self.conductor.alarm <= end:
             self.now = max(self.now, self.conductor.alarm)
             yield Ticked()
             rings += 1
             if rings > RINGS_AT_MOST:
                 raise ProtocolError(
-                    f"alarms rang {rings} times in {seconds} s: each must be later than the last",
+                    f"alarms rang {rings} times in {seconds} s: each alarm must be later than the last",
                     "alarms_without_end",
                     rings=rings,
                 )
@@ -181,7 +190,7 @@ class Play:
 
     def _evaluated(self, **metrics: str) -> Iterator[Stimulus]:
         if not self.evaluating:
-            raise UsageError("no evaluation was asked for", "no_evaluation")
+            raise UsageError("no evaluation was requested", "no_evaluation")
         version = self.evaluating.pop(0)
         yield Evaluated(version, {name: float(value) for name, value in metrics.items()})
 
@@ -197,13 +206,13 @@ class Play:
         yield from ()
 
     def _task(self, whose: str, fits: Callable[[TaskId], bool]) -> Task:
-        """The task of that name, or the oldest fitting one of that worker."""
+        """Return the task of that name, or the worker's oldest matching task."""
         held = [whose] if ":" in whose else list(self.conductor.busy.get(whose, ()))
         task = next((self.tasks[task] for task in held if task in self.tasks and fits(task)), None)
         if task is None:
             raise UsageError(
-                f"there is no such task of {whose}: `finish` and `refuse` are for open tasks, `late` for others. "
-                f"Open are: {', '.join(self.conductor.open) or 'none'}",
+                f"there is no such task of {whose}: `finish` and `refuse` need an open task, `late` another one. "
+                f"Open tasks: {', '.join(self.conductor.open) or 'none'}",
                 "no_such_task",
                 whose=whose,
             )
@@ -232,14 +241,17 @@ VERBS: dict[str, Callable[..., Iterator[Stimulus]]] = {
 
 
 def told(record: Record) -> list[str]:
-    """The record's decisions, a line each: `> assign a:1 8 [0:0-8] v0`, `> step a:1*0.50 b:2*0.50`."""
+    """Return a record's decisions, one per line: `> assign a:1 8 [0:0-8] v0`, `> step a:1*0.50 b:2*0.50`."""
     lines = [f"at {record.now:g} s"] if isinstance(record.event, Ticked) else []
     lines += [record.remark] if record.remark else []
     return [f"> {line}" for line in lines + [_notation(action) for action in record.actions]]
 
 
 def books(conductor: Conductor) -> str:
-    """A line that shows the books: `owed` are tasks that nobody waits for and whose workers have not answered."""
+    """Return a line with the state of the run.
+
+    `owed` are cancelled or timed-out tasks whose workers have not confirmed that yet.
+    """
     ledger = conductor.ledger
     owed = [task for held in conductor.busy.values() for task in held if task not in conductor.open]
     parts = {

@@ -1,4 +1,4 @@
-"""Tests as short stories: what happens, line by line, and what the strategy says to it.
+"""Story files: tests of a strategy as lines of events, each followed by the strategy's decisions.
 
     # The last straggler is lost: the round closes with what it has.
     strategy FastestK(k=2, samples=8)
@@ -6,8 +6,8 @@
     join a
     > assign a:1 8 [0:0-8] v0
 
-A line that begins with `>` is what came of the line above it, and `run_story` writes it. `oddlot.testing.play` lists
-what can happen.
+A line that begins with `>` is a decision that follows from the event above it; `run_story` writes these lines.
+`oddlot.testing.play` lists the events.
 """
 
 import ast
@@ -28,9 +28,9 @@ NO_NAMES: Names = MappingProxyType({})
 
 
 def run_story(text: str, names: Names = NO_NAMES) -> str:
-    """The story as it comes out: its own lines, each followed by what was decided.
+    """Run the events of a story file, and return its lines with the present decisions.
 
-    `names` are strategies of your own that the story may use. UsageError, with the line, when it cannot be told.
+    `names` are your own strategies that the file may use. Raise UsageError, with the line number, for an invalid line.
     """
     teller = _Teller(names)
     out: list[str] = []
@@ -42,7 +42,7 @@ def run_story(text: str, names: Names = NO_NAMES) -> str:
             try:
                 out += teller.tell(line)
             except (UsageError, ValueError, TypeError, SyntaxError) as error:
-                told = f"line {number} of the story, `{line}`: {error}"
+                told = f"line {number}, `{line}`: {error}"
                 if isinstance(error, UsageError):
                     raise error.retold(told, line=number) from error
                 raise UsageError(told, "invalid_line", line=number, given=line, reason=str(error)) from error
@@ -50,9 +50,9 @@ def run_story(text: str, names: Names = NO_NAMES) -> str:
 
 
 def check_story(path: Path | str, rewrite: bool = False, names: Names = NO_NAMES) -> None:
-    """Raise AssertionError with the difference unless the story in this file comes out as it is written there.
+    """Raise AssertionError, with the difference, unless a story file has the strategy's present decisions.
 
-    `rewrite` writes what comes out instead: keep it only if you understand what has changed, and why.
+    `rewrite` writes the present decisions into the file instead: review them before you keep them.
     """
     path = Path(path)
     written = path.read_text(encoding="utf-8")
@@ -61,13 +61,13 @@ def check_story(path: Path | str, rewrite: bool = False, names: Names = NO_NAMES
         path.write_text(comes_out, encoding="utf-8")
     elif comes_out != written:
         difference = unified_diff(
-            written.splitlines(), comes_out.splitlines(), "written", "comes out", lineterm=""
+            written.splitlines(), comes_out.splitlines(), "expected", "actual", lineterm=""
         )
-        raise AssertionError(f"{path} comes out differently:\n" + "\n".join(difference))
+        raise AssertionError(f"decisions differ from {path}:\n" + "\n".join(difference))
 
 
 class _Teller:
-    """Goes through a story: first its strategy and data, then what happens."""
+    """Runs a story file: first its strategy and data, then its events."""
 
     def __init__(self, names: Names) -> None:
         self.known = {name: getattr(strategies, name) for name in strategies.__all__}
@@ -84,7 +84,7 @@ class _Teller:
             self.strategy = self._build(ast.parse(line.removeprefix("strategy ").strip(), mode="eval").body)
             return []
         if self.strategy is None:
-            told = "a story begins with `strategy FastestK(k=2)` or another"
+            told = "the first line must name a strategy, such as `strategy FastestK(k=2)`"
             raise UsageError(told, "missing_strategy")
         if self.play is None:
             self.play = Play(self.data.conductor(self.strategy))
@@ -102,7 +102,7 @@ class _Teller:
         return [*lines, books(play.conductor)] if line.startswith("show") else lines
 
     def _build(self, node: ast.expr) -> Any:
-        """The value of literals and of calls of known names; nothing else is looked at."""
+        """Return the value of a literal or of a call of a known name. Other expressions are errors."""
         if not isinstance(node, ast.Call):
             return ast.literal_eval(node)
         name = ast.unparse(node.func)

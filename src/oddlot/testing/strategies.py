@@ -1,4 +1,4 @@
-"""Random histories, in which a strategy must keep its promises, and the shortest one in which it does not."""
+"""A check of a strategy's promises on random histories."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,13 +15,13 @@ __all__ = ["BrokenPromise", "check_strategy"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a history is made from."""
+    """The parameters of a random history."""
 
     data: Data
     workers: int
     moves: tuple[Move, ...]
     copied_after: int
-    """after so many moves the run is copied"""
+    """Number of moves after which the run is copied."""
 
 
 def check_strategy(
@@ -32,20 +32,28 @@ def check_strategy(
     size: int = 60,
     batch: int = 4,
 ) -> None:
-    """Raise `BrokenPromise`, with the shortest history found, unless the strategy keeps its promises.
+    """Raise BrokenPromise, with the shortest history found, unless the strategy keeps its promises.
 
-    `make` gives a new strategy each time. Random histories of joins, losses, leavings, whole, partial, late and
-    refused results, cancellations and passing time drive a real conductor over one to three epochs of up to
-    `size` samples, in one to three shards, with and without an epoch barrier; then everybody answers.
+    Random histories of workers that join, leave and are lost, of whole, partial, late and invalid updates, of
+    cancellations and passing time drive the strategy through one to three epochs. Then all open tasks finish.
 
-        promise 1   the same history gives the same actions
-        promise 2   a copy made in mid-run, or saved as JSON and read back, continues identically
-        promise 3   late results of lost workers never reach the strategy
-        promise 4   someone is always working or an alarm is set, while there is work left and a worker to do it
-        promise 5   every finite history ends with nothing held
-        beside them the books add up (0), and the strategy asks only for what they allow (6)
+    - Promise 0: the sample accounting is exact.
+    - Promise 1: the same history gives the same actions.
+    - Promise 2: a copy made during a run, or saved as JSON and read back, continues identically.
+    - Promise 3: late updates of lost workers never reach the strategy.
+    - Promise 4: while work and a worker are left, a task is open or an alarm is set.
+    - Promise 5: when all open tasks finish and no worker is lost, every sample is merged.
+    - Promise 6: the strategy sends only valid commands.
 
-    An exception of the strategy's own is raised as it is, with the history in its notes.
+    An exception of the strategy is raised unchanged, with the history in its notes. Raise UsageError if Hypothesis is
+    missing.
+
+    Args:
+        make: Function that returns a new strategy.
+        in_flight: Numbers of open tasks of each worker to try.
+        examples: Number of random histories.
+        size: Largest number of samples of an epoch.
+        batch: Samples per minibatch.
     """
     found: list[tuple[Case, Exception]] = []
 
@@ -68,7 +76,7 @@ class _FoundError(Exception):
 def _each_case(
     look: Callable[[Case], None], examples: int, in_flight: Sequence[int], size: int, batch: int
 ) -> None:
-    """Until one raises `_FoundError`."""
+    """Call `look` with random cases until it raises `_FoundError`."""
     try:
         from hypothesis import HealthCheck, Phase, given, settings
         from hypothesis import strategies as st
@@ -102,7 +110,7 @@ def _each_case(
 
 
 def _outcome(make: Callable[[], Strategy], case: Case) -> Exception | None:
-    """What went wrong in this history."""
+    """Return the exception of this history; None if there is none."""
     return _result(Trial(make, case.data, case.workers), case)
 
 
@@ -110,15 +118,13 @@ def _result(trial: Trial, case: Case) -> Exception | None:
     try:
         trial.live(case.moves, case.copied_after)
         trial.end()
-    except Exception as error:  # noqa: BLE001  # whatever the strategy raises is what was looked for
+    except Exception as error:  # noqa: BLE001  # a strategy may raise anything
         return error
     return None
 
 
 def _shortest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exception:
-    """The same thing going wrong in a history of a few moves with one sample, if it does in one of all these;
-    else in the simplest history that leaving out and making smaller lead to.
-    """
+    """Return the same failure for the shortest history found: one of few moves with one sample if possible."""
     if (tiny := _tiniest(make, case, error)) is not None:
         return tiny
     simpler = True
@@ -137,12 +143,12 @@ def _kind(error: Exception) -> object:
 
 
 def _tiniest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exception | None:
-    """The same thing going wrong in a history of at most three moves with one sample, the shortest first."""
+    """Return the same failure for a history of at most three moves with one sample; None if there is none."""
     data = replace(case.data, size=1, epochs=1, in_flight=1, shards=1, barrier=False)
     seen = set[tuple[str, ...]]()
     begun: list[tuple[Move, ...]] = [()]
     for length in range(4):
-        # What a copy loses may be there at the end only.
+        # A faulty copy may show only at the end.
         copied = sorted({0, length}) if _kind(error) == 2 else [0]
         histories, begun = begun, []
         for moves in histories:
@@ -151,14 +157,14 @@ def _tiniest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exce
                 again = _result(trial, Case(data, length, moves, after))
                 if again is not None and _kind(again) == _kind(error):
                     return again
-            if trial.lived not in seen:  # else a move was impossible, and another one was made instead
+            if trial.lived not in seen:  # otherwise an impossible move was replaced by another one
                 seen.add(trial.lived)
                 begun += [(*moves, (verb, 0, 0)) for verb in dict.fromkeys(MOVES)]
     return None
 
 
 def _simpler(case: Case) -> Iterator[Case]:
-    """Cases that are simpler by one thing, the greatest leaps first."""
+    """Yield cases that are simpler in one respect, the largest simplifications first."""
     for moves in _shorter(case.moves):
         yield replace(case, moves=moves)
         yield replace(case, moves=tuple((verb, 0, amount) for verb, _, amount in moves))

@@ -1,4 +1,4 @@
-"""One history of one strategy, with everything that a strategy promises checked after each event."""
+"""One random history of a strategy. Its promises are checked after each event."""
 
 import copy
 import json
@@ -7,11 +7,11 @@ from math import inf
 from typing import Any, NoReturn
 
 from oddlot.core.commands import Action
-from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
 from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Arrived
-from oddlot.core.records import Record
+from oddlot.core.records import ECHO, Record
 from oddlot.core.serialization import to_plain
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import Strategy
@@ -20,16 +20,16 @@ from oddlot.testing.books import Books
 from oddlot.testing.play import Data, Play, books, told
 
 PROMISES = {
-    0: "the books add up: each sample of each epoch is in one place, and reaches the model exactly once",
+    0: "the sample accounting is exact: each sample of each epoch is merged exactly once",
     1: "the same history gives the same actions",
-    2: "a copy made in mid-run, or saved as JSON and read back, continues identically",
-    3: "late results of lost workers never reach the strategy",
-    4: "someone is always working or an alarm is set, while there is work left and a worker to do it",
-    5: "every finite history ends with nothing held: once everybody answers and nobody is lost, all is merged",
-    6: "a strategy asks only for what the books allow",
+    2: "a copy made during a run, or saved as JSON and read back, continues identically",
+    3: "late updates of lost workers never reach the strategy",
+    4: "while work and a worker are left, a task is open or an alarm is set",
+    5: "when all open tasks finish and no worker is lost, every sample is merged",
+    6: "a strategy sends only valid commands",
 }
 Move = tuple[str, int, int]
-"""what is to happen, to which of those it can happen to, and how much of it"""
+"""Kind of an event, which of the possible candidates it happens to, and its amount."""
 WEIGHTS = {"join": 8, "finish": 8, "lose": 8, "cancelled": 4, "leave": 2, "late": 2, "wait": 2, "refuse": 2}
 RARE = {"evaluated": 2, "fitted": 2, "resume": 1}
 MOVES = [verb for verb, weight in (WEIGHTS | RARE).items() for _ in range(weight)]
@@ -38,39 +38,42 @@ LINES_AT_MOST = 400
 
 
 class BrokenPromise(AssertionError):
-    """A strategy broke a promise; the message holds the promise and `story`, the history, which can be run. Where the
-    books do not add up `code` says what is wrong with them."""
+    """A strategy broke a promise.
+
+    `promise` is its number, and `story` the history, which `run_story` can run. For promise 0, `code` identifies the
+    inconsistency.
+    """
 
     def __init__(self, promise: int, why: str, story: str, code: str = "") -> None:
-        head = f"promise {promise} is broken: {PROMISES[promise]}.\nHere {why}."
-        super().__init__(f"{head}\n\nIt came about like this:\n{story}")
+        head = f"promise {promise} is broken: {PROMISES[promise]}.\nFailure: {why}."
+        super().__init__(f"{head}\n\nHistory:\n{story}")
         self.promise, self.story, self.code = promise, story, code
 
 
 class Trial:
-    """A strategy's run beside a second one of the same history and, from mid-run on, beside its copies.
+    """A run of a strategy, compared with a second one of the same history and with copies made during the run.
 
-    At most `workers` are there at once.
+    At most `workers` are present at once.
     """
 
     def __init__(self, make: Callable[[], Strategy], data: Data, workers: int) -> None:
         self.make, self.data, self.workers = make, data, workers
         self.play = Play(data.conductor(make()))
         self.others = [(1, data.conductor(make()))]
-        """conductors that must decide likewise, and the promise that says so"""
+        """Conductors that must make the same decisions, and the number of the promise."""
         self.log: list[Record] = []
         self.books = Books()
         self.joined = 0
         self.history = [f"strategy {make()!r}", str(data)]
         self.lived: tuple[str, ...] = ()
-        """what has happened before everybody answered"""
+        """The history before the open tasks finished."""
 
     @property
     def conductor(self) -> Conductor:
         return self.play.conductor
 
     def live(self, moves: Sequence[Move], copied_after: int) -> None:
-        """Carry out what is possible of the moves; copy the run in the middle."""
+        """Carry out the possible moves, and copy the run between them."""
         for move in moves[:copied_after]:
             self._move(*move)
         self._copy()
@@ -79,21 +82,21 @@ class Trial:
         self.lived = tuple(line for line in self.history if not line.startswith(">"))
 
     def end(self) -> None:
-        """Let everybody answer, oldest task first, until nothing is left to do."""
+        """Finish open tasks, the oldest first, until nothing is left to do."""
         patience = 10 + self.data.size * (self.data.epochs or 1)  # every sample may have an update of its own
-        merged, in_vain = 0, 0
+        merged, unmerged = 0, 0
         while (line := self._next_answer()) is not None:
             self._do(line)
-            in_vain = in_vain + 1 if len(self.books.merged) == merged else 0
+            unmerged = unmerged + 1 if len(self.books.merged) == merged else 0
             merged = len(self.books.merged)
-            if in_vain > patience:
-                self._break(5, f"in the last {in_vain} answers nothing was merged")
+            if unmerged > patience:
+                self._break(5, f"the last {unmerged} events merged nothing")
         held = self.conductor.inbox or self.conductor.open or self.conductor.ledger.leases
         if held or not self.conductor.done:
-            self._break(5, "nobody works any more, and nothing will happen")
+            self._break(5, "no task is open and no alarm is set, but samples are not merged")
         for promise, other in self.others:
             if other.to_plain() != self.conductor.to_plain():
-                self._break(promise, "at the end the states differ")
+                self._break(promise, "the states differ at the end")
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -108,7 +111,7 @@ class Trial:
             self._do(f"change norm=1 inner={amount - 1}")
 
     def _line(self, verb: str, pick: int, amount: int) -> str | None:
-        """The move in words, if it is possible now."""
+        """Return the line of a move if it is possible now."""
         if verb == "join":
             return self._join() if len(self.conductor.busy) < self.workers else None
         if verb == "wait":
@@ -128,7 +131,7 @@ class Trial:
         return f"{verb} {name}" + (self._part(name, amount) if verb == "finish" else "")
 
     def _candidates(self, verb: str) -> list[str]:
-        """Who may be lost or leave; which tasks may be answered in this way."""
+        """Return the workers or tasks to which this may happen."""
         expects = self.conductor.expects
         match verb:
             case "leave":
@@ -176,7 +179,7 @@ class Trial:
         except BrokenPromise:
             raise
         except Exception as error:
-            error.add_note(f"It came about like this:\n{self._story()}")
+            error.add_note(f"History:\n{self._story()}")
             raise
 
     def _check(self, record: Record, before: Any) -> None:
@@ -189,13 +192,15 @@ class Trial:
         for fault in self.books.faults(self.conductor):
             self._break(0, str(fault), fault.code)
         if self._stalled():
-            self._break(4, "there is work left, nobody works, and no alarm is set")
+            self._break(4, "work is left, but no task is open and no alarm is set")
 
     def _compare(self, promise: int, other: Conductor, record: Record) -> None:
         again = _decide(other, record)
         if again != record.actions:
             sure = promise == 1 or all(self._repeats() for _ in range(10))
-            self._break(promise if sure else 1, f"at the end the other decided {again or 'nothing'}")
+            self._break(
+                promise if sure else 1, f"after the last event, the other decided {again or 'nothing'}"
+            )
 
     def _repeats(self) -> bool:
         fresh = self.data.conductor(self.make())
@@ -207,10 +212,10 @@ class Trial:
         gone = late.sender not in self.conductor.busy
         changed = gone and (record.actions or self._state() != before)
         if changed or record.remark != ECHO:
-            self._break(3, f"{late.id} does not count any more, but it was not ignored")
+            self._break(3, f"the late update {late.id} was not ignored")
 
     def _state(self) -> Any:
-        """The strategy's own state, as plain data."""
+        """Return the strategy's state as plain data."""
         try:
             return to_plain(self.conductor.strategy)
         except TypeError as error:
@@ -229,7 +234,7 @@ class Trial:
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             self._break(2, f"it cannot be copied or saved: {error}")
         if read.to_plain() != plain:
-            self._break(2, f"what was saved is\n{plain['strategy']}\nand what was read back\n{read.strategy}")
+            self._break(2, f"the saved state is\n{plain['strategy']}\nbut reading it gives\n{read.strategy}")
         self.others += [(2, copied), (2, read)]
 
     def _break(self, promise: int, why: str, code: str = "") -> NoReturn:
@@ -238,12 +243,12 @@ class Trial:
     def _story(self) -> str:
         history = self.history
         if len(history) > LINES_AT_MOST:
-            history = [*history[: LINES_AT_MOST // 2], "# ... and so on ...", *history[-LINES_AT_MOST // 2 :]]
+            history = [*history[: LINES_AT_MOST // 2], "# ...", *history[-LINES_AT_MOST // 2 :]]
         return "\n".join([*history, "show", books(self.conductor)])
 
 
 def _decide(conductor: Conductor, record: Record) -> tuple[Action, ...] | str:
-    """What this conductor makes of the record's event."""
+    """Return the conductor's actions for the record's event."""
     try:
         return conductor.handle(record.event, record.now).actions
     except ProtocolError as error:

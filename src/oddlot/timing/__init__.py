@@ -1,1 +1,1 @@
-"""Models of response times, and what is fitted to measured ones."""
+"""Models of response times, and their fits to measured times."""

@@ -1,4 +1,4 @@
-"""Delay models fitted to times that were measured, and how good the fit is."""
+"""Delay models fitted to measured times, with the quality of each fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,31 +19,32 @@ from oddlot.timing.survival import Numbers, survival_of
 
 MAX_STAGES = 10_000
 WIDEST = 3.5
-"""of the logarithms' standard deviations: beyond it no lognormal is fitted"""
+"""Standard deviation of the logarithms above which no lognormal is fitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A delay model of mean 1, and how far it is from what was measured."""
+    """A delay model of mean 1, fitted to measured times."""
 
     delay: Delay
+    """The fitted model."""
     distance: float
-    """the largest difference of the two distribution functions (Kolmogorov and Smirnov's statistic), from 0 to 1"""
+    """Kolmogorov-Smirnov statistic: largest difference of the two distribution functions, from 0 to 1."""
     measured: int
-    """how many times it was fitted to: their own distribution is a distance of about 0.9 over its root from the true
-    one"""
+    """Number of measured times, n. The measured distribution itself is about 0.9/sqrt(n) from the true one."""
 
 
 def fit_delays(times: Sequence[float]) -> list[Fit]:
-    """Every model that has a distribution, fitted to these times over their mean; the nearest first.
+    """Return all delay models fitted to these times, relative to their mean, the best fit first.
 
-    Always the mean, an exponential, one behind a shift (the least time), an Erlang by its variance, a lognormal by that
-    of the logarithms. UsageError: fewer than two times, or one that is not finite and above 0.
+    The models are deterministic, exponential, shifted exponential (the shift is the smallest time), Erlang (by the
+    variance) and lognormal (by the variance of the logarithms). Raise UsageError for fewer than two times, or for a
+    time that is not finite and above 0.
     """
     try:
         given = np.sort(np.asarray(times, dtype=np.float64))
     except (TypeError, ValueError):
-        told = "a fit needs numbers: the times of one machine, of a record `times[name]`"
+        told = "times must be numbers: the times of one machine, such as `times[name]` of a trace"
         raise UsageError(told, "no_numbers", "times", given=times) from None
     if (
         given.ndim != 1
@@ -65,7 +66,7 @@ def _models(times: Numbers) -> list[Delay]:
 
 
 def _distance(times: Numbers, delay: Delay) -> float:
-    """Of the steps that the sorted times make to the model, at each time and just before it."""
+    """Return the largest distance of the empirical distribution of sorted times to the model."""
     at = before = 1 - survival_of(delay, times)
     if isinstance(delay, Deterministic):  # a step itself
         before = 1 - survival_of(delay, np.nextafter(times, 0))

@@ -1,4 +1,4 @@
-"""How long the fastest k of n workers take: means of the order statistics of their response times."""
+"""Mean times until the fastest k of n workers have finished: order statistics of their response times."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,25 +13,30 @@ from oddlot.timing.response_times import Measured, Response
 from oddlot.timing.survival import Numbers
 
 POINTS, FEW_POINTS = 2_000, 200
-"""at which survival functions are integrated, closer to each other where times are short; and to find their end"""
+"""Numbers of points for integrating survival functions, denser at short times, and for finding their end."""
 MAX_JUMPS = 500
-"""of survival functions that are steps, at which they are summed up; closer to each other where they are early or late,
-which decides how long the first few and all take"""
+"""Largest number of steps at which step functions are summed. They are denser at early and late times, which decide the
+times of the first few and of all workers."""
 NEVER = 1e-9
-"""answers that come later still, of all workers', so few that they count for nothing"""
+"""Expected number of later finishes that is neglected."""
 MAX_KS = 64
-"""that are looked at unless said"""
+"""Default number of values of k."""
 BLOCK = 1 << 22
-"""chances that are held at once"""
+"""Largest number of probabilities in memory at once."""
 
 
 def rounds_of(
     workers: Iterable[Response], loads: Iterable[int], ks: Iterable[int] = ()
 ) -> tuple[tuple[int, int, float], ...]:
-    """Rows of (k, samples, mean seconds): of rounds that wait for k of the workers, each with so many samples.
+    """Return rows of (k, samples, mean seconds) of rounds that wait for k workers with `samples` each.
 
-    For every load and every one of `ks`, or some from 1 to all workers, the closer to each other the fewer. UsageError:
-    there are no workers, a load is no whole number from 1 on, or one of `ks` none from 1 to all workers.
+    Args:
+        workers: Model of the response times of each worker.
+        loads: Numbers of samples per task.
+        ks: Numbers of workers to wait for. Empty: up to 64 values from 1 to all workers, denser at small k.
+
+    Raises:
+        UsageError: no workers, a load below 1, or a k that is not from 1 to the number of workers.
     """
     workers, loads, ks = (_listed(*given) for given in (("workers", workers), ("loads", loads), ("ks", ks)))
     _check(workers, loads, ks)
@@ -54,12 +59,12 @@ def _listed(name: str, given: Iterable[Any]) -> list[Any]:
 def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
     models = all(hasattr(worker, "survival") and not isinstance(worker, type) for worker in workers)
     if not workers or not models:
-        must = "at least one model of response times, such as Scattered(delay, ...)"
+        must = "a list of at least one model of response times, such as Scattered(delay, ...)"
         raise InvalidValue("workers", workers, must)
     if not loads or not all(_is_whole(load, 1, inf) for load in loads):
-        raise InvalidValue("loads", loads, "at least one whole number, each at least 1")
+        raise InvalidValue("loads", loads, "a list of at least one whole number, each at least 1")
     if not all(_is_whole(k, 1, len(workers)) for k in ks):
-        raise InvalidValue("ks", ks, f"whole numbers from 1 to {len(workers)}, as there are workers")
+        raise InvalidValue("ks", ks, f"whole numbers from 1 to {len(workers)}, the number of workers")
 
 
 def _is_whole(value: Any, least: float, most: float) -> bool:
@@ -67,10 +72,10 @@ def _is_whole(value: Any, least: float, most: float) -> bool:
 
 
 def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:
-    """Mean seconds until k of the workers have answered, for each of `ks`, which are from 1 to all of them.
+    """Return the mean seconds until k of the workers have finished, for each of `ks`, from 1 to all workers.
 
-    Each worker is asked at 0 for so many samples. mu_k of Kas Hanna et al. (ICASSP 2020), section 3, also for workers
-    who are not alike: the integral, over time, of the chance that fewer than k have answered.
+    All workers start a task of `samples` at time 0. This is mu_k of Kas Hanna et al. (ICASSP 2020), section 3, extended
+    to different workers: the integral over time of the probability that fewer than k have finished.
     """
     kinds = Counter(workers)
     measured = [kind.taken(samples) for kind in kinds if isinstance(kind, Measured)]
@@ -86,7 +91,7 @@ def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -
 
 
 def _jumps(measured: Sequence[Numbers]) -> Numbers:
-    """When somebody may answer, from 0 on: all times that were measured, or some."""
+    """Return the possible finish times, from 0 on: all measured times, or a selection."""
     times = np.unique(np.concatenate([[0.0], *measured]))
     if len(times) <= MAX_JUMPS:
         return times
@@ -96,7 +101,7 @@ def _jumps(measured: Sequence[Numbers]) -> Numbers:
 
 
 def _end(kinds: Mapping[Response, int], samples: int) -> float:
-    """When all have answered, as good as surely."""
+    """Return a time by which practically all workers have finished."""
     end = 1e-9
     while _still_out(kinds, samples, end) > NEVER:
         end *= 2
@@ -104,16 +109,16 @@ def _end(kinds: Mapping[Response, int], samples: int) -> float:
 
 
 def _still_out(kinds: Mapping[Response, int], samples: int, end: float) -> float:
-    """How many are expected not to have answered by then."""
+    """Return the expected number of workers that have not finished by then."""
     seconds = np.linspace(0, end, FEW_POINTS)
     return sum(count * float(kind.survival(seconds, samples)[-1]) for kind, count in kinds.items())
 
 
 def _chance_of_fewer(survivals: list[tuple[Numbers, int]], ks: Sequence[int]) -> Numbers:
-    """That fewer than k have answered, [times, ks]: workers are independent, and so many of each kind alike.
+    """Return the probability that fewer than k workers have finished, [times, ks]. Workers are independent.
 
-    The transform of how many have answered is the product of those of all workers (Hong, "On computing the distribution
-    function for the Poisson binomial distribution", 2013).
+    The transform of the number of finished workers is the product of the transforms of all workers (Hong, "On computing
+    the distribution function for the Poisson binomial distribution", 2013).
     """
     counts = 1 + sum(count for _, count in survivals)
     turns = np.exp(-2j * np.pi / counts * np.arange(counts // 2 + 1))
@@ -126,7 +131,7 @@ def _chance_of_fewer(survivals: list[tuple[Numbers, int]], ks: Sequence[int]) ->
 
 
 def _power(base: Any, exponent: int) -> Any:
-    """By squares, which is much faster than by logarithms."""
+    """Return a power by repeated squaring, which is much faster than by logarithms."""
     found = base if exponent % 2 else None
     while exponent := exponent // 2:
         base = base * base

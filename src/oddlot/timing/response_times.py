@@ -1,4 +1,4 @@
-"""How long a worker takes from being asked to having answered, by the number of samples that it is asked for."""
+"""Models of response times: from the assignment of a task to its update, by the number of samples."""
 
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -12,30 +12,30 @@ from oddlot.timing.survival import Numbers, poisson_below, survival_of
 
 
 class Response(Protocol):
-    """A model of response times, each independent of the one before."""
+    """A model of independent response times."""
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        """The chance that it takes longer than each of these times, which rise from 0."""
+        """Return the probability that a task takes longer than each of these times, which ascend from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hypoexponential:
-    """Communication and computation are independent and exponential, the latter's mean in proportion to the samples.
+    """Independent, exponentially distributed communication and computation times.
 
-    Setting: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load"
-    (2023).
+    The mean computation time is proportional to the samples. Source: Egger, Kas Hanna, Bitar, "Fast and
+    Straggler-Tolerant Distributed SGD with Reduced Computation Load" (2023).
     """
 
     communication_seconds: AboveZero
-    """mean"""
+    """Mean communication time of a task, in seconds."""
     seconds_per_sample: AboveZero
-    """mean"""
+    """Mean computation time of a sample, in seconds."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        """(q exp(-a t) - a exp(-q t)) / (q - a), in a form that holds for a = q too."""
+        """Return (q exp(-a t) - a exp(-q t)) / (q - a), in a form that also holds for a = q."""
         slow, fast = sorted((self.communication_seconds, self.seconds_per_sample * samples), reverse=True)
         gap = (1 / fast - 1 / slow) * seconds
         later = np.divide(-np.expm1(-gap), gap, out=np.ones_like(gap), where=gap > 0)
@@ -45,14 +45,17 @@ class Hypoexponential:
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """The same, but the part `shift` of the mean computation is always there and the rest is exponential.
+    """Like `Hypoexponential`, with a constant part of the computation time.
 
-    The worker of Lee et al., "Speeding Up Distributed Machine Learning Using Codes" (2018).
+    The worker model of Lee et al., "Speeding Up Distributed Machine Learning Using Codes" (2018).
     """
 
     communication_seconds: AboveZero
+    """Mean communication time of a task, in seconds."""
     seconds_per_sample: AboveZero
+    """Mean computation time of a sample, in seconds."""
     shift: FromZeroBelowOne
+    """Constant part of the mean computation time, at least 0 and below 1."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -65,22 +68,24 @@ class Shifted:
 
 @dataclass(frozen=True, slots=True)
 class Erlang:
-    """Each sample takes an exponential time of its own, independent of the others', and communication another one.
+    """Independent, exponentially distributed times of each sample and of the communication.
 
-    Where a whole task's time scatters as the delay of that name says, however many samples it has, it is `Scattered`.
+    If the time of a whole task is Erlang-distributed, whatever its number of samples, use `Scattered` instead.
     """
 
     communication_seconds: AboveZero
-    """mean"""
+    """Mean communication time of a task, in seconds."""
     seconds_per_sample: AboveZero
-    """mean"""
+    """Mean computation time of a sample, in seconds."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        """Computation's survival, and communication after it: S' = (computation's S - S) / communication_seconds,
-        solved for straight lines between the given times."""
+        """Return the survival function of computation plus communication.
+
+        It solves S' = (S of the computation - S) / communication_seconds, with linear interpolation between the times.
+        """
         computing = poisson_below(seconds / self.seconds_per_sample, samples)
         steps = np.diff(seconds) / self.communication_seconds
         fade = np.exp(-steps)
@@ -99,20 +104,21 @@ def _seconds(values: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured, each answer as likely again: its communication, and its computation for each sample."""
+    """Measured times, each equally likely."""
 
     communication_seconds: Annotated[tuple[float, ...], _seconds]
+    """Measured communication times of tasks, in seconds."""
     seconds_per_sample: Annotated[tuple[float, ...], _seconds]
-    """of the same answers, in the same order"""
+    """Measured computation times per sample of the same tasks, in the same order."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if (one := len(self.communication_seconds)) != (other := len(self.seconds_per_sample)):
-            told = f"communication and computation of {one} and {other} answers: both are of the same"
+            told = f"{one} communication times and {other} computation times: give both for each task"
             raise UsageError(told, "different_lengths", communication=one, computation=other)
 
     def taken(self, samples: int) -> Numbers:
-        """Seconds of each answer, the shortest first."""
+        """Return the times of tasks of this size, the shortest first."""
         return np.sort(np.asarray(self.communication_seconds) + samples * np.asarray(self.seconds_per_sample))
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
@@ -122,13 +128,17 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """A task takes as long as its samples do, scattered as the delay model says, such as one that was fitted
-    (`oddlot.timing.delay_fitting`), and communication always the same."""
+    """A computation time proportional to the samples and to a random factor, plus a constant communication time.
+
+    `oddlot.timing.delay_fitting` fits the distribution of the factor to measured times.
+    """
 
     delay: Delay
+    """Distribution of the factor."""
     seconds_per_sample: AboveZero
-    """mean"""
+    """Mean computation time of a sample, in seconds."""
     communication_seconds: NotNegative = 0.0
+    """Communication time of a task, in seconds."""
 
     def __post_init__(self) -> None:
         check_settings(self)

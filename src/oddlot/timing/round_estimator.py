@@ -1,4 +1,4 @@
-"""What rounds take, measured while a run goes on."""
+"""Measurement of round times during a run."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,48 +13,48 @@ from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Measured
 
 MIN_ROUNDS, MAX_ROUNDS = 4, 8
-"""of which the latest are kept"""
+"""Numbers of measured rounds: needed for an estimate, and kept."""
 MAX_GROUPS = 32
-"""with more workers those that are about as fast are taken for alike"""
+"""Largest number of groups of workers. With more workers, those of similar speed share a group."""
 ENOUGH = 0.75
-"""of the workers have answered in a round that is learnt from"""
+"""Share of the workers that must have finished in a round that is measured."""
 SILENT = 8
-"""steps in which nothing was heard of a worker, of which no answer is expected then"""
+"""Steps without a message after which a worker is not expected to finish."""
 STEPS_BETWEEN = 100
-"""that are told, unless the fleet is another one"""
+"""Steps between two estimates, unless the workers change."""
 
 Answer = tuple[float, float]
-"""seconds of communication, and of computation for each sample"""
+"""Seconds of communication, and of computation per sample."""
 Started = tuple[float, int]
-"""when a task was, and of how many samples it is"""
+"""Start time and samples of a task."""
 
 
 class RoundTimes:
-    """Sees every record of a run, and says what rounds take once it knows.
+    """Estimates the times of rounds from the records of a run.
 
-    It learns from rounds in which nobody was cancelled: of others only the fast answers would be known. Who is still
-    out then, as its lease has lapsed or it has not heard yet that it was cancelled before, takes as long as the last
-    time, or as it is out where that is longer. Each of a worker's answers is as likely again, whatever the others' are;
-    communication is all that was not computation, which is in proportion to the samples.
+    It measures rounds without cancelled tasks: others show only the fast workers. A worker that has not finished by the
+    end of such a round counts with its last time, or with the time so far if that is longer. Each measured time of a
+    worker is equally likely and independent of other workers. Communication time is all time that is not computation,
+    and computation time is proportional to the samples.
     """
 
     def __init__(self, loads: Sequence[int]) -> None:
         self.loads = loads
-        """samples of a task that are asked about"""
+        """Samples per task for which times are estimated."""
         self.nodes: dict[NodeId, int] = {}
-        """who is there, and the step at which it was heard of last"""
+        """Present workers, with the step of the last message of each."""
         self.steps = 0
         self.started: dict[TaskId, Started] = {}
-        """of this round"""
+        """Tasks of this round."""
         self.cancelled: dict[TaskId, Started] = {}
-        """of whom nothing was heard since"""
+        """Cancelled tasks whose workers have not confirmed that."""
         self.round: dict[NodeId, Answer] = {}
         self.rounds: deque[dict[NodeId, Answer]] = deque(maxlen=MAX_ROUNDS)
         self.wait = 0
-        """steps until it may be told again"""
+        """Steps until the next estimate."""
 
     def __call__(self, record: Record) -> Fitted | None:
-        """What is to be told after this record."""
+        """Handle a record, and return an estimate if there is a new one."""
         self._hear(record)
         steps = any(isinstance(action, Step) for action in record.actions)
         aborted = [action.task for action in record.actions if isinstance(action, Abort)]
@@ -87,14 +87,14 @@ class RoundTimes:
                 del self.cancelled[facts.id]
             case Arrived(facts) if facts.id in self.started:
                 since, _ = self.started.pop(facts.id)
-                if facts.samples and facts.sender in self.nodes:  # of a task that was handed over, a part
+                if facts.samples and facts.sender in self.nodes:  # possibly a part of the task
                     computing = max(0.0, facts.seconds.get("compute", 0.0) + facts.seconds.get("load", 0.0))
                     communicating = max(0.0, record.now - since - computing)
-                    # Of several tasks at once the first alone did not wait for another one.
+                    # Of several tasks in flight, only the first did not wait for another one.
                     self.round.setdefault(facts.sender, (communicating, computing / facts.samples))
 
     def _close(self, now: float) -> Fitted | None:
-        """A round in which nobody was cancelled."""
+        """Measure a round without cancelled tasks."""
         there = sum(self.steps - heard < SILENT for heard in self.nodes.values())
         if not self.round or len(self.round) < ENOUGH * there:
             return None
@@ -108,7 +108,7 @@ class RoundTimes:
         return self._fitted()
 
     def _at_least(self, seconds: float, node: NodeId, samples: int) -> Answer:
-        """As the last time, where that would not be over yet."""
+        """Return the worker's last times if they are longer than `seconds`, else `seconds`."""
         for answers in reversed(self.rounds):
             if node in answers:
                 communication, computation = answers[node]
@@ -116,7 +116,7 @@ class RoundTimes:
         return seconds, 0.0
 
     def _fitted(self) -> Fitted:
-        """Of the workers who are here now."""
+        """Return the estimate for the present workers."""
         own = ([answers[node] for answers in self.rounds if node in answers] for node in self.nodes)
         known = sorted((answers for answers in own if answers), key=_pace)
         groups = min(MAX_GROUPS, len(known))
@@ -129,7 +129,7 @@ class RoundTimes:
 
 
 def _teller(event: Event | Stimulus) -> NodeId | None:
-    """Whom it tells of."""
+    """Return the worker that sent this; None for other events."""
     match event:
         case Arrived(facts):
             return facts.sender
@@ -139,5 +139,5 @@ def _teller(event: Event | Stimulus) -> NodeId | None:
 
 
 def _pace(answers: list[Answer]) -> float:
-    """Seconds of a task of one sample, on average."""
+    """Return the mean seconds of a task of one sample."""
     return fmean(communication + computation for communication, computation in answers)

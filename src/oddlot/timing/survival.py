@@ -1,4 +1,4 @@
-"""Survival functions of delay models: the chance that a time is longer than each of some."""
+"""Survival functions of delay models: the probability that a time is longer than a given one."""
 
 from math import erfc, log1p, sqrt
 
@@ -17,12 +17,11 @@ from oddlot.machines.delay_models import (
 
 Numbers = NDArray[np.float64]
 BLOCK = 1 << 22
-"""terms of a sum that are held at once"""
+"""Largest number of terms of a sum in memory at once."""
 
 
 def survival_of(delay: Delay, times: Numbers) -> Numbers:
-    """The chance that one of the model's times, whose mean is 1 (a `Trace` is taken as it is), is longer than each of
-    `times`, which are not negative."""
+    """Return the probability that a factor of the delay model is longer than each of `times`, which are at least 0."""
     match delay:
         case Exponential():
             return np.exp(-times)
@@ -39,14 +38,14 @@ def survival_of(delay: Delay, times: Numbers) -> Numbers:
 
 
 def _lognormal_above(times: Numbers, variance: float) -> Numbers:
-    """`variance` is that of the logarithms."""
+    """Return the survival function of a lognormal of mean 1. `variance` is that of the logarithms."""
     with np.errstate(divide="ignore"):
         at = (np.log(times) + variance / 2) / sqrt(variance)
     return np.array([0.5 * erfc(value / sqrt(2)) for value in at.tolist()])
 
 
 def poisson_below(means: Numbers, count: int) -> Numbers:
-    """The chance of fewer events than `count`, by their mean number."""
+    """Return the probability of fewer Poisson events than `count`, for each mean number."""
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])  # of j!, for each j
     found, rows = np.empty_like(means), max(1, BLOCK // count)
     with np.errstate(divide="ignore", invalid="ignore"):

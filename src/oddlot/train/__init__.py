@@ -1,1 +1,1 @@
-"""Tensors at work: the layout of a model's numbers, the store that merges updates, rules, checkpoints."""
+"""Training with tensors: the layout of a model's parameters, the store that merges updates, and optimizers."""

@@ -1,4 +1,4 @@
-"""From positions in a seeded order to batches of samples."""
+"""Batches of samples, from positions in a seeded order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -18,17 +18,17 @@ from oddlot.train.sharded_data import Shards, as_tensor
 
 Indices = NDArray[np.int64]
 Cuts = int | tuple[int, ...]
-"""How many shards of equal size, or where each begins and the last one ends."""
+"""Number of shards of equal size, or their bounds."""
 
 NO_DATASETS = (IterableDataset, Mapping, str, bytes, bytearray)
-"""types that are no map-style datasets although they may have a length and items"""
+"""Types that are not map-style datasets, although they may have a length and items."""
 
 
 class Batches:
-    """Samples of a dataset, or rows of a tuple of arrays, by index.
+    """Batches of a dataset, or of a tuple of arrays, by sample indices.
 
-    Arrays and tensors of equal length give batches (rows of each, ...) without touching single samples. A list is a
-    dataset like any other.
+    Arrays and tensors of equal length give batches (rows of each, ...) without access to single samples. A list is a
+    dataset.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Batches:
         self.arrays: tuple[Tensor, ...] | None = None
         self.shards = data if isinstance(data, Shards) else None
         self.reading: int | None = None
-        """the sample whose `data[index]` is being computed"""
+        """Index of the sample that is being read."""
         if self.shards is not None:
             return
         if isinstance(data, tuple) and data and all(_is_array(part) for part in data):
@@ -62,17 +62,17 @@ class Batches:
             size = len(self)
         except Exception as error:
             reason = trace_of(error)
-            told = f"{name} does not tell its length:\n{reason}"
+            told = f"len() of {name} failed:\n{reason}"
             raise JobError(told, "user_code_failed", where=f"len() of {name}", reason=reason) from error
         if not size:
-            told = f"{name} is empty: it has no sample"
+            told = f"{name} is empty: it needs at least one sample"
             raise UsageError(told, "empty_data", name=name)
 
     def __len__(self) -> int:
         return len(self.arrays[0] if self.arrays else self.data)
 
     def fetch(self, indices: Indices) -> Any:
-        """The batch of these samples."""
+        """Return the batch of these samples."""
         if self.shards is not None:
             return self.shards.fetch(indices)
         if self.arrays is not None:
@@ -85,7 +85,7 @@ class Batches:
         return self.collate(samples)
 
     def _sample(self, index: int) -> Any:
-        """Return a sample, and note which it is for as long as it is computed."""
+        """Return a sample. `reading` is its index meanwhile."""
         self.reading = index
         return self.data[index]
 
@@ -96,10 +96,10 @@ def _is_array(part: Any) -> bool:
 
 @lru_cache(maxsize=4)
 def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
-    """Which sample stands at each position of an epoch: int64 [size], the same on every machine.
+    """Return the sample at each position of an epoch, int64 [size]. It is the same on every machine.
 
-    With shards, every epoch has the same samples in a shard's range of positions, in another order: so many parts of
-    all samples drawn by chance or, by their bounds, the parts of data that lie in parts.
+    With shards, each shard's range of positions has the same samples in every epoch, in another order. A number of
+    shards divides the samples randomly; bounds are those of the parts of the data.
     """
     if shards == 1:
         return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(size)
@@ -113,7 +113,7 @@ def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
 
 
 def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards: Cuts = 1) -> list[Indices]:
-    """The samples of the spans in batches of `batch`; the last one may be smaller, or larger by one."""
+    """Return the samples of the spans in batches of `batch`. The last one may be smaller, or larger by one."""
     parts = [order(seed, epoch, size, shards)[start:stop] for epoch, start, stop in spans]
     indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if len(indices) <= batch:
@@ -122,7 +122,7 @@ def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor in it on the device; on the CPU it can be read at once."""
+    """Return the batch with all its tensors on the device. On the CPU it can be read at once."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=device.type != "cpu")
     if isinstance(batch, dict):

@@ -1,4 +1,4 @@
-"""The loss and metrics of a version, on the evaluation set."""
+"""Evaluation: loss and metrics of a version on the evaluation set."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -18,21 +18,21 @@ from oddlot.train.learner import Learner
 IN_EVALUATION = (
     "evaluation_mode",
     (
-        "Evaluation calls training_step after model.eval() and under torch.no_grad(). If that is why, use "
-        "torch.enable_grad() in it, or give the job a loss too, which evaluation uses in its place"
+        "Evaluation calls training_step after model.eval() and under torch.no_grad(). If that is the cause, use "
+        "torch.enable_grad() in it, or set Job(loss=...), which evaluation uses instead"
     ),
 )
-"""a word and the advice"""
+"""Value of the field `hint`, and the advice."""
 NAMES = ("outputs", "targets")
 
 
 def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float]:
-    """The mean loss and the metrics of these weights, the model in evaluation mode; those that are finite.
+    """Return the finite ones of the mean loss and the metrics of these weights, in evaluation mode.
 
-    A plain metric is called once, with all outputs and targets; one with `update` sees every batch. All on the CPU.
+    A metric function is called once, with all outputs and targets on the CPU. A metric with `update` gets every batch.
     """
     if job.eval_data is None:
-        told = "the strategy evaluates, and the job has nothing to measure on: Job(eval_data=...)"
+        told = "the strategy needs an evaluation set: set Job(eval_data=...)"
         raise UsageError(told, "no_evaluation_set", "eval_data")
     data = Batches(job.eval_data, job.collate, "the evaluation set")
     learner.holds = None
@@ -55,13 +55,13 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
 def _look_at_all(
     job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
 ) -> tuple[float, list[Any]]:
-    """The mean loss, and the outputs and targets of every batch, if a metric wants them all at once."""
+    """Return the mean loss and, if a metric needs them all at once, the outputs and targets of every batch."""
     loss_sum, seen = 0.0, []
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):
         indices = np.arange(at, min(at + rows, len(data)))
         if job.training_step is not None and job.as_buffers:
-            learner.weights.copy_(weights)  # which training_step may have changed in the batch before
+            learner.weights.copy_(weights)  # training_step may have changed them in the previous batch
         loss, outputs, targets = _batch(job, learner, data, indices)
         loss_sum += loss * len(indices)
         outputs, targets = move((outputs, targets), torch.device("cpu"))
@@ -73,7 +73,7 @@ def _look_at_all(
 
 
 def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[float, Any, Any]:
-    """The loss, outputs and targets of these samples. JobError: the job's own code failed."""
+    """Return the loss, outputs and targets of these samples. Raise JobError if the job's own code failed."""
     batch, outputs, targets, hint = None, None, None, None
     try:
         batch = move(data.fetch(indices), learner.device)
@@ -106,14 +106,14 @@ def _compute(metrics: Mapping[str, Any], streaming: Mapping[str, Any], seen: lis
 
 
 def _whole(what: str, parts: Sequence[Any]) -> Tensor:
-    """One tensor of those of all batches. JobError: they are no tensors, or do not fit together."""
+    """Return the tensors of all batches as one. Raise JobError if they are not tensors, or do not fit together."""
     try:
         return torch.cat(parts)  # type: ignore[arg-type]  # whatever they are
     except (TypeError, RuntimeError):
         kinds = list(dict.fromkeys(_kind(part) for part in parts))
         raise JobError(
-            f"metrics take the {what} of all batches as one tensor, and here they are {', '.join(kinds)}: give the job "
-            "predict(model, batch) -> (outputs, targets) with one tensor each, or metrics with update() and compute()",
+            f"metrics need the {what} of all batches as one tensor, but they are {', '.join(kinds)}. Use "
+            "Job(predict=...) to return one tensor each of outputs and targets, or metrics with update() and compute()",
             "no_tensor_for_metrics",
             what=what,
             found=kinds,
@@ -121,7 +121,7 @@ def _whole(what: str, parts: Sequence[Any]) -> Tensor:
 
 
 def _kind(part: Any) -> str:
-    """Return its shape, or its type if it is no tensor."""
+    """Return the shape of a tensor, or the type of another object."""
     return f"tensors {list(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
 
 

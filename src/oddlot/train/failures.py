@@ -1,4 +1,4 @@
-"""What an error of the job's own code says beside its traceback: the rows of the minibatch, and what may help."""
+"""Errors of the job's own code in a minibatch, with its rows and advice."""
 
 import re
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from oddlot.core.user_code import trace_of, user_code_failed
 from oddlot.train.data import Batches, Indices
 
 MAX_ROWS = 64
-"""rows that are named in a sentence"""
+"""Largest number of rows that an error lists."""
 _OF_DTYPE = re.compile(r"dtype|scalar type|[Tt]ype \(|type torch")
-"""in PyTorch's errors about dtypes"""
+"""Matches PyTorch's errors about dtypes."""
 
 
 def minibatch_failed(
@@ -27,8 +27,8 @@ def minibatch_failed(
 ) -> JobError:
     """Return the error for an exception in a minibatch of these samples; `batch` is None until it has been read.
 
-    Fields: the `rows` of the data (the one that was being read, where that is known), the `parts` of `Shards` that have
-    them, and `hint`, a word for what the sentence advises. The argument `hint` is the advice where no other one fits.
+    Fields: the `rows` of the data (the one that was being read, if known), the `parts` of `Shards` that have them, and
+    `hint`, a code of the advice. The argument `hint` is the default advice.
     """
     rows = sorted(indices.tolist()) if data.reading is None else [data.reading]
     word, advice = _dtypes(error, batch, model) or _sparse(error, model) or hint or ("", "")
@@ -49,7 +49,7 @@ def _named(rows: list[int]) -> str:
 
 
 def _dtypes(error: Exception, batch: Any, model: nn.Module) -> tuple[str, str] | None:
-    """The advice if PyTorch refuses the dtypes of the batch."""
+    """Return the advice if PyTorch rejects the dtypes of the batch."""
     if not (isinstance(error, RuntimeError | ValueError) and _OF_DTYPE.search(str(error))):
         return None
     has, needs = (
@@ -58,19 +58,19 @@ def _dtypes(error: Exception, batch: Any, model: nn.Module) -> tuple[str, str] |
     if not set(has) - set(needs):
         return None
     told = (
-        f"The batch has {', '.join(has)}, the parameters are {', '.join(needs)}: convert the data, as with "
+        f"The batch has {', '.join(has)}, but the parameters are {', '.join(needs)}: convert the data with "
     )
     return "dtypes", f'{told}array.astype("{needs[0]}")'
 
 
 def _sparse(error: Exception, model: nn.Module) -> tuple[str, str] | None:
-    """The advice if an optimizer refuses sparse gradients."""
+    """Return the advice if an optimizer rejects sparse gradients."""
     names = [name for name, one in model.named_parameters() if one.grad is not None and one.grad.is_sparse]
     if not (names and isinstance(error, RuntimeError) and "sparse" in str(error)):
         return None
     return "sparse_gradients", (
-        f"The gradient of {', '.join(names)} is sparse: use sparse=False, or an optimizer that takes sparse gradients, "
-        "without weight_decay"
+        f"The gradient of {', '.join(names)} is sparse: use sparse=False, or an optimizer that accepts sparse "
+        "gradients, without weight_decay"
     )
 
 

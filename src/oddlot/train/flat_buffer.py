@@ -1,4 +1,4 @@
-"""Where each number of a model lies: trainable parameters and persistent buffers in one block of bytes."""
+"""The layout of a model in one block of bytes: trainable parameters and persistent buffers."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ LINE_BYTES = 64
 """Every section and entry starts on a cache line, as PyTorch's own tensors do: views compute as fast."""
 
 COUNTERS = frozenset({"num_batches_tracked"})
-"""names of integer buffers that count, so that the increments of workers add up"""
+"""Names of integer buffers that count: increments of workers are summed."""
 
 Role = Literal["trainable", "buffer", "counter", "without_gradient"]
-"""What a section holds: trainable parameters; persistent buffers; integer buffers that count; and, of an update, a 1
-for each trainable parameter that had no gradient in its task."""
+"""Content of a section: trainable parameters; persistent buffers; integer buffers that count; or, in an update, a 1 for
+each trainable parameter that had no gradient in its task."""
 
 
 Runs = dict[tuple[Role, torch.dtype, int], list[tuple[str, Tensor]]]
@@ -46,7 +46,7 @@ class Section:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as PyTorch knows it."""
+        """The dtype as a `torch.dtype`."""
         dtype = getattr(torch, self.dtype)
         assert isinstance(dtype, torch.dtype)
         return dtype
@@ -63,16 +63,16 @@ class Entry:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it has; a 0-d tensor has one."""
+        """Number of elements; 1 for a 0-d tensor."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The names, shapes and places of a model's numbers; a weights block and an update block share it.
+    """The names, shapes and positions of a model's tensors. Blocks of weights and of updates share it.
 
-    Tied parameters are there once. Frozen parameters (but those of `as_buffers`), complex and unsaved buffers are not
-    there: they are the model's `constants`. The padding between entries is zero and stays zero.
+    Tied parameters occur once. Frozen parameters (except those of `as_buffers`), complex and unsaved buffers are left
+    out: they are the model's `constants`. The padding between entries is always zero.
     """
 
     sections: tuple[Section, ...]
@@ -87,9 +87,10 @@ class Layout:
     ) -> Self:
         """Return the layout of a module.
 
-        Frozen parameters whose name fits one of the patterns `as_buffers` (`teacher.*`) are merged as buffers are.
-        `group_of` returns the parameter group of a trainable parameter. Each group has sections of its own.
-        UsageError: nothing to train, a tensor that cannot be merged or saved, a pattern that fits no frozen parameter.
+        Frozen parameters whose name matches one of the patterns `as_buffers` (`teacher.*`) are merged like buffers.
+        `group_of` returns the parameter group of a trainable parameter. Each group has sections of its own. Raise
+        UsageError if there is nothing to train, a tensor cannot be merged or saved, or a pattern matches no frozen
+        parameter.
         """
         check_tensors(module)
         runs: Runs = {}
@@ -97,8 +98,8 @@ class Layout:
             runs.setdefault(("trainable", parameter.dtype, group_of(name)), []).append((name, parameter))
         if not any(parameter.numel() for pairs in runs.values() for _, parameter in pairs):
             raise UsageError(
-                f"nothing to train: {type(module).__name__} has no parameter with requires_grad=True; "
-                "give the job a model with trainable parameters",
+                f"nothing to train: {type(module).__name__} has no parameter with requires_grad=True. "
+                "Use a model with trainable parameters",
                 "nothing_to_train",
                 model=type(module).__name__,
             )
@@ -111,7 +112,7 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        """The size of a block, a multiple of 64."""
+        """Size of a block in bytes, a multiple of 64."""
         last = self.sections[-1]
         return last.start + _round_up(last.numbers * last.torch_dtype.itemsize)
 
@@ -122,16 +123,16 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 characters that are equal where the layouts are equal."""
+        """A hash of the layout, of 16 characters."""
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists, which tell whoever reads a checkpoint where each tensor lies."""
+        """Return the layout as plain dicts and lists, for checkpoints."""
         return {"sections": [asdict(s) for s in self.sections], "entries": [asdict(e) for e in self.entries]}
 
     def of_role(self, role: Role) -> Sequence[int]:
-        """The indices of the sections of this role."""
+        """Return the indices of the sections of this role."""
         return self._by_role.get(role, ())
 
     @cached_property
@@ -153,14 +154,11 @@ class Layout:
         return tuple(entry for entry in self.entries if entry.section in indices)
 
     def trainable(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-        """The module's trainable parameters, tied ones once."""
+        """Return the module's trainable parameters, tied ones once."""
         return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
     def bind(self, module: nn.Module, flat: "FlatBuffer") -> None:
-        """Make the module's parameters and buffers views of the block: from now on the model *is* the block.
-
-        The values become the block's. Tied tensors stay tied.
-        """
+        """Make the module's parameters and buffers views of the block, with its values. Tied tensors stay tied."""
         for name, parameter in module.named_parameters():
             if name in self.places:
                 parameter.data = flat.view(name)
@@ -168,14 +166,14 @@ class Layout:
         for owner, leaf, name, buffer in list(_buffer_slots(module)):
             first = first_names.setdefault(id(buffer), name)
             if first in self.places:
-                # `.data` counts its changes by itself: those of one BatchNorm would count as another's, whose
-                # backward pass would then refuse to begin.
+                # `.data` has a version counter of its own: otherwise changes of one BatchNorm would count as changes
+                # of another one, whose backward pass would fail.
                 owner._buffers[leaf] = flat.view(first).data
 
     def constants(self, module: nn.Module) -> dict[str, Tensor]:
-        """What a worker needs once beside the block: frozen parameters, complex and unsaved buffers.
+        """Return the tensors that a worker needs beside the block: frozen parameters, complex and unsaved buffers.
 
-        Unsaved buffers that cannot be copied, as sparse ones, are left to the job's model factory.
+        Unsaved buffers that cannot be copied, such as sparse ones, come from the job's model factory.
         """
         known = dict(module.named_parameters()) | dict(module.named_buffers())
         return {
@@ -186,7 +184,7 @@ class Layout:
 
 
 class FlatBuffer:
-    """A block of memory seen through a layout.
+    """A block of memory with a layout.
 
     `memory` is a 1-D uint8 tensor of `layout.bytes` bytes on any device, 64-byte aligned; it may be shared
     with other processes. Everything here is a view of it.
@@ -210,55 +208,55 @@ class FlatBuffer:
         ]
         (index,) = layout.of_role("without_gradient")
         self.without_gradient = self._sections[index][: len(layout.trainable_entries)]
-        """of an update, uint8 [trainable parameters]: 1 where the task gave a parameter no gradient"""
+        """In an update, uint8 [trainable parameters]: 1 if the task gave a parameter no gradient."""
 
     @classmethod
     def empty(cls, layout: Layout, device: torch.device | str = "cpu") -> Self:
-        """A new block, all zeros, in the process's own memory or on `device`."""
+        """Return a new block of zeros in the process's own memory or on `device`."""
         return cls(layout, torch.zeros(layout.bytes, dtype=torch.uint8, device=device))
 
     def section(self, index: int) -> Tensor:
-        """Section `index` as a 1-D tensor of its dtype."""
+        """Return section `index` as a 1-D tensor of its dtype."""
         return self._sections[index]
 
     def sections(self) -> list[tuple[str, Tensor]]:
-        """All sections with their numbers as names, as a codec takes them."""
+        """Return all sections with their indices as names, for codecs."""
         return [(str(index), section) for index, section in enumerate(self._sections)]
 
     def view(self, name: str) -> Tensor:
-        """The parameter or buffer `name` in its shape."""
+        """Return the parameter or buffer `name` in its shape."""
         entry = self.layout.places[name]
         return self._sections[entry.section][entry.offset : entry.offset + entry.numbers].view(entry.shape)
 
     def views(self) -> Iterator[tuple[str, Tensor]]:
-        """All names with their views, in the layout's order."""
+        """Yield all names with their views, in the layout's order."""
         return ((entry.name, self.view(entry.name)) for entry in self.layout.entries)
 
     def copy_(self, other: "FlatBuffer") -> None:
-        """Take over all values of a block of the same layout, on whatever device."""
+        """Copy all values of a block of the same layout, on any device."""
         self.memory.copy_(other.memory)
 
     def copy_trainable_(self, other: "FlatBuffer") -> None:
-        """Take over the trainable sections of `other`."""
+        """Copy the trainable sections of `other`."""
         for index in self.layout.of_role("trainable"):
             self._sections[index].copy_(other.section(index))
 
     def subtract_trainable_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
-        """The trainable sections become start - end: the delta of local steps."""
+        """Set the trainable sections to start - end, the delta of local steps."""
         for index in self.layout.of_role("trainable"):
-            out = self._sections[index].copy_(end.section(index))  # from whatever device
+            out = self._sections[index].copy_(end.section(index))  # from any device
             torch.sub(start.section(index), out, out=out)
 
     def pull_(self, home: "FlatBuffer", share: float) -> None:
-        """Become `home`, moved so far towards what is here; integers stay as they are."""
+        """Set floats to `home`, moved by `share` towards the present values. Integers do not change."""
         for here, there in zip(self._sections, home._sections, strict=True):
             if here.is_floating_point():
-                equal = here == there  # as infinities of a mask, between which nothing lies
+                equal = here == there  # such as infinities of a mask, which cannot be interpolated
                 torch.lerp(there, torch.where(equal, there, here), share, out=here)
                 here[equal] = there[equal]
 
     def write_buffers_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
-        """The buffers of an update: new values, but of counters their increments."""
+        """Write the buffers of an update: new values, and increments of counters."""
         for index in self.layout.of_role("buffer"):
             self._sections[index].copy_(end.section(index))
         for index in self.layout.of_role("counter"):
@@ -268,7 +266,7 @@ class FlatBuffer:
             )  # PyTorch subtracts no unsigned integers but uint8
 
     def toggle_(self, start: "FlatBuffer") -> None:
-        """Every bit that is as in `start` becomes 0, every other one 1; a second time undoes it."""
+        """Replace all bits by their difference from `start` (exclusive or). A second call undoes it."""
         self.memory.view(torch.int64).bitwise_xor_(start.memory.view(torch.int64))
 
     def gather(self, module: nn.Module) -> None:
@@ -289,7 +287,7 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _buffer_slots(module: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
-    """Every place that holds a persistent buffer: its module, its name there, its full name, the tensor."""
+    """Yield the module, name, full name and tensor of every persistent buffer."""
     for prefix, owner in module.named_modules():
         for leaf, buffer in owner._buffers.items():
             if buffer is not None and leaf not in owner._non_persistent_buffers_set:
@@ -297,7 +295,7 @@ def _buffer_slots(module: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tens
 
 
 def _persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Each persistent buffer once, under its first name."""
+    """Return each persistent buffer once, under its first name."""
     seen: dict[int, tuple[str, Tensor]] = {}
     for _, _, name, buffer in _buffer_slots(module):
         seen.setdefault(id(buffer), (name, buffer))
@@ -305,13 +303,13 @@ def _persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _frozen(module: nn.Module, patterns: Collection[str]) -> dict[str, Tensor]:
-    """The frozen parameters whose names fit one of the patterns. UsageError: none fits a pattern."""
+    """Return the frozen parameters that match one of the patterns. Raise UsageError if a pattern matches none."""
     frozen = {name: each for name, each in module.named_parameters() if not each.requires_grad}
     fitting = {pattern: [name for name in frozen if fnmatchcase(name, pattern)] for pattern in patterns}
     for pattern, names in fitting.items():
         if not names:
             raise UsageError(
-                f"as_buffers: no frozen parameter's name fits {pattern!r}; frozen are {', '.join(frozen) or 'none'}",
+                f"as_buffers: {pattern!r} matches no frozen parameter. Frozen: {', '.join(frozen) or 'none'}",
                 "no_such_parameter",
                 "as_buffers",
                 given=pattern,

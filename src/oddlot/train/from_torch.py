@@ -1,4 +1,4 @@
-"""Objects of a PyTorch training loop that a Job takes in another form: an error says in which."""
+"""Errors for objects of a PyTorch training loop that a Job takes in another form."""
 
 import inspect
 from dataclasses import fields
@@ -12,11 +12,11 @@ from oddlot.core.errors import UsageError
 from oddlot.core.optimizers import SGD, Adam, AdamW
 
 RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
-"""The hub's rules, by the names that PyTorch's optimizers have too."""
+"""The hub's optimizers, by the names of PyTorch's."""
 
 
 def check_not_from_torch(job: Any) -> None:
-    """UsageError: the job has a DataLoader, an optimizer or a scheduler of PyTorch's, and what to pass instead."""
+    """Raise UsageError, with what to pass instead, if the job has a DataLoader or a PyTorch optimizer or scheduler."""
     for name in ("train_data", "eval_data"):
         if isinstance(value := getattr(job, name), DataLoader):
             raise _loader_given(name, value)
@@ -25,16 +25,15 @@ def check_not_from_torch(job: Any) -> None:
     if isinstance(job.local_optimizer, torch.optim.Optimizer):
         kind = type(job.local_optimizer).__name__
         told = (
-            f"local_optimizer = {kind} is an optimizer of the script's own model. Pass a function that makes one for a "
-            f"worker's: local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
+            f"local_optimizer = {kind} is an optimizer, not a function. Pass a function that makes one for a worker's "
+            f"model: local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
         )
         raise UsageError(told, "torch_object_given", "local_optimizer", name="local_optimizer", type=kind)
     if kind := _is_of(job.lr_schedule, LRScheduler):
         told = (
-            f"lr_schedule = {kind} is a scheduler of PyTorch's. Pass oddlot.lr_schedules.Cosine(epochs=...), "
+            f"lr_schedule = {kind} is a PyTorch scheduler. Pass oddlot.lr_schedules.Cosine(epochs=...), "
             "oddlot.lr_schedules.Linear(epochs=...), oddlot.lr_schedules.MultiStep(at_epochs=...), or a function that "
-            "takes the epochs done and "
-            "returns a factor on the learning rate"
+            "takes the merged epochs and returns a factor on the learning rate"
         )
         raise UsageError(told, "torch_object_given", "lr_schedule", name="lr_schedule", type=kind)
 
@@ -65,13 +64,13 @@ def _optimizer_given(optimizer: Any, kind: str) -> UsageError:
             f"local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
         )
     else:
-        instead = f"Pass oddlot.{_as_rule(rule, optimizer)}: the hub steps with it"
-    told = f"optimizer = {kind} is one of torch.optim. {instead}"
+        instead = f"Pass oddlot.{_as_rule(rule, optimizer)}"
+    told = f"optimizer = {kind} is a torch.optim optimizer. {instead}"
     return UsageError(told, "torch_object_given", "optimizer", name="optimizer", type=kind)
 
 
 def _as_rule(rule: type, optimizer: Any) -> str:
-    """Return the call that makes a rule with the optimizer's numbers, where these are not the rule's defaults."""
+    """Return the call that makes a rule with the optimizer's settings, without defaults."""
     if inspect.isclass(optimizer):
         return f"{rule.__name__}(lr=...)"
     begins, given = rule(), optimizer.defaults

@@ -17,11 +17,11 @@ from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.vector_ops import chunks, is_finite
 
 MAX_UPDATE_RATIO = 1000.0
-"""the default: of an update's norm to the median of recent ones"""
+"""Default of the largest norm of an update, as a multiple of the median of recent norms."""
 MIN_UPDATES, RECENT_UPDATES = 20, 100
-"""`UsualNorm` is off until there are so many norms; the median is that of so many"""
+"""Numbers of norms: before `UsualNorm` is active, and for the median."""
 USUAL_FACTOR = 10.0
-"""an update is accepted within this factor of the largest accepted norm, or of both norms that were rejected last"""
+"""An update is accepted within this factor of the largest accepted norm, or of both norms that were rejected last."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Arrival:
     weights: FlatBuffer
     """The current version of the model."""
     base: FlatBuffer | None = None
-    """The version that the task started from. None where it is gone."""
+    """The version that the task started from. None: it is no longer kept."""
 
     @cached_property
     def norm(self) -> float | None:
@@ -86,13 +86,12 @@ class Finite:
         bad = {name: count for name, count in bad.items() if count}
         named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items()]
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        told = f"update {update} has numbers that are not finite in {', '.join(named[:3])}{more}"
+        told = f"update {update} is not finite in {', '.join(named[:3])}{more}"
         raise Refusal(told, "numbers_not_finite", update=update, tensors=bad)
 
 
 class UsualNorm:
-    """Compares the norm of each update with the running median of its kind: one that is far too large can undo what was
-    learned.
+    """Rejects an update whose norm is far above the running median of its kind, because it could undo the training.
 
     The norm is the Euclidean one of the trainable parameters: of a gradient or delta itself, of weights that of the
     difference from the version that the task started from. A median of 0 switches the gate off, and so does
@@ -137,23 +136,23 @@ class UsualNorm:
         if repeated or norm <= USUAL_FACTOR * self._largest[kind]:
             return
         told = (
-            f"update {update} has the norm {norm:.3g}, {norm / median:.3g} times the median of recent ones "
-            "(max_update_ratio=None accepts any)"
+            f"update {update} has norm {norm:.3g}, {norm / median:.3g} times the running median "
+            "(max_update_ratio=None accepts every update)"
         )
         raise Refusal(told, TOO_LARGE, update=update, norm=norm, median=median)
 
 
 def _is_sound(section: Tensor, now: Tensor) -> bool:
-    """Finite, but where the model itself is not: a buffer may be a mask of infinities."""
+    """Return whether a buffer is finite wherever the model's is. A mask may have infinities."""
     if not section.is_floating_point() or is_finite(section):
         return True
     return not bool((~section.isfinite() & now.isfinite()).any())
 
 
 def norm_of(flat: FlatBuffer, base: FlatBuffer | None = None) -> float:
-    """The Euclidean norm of the trainable parameters, or of their difference from `base`.
+    """Return the Euclidean norm of the trainable parameters, or of their difference from `base`.
 
-    It is not finite if one of them is not.
+    It is not finite if a parameter is not.
     """
     indices = flat.layout.of_role("trainable")
     pairs = [(flat.section(index), None if base is None else base.section(index)) for index in indices]
@@ -166,7 +165,7 @@ def norm_of(flat: FlatBuffer, base: FlatBuffer | None = None) -> float:
 
 
 def _square(section: Tensor, other: Tensor | None, wide: bool = False) -> float:
-    """The sum of squares, in float64 where that is `wide`: squares of large numbers overflow sooner than they do."""
+    """Return the sum of squares; in float64 if `wide`, because squares of large float32 numbers overflow."""
     dtype = torch.float64 if wide or section.dtype == torch.float64 else torch.float32
     if other is None and not wide:
         return float(torch.linalg.vector_norm(section, dtype=dtype)) ** 2

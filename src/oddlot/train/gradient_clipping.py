@@ -1,4 +1,4 @@
-"""Clipping of a gradient to a norm."""
+"""Gradient clipping by norm."""
 
 from collections.abc import Iterable, Sequence
 from math import isfinite
@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 EPSILON = 1e-6
-"""PyTorch's, beside the norm that is divided by"""
+"""PyTorch's constant, which is added to the norm in the denominator."""
 
 
 @torch.no_grad()
 def clip(parameters: Iterable[Tensor], most: float) -> None:
-    """Shorten the gradient of all parameters together to the Euclidean norm `most`, if it is longer.
+    """Clip the joint gradient of all parameters to the Euclidean norm `most`.
 
-    As `torch.nn.utils.clip_grad_norm_`, but one with NaN or infinity stays as it is: PyTorch would make NaN of all of
-    it, or zeros of what is finite, and nobody could say any more which tensor was bad.
+    Like `torch.nn.utils.clip_grad_norm_`, except that a gradient with NaN or infinity is unchanged: PyTorch would
+    spread these to all tensors, and the tensor at fault could not be reported.
     """
     parts = [_numbers(parameter) for parameter in parameters if parameter.grad is not None]
     norm = _norm(parts)
@@ -24,7 +24,7 @@ def clip(parameters: Iterable[Tensor], most: float) -> None:
 
 
 def _numbers(parameter: Tensor) -> Tensor:
-    """The numbers of a parameter's gradient, which may be changed in place; of a sparse one each row once."""
+    """Return the values of a parameter's gradient, for changes in place. A sparse gradient is coalesced."""
     gradient = parameter.grad
     assert gradient is not None
     if not gradient.is_sparse:
@@ -34,7 +34,7 @@ def _numbers(parameter: Tensor) -> Tensor:
 
 
 def _norm(parts: list[Tensor]) -> float:
-    """The Euclidean norm of all of them. Their squares may overflow where they do not."""
+    """Return the Euclidean norm of all parts, in float64 if squares overflow."""
     if not parts:
         return 0.0
     norm = _together(torch._foreach_norm(parts))
@@ -42,6 +42,6 @@ def _norm(parts: list[Tensor]) -> float:
 
 
 def _together(norms: Sequence[Tensor]) -> float:
-    """The norm of all parts, from the norms of each."""
+    """Return the norm of all parts, from the norm of each."""
     wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     return float(torch.linalg.vector_norm(torch.stack([norm.to(wide) for norm in norms])))

@@ -1,4 +1,4 @@
-"""What is to be trained: a model, data, a loss, and how to take a step."""
+"""A training job: a model, data, a loss and an optimizer."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,75 +16,75 @@ from oddlot.train.lr_schedules import Schedule
 from oddlot.train.seeding import warn_of_rng
 
 ROWS = 256
-"""samples that are evaluated at once, unless the job says otherwise"""
+"""Default number of samples per evaluation batch."""
 FUNCTIONS = ("loss", "training_step", "predict", "local_optimizer", "lr_schedule", "collate", "worker_init")
-"""fields of a Job that are functions, or None"""
+"""Fields of a Job that are functions, or None."""
 Metric = Callable[..., Any]
 """`metric(outputs, targets) -> number`, or an object with `reset`, `update(outputs, targets)` and `compute`."""
 
 
 @dataclass
 class Job:
-    """Everything about a training that does not depend on where or by which strategy it runs.
+    """A training job: a model, data, a loss and an optimizer, independent of strategy and engine.
 
-    `model` makes the module; it is called once at the hub, for the initial weights, and once on every worker.
-    `train_data` and `eval_data` are map-style datasets, or tuples of arrays or tensors of equal length. A batch is what
-    `collate` makes of a list of samples (for arrays: a tuple of tensors), moved to `device`.
+    The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`.
 
-    The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`; it must be a
-    scalar, the mean over the batch. If both are given, `loss` is that of the evaluation set. `optimizer` turns merged
-    directions into steps at the hub; a worker's local steps (LocalSGD) use `local_optimizer(parameters)`, or the same
-    rule as the hub's.
+    Merging of buffers: floats are averaged, `num_batches_tracked` is summed, and other integers and flags take one
+    worker's value. A parameter without a gradient keeps its value, as in torch.optim.
 
-    `lr_schedule` is a factor on every learning rate, as a function of the epochs that have reached the model: a number
-    such as 2.5, the same under every strategy; `Cosine`, `Linear`, `MultiStep` are ready-made. It counts once, where a
-    gradient becomes a step: at the hub, or in a worker's local steps, but not in a server rule that merges these.
-    `max_grad_norm` is the Euclidean norm to which the mean gradient of each minibatch is clipped before it is used.
-
-    Float buffers are averaged, `num_batches_tracked` adds up, other integers and flags take one worker's value; frozen
-    parameters whose names fit a pattern of `as_buffers` are merged likewise. A parameter without a gradient is left
-    alone, as by torch.optim. Each worker process calls `worker_init()` first. A random generator that the dataset keeps
-    in an attribute `rng` (numpy, random or torch) is seeded for each task, as the global ones are.
-
-    `metrics` are functions of (outputs, targets) of the whole evaluation set or torchmetrics objects, by name;
-    `predict(model, batch)` gives both of a batch (None: `model(inputs), targets`). `batch_size` is samples per
-    minibatch of one worker, `eval_batch_size` those that are evaluated at once (None: 256, or `batch_size` if that is
-    more). `device` is `auto` (cuda, else mps, else cpu) or a torch device. `until` is when a run ends unless `fit` is
-    told otherwise.
+    Randomness: the global generators of torch, numpy and random are seeded for each task, and so is a generator in the
+    dataset's attribute `rng`.
     """
 
     model: Callable[[], nn.Module]
+    """Function that returns the module. It is called once at the hub, for the initial weights, and once per worker."""
     train_data: Any
+    """Map-style dataset, or a tuple of arrays or tensors of equal length, or `Shards`."""
     loss: Callable[[Any, Any], Tensor] | None = None
+    """Function `loss(outputs, targets)`, which returns a scalar: the mean over the batch. With `training_step`, only
+    evaluation uses it."""
     training_step: Callable[[nn.Module, Any], Tensor] | None = None
+    """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar. None: `loss` is used."""
     eval_data: Any = None
+    """Evaluation set, in the form of `train_data`. None: no evaluation."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Metrics by name: functions of the outputs and targets of the whole evaluation set, or torchmetrics objects."""
     predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
-    """(outputs, targets) of a batch for the metrics; None: `model(inputs), targets`"""
+    """Function `predict(model, batch)`, which returns (outputs, targets) for the metrics. None: `model(inputs)` and
+    `targets` of a batch (inputs, targets)."""
     optimizer: Optimizer = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
+    """Optimizer at the hub, and of local steps unless `local_optimizer` is given."""
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
+    """Function `local_optimizer(parameters)`, which returns the torch optimizer of a worker's local steps. None:
+    `optimizer` is used."""
     lr_schedule: Schedule | None = None
+    """Factor on every learning rate, as a function of the merged epochs. `oddlot.lr_schedules` has ready-made ones. It
+    applies where a gradient becomes a step: at the hub, or in local steps, but not to a strategy's `server` optimizer.
+    """
     max_grad_norm: AboveZero | None = None
-    """of the mean gradient of each minibatch; None: not clipped"""
+    """Euclidean norm to which the mean gradient of each minibatch is clipped. None: no clipping."""
     keep_optimizer: bool = False
-    """a worker's local steps go on with the optimizer, and the moments, of its last task; otherwise each task begins
-    with a fresh one"""
+    """Whether each worker keeps its optimizer state between tasks. False: each task's local steps start with a new
+    optimizer."""
     batch_size: AtLeastOne = 32
-    """samples per minibatch of one worker: a synchronous step of 4 workers uses 4 times as many"""
+    """Samples per minibatch of one worker. A synchronous step of 4 workers uses 4 times as many."""
     eval_batch_size: AtLeastOne | None = None
-    """samples that are evaluated at once; None: 256, or `batch_size` if that is more"""
+    """Samples per evaluation batch. None: 256, or `batch_size` if that is larger."""
     collate: Callable[[list[Any]], Any] | None = None
+    """Function that makes a batch of a list of samples. None: PyTorch's `default_collate`. Arrays do not use it."""
     as_buffers: Sequence[str] = ()
-    """frozen parameters that `training_step` itself changes, by name or pattern (`teacher.*`): merged as buffers are"""
+    """Names or patterns, such as `teacher.*`, of frozen parameters that `training_step` changes. They are merged like
+    buffers."""
     worker_init: Callable[[], None] | None = None
-    """called first in each worker process"""
+    """Function that each worker process calls first."""
     sparse: bool = False
-    """a batch touches few rows of the weights: what is not zero travels, where that is fewer bytes"""
+    """Whether a batch changes only few rows of the weights. Updates are then sent without blocks of zeros."""
     device: str = "auto"
-    """`auto` (cuda, else mps, else cpu) or a torch device"""
+    """Device of the workers: `auto` (cuda, else mps, else cpu) or a torch device."""
     until: str = ""
-    """when a run of this job ends unless told otherwise, such as "accuracy>=0.98 or epochs>=20" """
+    """Default goal of a run, such as "accuracy>=0.98 or epochs>=20"."""
     name: str = "job"
+    """Name of the job, for reports and run folders."""
 
     def __post_init__(self) -> None:
         if isinstance(self.model, nn.Module) or not callable(self.model):
@@ -105,7 +105,7 @@ class Job:
         warn_of_rng(self.train_data)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """The mean loss of a batch, as a scalar tensor with its graph."""
+        """Return the mean loss of a batch, as a scalar tensor with its graph."""
         if self.training_step is not None:
             loss: Any = self.training_step(model, batch)
         else:
@@ -114,7 +114,7 @@ class Job:
         return scalar(loss)
 
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
-        """What the model says about a batch, and what it should have said."""
+        """Return the model's outputs for a batch, and the targets."""
         if self.predict is not None:
             pair: object = self.predict(model, batch)
             if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -132,7 +132,7 @@ class Job:
 
 
 def made(job: Job) -> nn.Module:
-    """The job's model, new. JobError: it is none."""
+    """Return a new model of the job. Raise JobError if it is not a module."""
     model: object = job.model()
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
@@ -141,7 +141,7 @@ def made(job: Job) -> nn.Module:
 
 
 def scalar(loss: Any) -> Tensor:
-    """The loss of a batch. JobError: it is no scalar tensor."""
+    """Return the loss of a batch. Raise JobError if it is not a scalar tensor."""
     if not isinstance(loss, Tensor):
         raise JobError(
             f"the loss of a batch must be a scalar tensor, not {short(loss)}: return what PyTorch computed, without "
@@ -164,7 +164,7 @@ def _check_function(name: str, function: Any) -> None:
 
 def _class_given(name: str, kind: type, arguments: str = "()") -> UsageError:
     given = kind.__name__
-    told = f"{name} = {given} is a class: pass one of it, {given}{arguments}"
+    told = f"{name} = {given} is a class: pass an instance, {given}{arguments}"
     return UsageError(told, "class_given", name, name=name, given=given)
 
 
@@ -174,7 +174,7 @@ def _check_metrics(metrics: object) -> None:
         raise UsageError(told, "invalid_value", "metrics", name="metrics", given=metrics, must="a dict")
     for name, metric in metrics.items():
         if not isinstance(name, str) or re.search(r"[\s<>=,&]", name) or not name:
-            told = f"metrics: {name!r} must be a word, so that a goal can name it"
+            told = f"metric name {name!r} must be a word without spaces and operators, because goals use it"
             raise UsageError(told, "invalid_metric_name", "metrics", given=name)
         if isinstance(metric, type):
             raise _class_given(f"metrics.{name}", metric)
@@ -183,9 +183,9 @@ def _check_metrics(metrics: object) -> None:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of rows whose largest output is the target class: outputs [n, classes], targets [n].
+    """Return the share of rows whose largest output is the target class.
 
-    JobError: other shapes, which PyTorch would broadcast to a number that is no share.
+    Shapes: outputs [n, classes] and targets [n]. Raise JobError for other shapes, which PyTorch would broadcast.
     """
     shapes = tuple(outputs.shape), tuple(targets.shape)
     if len(shapes[0]) != 2 or shapes[0][1] < 2 or shapes[1] != shapes[0][:1]:
@@ -201,9 +201,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def choose_device(wish: str, worker: int = 0) -> torch.device:
-    """The device that `wish` means for this worker; with several GPUs worker i takes number i modulo their number.
+    """Return the device of a worker. With several GPUs, worker i takes GPU i modulo their number.
 
-    A GPU that is named with its number is everybody's.
+    A GPU with a number, such as `cuda:1`, is used by every worker.
     """
     if wish != "auto":
         device = _named_device(wish)
@@ -221,7 +221,7 @@ def _named_device(wish: str) -> torch.device:
         device = torch.device(wish)
     except RuntimeError:
         raise UsageError(
-            f"device = {wish!r} is none: there are auto, cpu, cuda, cuda:1, ..., mps",
+            f"unknown device {wish!r}: use auto, cpu, cuda, cuda:1, ... or mps",
             "unknown_device",
             "device",
             given=wish,
@@ -229,7 +229,7 @@ def _named_device(wish: str) -> torch.device:
     backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
     if device.type in backends and not backends[device.type].is_available():
         raise UsageError(
-            f"device = {wish!r} is not there: PyTorch finds no {device.type} on this machine",
+            f"device = {wish!r} is not available: PyTorch finds no {device.type} on this machine",
             "missing_device",
             "device",
             given=wish,

@@ -1,4 +1,4 @@
-"""What a worker does with a task: a gradient, or local steps."""
+"""The computation of tasks: a gradient, or local steps."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -24,35 +24,38 @@ from oddlot.train.seeding import generators_of, reseed, seed_all
 from oddlot.train.weight_hashes import Unchanged
 
 _Learn = Callable[[Tensor, int], None]
-"""takes the loss of a minibatch and its samples"""
+"""Takes the loss of a minibatch and its number of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What came of a task: the prefix of its samples that was computed, and their mean loss."""
+    """The result of a task, or of the computed part of it."""
 
     samples: int
+    """Number of computed samples, from the start of the task."""
     loss: float | None
+    """Mean loss. None: it is not finite."""
     load_seconds: float
+    """Seconds of loading data."""
     bytes_data: int = 0
-    """of shards that were opened for it"""
+    """Bytes of shards that were opened for the task."""
 
 
 @dataclass(slots=True)
 class Own:
-    """What a worker keeps of its own from task to task, where strategy or job wish it; it is gone with the worker."""
+    """State that a worker keeps between tasks, if the strategy or the job requires it. It is lost with the worker."""
 
     weights: FlatBuffer | None = None
-    """where its last task ended that may be gone on from"""
+    """Weights at the end of its last task."""
     optimizer: torch.optim.Optimizer | LocalOptimizer | None = None
-    """of its local steps"""
+    """Optimizer of its local steps."""
 
 
 class Learner:
-    """Computes tasks on one model. A task is a pure function of (weights, task, seed), on whichever worker.
+    """Computes tasks on one model. A task is a pure function of (weights, task, seed), on any worker.
 
-    `constants` are the hub's values of what no block holds (`Layout.constants`). `shards` is the ledger's. `clock`
-    tells seconds, for the times in the facts. Without `keep_shards` each task opens its data anew.
+    `constants` are the hub's values of tensors outside of blocks (`Layout.constants`). `shards` is that of the ledger.
+    `clock` returns seconds, for measurements. Without `keep_shards`, each task opens its data again.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Learner:
         self.device = device or torch.device("cpu")
         self.batches, self.keep_shards = Batches(job.train_data, job.collate), keep_shards
         self.schedule = by_samples(job.lr_schedule, len(self.batches))
-        seed_all(seed, self.device)  # as at the hub: what the factory draws by chance is the same everywhere
+        seed_all(seed, self.device)  # as at the hub, so the factory draws the same random numbers
         self.model = job.model().to(self.device)
         copy_constants(self.model, constants)
         self.weights = FlatBuffer.empty(layout, self.device)
@@ -80,7 +83,7 @@ class Learner:
         self.trains = frozenset(self.names)
         self.places = [parameter.data_ptr() for parameter in self.parameters]
         self.had_gradient = [False] * len(self.parameters)
-        """of each, in any step of this task"""
+        """Whether each parameter had a gradient in any step of this task."""
         self.unchanged = Unchanged(
             self.model,
             dict(zip(self.names, self.parameters, strict=True)),
@@ -93,7 +96,7 @@ class Learner:
         self.own = Own()
 
     def _bound(self) -> list[tuple[dict[str, Any], str, Tensor]]:
-        """Where the model has each buffer, and each parameter that is merged as one; its view of the block."""
+        """Return the owner, name and block view of each buffer, and of each parameter that is merged as one."""
         views = {view.data_ptr(): view for name, view in self.weights.views() if name not in self.trains}
         found: list[tuple[dict[str, Any], str, Tensor]] = []
         for owner in self.model.modules():
@@ -104,7 +107,7 @@ class Learner:
         return found
 
     def load(self, version: int, weights: FlatBuffer) -> int:
-        """Copy these weights into the model unless it has them; returns the bytes copied."""
+        """Copy these weights into the model unless it has them. Return the number of bytes copied."""
         if self.holds == version:
             return 0
         self.weights.copy_(weights)
@@ -114,15 +117,15 @@ class Learner:
     def step(
         self, weights: FlatBuffer, task: Task, out: FlatBuffer, stop: Callable[[], bool] = lambda: False
     ) -> Work | None:
-        """Compute the task from `weights`, which are loaded, into `out`, which is written whole.
+        """Compute the task from `weights`, which are loaded, and write the update into `out`.
 
-        `stop()` is asked before each minibatch; what was computed until then is returned, None if that is nothing.
+        `stop()` is called before each minibatch. If it returns True, return the part so far; None if there is none.
         """
         number = seed_of(self.seed, task)
         seed_all(number, self.device)
         reseed(self.generators, number)
         if task.kind != "gradient" or weights.layout.has_buffers:
-            self.holds = None  # from here on the model moves
+            self.holds = None  # the model changes from here on
         if task.pull is not None and self.own.weights is not None:
             self.weights.pull_(self.own.weights, task.pull)
         self.unchanged.begin()
@@ -130,7 +133,7 @@ class Learner:
         try:
             work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)
         except Exception:
-            self._check_parameters()  # this may be why
+            self._check_parameters()  # a replaced parameter may be the cause
             raise
         if work is None:
             return None
@@ -174,7 +177,7 @@ class Learner:
         return work
 
     def _add_clipped(self, loss: Tensor, weight: int, most: float) -> None:
-        """Add the clipped gradient of a minibatch, so many times, to what the parameters have."""
+        """Add `weight` times the clipped gradient of a minibatch to the gradients of the parameters."""
         before = [parameter.grad for parameter in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
@@ -188,10 +191,9 @@ class Learner:
                 parameter.grad = parameter.grad if sum_before is None else sum_before.add_(parameter.grad)
 
     def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
-        """Train on the task's samples, a step a minibatch, with a fresh optimizer or the worker's own.
+        """Train on the task's samples, one step per minibatch, with a new optimizer or the worker's own.
 
-        To a schedule, the samples that were merged when the task was made and those of the task's own steps count:
-        what others do meanwhile has not reached these weights.
+        A schedule counts the samples that were merged when the task was created, and those of the task's own steps.
         """
         make = self.job.local_optimizer or partial(local_optimizer, self.job.optimizer)
         optimizer = self.own.optimizer
@@ -210,7 +212,7 @@ class Learner:
             optimizer = optimizer or made(make, self.parameters)
             if self.schedule:
                 pace = pace or _Pace(optimizer, self.schedule, task.merged)
-                pace.go_on(samples)
+                pace.advance(samples)
             optimizer.step()
 
         work = self._minibatches(task, self._split(task), stop, step)
@@ -242,7 +244,7 @@ class Learner:
         return Work(done, mean if isfinite(mean) else None, loading, opened)
 
     def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, float]:
-        """Its mean loss, and the seconds of loading. JobError: the job's own code failed."""
+        """Return the mean loss and the seconds of loading. Raise JobError if the job's own code failed."""
         batch = None
         try:
             before = self.clock()
@@ -257,15 +259,15 @@ class Learner:
             raise minibatch_failed(task.node, error, self.batches, indices, batch, self.model) from error
 
     def _note_gradients(self) -> None:
-        """Remember which parameters have a gradient."""
+        """Note which parameters have a gradient."""
         if not all(self.had_gradient):
             pairs = zip(self.had_gradient, self.parameters, strict=True)
             self.had_gradient = [had or parameter.grad is not None for had, parameter in pairs]
 
     def _write_missing(self, out: FlatBuffer, kind: Kind) -> None:
-        """Note which parameters had no gradient in this task; of a layer that steps itself, which ones stayed.
+        """Write which parameters had no gradient in this task and did not change.
 
-        Weights are a point that the hub moves towards: all of them count.
+        Updates of kind `weights` have none of these: all their parameters count.
         """
         flags = out.without_gradient
         if kind == "weights" or all(self.had_gradient):
@@ -288,25 +290,21 @@ class Learner:
             torch._foreach_copy_(targets, gradients)  # type: ignore[arg-type]  # none of them is None
 
     def _check_parameters(self) -> None:
-        """JobError: a parameter was replaced, reshaped, frozen or unfrozen: it would silently stop learning."""
+        """Raise JobError if a parameter was replaced, reshaped, frozen or unfrozen: it would silently stop learning."""
         now = dict(self.model.named_parameters())
         for name, parameter, place in zip(self.names, self.parameters, self.places, strict=True):
             same = now.get(name) is parameter and parameter.data_ptr() == place
             if not same or parameter.shape != self.weights.layout.places[name].shape:
-                told = (
-                    f"parameter {name} was replaced or changed its shape while training: change it in place"
-                )
+                told = f"parameter {name} was replaced or reshaped during training: change it in place"
                 raise JobError(told, "parameter_replaced", parameter=name)
         for name, parameter in now.items():
             if parameter.requires_grad != (name in self.trains):
                 done = "unfrozen" if parameter.requires_grad else "frozen"
-                told = (
-                    f"parameter {name} was {done} while training: decide in the model factory what is trained"
-                )
+                told = f"parameter {name} was {done} during training: set requires_grad in the model factory"
                 raise JobError(told, "requires_grad_changed", parameter=name, now=done)
 
     def _follow_buffers(self) -> None:
-        """A buffer that was replaced, as by `self.mean = ...`, gives its values to the block and is bound again."""
+        """Copy replaced buffers, as by `self.mean = ...`, into the block, and bind them again."""
         for holder, leaf, view in self.bound:
             now = holder.get(leaf)
             if now is not None and now.data_ptr() == view.data_ptr() and now.shape == view.shape:
@@ -314,7 +312,7 @@ class Learner:
             alike = now is not None and now.is_floating_point() == view.is_floating_point()
             if now is None or now.shape != view.shape or not alike:
                 before, after = _told(view), _told(now)
-                told = f"buffer {leaf} went from {before} to {after}: keep its shape and dtype"
+                told = f"buffer {leaf} changed from {before} to {after}: keep its shape and dtype"
                 raise JobError(told, "buffer_reshaped", buffer=leaf, before=before, after=after)
             view.copy_(now.detach())
             if isinstance(now, nn.Parameter):
@@ -336,22 +334,22 @@ class _Pace:
         schedule: Callable[[int], float],
         merged: int | None,
     ) -> None:
-        assert merged is not None, "the books tell it where there is a schedule"
+        assert merged is not None, "tasks have it if there is a schedule"
         if not all("lr" in group for group in optimizer.param_groups):
             raise JobError(
-                f"{type(optimizer).__name__} has no lr that a schedule could change: leave the schedule out, or take "
-                "another local_optimizer",
+                f"{type(optimizer).__name__} has no lr for lr_schedule: leave lr_schedule out, or use another "
+                "local_optimizer",
                 "optimizer_without_rate",
                 optimizer=type(optimizer).__name__,
             )
         self.schedule, self.merged = schedule, merged
-        # As PyTorch's schedulers: an optimizer that is kept has had its rates changed before.
+        # As PyTorch's schedulers do: the rates of a kept optimizer were changed before.
         self.rates = [
             (group, group.setdefault("initial_lr", group["lr"])) for group in optimizer.param_groups
         ]
 
-    def go_on(self, samples: int) -> None:
-        """Set them for the next step, which is of so many samples."""
+    def advance(self, samples: int) -> None:
+        """Set the learning rates for the next step, which has this number of samples."""
         factor = self.schedule(self.merged)
         for group, rate in self.rates:
             group["lr"] = rate * factor
@@ -361,28 +359,28 @@ class _Pace:
 def _backward(loss: Tensor) -> None:
     if not loss.requires_grad:
         raise JobError(
-            "the loss depends on no parameter that is trained: compute it from the model's outputs, without "
-            ".detach() or torch.no_grad(), and leave requires_grad of a parameter at True",
+            "the loss does not depend on a trainable parameter: compute it from the model's outputs, without "
+            ".detach() or torch.no_grad(), and with requires_grad=True for at least one parameter",
             "loss_without_gradient",
         )
     loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
 
 def _kept(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
-    """What a model saves and no block holds: frozen parameters and complex buffers."""
+    """Return the saved tensors of a model outside of blocks: frozen parameters and complex buffers."""
     known = dict(model.named_parameters()) | dict(model.named_buffers())
     saved = model.state_dict(keep_vars=True)
     return {name: tensor for name, tensor in known.items() if name in saved and name not in layout.places}
 
 
 def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:
-    """Give the model these values of its frozen parameters and of the buffers that no block holds."""
+    """Copy these values into the model's frozen parameters and into buffers outside of blocks."""
     known = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in constants.items():
         known[name].data.copy_(value)
 
 
 def seed_of(seed: int, task: Task) -> int:
-    """One number for (seed, epoch, first position), so that any node computes the same dropout and augmentation."""
+    """Return the seed of a task, from (seed, epoch, first position): every worker computes the same dropout."""
     text = f"{seed}:{task.spans[0].epoch}:{task.spans[0].start}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())

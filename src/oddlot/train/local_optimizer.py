@@ -1,4 +1,4 @@
-"""The optimizer of local steps, by the settings of the hub's."""
+"""The optimizer of local steps, made from the settings of the hub's optimizer."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -15,20 +15,20 @@ from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 
 
 class LocalOptimizer:
-    """Steps as the class of `torch.optim` with the same name takes them, to the bit: by the functions beneath it.
+    """Makes the same steps as the class of `torch.optim` with the same name, bit for bit, with the functions under it.
 
-    Such a class itself imports PyTorch's compiler when it is first used, which takes seconds in the midst of a task.
+    The class itself would import PyTorch's compiler on first use, which takes seconds during a task.
     """
 
     def __init__(self, rule: SGD | Adam | AdamW, parameters: Sequence[Tensor]) -> None:
         self.rule = rule
         self.param_groups: list[dict[str, Any]] = [{"params": parameters, "lr": rule.lr}]
         self.memory: dict[int, tuple[Tensor, ...]] = {}
-        """of each parameter that has had a gradient, by its place: momentum; or mean, square and number of steps"""
+        """State of each parameter that had a gradient, by its index: momentum; or mean, square and number of steps."""
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step on all parameters that have a gradient."""
+        """Make one step on all parameters that have a gradient."""
         (group,) = self.param_groups
         there = [(place, one) for place, one in enumerate(group["params"]) if one.grad is not None]
         if not there:
@@ -44,7 +44,7 @@ class LocalOptimizer:
         self, rule: SGD, places: Sequence[int], parameters: list[Tensor], gradients: list[Tensor], lr: float
     ) -> None:
         if rule.weight_decay and any(one.is_sparse for one in gradients):
-            told = "SGD with weight_decay takes no sparse gradients: set weight_decay = 0, or sparse=False in the model"
+            told = "SGD with weight_decay does not support sparse gradients: set weight_decay=0, or use sparse=False"
             raise JobError(told, "sparse_gradients", rule="SGD")
         momenta = [self.memory[place][0] if place in self.memory else None for place in places]
         sgd(
@@ -71,7 +71,7 @@ class LocalOptimizer:
     ) -> None:
         if any(one.is_sparse for one in gradients):
             name = type(rule).__name__
-            told = f"{name} takes no sparse gradients, but Adam without weight_decay does"
+            told = f"{name} does not support sparse gradients: use Adam without weight_decay"
             raise JobError(told, "sparse_gradients", rule=name)
         counts = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         for place, one in zip(places, parameters, strict=True):
@@ -102,14 +102,16 @@ class LocalOptimizer:
 
 
 def local_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer | LocalOptimizer:
-    """The one for a rule; of Adam, where gradients are sparse, one that takes these.
+    """Return the local optimizer of a rule; for Adam with sparse gradients, a `LazyAdam`.
 
-    JobError: the rule is an optimizer of the user's own, which only the hub can step with.
+    Raise JobError if the rule is a user's own optimizer, which works only at the hub.
     """
     parameters = list(parameters)
     if not isinstance(rule, SGD | Adam | AdamW):
         name = type(rule).__name__
-        told = f"{name} says how the hub steps, and this strategy takes local steps: pass Job(local_optimizer=...)"
+        told = (
+            f"{name} works only at the hub, but this strategy makes local steps: set Job(local_optimizer=...)"
+        )
         raise JobError(told, "no_local_optimizer", optimizer=name)
     sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)
     if sparse and isinstance(rule, Adam) and not rule.weight_decay:
@@ -122,16 +124,16 @@ def local_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.opti
 def made(
     make: Callable[[Sequence[Tensor]], torch.optim.Optimizer | LocalOptimizer], parameters: Sequence[Tensor]
 ) -> torch.optim.Optimizer | LocalOptimizer:
-    """Return what `make` makes for these parameters. JobError: it is no optimizer, or needs a closure (LBFGS)."""
+    """Return `make(parameters)`. Raise JobError if it is not an optimizer, or needs a closure (LBFGS)."""
     optimizer = make(parameters)
     if isinstance(optimizer, LocalOptimizer):
         return optimizer
     kind = type(optimizer).__name__
     if not hasattr(optimizer, "step") or isinstance(optimizer, type):
-        told = f"local_optimizer must return an optimizer of the parameters that it is given, not {kind}"
+        told = f"local_optimizer(parameters) must return an optimizer, not {kind}"
         raise JobError(told, "not_an_optimizer", type=kind)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        told = f"{kind} as local_optimizer needs a closure, which computes the loss again; oddlot calls step() without"
+        told = f"local_optimizer returned {kind}, which needs a closure; oddlot calls step() without one"
         raise JobError(f"{told}. Use another optimizer", "optimizer_needs_closure", optimizer=kind)
     return optimizer

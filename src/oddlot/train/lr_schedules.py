@@ -1,7 +1,7 @@
-"""Schedules: a factor on every learning rate, as a function of the epochs that have reached the model.
+"""Learning rate schedules: a factor on every learning rate, as a function of the epochs that were merged.
 
-A schedule counts samples that were merged or skipped, never steps or seconds. So it means the same whatever the
-strategy, the engine and the number of workers, and a resumed run needs nothing but its books to go on with it.
+A schedule counts samples that were merged or skipped, not steps or seconds. It therefore means the same for every
+strategy, engine and number of workers, and a resumed run continues it.
 """
 
 from bisect import bisect_right
@@ -17,11 +17,11 @@ from oddlot.core.user_code import trace_of
 from oddlot.core.validation import AboveZero, Must, NotNegative, check_settings
 
 Schedule = Callable[[float], float]
-"""`schedule(epochs)`, a pure function of the epochs merged so far: what every learning rate is multiplied with."""
+"""`schedule(epochs)`: factor on every learning rate, a pure function of the epochs merged so far."""
 
 
 def _rise(epochs: Any) -> bool:
-    """Numbers above 0, each larger than the one before."""
+    """Return whether these are numbers above 0, each larger than the one before."""
     if not isinstance(epochs, tuple | list) or not epochs or not all(map(_is_number, epochs)):
         return False
     return all(before < after for before, after in pairwise((0, *epochs)))
@@ -33,36 +33,36 @@ Share = Annotated[float, Must("from 0 to 1", lambda value: 0 <= value <= 1)]
 
 @dataclass(frozen=True, slots=True)
 class _Fall:
-    """Down from 1 to `floor`, where it stays; the shape is the schedules' own."""
+    """A warm-up from 0 to 1, then a decay to `floor`, which is held. Subclasses set the shape of the decay."""
 
     epochs: AboveZero
-    """when it has come down, the warm-up included"""
+    """Epochs until the factor is `floor`, including the warm-up."""
     warmup_epochs: NotNegative = 0.0
-    """of a straight rise from 0 to 1 at the beginning"""
+    """Epochs of a linear warm-up from 0 to 1."""
     floor: Share = 0.0
-    """the least factor after the warm-up"""
+    """Final factor, from 0 to 1."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         _check_warmup(self.warmup_epochs, self.epochs)
 
     def __call__(self, epochs: float) -> float:
-        """The factor after so many epochs."""
+        """Return the factor after a number of epochs."""
         if epochs < self.warmup_epochs:
             return epochs / self.warmup_epochs
         return self._fallen(min(1.0, (epochs - self.warmup_epochs) / (self.epochs - self.warmup_epochs)))
 
     def _fallen(self, way: float) -> float:
-        """The factor after so much of the way, from 0 to 1."""
+        """Return the factor at a share of the decay, from 0 to 1."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Cosine(_Fall):
-    """Down from 1 to `floor` along half a cosine; then it stays there.
+    """Decay the learning rate along half a cosine from 1 to `floor`, as `torch.optim.lr_scheduler.CosineAnnealingLR`.
 
     Paper: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (ICLR 2017), equation 5,
-    without restarts; `torch.optim.lr_scheduler.CosineAnnealingLR`.
+    without restarts.
     """
 
     def _fallen(self, way: float) -> float:
@@ -71,7 +71,7 @@ class Cosine(_Fall):
 
 @dataclass(frozen=True, slots=True)
 class Linear(_Fall):
-    """Down from 1 to `floor` in a straight line; then it stays there. `torch.optim.lr_scheduler.LinearLR`."""
+    """Decay the learning rate linearly from 1 to `floor`, as `torch.optim.lr_scheduler.LinearLR`."""
 
     def _fallen(self, way: float) -> float:
         return 1 + (self.floor - 1) * way
@@ -79,14 +79,14 @@ class Linear(_Fall):
 
 @dataclass(frozen=True, slots=True)
 class MultiStep:
-    """Times `factor` at each of some epochs. `torch.optim.lr_scheduler.MultiStepLR`."""
+    """Multiply the learning rate by `factor` at each given epoch, as `torch.optim.lr_scheduler.MultiStepLR`."""
 
     at_epochs: Rising
-    """when"""
+    """Epochs at which the learning rate changes, in ascending order."""
     factor: NotNegative = 0.1
-    """what the learning rate is multiplied with each time"""
+    """Factor on the learning rate at each of these epochs."""
     warmup_epochs: NotNegative = 0.0
-    """of a straight rise from 0 to 1 at the beginning"""
+    """Epochs of a linear warm-up from 0 to 1."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -94,25 +94,25 @@ class MultiStep:
         _check_warmup(self.warmup_epochs, self.at_epochs[0], "the first of at_epochs,")
 
     def __call__(self, epochs: float) -> float:
-        """The factor after so many epochs."""
+        """Return the factor after a number of epochs."""
         if epochs < self.warmup_epochs:
             return epochs / self.warmup_epochs
         return float(self.factor ** bisect_right(self.at_epochs, epochs))
 
 
 def factor_at(schedule: Schedule, epochs: float) -> float:
-    """What the schedule says. JobError: it fails, or says what no learning rate can be multiplied with."""
+    """Return the schedule's factor. Raise JobError if it raises an exception or returns an invalid factor."""
     try:
         factor: Any = schedule(epochs)
     except Exception as error:
         reason = trace_of(error)
-        told = f"the schedule failed at {epochs:g} epochs:\n{reason}"
+        told = f"lr_schedule failed at {epochs:g} epochs:\n{reason}"
         raise JobError(
             told, "user_code_failed", where="the schedule", epochs=epochs, reason=reason
         ) from error
     if not _is_number(factor) or factor < 0:
         raise JobError(
-            f"the schedule gave {short(factor)} at {epochs:g} epochs: it must return a number, finite and not negative",
+            f"lr_schedule returned {short(factor)} at {epochs:g} epochs: it must return a finite number of at least 0",
             "invalid_factor",
             given=factor,
             epochs=epochs,
@@ -121,7 +121,7 @@ def factor_at(schedule: Schedule, epochs: float) -> float:
 
 
 def by_samples(schedule: Schedule | None, size: int) -> Callable[[int], float] | None:
-    """The factor as a function of the samples merged so far, `size` an epoch; None where there is no schedule."""
+    """Return the factor as a function of the samples merged so far, `size` per epoch. None: there is no schedule."""
     return None if schedule is None else lambda merged: factor_at(schedule, merged / size)
 
 

@@ -1,4 +1,4 @@
-"""The two merges, each a single pass over memory: a step along directions, a move towards points."""
+"""The two merges, each a single pass over memory: a step along directions, and an average with weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,34 +18,35 @@ Updates = Sequence[tuple[FlatBuffer, float]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a measured merge moved the trainable parameters.
-
-    `norm` is the Euclidean length of the change; `inner` the inner product of the merged direction, summed over the
-    window of merges that this one is the last of, with the sum of the window before; None where there is none.
-    """
+    """The change of the trainable parameters by a measured merge."""
 
     norm: float
+    """Euclidean norm of the change."""
     inner: float | None
+    """Inner product of the summed directions of this window and of the previous one. None: this merge does not end a
+    window, or there is no previous one."""
 
 
 @dataclass(slots=True)
 class Meter:
-    """Watches one merge chunk by chunk, the `merges`-th of a window of so many."""
+    """Measures one merge, chunk by chunk."""
 
     window: int
+    """Merges of a window."""
     summed: dict[int, Tensor]
-    """the directions of this window, where it is longer than one"""
+    """Summed directions of this window, by section. Empty: a window is one merge."""
     before: dict[int, Tensor]
-    """their sum in the window before"""
+    """Summed directions of the previous window, by section."""
     merges: int = 1
+    """Number of this merge in its window, from 1."""
     known: bool = False
-    """there has been a window before"""
+    """Whether there was a previous window."""
     _square: float = 0.0
     _inner: float = 0.0
 
     @classmethod
     def after(cls, last: "Meter | None", weights: FlatBuffer, window: int) -> "Meter":
-        """A meter for the merge that follows the one that `last` watched."""
+        """Return a meter for the merge that follows the one of `last`."""
         if last is not None and last.window == window:
             ended = last.merges == window
             merges = 1 if ended else last.merges + 1
@@ -58,7 +59,7 @@ class Meter:
         return cls(window, room() if window > 1 else {}, room())
 
     def watch(self, index: int, span: slice, direction: Tensor) -> None:
-        """A chunk of section `index` is merged along `direction`."""
+        """Note that a chunk of section `index` is merged along `direction`."""
         if self.window > 1:
             summed = self.summed[index][span]
             direction = summed.copy_(direction) if self.merges == 1 else summed.add_(direction)
@@ -70,12 +71,12 @@ class Meter:
         before.copy_(direction)
 
     def moved(self, old: Tensor, new: Tensor) -> None:
-        """A chunk of the weights went from `old` to `new`."""
+        """Note that a chunk of the weights changed from `old` to `new`."""
         self._square += torch.linalg.vector_norm((new - old).float()).item() ** 2
 
     @property
     def change(self) -> Change:
-        """What was seen."""
+        """The measured change."""
         return Change(sqrt(self._square), self._inner if self.known and self.merges == self.window else None)
 
 
@@ -118,7 +119,7 @@ def _directions(
     shares: Sequence[float],
     summed: bool,
 ) -> Iterator[tuple[slice, int | None, Directions]]:
-    """The chunks of a section, each with its number of steps and its direction: one tensor where it is `summed`."""
+    """Yield the chunks of a section, each with its number of steps and its direction: one tensor if `summed`."""
     mix, scratch = mixer(section), _scratch(section) if summed else section
     for span, steps in _spans(stretches, section.device):
         direction: Directions = ([stream[span] for stream in streams], shares)
@@ -130,7 +131,7 @@ def _directions(
 
 
 def _spans(stretches: Sequence[Stretch], device: torch.device) -> Iterator[tuple[slice, int | None]]:
-    """The chunks of each stretch, with its number of steps."""
+    """Yield the chunks of each stretch, with its number of steps."""
     for start, stop, steps in stretches:
         for chunk in chunks(stop - start, device):
             yield slice(start + chunk.start, start + chunk.stop), steps
@@ -155,7 +156,7 @@ def _sections(
 
 
 def _scratch(section: Tensor) -> Tensor:
-    """Room for a chunk's sums: halves are summed in float32."""
+    """Return memory for a chunk's sums. 16-bit floats are summed in float32."""
     first = next(chunks(section.numel(), section.device), slice(0, 0))
     return torch.empty(first.stop, dtype=_wide(section), device=section.device)
 
@@ -172,7 +173,7 @@ def _towards(
     keep: float,
     remember: bool = False,
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Target <- keep x source + sum of share x stream, chunk by chunk; with what the source was, if remembered."""
+    """Compute target <- keep x source + sum of share x stream, and yield each chunk with its old source."""
     mix, scratch = mixer(source), _scratch(source)
     for span in chunks(source.numel(), source.device):
         old = source[span].clone() if remember else source[span]
@@ -187,9 +188,9 @@ def _towards(
 
 
 def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer) -> None:
-    """Floats go min(1, sum of shares) of the way to the updates' mean; counters add the mean of the increments.
+    """Move floats by min(1, sum of shares) towards the updates' mean, and add the mean increment to counters.
 
-    Other buffers (integers, flags) take the value of the update with the largest share, the first of equal ones.
+    Other buffers (integers, flags) take the value of the first update with the largest share.
     """
     total = sum(share for _, share in updates)
     way = min(1.0, total)
@@ -205,5 +206,5 @@ def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer) -> Non
             target.copy_(streams[chosen])
     for _, source, target, streams in _sections("counter", weights, updates, out):
         mean = sum((stream.double() * mean for stream, mean in zip(streams, means, strict=True)), start=0.0)
-        # PyTorch adds no unsigned integers but uint8.
+        # Of unsigned integers, PyTorch adds only uint8.
         target.copy_(source.long() + torch.as_tensor(mean).round().long().to(source.device))

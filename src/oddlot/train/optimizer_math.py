@@ -1,4 +1,4 @@
-"""The arithmetic of the hub's optimizers: how a direction and what is remembered become a step, chunk by chunk."""
+"""The arithmetic of the hub's optimizers, chunk by chunk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
@@ -18,22 +18,22 @@ Directions = tuple[Sequence[Tensor], Sequence[float]]
 Sections = Mapping[int, Tensor]
 """Trainable sections by their index, each a 1-D tensor."""
 _SMALL_SHARE = 1e-6
-"""below it, 1 - (1 - share) has lost digits that float32 would show"""
+"""Share below which 1 - (1 - share) is inaccurate in float32."""
 
 
 class HubOptimizer(Protocol):
-    """The arithmetic and the memory of an optimizer at the hub, for the sections of one parameter group.
+    """The arithmetic and the state of an optimizer at the hub, for the sections of one parameter group.
 
     Each merge calls `begin` once, then `apply` once for each chunk of the sections.
     """
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The tensors that it remembers, by name. Checkpoints hold them, and a resumed run copies into them."""
+        """The tensors of its state, by name. Checkpoints save them, and a resumed run copies into them."""
 
     @property
     def linear(self) -> bool:
-        """Whether `apply` takes a direction of several tensors; otherwise it takes their sum."""
+        """Whether `apply` accepts a direction of several tensors. False: it gets their sum."""
 
     def begin(self, factor: float) -> None:
         """Begin the next step, with this factor on the learning rate."""
@@ -49,7 +49,10 @@ class HubOptimizer(Protocol):
 
 
 def hub_optimizer(optimizer: Optimizer, sections: Sections) -> HubOptimizer:
-    """Return the arithmetic of an optimizer for these sections. UsageError: it is no dataclass, or has none."""
+    """Return the arithmetic of an optimizer for these sections.
+
+    Raise UsageError if it is not a dataclass or has no `hub_optimizer`.
+    """
     match optimizer:
         case SGD():
             return HubSGD(optimizer, sections)
@@ -63,9 +66,7 @@ def hub_optimizer(optimizer: Optimizer, sections: Sections) -> HubOptimizer:
 def _check_dataclass(optimizer: object) -> None:
     if not is_dataclass(optimizer):
         name = type(optimizer).__name__
-        told = (
-            f"the optimizer {name} is no dataclass: put @dataclass before its class, so that it can be saved"
-        )
+        told = f"the optimizer {name} must be a dataclass: add @dataclass to its class"
         raise UsageError(told, "no_dataclass", "optimizer", given=name)
 
 
@@ -77,7 +78,7 @@ def memory(sections: Sections, *names: str) -> dict[str, Tensor]:
 class HubSGD:
     """`SGD` at the hub: one step is within two units in the last place of its terms of `torch.optim.SGD`.
 
-    It multiplies out before it adds. Without momentum it remembers nothing.
+    Without momentum it has no state.
     """
 
     linear = True
@@ -95,7 +96,7 @@ class HubSGD:
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """All is linear, so every update is read once, straight into the momentum or the weights."""
+        """Write the step. Every update is read once, directly into the momentum or the weights."""
         sgd, mix = self.optimizer, self._mixers[index]
         tensors, shares = list(direction[0]), list(direction[1])
         in_place = source.data_ptr() == target.data_ptr()
@@ -105,7 +106,7 @@ class HubSGD:
             return
         decay = self.lr * sgd.weight_decay
         if sgd.momentum:
-            # PyTorch's first momentum is the first gradient, which is what a memory of zeros gives.
+            # PyTorch's first momentum is the first gradient, as with an initial momentum of zeros.
             momentum = self.state[f"momentum/{index}"][span]
             extra = ([source], [sgd.weight_decay]) if sgd.weight_decay else ([], [])
             mix(momentum, sgd.momentum, tensors + extra[0], shares + extra[1])
@@ -119,10 +120,10 @@ class HubSGD:
 def _sgd_at_once(
     sgd: SGD, lr: float, weights: Tensor, gradient: Tensor, share: float, momentum: Tensor
 ) -> None:
-    """A single gradient in a single pass: `torch.optim.SGD(fused=True)`, without what surrounds it.
+    """Step along a single gradient in a single pass, with the function of `torch.optim.SGD(fused=True)`.
 
-    PyTorch's dampening takes away from gradient and decay alike, so the decay is made larger by as much. Only the class
-    in `torch.optim` refuses a negative momentum; this function beneath it takes one.
+    PyTorch's dampening scales gradient and decay alike, so the decay is divided by the share. Unlike the class in
+    `torch.optim`, this function accepts a negative momentum.
     """
     torch._fused_sgd_(
         [weights],
@@ -134,7 +135,7 @@ def _sgd_at_once(
         dampening=1 - share,
         nesterov=sgd.nesterov,
         maximize=False,
-        is_first_step=False,  # a memory of zeros does what PyTorch's first step does
+        is_first_step=False,  # with a momentum of zeros, the result is that of PyTorch's first step
     )
 
 
@@ -155,7 +156,7 @@ class HubAdam:
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """The bias correction is that of the parameters' own steps. The direction is used up."""
+        """Write the step. The bias correction uses the parameters' own step count. The direction is overwritten."""
         adam, ((gradient,), _) = self.optimizer, direction
         mean, square = self.state[f"mean/{index}"][span], self.state[f"square/{index}"][span]
         beta1, beta2 = adam.betas
@@ -173,7 +174,7 @@ class HubAdam:
 class GroupOptimizers:
     """The hub's optimizers, one for each parameter group of the weights.
 
-    `optimizers` is one for all groups, or a mapping from group to optimizer. UsageError: a group has none.
+    `optimizers` is one for all groups, or a mapping from group to optimizer. Raise UsageError if a group has none.
     """
 
     def __init__(self, optimizers: Optimizer | Mapping[int, Optimizer], weights: FlatBuffer) -> None:
@@ -183,9 +184,7 @@ class GroupOptimizers:
         if not isinstance(optimizers, Mapping):
             optimizers = dict.fromkeys(groups, optimizers)
         if missing := sorted(groups.keys() - optimizers.keys()):
-            told = (
-                f"parameter groups {missing} have no optimizer: there are optimizers of {sorted(optimizers)}"
-            )
+            told = f"parameter groups {missing} have no optimizer; groups with one: {sorted(optimizers)}"
             raise UsageError(told, "group_without_optimizer", groups=missing)
         self._name = " and ".join(dict.fromkeys(type(optimizers[group]).__name__ for group in groups))
         self._by_group = {group: hub_optimizer(optimizers[group], parts) for group, parts in groups.items()}
@@ -194,7 +193,7 @@ class GroupOptimizers:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """What the optimizers remember, by group and name: `0/momentum/0`."""
+        """State of the optimizers, by group and name, such as `0/momentum/0`."""
         return {
             f"{group}/{name}": tensor
             for group, one in self._by_group.items()
@@ -207,12 +206,12 @@ class GroupOptimizers:
             one.begin(factor)
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
-        """Copy a saved state into the optimizers. CheckpointError: it is that of other optimizers."""
+        """Copy a saved state into the optimizers. Raise CheckpointError if it is that of other optimizers."""
         state = self.state
         if saved.keys() != state.keys() or any(saved[k].shape != v.shape for k, v in state.items()):
             raise CheckpointError(
-                f"the checkpoint's optimizer memory is {sorted(saved)}, {self._name} needs {sorted(state)} of the "
-                "model's size: use the optimizer that the run began with",
+                f"the checkpoint's optimizer state has {sorted(saved)}, but {self._name} needs {sorted(state)} of the "
+                "model's size: use the optimizer that the run started with",
                 "other_optimizer",
                 found=sorted(saved),
                 needed=sorted(state),

@@ -1,4 +1,4 @@
-"""The process's own sources of chance, which the user's code draws from: seeded for it, and put back afterwards."""
+"""Seeding of the process's global random generators, which the user's code uses, and restoring them."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,12 @@ from torch.utils.data import Dataset
 from oddlot.core.user_warnings import warn
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-"""of a dataset's own: those that `reseed` knows"""
+"""Types of a dataset's own generator that `reseed` supports."""
 
 
 def seed_all(number: int, device: torch.device | None = None) -> None:
     """Seed torch (on the CPU and on `device`), numpy and random."""
-    torch.default_generator.manual_seed(
-        number
-    )  # torch.manual_seed takes 0.1 ms for devices that are not there
+    torch.default_generator.manual_seed(number)  # torch.manual_seed takes 0.1 ms for missing devices
     if device is not None and device.type == "cuda":
         torch.cuda.manual_seed(number)
     elif device is not None and device.type == "mps":
@@ -29,28 +27,28 @@ def seed_all(number: int, device: torch.device | None = None) -> None:
 
 
 def generators_of(data: Any) -> list[Any]:
-    """The generators that a dataset keeps in an attribute `rng`, also those of the datasets that it is made of.
+    """Return the generators in the attribute `rng` of a dataset, and of the datasets inside it.
 
-    A `Subset` has its dataset in `dataset`, a `ConcatDataset` its datasets in `datasets`.
+    The latter are in `dataset` (`Subset`) or `datasets` (`ConcatDataset`).
     """
     return [own for own in _rngs(data) if isinstance(own, GENERATORS)]
 
 
 def warn_of_rng(data: Any) -> None:
-    """Warn if the attribute `rng` of a dataset is no generator that `reseed` knows, so that it is left as it is."""
+    """Warn if the attribute `rng` of a dataset is not a generator that `reseed` supports."""
     for own in _rngs(data):
         if own is not None and not isinstance(own, GENERATORS):
             kind = type(own).__name__
             warn(
-                f"the dataset's rng is {kind}, which is not seeded for each task: results may differ from run to run. "
-                "Use a generator of numpy, random or torch, or another name for the attribute",
+                f"the dataset's rng is a {kind}, which is not seeded for each task: results may differ between runs. "
+                "Use a generator of numpy, random or torch, or rename the attribute",
                 "rng_not_seeded",
                 type=kind,
             )
 
 
 def _rngs(data: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
-    """The attribute `rng`, or None, of each dataset."""
+    """Return the attribute `rng`, or None, of each dataset."""
     if not isinstance(data, Dataset) or id(data) in seen:
         return []
     seen |= {id(data)}
@@ -61,7 +59,7 @@ def _rngs(data: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
 
 
 def reseed(generators: Sequence[Any], number: int) -> None:
-    """Seed these generators, the first with `number`, the next with the one that follows."""
+    """Seed these generators with `number`, `number + 1`, ..."""
     for place, generator in enumerate(generators):
         match generator:
             case torch.Generator():
@@ -75,12 +73,12 @@ def reseed(generators: Sequence[Any], number: int) -> None:
 
 @contextmanager
 def kept_chance() -> Iterator[None]:
-    """Leave the caller's chance and its number of PyTorch threads as they were; one thread meanwhile."""
+    """Restore the caller's random state and number of PyTorch threads afterwards. Meanwhile, use one thread."""
     python, threads = random.getstate(), torch.get_num_threads()
     legacy = np.random.get_state()  # noqa: NPY002 - as above
     with torch.random.fork_rng(devices=[]):
         try:
-            torch.set_num_threads(1)  # merges are short; the cores are the workers'
+            torch.set_num_threads(1)  # merges are short, and the workers need the cores
             yield
         finally:
             random.setstate(python)

@@ -1,4 +1,4 @@
-"""Data in parts, each of which a worker opens when it is first given work on it."""
+"""Data in parts, which workers open when they first need them."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,26 +15,34 @@ from oddlot.core.errors import InvalidValue, JobError, UsageError
 
 Arrays = Sequence[Any]
 Read = Callable[[Any], Arrays]
-"""The arrays of one part, all of the same length."""
+"""Returns the arrays of one part, all of the same length."""
 
 
 def read_npz(path: Any) -> Arrays:
-    """The arrays of a `.npz` file, a path or any URL that fsspec reaches, in their order; nothing is unpickled."""
+    """Return the arrays of a `.npz` file, in their order. The path may be any URL that fsspec can read.
+
+    Raise JobError if the file is damaged or needs unpickling.
+    """
     import fsspec
 
     with fsspec.open(str(path), "rb") as file:
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 return [arrays[name] for name in arrays.files]
-        except (ValueError, AttributeError, TypeError, BadZipFile):  # numpy's words advise to trust the file
-            told = f"part {path} of the data cannot be read: it is no whole .npz file of plain numbers"
+        except (
+            ValueError,
+            AttributeError,
+            TypeError,
+            BadZipFile,
+        ):  # numpy's message advises to trust the file
+            told = f"part {path} of the data cannot be read: it is not a complete .npz file of plain numbers"
             raise JobError(told, "not_npz", path=str(path)) from None
 
 
 def as_tensor(part: Any, name: str) -> Tensor:
-    """The same numbers, where they lie. UsageError: PyTorch has no such."""
+    """Return the array as a tensor on the same memory. Raise UsageError if PyTorch has no such dtype."""
     try:
-        with warnings.catch_warnings():  # PyTorch warns of arrays that must not be written to: nobody does
+        with warnings.catch_warnings():  # PyTorch warns of read-only arrays, which are only read here
             warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
             return part if isinstance(part, Tensor) else torch.from_numpy(part)
     except (TypeError, ValueError) as error:
@@ -43,13 +51,13 @@ def as_tensor(part: Any, name: str) -> Tensor:
 
 
 def _kind(array: Any) -> str:
-    """Its dtype and number of dimensions, such as `float32[:, :]`."""
+    """Return the dtype and number of dimensions, such as `float32[:, :]`."""
     dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
     return f"{dtype}[{', '.join(':' * getattr(array, 'ndim', 1))}]"
 
 
 class _Slices:
-    """Parts of arrays that are there already, such as memory-mapped ones."""
+    """Slices of arrays, such as memory-mapped ones."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
@@ -59,11 +67,18 @@ class _Slices:
 
 
 class Shards:
-    """A job's data in parts: `Job(train_data=Shards(paths), ...)`. A run has a shard for each; only parameters
-    travel once a worker has opened what it is given work on, and workers are preferably given what they have.
+    """Training data in parts, such as `Job(train_data=Shards(paths), ...)`.
 
-    `parts` are whatever `read` makes arrays of (rows of each are a sample): by default paths or URLs of `.npz` files.
-    `sizes` are their samples (None: each is read once, here). JobError: a part cannot be read, or is not what it was.
+    A run has one shard for each part. A worker opens a part when it gets its first task on it, and then preferably gets
+    tasks on the parts that it has open.
+
+    Args:
+        parts: Arguments of `read`, one for each part. By default paths or URLs of `.npz` files.
+        read: Function that returns the arrays of a part. Row i of each array is sample i.
+        sizes: Number of samples of each part. None: every part is read once to count them.
+
+    Raises:
+        JobError: a part cannot be read, or has changed since its samples were counted.
     """
 
     def __init__(
@@ -73,21 +88,24 @@ class Shards:
             raise InvalidValue("parts", parts, "a list of paths or URLs")
         self.parts, self.read = list(parts), read
         if not self.parts:
-            raise UsageError("Shards([]): data have at least one part", "no_parts", "parts")
+            raise UsageError("parts is empty: the data need at least one part", "no_parts", "parts")
         self.first: tuple[str, list[str]] | None = None
-        """the part that was read first, and the kinds of its arrays"""
+        """The part that was read first, and the kinds of its arrays."""
         self.sizes = [self._size(part) for part in self.parts] if sizes is None else list(sizes)
         if len(self.sizes) != len(self.parts) or min(self.sizes) < 1:
-            told = f"sizes of {len(self.parts)} parts are as many numbers of at least 1"
+            told = f"sizes must be {len(self.parts)} numbers of at least 1, one for each part"
             raise UsageError(told, "invalid_sizes", "sizes", parts=len(self.parts), sizes=self.sizes)
         self.cuts = (0, *accumulate(self.sizes))
-        """where the parts begin, and where the last one ends"""
+        """Positions at which the parts begin, and the end of the last one."""
         self.open: dict[int, tuple[Tensor, ...]] = {}
         self.bytes_opened = 0
 
     @classmethod
     def of(cls, arrays: Arrays, count: int) -> "Shards":
-        """Arrays of equal length as they lie, in so many parts: of memory-mapped files a worker reads only its own."""
+        """Split arrays of equal length into `count` contiguous parts.
+
+        With memory-mapped arrays, a worker reads only its own parts.
+        """
         lengths = [len(array) for array in arrays]
         if not lengths or len(set(lengths)) > 1 or not 1 <= count <= lengths[0]:
             told = f"arrays of lengths {lengths} cannot be cut into {count} parts"
@@ -99,11 +117,11 @@ class Shards:
         return self.cuts[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """A worker opens its own."""
+        """Leave open parts out: each worker opens its own."""
         return self.__dict__ | {"open": {}, "bytes_opened": 0}
 
     def fetch(self, indices: NDArray[np.int64]) -> tuple[Tensor, ...]:
-        """These rows of each array."""
+        """Return these rows of each array."""
         numbers = np.searchsorted(self.cuts, indices, side="right") - 1
         found = [
             (np.flatnonzero(numbers == number), self._part(int(number))) for number in np.unique(numbers)
@@ -119,12 +137,12 @@ class Shards:
         return tuple(outs)
 
     def parts_of(self, indices: NDArray[np.int64]) -> list[Any]:
-        """The parts that hold these rows."""
+        """Return the parts that have these rows."""
         numbers = np.searchsorted(self.cuts, indices, side="right") - 1
         return [self.parts[number] for number in np.unique(numbers)]
 
     def close(self) -> None:
-        """Keep nothing: the next task opens what it needs."""
+        """Close all parts. The next task opens the parts that it needs."""
         self.open.clear()
 
     def _part(self, number: int) -> tuple[Tensor, ...]:
@@ -133,8 +151,7 @@ class Shards:
             part, rows, expected = self.parts[number], sorted(set(map(len, arrays))), self.sizes[number]
             if rows != [expected]:
                 raise JobError(
-                    f"part {part} of the data has {rows} rows, not {expected}: leave the data as they are until the "
-                    "run has ended",
+                    f"part {part} of the data has {rows} rows, not {expected}: do not change the data during a run",
                     "part_changed",
                     path=str(part),
                     rows=rows,
@@ -146,13 +163,13 @@ class Shards:
         return self.open[number]
 
     def _size(self, part: Any) -> int:
-        """Return the rows of a part, which is read for that."""
+        """Read a part and return its number of rows."""
         arrays = self._read(part)
         self._check_kinds(part, arrays)
         return len(arrays[0])
 
     def _check_kinds(self, part: Any, arrays: Arrays) -> None:
-        """JobError: the arrays differ in number, dtype or dimensions from those of the first part that was read."""
+        """Raise JobError if the arrays differ in number, dtype or dimensions from those of the first part."""
         kinds = [_kind(array) for array in arrays]
         first, expected = self.first = self.first or (str(part), kinds)
         if kinds != expected:
@@ -173,5 +190,5 @@ class Shards:
             told, reason = f"part {part} of the data cannot be read: {error}", str(error)
             raise JobError(told, "unreadable_file", path=str(part), reason=reason) from error
         if not arrays:
-            raise JobError(f"part {part} of the data holds no array", "empty_part", path=str(part))
+            raise JobError(f"part {part} of the data has no array", "empty_part", path=str(part))
         return arrays

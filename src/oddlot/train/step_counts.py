@@ -1,4 +1,4 @@
-"""How many optimizer steps each parameter has had: a parameter without a gradient is left alone."""
+"""Number of optimizer steps of each parameter. A parameter without a gradient is not stepped on."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -12,15 +12,18 @@ from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 
 class Stretch(NamedTuple):
-    """Neighbouring parameters of a section that take the same step; `steps` counts it, None where they take none."""
+    """Neighboring parameters of a section that take the same step."""
 
     start: int
+    """First number, from the start of the section."""
     stop: int
+    """End, from the start of the section."""
     steps: int | None
+    """Number of their step, from 1. None: they take no step."""
 
 
 Stretches = Mapping[int, Sequence[Stretch]]
-"""By section, in numbers from its start; they cover it."""
+"""Stretches of each section, which cover it."""
 
 
 class StepCounts:
@@ -34,7 +37,7 @@ class StepCounts:
         self.layout = layout
         self._counts = torch.zeros(len(layout.trainable_entries), dtype=torch.int64, device="cpu")
         self._all: int | None = 0
-        """the count that all parameters have; None where they differ, as `_counts` has it"""
+        """The count of all parameters. None: they differ, see `_counts`."""
 
     @property
     def counts(self) -> Tensor:
@@ -53,11 +56,11 @@ class StepCounts:
         return self._stretches(missing)
 
     def load(self, counts: Tensor) -> None:
-        """Continue from saved counts. CheckpointError: they are another model's."""
+        """Continue from saved counts. Raise CheckpointError if they are those of another model."""
         mine = self._counts
         if counts.shape != mine.shape or counts.dtype != mine.dtype or bool((counts < 0).any()):
             shape = list(counts.shape)
-            told = f"the checkpoint counts the steps of {shape} parameters, the model has {len(mine)}"
+            told = f"the checkpoint has step counts of {shape} parameters, but the model has {len(mine)}"
             raise CheckpointError(told, "other_model", shape=shape, parameters=len(mine))
         mine.copy_(counts)
         first = int(mine[0])
@@ -68,7 +71,7 @@ class StepCounts:
         return self.layout.of_role("trainable")
 
     def _stretches(self, missing: Tensor | None) -> Stretches:
-        """Parameters with equal counts that lie beside each other, with the padding behind them."""
+        """Return stretches of neighboring parameters with equal counts, with the padding behind them."""
         left_alone = [False] * len(self._counts) if missing is None else missing.tolist()
         counts = self._counts.tolist()
         steps = [None if alone else count for alone, count in zip(left_alone, counts, strict=True)]
@@ -79,7 +82,7 @@ class StepCounts:
 
 
 def _in_none(updates: Sequence[FlatBuffer]) -> Tensor | None:
-    """Bool [parameters]: which had a gradient in none of the updates; None where every one had."""
+    """Return which parameters had no gradient in any update, bool [parameters]; None if all had one."""
     missing: Tensor | None = None
     for flat in updates:
         flags = flat.without_gradient
@@ -91,7 +94,7 @@ def _in_none(updates: Sequence[FlatBuffer]) -> Tensor | None:
 
 
 def _joined(parts: Sequence[Stretch], end: int) -> list[Stretch]:
-    """Those that start where others end, and lie beside each other with one count, in one."""
+    """Join neighboring stretches with equal counts."""
     starts = [part for at, part in enumerate(parts) if not at or part.steps != parts[at - 1].steps]
     stops = [after.start for _, after in pairwise(starts)] + [end]
     return [Stretch(part.start, stop, part.steps) for part, stop in zip(starts, stops, strict=True)]

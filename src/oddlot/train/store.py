@@ -1,4 +1,4 @@
-"""The model, the updates that wait for it, and the two ways in which they change it: step and blend."""
+"""The store: the weights of the model, the inbox of updates, and the two merges, step and blend."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,37 +21,37 @@ from oddlot.train.step_counts import StepCounts
 
 @dataclass(slots=True)
 class Payload:
-    """The tensors of an update and, once, the way to give their memory back."""
+    """The tensors of an update. `release` returns their memory."""
 
     kind: Kind
     flat: FlatBuffer
     free: Callable[[], None] | None = None
 
     def corrupt(self) -> None:
-        """Spoil the numbers, as if they had been damaged on their way; the padding stays zero."""
+        """Fill floating-point tensors with NaN, for fault injection. The padding stays zero."""
         for _, view in self.flat.views():
             if view.is_floating_point():
                 view.fill_(torch.nan)
 
     def release(self) -> None:
-        """Give the memory back; a second call does nothing."""
+        """Return the memory. A second call does nothing."""
         free, self.free = self.free, None
         if free is not None:
             free()
 
 
 class BlockSource(Protocol):
-    """Where the store's blocks of memory come from and go to."""
+    """Provides blocks of memory for the store."""
 
     def take(self) -> FlatBuffer:
-        """A block that nobody uses; its padding is zero, its numbers are anything."""
+        """Return an unused block. Its padding is zero, and its values are arbitrary."""
 
     def give(self, block: FlatBuffer) -> None:
-        """The store needs the block no more."""
+        """Take back a block."""
 
 
 class Pool:
-    """BlockSource from `make`, used again and again."""
+    """A BlockSource that reuses blocks made by `make`."""
 
     def __init__(self, make: Callable[[], FlatBuffer]) -> None:
         self._make = make
@@ -67,11 +67,11 @@ class Pool:
 class Store:
     """The weights of a run by version, the inbox, and the optimizers.
 
-    `initial` becomes the store's own: version `version`. A version that somebody has acquired is never
-    written again; the next one goes straight into a block from the pool. Otherwise the weights change in place.
-    `optimizers` is one, or a mapping from each parameter group of the layout to its own.
+    The store owns `initial`, which is version `version`. An acquired version is never changed: the next version is
+    written into a block from the pool. Otherwise weights change in place.
+    `optimizers` is one optimizer, or a mapping from each parameter group of the layout to its own.
     `schedule` is the factor on every learning rate, as a function of the samples merged so far.
-    `gates` see each update in this order before it is in the inbox; None: the standard ones.
+    `gates` check each update in this order before it is in the inbox. None: the standard gates.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Store:
         device = initial.memory.device
         self._pool: BlockSource = pool or Pool(lambda: FlatBuffer.empty(self.layout, device))
         self._read: int | None = None
-        """the version on top of which the next merge is written, if not the newest"""
+        """The version from which the next merge starts, if it is not the newest one."""
         self._held: dict[int, FlatBuffer] = {}
         self._holds: dict[int, int] = {}
         self._optimizers = GroupOptimizers(optimizers, initial)
@@ -100,11 +100,11 @@ class Store:
         self._meter: Meter | None = None
 
     def acquire(self, version: int) -> FlatBuffer:
-        """The weights of the current or a held version, unchanged until they are released as often."""
+        """Return the weights of the current or a held version. They do not change until they are released."""
         if version != self.version and version not in self._holds:
             raise ProtocolError(
-                f"version {version} is gone: the model is at {self.version} and holds {sorted(self._holds)}; "
-                "keep a version before the merge that replaces it",
+                f"version {version} was not kept: the model is at version {self.version} and keeps "
+                f"{sorted(self._holds)}. Keep a version before the merge that replaces it",
                 "version_not_kept",
                 version=version,
             )
@@ -112,7 +112,7 @@ class Store:
         return self._held.setdefault(version, self.weights)
 
     def release(self, version: int) -> None:
-        """Let go of what `acquire` gave; the last one gives an old version's memory back."""
+        """Release an acquired version. The last release of an old version returns its memory."""
         if version not in self._holds:
             told = f"version {version} is released more often than it was acquired"
             raise ProtocolError(told, "version_not_acquired", version=version)
@@ -124,9 +124,9 @@ class Store:
                 self._pool.give(block)
 
     def receive(self, facts: Facts, payload: Payload) -> None:
-        """Put an update into the inbox. Refusal: a gate does not accept it; its payload is freed."""
+        """Put an update into the inbox. Raise Refusal, and release its payload, if a gate rejects it."""
         if facts.id in self.inbox:
-            told = f"update {facts.id} is in the inbox already: ids are never used again"
+            told = f"update {facts.id} is already in the inbox: ids must not be reused"
             raise ProtocolError(told, "update_id_reused", update=facts.id)
         try:
             arrival = Arrival(facts, payload.kind, payload.flat, self.weights, self._base(facts))
@@ -139,18 +139,18 @@ class Store:
         self._read = facts.read
 
     def drop(self, update: UpdateId) -> None:
-        """Forget an update."""
+        """Remove an update from the inbox."""
         self._known(update)
         self.inbox.pop(update).release()
 
     def step(
         self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
-        """One step of the optimizers along the sum of share x direction, for gradients and deltas.
+        """Make one step of the optimizers along the sum of share x direction, for gradients and deltas.
 
-        A parameter that had a gradient in none of the updates keeps its value; one that had it in some counts as zero
-        in the others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean. A
-        `Change` where measured. A schedule needs the number of samples that were `merged` before.
+        A parameter without a gradient in any update keeps its value. If only some updates have one, it is zero in the
+        others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean. Return a
+        `Change` if the merge is measured. A schedule needs the number of samples `merged` before.
         """
         updates = self._updates(shares, ("gradient", "delta"), "step along", "blend")
         self._optimizers.begin(1.0 if self._schedule is None or merged is None else self._schedule(merged))
@@ -160,7 +160,7 @@ class Store:
         return self._close(shares, out, meter)
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
-        """Move towards points: W <- (1 - sum of shares) W + sum of share x point; buffers as in `step`."""
+        """Average weights into the model: W <- (1 - sum of shares) W + sum of share x weights. Buffers as in `step`."""
         updates = self._updates(shares, ("weights",), "blend", "step along")
         base, out, meter = self._open(measure)
         merge.blend(base, updates, out, meter)
@@ -168,13 +168,13 @@ class Store:
 
     @property
     def norm(self) -> float:
-        """The Euclidean norm of the current weights. It is not finite if one of them is not: sums may overflow."""
+        """Euclidean norm of the current weights. It is not finite if a weight is not."""
         return norm_of(self.weights)
 
     def state_tensors(self, kept: Iterable[int] = ()) -> dict[str, Tensor]:
-        """All that a checkpoint needs, as views that the next merge changes; `load_state` is the way back.
+        """Return the tensors of a checkpoint, for `load_state`. They are views, which the next merge changes.
 
-        `kept` are the held versions that are to be there again.
+        `kept` are the held versions to include.
         """
         state = {"version": torch.tensor(self.version), "optimizer_steps": self._steps.counts}
         state |= {f"optimizer/{name}": tensor for name, tensor in self._optimizers.state.items()}
@@ -186,9 +186,9 @@ class Store:
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from saved tensors, on a store just made. CheckpointError: of another model or optimizer.
+        """Load saved tensors into a new store. Kept versions can be acquired.
 
-        Kept versions are there to be acquired.
+        Raise CheckpointError if they are those of another model or optimizer.
         """
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in state.items():
@@ -197,7 +197,7 @@ class Store:
             groups.setdefault(group, {})[leaf] = tensor
         counts = groups.pop("", {})
         if counts.keys() != {"version", "optimizer_steps"} or "weights" not in groups:
-            told = f"the checkpoint lacks weights or counts: it has {sorted(state)}"
+            told = f"the checkpoint has no weights or step counts: it has {sorted(state)}"
             raise CheckpointError(told, "missing_tensors", found=sorted(state))
         self._optimizers.load(groups.pop("optimizer", {}))
         _copy_sections(groups.pop("weights"), self.weights, "weights")
@@ -229,41 +229,40 @@ class Store:
         self.inbox[update] = Payload(cast(Kind, kind), block)
 
     def _base(self, facts: Facts) -> FlatBuffer | None:
-        """The version that the task started from, which it holds; None where it is gone."""
+        """Return the version that the task started from; None if it is no longer kept."""
         return self.weights if facts.based_on == self.version else self._held.get(facts.based_on)
 
     def _known(self, update: UpdateId) -> Payload:
         if update not in self.inbox:
-            told = f"update {update} is not in the inbox, which holds {sorted(self.inbox)}"
+            told = f"update {update} is not in the inbox, which has {sorted(self.inbox)}"
             raise ProtocolError(told, "no_such_update", update=update)
         return self.inbox[update]
 
     def _updates(
         self, shares: Mapping[UpdateId, float], kinds: tuple[Kind, ...], verb: str, other: str
     ) -> merge.Updates:
-        """The tensors of a merge. ProtocolError, with nothing changed, where it makes no sense."""
+        """Return the tensors of a merge. Raise ProtocolError, before any change, for an invalid merge."""
         if not shares:
             raise ProtocolError(f"nothing to {verb}: a merge needs at least one update", "empty_merge")
         for update, share in shares.items():
             payload = self._known(update)
             if payload.kind not in kinds:
                 raise ProtocolError(
-                    f"cannot {verb} {update}: it is a {payload.kind}, and this takes {' or '.join(kinds)}; "
-                    f"{other} it instead",
+                    f"cannot {verb} {update}: it is of kind {payload.kind}, not {' or '.join(kinds)}. "
+                    f"Use {other} instead",
                     "unmergeable_update",
                     update=update,
                     kind=payload.kind,
                 )
             if not (isfinite(share) and share >= 0):
-                told = f"update {update} has the share {share}: shares are finite and not negative"
+                told = f"update {update} has the share {share}: shares must be finite and at least 0"
                 raise ProtocolError(told, "invalid_share", update=update, share=share)
         return [(self.inbox[update].flat, share) for update, share in shares.items()]
 
     def _open(self, measure: int) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
-        """What the next version is made of, and where it is written: in place unless somebody holds the current one.
+        """Return the base of the next version, its block (a new one if the current version is held), and a meter.
 
-        It is made of the current version, or of what the server of the newest update has read; an optimizer's
-        own state, such as momentum, is never overwritten.
+        The base is the current version, or the one that the server of the newest update has read.
         """
         base = self.weights if self._read is None else self._held.get(self._read, self.weights)
         self._read = None
@@ -283,7 +282,7 @@ def _copy_sections(saved: Mapping[str, Tensor], block: FlatBuffer, what: str) ->
     found = {name: (tensor.dtype, tensor.shape) for name, tensor in saved.items()}
     if found != expected:
         raise CheckpointError(
-            f"the checkpoint's {what} has the sections {_told(found)}, the model needs {_told(expected)}: "
+            f"the checkpoint's {what} has the sections {_told(found)}, but the model needs {_told(expected)}: "
             "it belongs to another model",
             "other_model",
             tensors=what,

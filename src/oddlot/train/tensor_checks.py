@@ -23,16 +23,16 @@ MERGEABLE = frozenset(
     }
     | {torch.int8, torch.uint8, torch.uint64, torch.uint32, torch.uint16}
 )
-"""dtypes that a block may hold"""
+"""Dtypes of tensors that can be merged."""
 SAVABLE = MERGEABLE | {torch.complex64}
-"""dtypes that safetensors writes"""
+"""Dtypes that safetensors can write."""
 
 
 def check_tensors(module: nn.Module) -> None:
     """Check every parameter and saved buffer of the module.
 
-    UsageError: a tensor has no shape or memory yet (lazy, meta), is sparse or quantized, has a dtype that cannot be
-    saved, is a complex trainable parameter, or shares memory with itself or another tensor.
+    Raise UsageError if a tensor has no shape or memory yet (lazy, meta), is sparse or quantized, has a dtype that
+    cannot be saved, is a complex trainable parameter, or shares memory with itself or another tensor.
     """
     for what, name, tensor in _named_tensors(module):
         _check_kind(what, name, tensor)
@@ -65,28 +65,28 @@ def warn_of_extra_state(module: nn.Module) -> None:
     ]
     if names:
         warn(
-            f"get_extra_state of {', '.join(names[:3])}: extra state stays in each worker and is not saved; keep it in "
-            "a buffer if it matters",
+            f"the extra state (get_extra_state) of {', '.join(names[:3])} is neither merged nor saved: keep it in a "
+            "buffer if it matters",
             "extra_state",
             modules=names,
         )
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor can be copied into."""
+    """Return whether a tensor can be copied into."""
     dense = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
     return dense and tensor.dtype in SAVABLE and not _overlaps_itself(tensor)
 
 
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Each parameter and saved buffer once."""
+    """Yield each parameter and saved buffer once."""
     saved = module.state_dict(keep_vars=True)
     yield from (("parameter", name, parameter) for name, parameter in module.named_parameters())
     yield from (("buffer", name, buffer) for name, buffer in module.named_buffers() if name in saved)
 
 
 def _check_kind(what: str, name: str, tensor: Tensor) -> None:
-    """UsageError: no operation that a run needs works on such a tensor."""
+    """Raise UsageError for a tensor that a run cannot copy, merge or save."""
     if is_lazy(tensor):
         told = "has no shape yet (lazy)"
         help_ = "run one batch through the model in the job's model factory"
@@ -97,10 +97,10 @@ def _check_kind(what: str, name: str, tensor: Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
         told = f"is {kind}: such tensors cannot be copied to workers or saved"
-        help_ = "keep its .to_dense(), or build it in forward()"
+        help_ = "use .to_dense(), or create it in forward()"
         raise _refused(what, name, "not_dense", told, help_, layout=kind)
     if tensor.dtype not in SAVABLE:
-        told, help_ = f"is {tensor.dtype}, which cannot be merged or saved", "keep it as float32 or bfloat16"
+        told, help_ = f"is {tensor.dtype}, which cannot be merged or saved", "use float32 or bfloat16"
         raise _refused(what, name, "unsupported_dtype", told, help_, dtype=tensor.dtype)
 
 
@@ -109,7 +109,7 @@ def _refused(what: str, name: str, code: str, told: str, help_: str, **fields: A
 
 
 def _overlaps_itself(tensor: Tensor) -> bool:
-    """Whether two elements share memory; a few exotic as_strided() views are refused although theirs do not."""
+    """Return whether two elements may share memory. It is too strict for a few unusual as_strided() views."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -120,7 +120,7 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def _check_apart(module: nn.Module) -> None:
-    """UsageError: two tensors share memory and are not one tensor under two names, which would stay tied."""
+    """Raise UsageError if two tensors share memory, unless they are one tensor under two names."""
     storages: dict[int, list[tuple[str, str, Tensor]]] = {}
     for what, name, tensor in _named_tensors(module):
         if tensor.numel():
@@ -141,14 +141,14 @@ def _check_apart(module: nn.Module) -> None:
 
 
 def _bytes_of(tensor: Tensor, memory: Tensor) -> Tensor:
-    """The bytes of the tensor in `memory`, which stands for its storage."""
+    """Return the bytes of the tensor in `memory`, which represents its storage."""
     size = tensor.element_size()
     strides = [stride * size for stride in tensor.stride()]
     return memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.storage_offset() * size)
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one storage have a byte in common."""
+    """Return whether two tensors of one storage have a byte in common."""
     used = torch.zeros(one.untyped_storage().nbytes(), dtype=torch.uint8, device="cpu")
     _bytes_of(one, used).fill_(1)
     return bool(_bytes_of(other, used).any())

@@ -1,9 +1,8 @@
-"""Weighted sums and finite checks at the speed of memory.
+"""Weighted sums and finite checks at memory speed.
 
-Merging is bound by memory, not by arithmetic: it goes chunk by chunk, so that sums stay in the cache. For a
-large float32 section on a CPU the sum is one compiled loop over four streams with prefetching, which reads
-memory a quarter faster than one PyTorch operation after the other (`python -m benchmarks.hub`) and takes 1 s to
-compile; everywhere else it is PyTorch's own operations.
+Merging is limited by memory bandwidth, so it works chunk by chunk, and sums stay in the cache. For a large float32
+section on a CPU, the sum is a compiled loop over four streams with prefetching. It is about 25 % faster than separate
+PyTorch operations (`python -m benchmarks.hub`) and takes 1 s to compile. Other sections use PyTorch operations.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,28 +14,28 @@ import torch
 from torch import Tensor
 
 CHUNK_NUMBERS = 1 << 20
-"""Large enough that a call costs little, small enough that a chunk stays in the cache: 4 MiB of float32."""
+"""Numbers of a chunk, which fits in the cache: 4 MiB of float32."""
 LARGE_NUMBERS = 1 << 22
-"""From this length on the compiled loop is worth its compilation."""
+"""Length of a section from which the compiled loop is used."""
 
 _TURN = 128
 _PREFETCH_NUMBERS = 256
-"""How far ahead memory is asked for: two to three times its latency at full speed."""
+"""Prefetch distance, in numbers: two to three times the memory latency."""
 _NUMBERS_PER_LINE = 16
 _STREAMS = 4
 
 Mix = Callable[[Tensor, float, Sequence[Tensor], Sequence[float]], None]
-"""`mix(out, keep, tensors, shares)`: out <- keep x out + sum of share x tensor; keep=0 forgets `out`."""
+"""`mix(out, keep, tensors, shares)`: out <- keep x out + sum of share x tensor. keep=0 ignores `out`."""
 
 
 def chunks(numbers: int, device: torch.device) -> Iterator[slice]:
-    """Consecutive slices that cover `numbers`; a GPU is given more at once."""
+    """Yield consecutive slices that cover `numbers`; they are longer for a GPU."""
     length = CHUNK_NUMBERS if device.type == "cpu" else 64 * CHUNK_NUMBERS
     return (slice(start, min(start + length, numbers)) for start in range(0, numbers, length))
 
 
 def mixer(section: Tensor) -> Mix:
-    """The fastest `Mix` for chunks of a section like this."""
+    """Return the fastest `Mix` for chunks of this section."""
     if section.numel() >= LARGE_NUMBERS and section.dtype == torch.float32 and section.device.type == "cpu":
         return _compiled()
     return mix
@@ -59,17 +58,17 @@ def mix(out: Tensor, keep: float, tensors: Sequence[Tensor], shares: Sequence[fl
 def move(
     mix: Mix, source: Tensor, target: Tensor, keep: float, tensors: Sequence[Tensor], shares: Sequence[float]
 ) -> None:
-    """Target <- keep x source + sum of share x tensor, where target may be source or other memory."""
+    """Compute target <- keep x source + sum of share x tensor. `target` may be `source`."""
     if target.data_ptr() == source.data_ptr():
         mix(target, keep, tensors, shares)
-    elif keep == 0:  # 0 x infinity is no number
+    elif keep == 0:  # 0 x infinity is NaN
         mix(target, 0.0, tensors, shares)
     else:
         mix(target, 0.0, [source, *tensors], [keep, *shares])
 
 
 def is_finite(section: Tensor) -> bool:
-    """Whether all numbers are finite. A finite sum proves it; where the sum is not, each number is looked at."""
+    """Return whether all numbers are finite. A finite sum proves it; otherwise each number is checked."""
     wide = torch.float32 if section.dtype == torch.float16 else None
     return isfinite(section.sum(dtype=wide).item()) or all(
         bool(torch.isfinite(section[span]).all()) for span in chunks(section.numel(), section.device)
@@ -85,7 +84,7 @@ def _compiled() -> Mix:
         target = out.numpy()
         for start in range(0, max(len(streams), 1), _STREAMS):
             group, weights = streams[start : start + _STREAMS], list(shares[start : start + _STREAMS])
-            # A stream that is not needed reads what the first one brings into the cache anyway.
+            # An unused stream reads the first one, which is in the cache.
             group += [group[0] if group else target] * (_STREAMS - len(group))
             weights += [0.0] * (_STREAMS - len(weights))
             add_four(target, keep if start == 0 else 1.0, *group, *weights)
@@ -94,7 +93,7 @@ def _compiled() -> Mix:
 
 
 def _compile() -> Any:
-    """The machine code of out <- keep * out + sum of four streams, compiled for float32."""
+    """Compile out <- keep * out + sum of four streams for float32."""
     from numba import float32, njit, uint64, void
 
     from oddlot.sparse.kernels.prefetch import prefetch

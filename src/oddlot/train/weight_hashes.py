@@ -1,4 +1,4 @@
-"""Finds weights that a job's own code changes beside the optimizer: no update would carry such a change to the hub."""
+"""Detects weights that a job's own code changes without the optimizer. Such changes would not reach the hub."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from oddlot.core.errors import JobError
 
 EARLY_CHECKS, CHECK_EVERY = (0, 1, 10), 101
-"""a worker's tasks, counted from 0, in which weights are compared: a teacher that begins as its student first moves in
-the second one. 101 is prime: code that acts in every n-th task is seen one day"""
+"""Tasks of a worker, counted from 0, in which weights are compared. A teacher that starts equal to its student first
+moves in the second task. 101 is prime, so code that acts in every n-th task is detected eventually."""
 CHUNK_NUMBERS = 1 << 20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -33,35 +33,35 @@ class Unchanged:
         self._loaded: dict[str, int] = {}
         self._tasks = 0
         self.checks = False
-        """whether this task is one of those in which weights are compared"""
+        """Whether weights are compared in this task."""
 
     def begin(self) -> None:
-        """A task begins, its weights loaded."""
+        """Begin a task, whose weights are loaded."""
         self.checks = self._tasks in EARLY_CHECKS or self._tasks % CHECK_EVERY == 0
         self._tasks += 1
         self._loaded = _bits(self.trainable) if self.checks else {}
 
     def stepped(self) -> None:
-        """The optimizer of local steps has moved the weights, which are not compared any more in this task."""
+        """Stop comparing trainable weights in this task, because local steps have changed them."""
         self._loaded = {}
 
     def check_trainable(self, local: bool) -> None:
-        """JobError: the job's own code has changed a trainable parameter since the task began."""
+        """Raise JobError if the job's own code has changed a trainable parameter since the task began."""
         if not self._loaded:
             return
         now = _bits(self.trainable)
         for name, parameter in self.trainable.items():
             if now[name] != self._loaded[name] and not (local and id(parameter) in self.renormed):
                 raise JobError(
-                    f"the job's own code changed the trainable parameter {name}, and the change would be lost: return "
-                    "the loss and leave steps to oddlot. A layer that changes its own weights, such as "
+                    f"the job's own code changed the trainable parameter {name}, and the change would be lost. Return "
+                    "the loss, and let oddlot make the steps. A layer that changes its own weights, such as "
                     "SampledLinear(optimizer=...) or nn.Embedding(max_norm=...), needs a strategy with local steps",
                     "weights_changed",
                     parameter=name,
                 )
 
     def check_constants(self) -> None:
-        """JobError: the job's own code has changed a frozen parameter, or a buffer that cannot be merged."""
+        """Raise JobError if the job's own code has changed a frozen parameter, or a buffer that cannot be merged."""
         if not self.checks:
             return
         tensors = self.constants()
@@ -72,25 +72,25 @@ class Unchanged:
 
 
 def _changed(name: str, tensor: Tensor | None, is_new: bool) -> JobError:
-    is_, help_ = "a frozen parameter", f"Job(as_buffers=[{name!r}, ...]) merges it as a buffer"
+    is_, help_ = "a frozen parameter", f"Merge it as a buffer with Job(as_buffers=[{name!r}, ...])"
     if is_new or tensor is None:
         is_, help_ = (
-            "which is not as the model factory made it",
-            "register it in the model factory, with its shape",
+            "which differs from the tensor of the model factory",
+            "Register it in the model factory, with its shape",
         )
     elif tensor.is_complex():
-        is_, help_ = "a complex buffer", "keep real and imaginary part as two real buffers"
-    told = f"the job's own code changed {name}, {is_}, and the change would be lost: {help_}"
+        is_, help_ = "a complex buffer", "Store real and imaginary part as two real buffers"
+    told = f"the job's own code changed {name}, {is_}, and the change would be lost. {help_}"
     return JobError(told, "constant_changed", parameter=name)
 
 
 def _bits(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """A number for the bits of each tensor, and for their places, which a change of its values changes."""
+    """Return a hash of the bits and positions of each tensor."""
     return {name: _hash(tensor.detach()) for name, tensor in tensors.items()}
 
 
 def _hash(tensor: Tensor) -> int:
-    """The sum of bits x (2 x place + 1), modulo 2**64."""
+    """Return the sum of bits x (2 x position + 1), modulo 2**64."""
     flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     bits = flat.contiguous().reshape(-1).view(_INTEGERS[flat.element_size()])
     total = 0

@@ -1,1 +1,1 @@
-"""How tensors travel: codecs that make arrays of bytes, and frames with a checked header around them."""
+"""Encoding of tensors: codecs, packets, and frames with a checksum."""

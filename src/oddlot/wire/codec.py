@@ -1,4 +1,4 @@
-"""What a codec is: it turns tensors into bytes and back, and sees named 1-D tensors and nothing else."""
+"""The base class of codecs, which encode named 1-D tensors as bytes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 class Codec(ABC):
-    """Turns tensors into packets at the sender and back at the receiver. Subclass it for a codec of your own.
+    """Base class of codecs, which encode tensors as packets at the sender and decode them at the receiver.
 
-    `encode` and `decode` are all that it needs; override `of_changes` if the default does not fit. What a codec
-    remembers, such as residuals, stays with the sender.
+    A codec of your own implements `encode` and `decode`, and may override `of_changes`. State, such as residuals, stays
+    with the sender.
     """
 
     __slots__ = ()
@@ -23,12 +23,12 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, packet: "Packet") -> "list[Named]":
-        """Return the tensors, with their first names, dtypes and lengths, on the CPU.
+        """Return the tensors on the CPU, with their names, dtypes and lengths at the sender.
 
-        Their memory may be the packet's. Nothing is remembered. FrameError: not a packet of this codec.
+        They may share memory with the packet. Decoding changes no state. Raise FrameError for another codec's packet.
         """
 
     @property
     def of_changes(self) -> bool:
-        """Whether weights are given, and returned, as the bits that differ from the version they began from."""
+        """Whether weights are encoded and decoded as their bitwise difference from the version they started from."""
         return False

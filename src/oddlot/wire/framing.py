@@ -1,8 +1,8 @@
-"""Frames: a fixed binary header that is checked, and a body of bytes.
+"""Frames: a binary header with checksums, and a body of bytes.
 
 The header has 24 bytes, little-endian: magic `ODLT`, format version (u8), kind (u8), flags (u16), length of the
-body (u64), CRC-32 of the body (u32, zero unless flag 1 is set), CRC-32 of the 20 bytes before it (u32). Kinds
-are the sender's and receiver's own.
+body (u64), CRC-32 of the body (u32, zero unless flag 1 is set), CRC-32 of the 20 bytes before it (u32). Sender and
+receiver define the kinds.
 """
 
 import struct
@@ -15,25 +15,25 @@ MAGIC = b"ODLT"
 FORMAT = 1
 HEADER_BYTES = 24
 CHECKED = 1
-"""the flag that says that the body's CRC-32 is in the header"""
+"""Flag of a header with the CRC-32 of the body."""
 
 _FIELDS = struct.Struct("<4sBBHQI")
 _CHECK = struct.Struct("<I")
 
 
 class FrameError(OddlotError):
-    """Bytes that are no whole, undamaged frame."""
+    """Bytes that are not a complete, undamaged frame or packet."""
 
 
 class Frame(NamedTuple):
-    """What a frame carries."""
+    """The content of a frame."""
 
     kind: int
     body: bytes
 
 
 def pack(kind: int, body: bytes = b"", *, checked: bool = True) -> bytes:
-    """A frame of this kind (0 to 255). `checked=False` leaves the body's checksum out."""
+    """Return a frame of this kind (0 to 255). `checked=False` leaves out the checksum of the body."""
     fields = _FIELDS.pack(
         MAGIC, FORMAT, kind, CHECKED if checked else 0, len(body), crc32(body) if checked else 0
     )
@@ -41,19 +41,19 @@ def pack(kind: int, body: bytes = b"", *, checked: bool = True) -> bytes:
 
 
 def unpack(frame: bytes) -> Frame:
-    """The frame in exactly these bytes. FrameError when they are anything else."""
+    """Return the content of a frame. Raise FrameError unless the bytes are exactly one valid frame."""
     kind, length, check = _read_header(frame[:HEADER_BYTES])
     body = frame[HEADER_BYTES:]
     if len(body) != length:
-        told = f"a frame of {length} bytes came with {len(body)}"
+        told = f"a frame's body has {len(body)} bytes, but its header says {length}"
         raise FrameError(told, "wrong_size", bytes=len(body), expected=length)
     return Frame(kind, _checked(body, check))
 
 
 def _read_header(header: bytes) -> tuple[int, int, int | None]:
-    """Kind, length of the body, its checksum."""
+    """Return the kind, the length of the body, and its checksum."""
     if len(header) < HEADER_BYTES:
-        told = f"a frame's header has {HEADER_BYTES} bytes, here are {len(header)}"
+        told = f"a frame's header needs {HEADER_BYTES} bytes, but there are {len(header)}"
         raise FrameError(told, "short_header", bytes=len(header))
     magic, version, kind, flags, length, check = _FIELDS.unpack(header[: _FIELDS.size])
     if magic != MAGIC:
@@ -61,7 +61,7 @@ def _read_header(header: bytes) -> tuple[int, int, int | None]:
     if _CHECK.unpack(header[_FIELDS.size :]) != (crc32(header[: _FIELDS.size]),):
         raise FrameError("a frame's header is damaged: its checksum does not match", "damaged_header")
     if version != FORMAT or flags & ~CHECKED:
-        told = f"a frame of format {version}, flags {flags}: this version reads format {FORMAT}"
+        told = f"a frame has format {version} and flags {flags}, but this version reads format {FORMAT}"
         raise FrameError(told, "other_format", format=version, flags=flags)
     return kind, length, check if flags & CHECKED else None
 

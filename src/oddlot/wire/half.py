@@ -15,21 +15,24 @@ from oddlot.wire.packet import Named, Packet, packet_of, tensors_of
 MAX_UNDERFLOW = 0.01
 """Share of the nonzero values of an update that may become 0 without a warning."""
 _SAMPLED = 65_536
-"""Number of an update's values that are looked at for that."""
+"""Number of values of an update that are sampled for this warning."""
 _WIDE = (torch.float32, torch.float64)
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
 class Half(Codec):
-    """float32 and float64 as 16-bit floats, everything else as it is.
+    """Send float32 and float64 as 16-bit floats, and other dtypes unchanged.
 
-    bf16 keeps the range and 8 bits of precision. fp16 has 11 bits and ends at 65504: what lies beyond becomes
-    infinite, and the host refuses such an update as it refuses any number that is not finite. Values below 3e-8 become
-    0 in fp16: an OddlotWarning with the code `values_underflow` says so if these are over 1 % of the nonzero ones.
+    - `bf16` keeps the range and has 8 bits of precision.
+    - `fp16` has 11 bits of precision and a largest value of 65504. Larger values become infinite, and the update is
+      rejected. Values below 3e-8 become 0.
+
+    An OddlotWarning with the code `values_underflow` is shown if over 1 % of an update's nonzero values become 0.
     """
 
     dtype: Literal["bf16", "fp16"] = "bf16"
+    """16-bit format: `bf16` or `fp16`."""
 
     def __post_init__(self) -> None:
         if self.dtype not in tuple(_HALVES):
@@ -46,7 +49,7 @@ class Half(Codec):
         return [(name, tensor.to(dtype)) for name, dtype, tensor in tensors]
 
     def _warn_of_underflow(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Warn if too many nonzero values of the first tensors are 0 in the second ones; large ones are sampled."""
+        """Warn if too many nonzero values of the first tensors are 0 in the second ones. Large tensors are sampled."""
         stride = 1 + sum(wide.numel() for wide, _ in pairs) // _SAMPLED
         nonzero = sum(int(wide[::stride].count_nonzero()) for wide, _ in pairs)
         kept = sum(int(small[::stride].count_nonzero()) for _, small in pairs)

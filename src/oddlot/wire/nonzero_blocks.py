@@ -13,21 +13,23 @@ from oddlot.wire.packet import Bytes, Named, Packet, check_packet, damaged_packe
 from oddlot.wire.plain import Plain
 
 BLOCK_BYTES = 64
-"""a cache line, on which every row of 16 or 32 float32 numbers, or a multiple of these, begins"""
+"""A cache line. Rows of a multiple of 16 float32 numbers begin on one."""
 WHOLE, PARTLY = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class NonZero(Codec):
-    """Blocks of 64 bytes that are not all zero, with a bit for each block that says so; whole where that is smaller.
+    """Send only the blocks of 64 bytes that are not all zero, and a bitmap of them.
 
-    For models of which a task touches few rows, such as embeddings and sampled output layers. What travels is the
-    packet of `of`, bit for bit. Weights (local passes of averaging strategies) travel as their difference to the
-    version that they began from, bit by bit, so that rows which nobody has touched are zeros too; not behind `Half`,
-    which would round that difference.
+    Use it for models of which a task changes few rows, such as embeddings and sampled output layers. An array is sent
+    whole if that is smaller. The receiver gets the packet of the codec `of`, bit for bit.
+
+    With `Plain`, weights are sent as their bitwise difference from the version that they started from, so unchanged
+    rows are zeros. With `Half`, which would round the difference, they are not.
     """
 
     of: Codec = Plain()  # noqa: RUF009 - frozen, and without state
+    """Codec whose packets are compressed: `Plain()` or `Half()`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Plain | Half):
@@ -62,10 +64,10 @@ class NonZero(Codec):
 
 
 def _parts(array: Bytes) -> list[Bytes]:
-    """A bit for each whole block, and the blocks that are not zero with what is left behind the last one."""
+    """Return a bit for each whole block, and the nonzero blocks with the rest behind the last whole block."""
     count = array.size // BLOCK_BYTES
     blocks = array[: count * BLOCK_BYTES].reshape(count, BLOCK_BYTES)
-    # Eight words of a block make eight truths, which are a word again.
+    # The eight words of a block give eight booleans, which are one word again.
     words = torch.from_numpy(np.ascontiguousarray(blocks)).view(torch.int64)
     there = words.ne(0).view(torch.int64).ne(0).numpy().reshape(count)
     rest = np.concatenate([blocks[there].reshape(-1), array[count * BLOCK_BYTES :]])
@@ -73,7 +75,7 @@ def _parts(array: Bytes) -> list[Bytes]:
 
 
 def _whole(size: int, bits: Bytes, rest: Bytes) -> Bytes:
-    """The array that the parts were made of. ValueError: they are of none of that size."""
+    """Return the array of these parts. Raise ValueError if they do not fit an array of that size."""
     count = size // BLOCK_BYTES
     if size < 0 or bits.size != -(-count // 8):
         raise ValueError(f"{bits.size} bytes of bits for {size} bytes")

@@ -1,4 +1,4 @@
-"""Packets: named tensors as arrays of bytes, and what codecs share to make and to read them."""
+"""Packets: named tensors as arrays of bytes, and functions to make and to read them."""
 
 import json
 from collections.abc import Sequence
@@ -30,21 +30,21 @@ DTYPES = {
         "bool",
     ]
 }
-"""Dtypes that a packet can hold, by the names that it has for them."""
+"""Dtypes of a packet's tensors, by their names."""
 _ALIGNMENT_BYTES = 64
 _LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """Tensors on their way: which codec, plain JSON-able words about them, contiguous 1-D uint8 arrays.
-
-    It is self-contained: whoever has the codec's class can decode it. The arrays may be views of the tensors.
-    """
+    """Encoded tensors. A packet is self-contained: the codec's class can decode it."""
 
     codec: str
+    """Name of the codec."""
     about: dict[str, Any]
+    """JSON data about the tensors."""
     arrays: list[Bytes]
+    """Contiguous 1-D arrays of uint8, which may be views of the tensors."""
 
     @property
     def size(self) -> int:
@@ -52,7 +52,7 @@ class Packet:
         return self._places()[-1]
 
     def write(self, out: Bytes) -> int:
-        """Put the packet into these bytes; how many it took. ValueError when they are too few."""
+        """Write the packet into `out` and return its size. Raise ValueError if `out` is too small."""
         head, *places, end = self._head(), *self._places()
         if end > out.size:
             raise ValueError(f"a packet of {end} bytes does not fit into {out.size}")
@@ -64,22 +64,22 @@ class Packet:
 
     @classmethod
     def read(cls, source: Bytes) -> "Packet":
-        """The packet that `write` put at the start of these bytes, its arrays as views of them.
+        """Read the packet at the start of these bytes. Its arrays are views of them.
 
-        FrameError when there is none.
+        Raise FrameError if there is no valid packet.
         """
         try:
             end = _LENGTH_BYTES + int.from_bytes(source[:_LENGTH_BYTES].tobytes(), "little")
             codec, about, sizes = json.loads(source[_LENGTH_BYTES:end].tobytes())
             if end > source.size or type(codec) is not str or type(about) is not dict:
-                raise ValueError("no codec, words and sizes")
+                raise ValueError("the header is not [codec, about, sizes]")
             arrays = []
             for size in sizes:
                 start = _aligned(end)
                 end = start + size
                 arrays.append(source[start:end])
                 if type(size) is not int or size < 0 or end > source.size:
-                    raise ValueError(f"an array of {size} bytes ends behind the packet")
+                    raise ValueError(f"an array of {size} bytes ends after the end of the packet")
         except (ValueError, TypeError, RecursionError) as error:
             raise FrameError(f"not a packet: {error}", "not_a_packet", reason=str(error)) from None
         return cls(codec, about, arrays)
@@ -88,7 +88,7 @@ class Packet:
         return json.dumps([self.codec, self.about, [array.size for array in self.arrays]]).encode()
 
     def _places(self) -> list[int]:
-        """Where each array starts, and the end of all."""
+        """Return the start of each array, and the end of the packet."""
         places, end = [], _LENGTH_BYTES + len(self._head())
         for array in self.arrays:
             places.append(_aligned(end))
@@ -97,7 +97,7 @@ class Packet:
 
 
 def packet_of(codec: str, tensors: Sequence[Named], sent: Sequence[Named]) -> Packet:
-    """Return the packet of tensors that travel as the `sent` ones, such as their halves."""
+    """Return the packet of tensors that are sent as the `sent` ones, such as 16-bit floats."""
     about = {"names": [name for name, _ in tensors], "dtypes": [_name(t) for _, t in tensors]}
     about["sent"] = [_name(tensor) for _, tensor in sent]
     return Packet(codec, about, [t.detach().cpu().contiguous().view(torch.uint8).numpy() for _, t in sent])
@@ -106,7 +106,7 @@ def packet_of(codec: str, tensors: Sequence[Named], sent: Sequence[Named]) -> Pa
 def tensors_of(codec: str, packet: Packet) -> list[tuple[str, torch.dtype, Tensor]]:
     """Return each name, dtype at the sender, and tensor as it was sent.
 
-    FrameError: not a packet of this codec.
+    Raise FrameError for a packet of another codec.
     """
     check_packet(packet, codec)
     try:
@@ -122,13 +122,13 @@ def tensors_of(codec: str, packet: Packet) -> list[tuple[str, torch.dtype, Tenso
 def check_packet(packet: Packet, codec: str) -> None:
     """Raise FrameError for a packet of another codec."""
     if packet.codec != codec:
-        told = f"a packet of the codec {packet.codec!r} was given to {codec!r}"
+        told = f"the codec {codec!r} cannot decode a packet of the codec {packet.codec!r}"
         raise FrameError(told, "other_codec", given=packet.codec, codec=codec)
 
 
 def damaged_packet(error: Exception) -> FrameError:
     """Return the error for a packet whose header does not fit its arrays."""
-    told = f"a packet's words do not fit its arrays: {error}"
+    told = f"the header of a packet does not fit its arrays: {error}"
     return FrameError(told, "damaged_packet", reason=str(error))
 
 

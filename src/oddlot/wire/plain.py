@@ -1,4 +1,4 @@
-"""The codec that sends tensors as they are."""
+"""The codec that sends tensors unchanged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from oddlot.wire.packet import Named, Packet, packet_of, tensors_of
 
 @dataclass(frozen=True, slots=True)
 class Plain(Codec):
-    """The tensors' own bytes; nothing is lost, and on a CPU nothing is copied."""
+    """Send tensors unchanged. On a CPU, encoding copies nothing."""
 
     def encode(self, tensors: Sequence[Named]) -> Packet:
         return packet_of("plain", tensors, tensors)

@@ -1,4 +1,4 @@
-"""The codecs by the names that the command line and job files use, and users' own by their import path."""
+"""Codecs by their names on the command line and in job files, and users' own by their import path."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ CODECS = ("plain", "bf16", "fp16", "nonzero", "nonzero_bf16", "nonzero_fp16")
 def codec_of(name: str) -> Codec:
     """Return a codec of this name, or of the class at an import path such as `mypkg.mymodule:MyCodec`.
 
-    UsageError: there is none, its module cannot be imported, or the class needs arguments.
+    Raise UsageError if the name is unknown, its module cannot be imported, or the class needs arguments.
     """
     if name in CODECS:
         return _makers()[name]()
@@ -28,12 +28,12 @@ def codec_of(name: str) -> Codec:
         return made_by()
     except Exception as error:  # noqa: BLE001 - a user's class may raise anything
         reason = trace_of(error)
-        told = f"the codec {name} cannot be made without arguments:\n{reason}"
+        told = f"the class {name} cannot be created without arguments:\n{reason}"
         raise UsageError(told, "codec_needs_arguments", "codec", given=name, reason=reason) from None
 
 
 def _makers() -> "dict[str, Callable[[], Codec]]":
-    """Return what makes each codec. They bring PyTorch along, which the command line does not load."""
+    """Return the function that makes each codec. This imports PyTorch, which the command line does not load."""
     from oddlot.wire.half import Half
     from oddlot.wire.nonzero_blocks import NonZero
     from oddlot.wire.plain import Plain

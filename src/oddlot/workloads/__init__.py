@@ -1,4 +1,4 @@
-"""Ready-made jobs on real data, and those of the user, by name."""
+"""Workloads: ready-made jobs on real data, and users' own, by name."""
 
 from oddlot.workloads.registry import WORKLOADS, load_workload
 

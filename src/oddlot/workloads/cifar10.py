@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 coloured pictures of 32 x 32 pixels, in files that the user has."""
+"""CIFAR-10: 60,000 color images of 32 x 32 pixels, in the user's files."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ NAME = "cifar10"
 FOLDERS = (NAME, "cifar10_jpeg")
 SOURCE = "https://www.cs.toronto.edu/~kriz/cifar.html (the python version)"
 SAMPLE = 5000
-"""pictures that tell the scale of the colours"""
+"""Number of images from which mean and standard deviation of the colors are computed."""
 OPTIMIZERS = {
     "small": SGD(lr=0.03, momentum=0.9),
     "resnet20": SGD(lr=0.1, momentum=0.9, weight_decay=1e-4),
@@ -35,19 +35,27 @@ UNTIL = {"small": "epochs>=10", "resnet20": "epochs>=30"}
 
 @dataclass(frozen=True)
 class Found:
-    """The data in one of their forms: the folder, the files in it, and what reads them."""
+    """The dataset in one of its formats."""
 
     place: Path
+    """Folder of the dataset."""
     files: Sequence[Path]
+    """Files of the dataset."""
     read: Callable[[], Splits]
+    """Function that reads the files."""
 
 
 def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batch_size: int = 64) -> "Job":
-    """CIFAR-10, 50,000 coloured pictures of 32 x 32 pixels to train and 10,000 to test, ten classes.
+    """CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 pixels in color, ten classes.
 
-    Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `model`: `small` or `resnet20`. `augment`:
-    while training, pictures are moved and mirrored by chance. With two workers and the strategy `synchronous`, on
-    pictures from JPEG files, `small` reaches an accuracy of 0.69 to 0.72 in 10 epochs, ResNet-20 of 0.59 in 2.
+    With two workers, the strategy `synchronous` and JPEG files, `small` reaches an accuracy of 0.69-0.72 in 10 epochs,
+    and `resnet20` reaches 0.59 in 2.
+
+    Args:
+        data_dir: Folder of the files. Empty: $ODDLOT_DATA.
+        model: `small` or `resnet20`.
+        augment: Whether training images are randomly shifted and mirrored.
+        batch_size: Samples per minibatch.
     """
     from torch.nn.functional import cross_entropy
 
@@ -73,9 +81,9 @@ def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batc
 
 
 def find(data_dir: str | Path = "") -> Found:
-    """The data in `data_dir` or, by default, in $ODDLOT_DATA; first in a folder `cifar10` there.
+    """Find the dataset in `data_dir` or, by default, in $ODDLOT_DATA; first in a folder `cifar10` there.
 
-    UsageError says where they were looked for, in which forms, and how to get them.
+    Raise UsageError, with the searched folders, the formats and the source, if it is not found.
     """
     folders = [folder for root in roots(data_dir) for folder in (*(root / f for f in FOLDERS), root)]
     try:
@@ -87,10 +95,10 @@ def find(data_dir: str | Path = "") -> Found:
     looked = list(map(str, folders))
     instead, fields = found_instead(folders, [batches.ARCHIVE])
     raise UsageError(
-        f"{NAME} needs files that are not here: {batches.ARCHIVE} or what it unpacks to ({batches.FOLDER}), or "
-        f"pictures as {SPLITS[0]}/cat/0001.png, in folders or in archives called {NAME}*{', *'.join(OPENERS)}. "
-        f"{looked_in(looked)}. {instead}It comes from {SOURCE}: put it into one folder and name that as data_dir or in "
-        "$ODDLOT_DATA",
+        f"the files of {NAME} are missing: {batches.ARCHIVE}, or its unpacked folder {batches.FOLDER}, or images such "
+        f"as {SPLITS[0]}/cat/0001.png in folders or in archives called {NAME}*{', *'.join(OPENERS)}. "
+        f"{looked_in(looked)}. {instead}Download them from {SOURCE} into one folder, and pass it as data_dir (--data) "
+        "or in $ODDLOT_DATA",
         "missing_data",
         "data_dir",
         dataset=NAME,
@@ -100,7 +108,7 @@ def find(data_dir: str | Path = "") -> Found:
 
 
 def _forms(folder: Path) -> Iterator[Found]:
-    """The forms in which the data lie in this folder, those without loss first."""
+    """Yield the formats of the dataset in this folder, the lossless ones first."""
     for unpacked in (folder / batches.FOLDER, folder):
         files = [unpacked / name for names in batches.PARTS.values() for name in names]
         if (unpacked.name == batches.FOLDER and unpacked.is_dir()) or files[0].is_file():
@@ -117,22 +125,24 @@ def _forms(folder: Path) -> Iterator[Found]:
 
 
 def _checked(found: Found) -> Splits:
-    """What is read, with pictures of all classes in both splits. UsageError: one is missing."""
+    """Read the dataset. Raise UsageError unless both splits have images of all classes."""
     splits = found.read()
     for split in SPLITS:
         images, labels = splits[split]
         if not len(images):
-            told = f"{found.place}: there are no pictures to {split}: get all of {NAME}"
+            told = f"{found.place}: there are no {split} images: download all of {NAME}"
             raise UsageError(told, "no_pictures", path=str(found.place), split=split)
         counts = np.bincount(labels, minlength=len(CLASSES))
         if missing := [name for name, count in zip(CLASSES, counts, strict=True) if not count]:
-            told = f"{found.place}: no picture to {split} is of {', '.join(missing)}: get all of {NAME}"
+            told = (
+                f"{found.place}: there are no {split} images of {', '.join(missing)}: download all of {NAME}"
+            )
             raise UsageError(told, "missing_classes", path=str(found.place), split=split, classes=missing)
     return splits
 
 
 def _scale(splits: Splits) -> tuple[list[float], list[float]]:
-    """Mean and deviation of each colour, of pictures of all classes."""
+    """Return the mean and standard deviation of each color channel, over images of all classes."""
     images, _ = splits["train"]
     some = images[:: max(1, len(images) // SAMPLE)]
     return some.mean((0, 2, 3)).tolist(), some.std((0, 2, 3)).tolist()

@@ -1,4 +1,4 @@
-"""Two networks for coloured pictures of 32 x 32 pixels and ten classes: a small one for CPUs, and ResNet-20."""
+"""Two networks for color images of 32 x 32 pixels and ten classes: a small one for CPUs, and ResNet-20."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -10,18 +10,18 @@ from torch.nn import functional
 from oddlot.workloads.small_cnn import pooled
 
 PADDING = 4
-"""pixels by which a picture is moved at most"""
+"""Largest shift of an image, in pixels."""
 
 
 class Colours(nn.Module):
-    """Coloured pictures as bytes [n, 3, height, width] to float32 of mean 0 and deviation 1 in each channel.
+    """Color images, from bytes [n, 3, height, width] to float32 of mean 0 and standard deviation 1 in each channel.
 
-    The pictures stay bytes until here, as in `images.Pixels`. `mean` and `deviation` are of bytes, a number a channel.
+    Images stay bytes until here, as in `small_cnn.Pixels`. `mean` and `deviation` have a number for each channel.
     """
 
     def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
         super().__init__()
-        # Neither trained nor saved: every process makes them of the same numbers.
+        # Neither trained nor saved: every process computes the same values.
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("deviation", torch.tensor(deviation).view(-1, 1, 1), persistent=False)
         self.mean: Tensor
@@ -32,10 +32,10 @@ class Colours(nn.Module):
 
 
 class Augmented(nn.Module):
-    """While training, each picture [n, 3, height, width] is moved by up to 4 pixels and mirrored or not, by chance.
+    """Shift each training image [n, 3, height, width] randomly by up to 4 pixels, and mirror it with probability 0.5.
 
-    What comes in at the edge is 0: the mean colour, after `Colours`. In evaluation mode nothing is changed. It draws
-    from torch's own chance, which is seeded before each task.
+    The padding is 0, the mean color after `Colours`. In evaluation mode, images are unchanged. It uses torch's global
+    generator, which is seeded before each task.
     Source: He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2.
     """
 
@@ -51,16 +51,16 @@ class Augmented(nn.Module):
 
 
 class ByPixel(nn.Module):
-    """The same pictures with a pixel's channels side by side in memory: PyTorch convolves and pools these faster."""
+    """Convert images to channels-last memory format, with which PyTorch convolves and pools faster."""
 
     def forward(self, pictures: Tensor) -> Tensor:
         return pictures.contiguous(memory_format=torch.channels_last)
 
 
 class Block(nn.Module):
-    """Two convolutions whose sum with their input goes on. A stride halves the sides and may widen the channels.
+    """A residual block of two convolutions. A stride halves the sides and may widen the channels.
 
-    The input then skips every other pixel and has zeros for the new channels: no parameters (option A of the paper).
+    The shortcut then skips every other pixel and pads channels with zeros, without parameters (option A of the paper).
     """
 
     def __init__(self, channels: int, wider: int, stride: int) -> None:
@@ -75,10 +75,10 @@ class Block(nn.Module):
 
 
 def resnet20(mean: Sequence[float], deviation: Sequence[float], augment: bool) -> nn.Module:
-    """ResNet-20: bytes [n, 3, 32, 32] to scores [n, 10]; 269,722 parameters.
+    """Return ResNet-20, from bytes [n, 3, 32, 32] to scores [n, 10], with 269,722 parameters.
 
-    One convolution, three stages of three blocks with 16, 32 and 64 channels, the mean over all pixels, one linear
-    layer. Source: He et al. 2016, section 4.2, n = 3.
+    It has one convolution, three stages of three blocks with 16, 32 and 64 channels, global average pooling, and one
+    linear layer. Source: He et al. 2016, section 4.2, n = 3.
     """
     widths = [16, *(width for width in (16, 32, 64) for _ in range(3))]
     blocks = [
@@ -99,9 +99,10 @@ def resnet20(mean: Sequence[float], deviation: Sequence[float], augment: bool) -
 
 
 def small(mean: Sequence[float], deviation: Sequence[float], augment: bool) -> nn.Module:
-    """Three convolutions, each with a pooling, and two linear layers: bytes [n, 3, 32, 32] to scores [n, 10].
+    """Return a network of three convolutions with pooling and two linear layers, from bytes [n, 3, 32, 32] to scores
+    [n, 10].
 
-    89,834 parameters; a fourteenth of the multiplications of ResNet-20.
+    It has 89,834 parameters, and 1/14 of the multiplications of ResNet-20.
     """
     return nn.Sequential(
         Colours(mean, deviation),
@@ -121,7 +122,7 @@ NETWORKS: dict[str, Callable[[Sequence[float], Sequence[float], bool], nn.Module
     "small": small,
     "resnet20": resnet20,
 }
-"""By the name that the task's option has for them."""
+"""Networks by the values of the workload's option `model`."""
 
 
 def _convolution(channels: int, wider: int, stride: int = 1) -> list[nn.Module]:
@@ -130,7 +131,7 @@ def _convolution(channels: int, wider: int, stride: int = 1) -> list[nn.Module]:
 
 
 def _initialise(module: nn.Module) -> None:
-    """Normal weights of variance 2 / inputs. Source: He et al. 2015, "Delving Deep into Rectifiers"."""
+    """Initialize weights with He et al. 2015, "Delving Deep into Rectifiers": normal, of variance 2 / inputs."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
     if isinstance(module, nn.Linear):

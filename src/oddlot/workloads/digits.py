@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 x 8 pixels: the smallest real task, packaged. Origin and notice: data/digits.LICENSE.txt."""
+"""Handwritten digits of 8 x 8 pixels, packaged with oddlot. Origin and license: data/digits.LICENSE.txt."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,13 @@ FILE = Path(__file__).parent / "data" / "digits.npz"
 
 
 def digits(hidden: int = 64, batch_size: int = 32) -> "Job":
-    """1,797 handwritten digits, 8 x 8 pixels, packaged; a small convolutional network.
+    """Handwritten digits: 1,437 training and 360 test images of 8 x 8 pixels, and a small convolutional network.
 
-    1,437 digits train and 360 test, always the same ones. `hidden`: width of the last but one layer.
+    The images are packaged with oddlot, and the split is fixed.
+
+    Args:
+        hidden: Width of the hidden linear layer.
+        batch_size: Samples per minibatch.
     """
     from oddlot.workloads.small_cnn import pictures_job
 
@@ -33,7 +37,7 @@ def digits(hidden: int = 64, batch_size: int = 32) -> "Job":
 
 
 def split(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices for training and for testing: a fifth of each class tests, chosen by a fixed shuffle."""
+    """Return the indices of training and test images: a fixed fifth of each class is for testing."""
     shuffled = np.random.Generator(np.random.PCG64(0)).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     testing = np.arange(len(labels)) % 5 == 0

@@ -1,4 +1,4 @@
-"""Extreme multi-label classification: sets in the text format of the Extreme Classification Repository."""
+"""Extreme multi-label classification: datasets in the text format of the Extreme Classification Repository."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -42,15 +42,23 @@ def xmc(
     propensity_a: float = 0.55,
     propensity_b: float = 1.5,
 ) -> "Job":
-    """Extreme multi-label classification; sparse features, one hidden layer, an output layer of which few rows count.
+    """Extreme multi-label classification: sparse features, one hidden layer, and a sampled output layer.
 
-    `data_dir` has `train.txt` and `test.txt` (or .txt.gz) as in the Extreme Classification Repository; `oddlot
-    xmc-generate DIR` makes such a set. `active`: rows that are computed for an example beside its labels, chosen as
-    `sampler` says: uniform, unigram (as often as they are labels), shared (by the batch), dense (all rows), clusters,
-    simhash, dwta or mixed (simhash and clusters); the last four have 100 (at most half of them) as often as they are
-    labels among them and look at the rows anew when a task begins, so that they are for local passes. P@1, 3, 5,
-    nDCG@3, 5 and PSP@1, 3, 5 on the test set; the repository's propensities have a, b = 0.6, 2.6 for its Amazon sets,
-    0.5, 0.4 for those of Wikipedia, and these for the others.
+    Metrics are P@1, 3, 5, nDCG@3, 5 and PSP@1, 3, 5 on the test set. `oddlot xmc-generate DIR` makes a dataset.
+
+    Args:
+        data_dir: Folder with `train.txt` and `test.txt` (or `.txt.gz`) in the format of the Extreme Classification
+            Repository.
+        hidden: Width of the hidden layer.
+        sampler: How rows of the output layer are chosen: `uniform`, `unigram` (in proportion to label frequency),
+            `shared` (the same for a batch), `dense` (all rows), `clusters`, `simhash`, `dwta` or `mixed` (simhash and
+            clusters). The last four rebuild their index for each task, so use them with local steps. Up to 100 of
+            their rows, at most half, are drawn by label frequency.
+        active: Rows that are computed for an example beside its labels.
+        batch_size: Samples per minibatch.
+        propensity_a: Constant A of the propensities: 0.6 for the repository's Amazon datasets, 0.5 for Wikipedia, 0.55
+            for the others.
+        propensity_b: Constant B of the propensities: 2.6 for Amazon, 0.4 for Wikipedia, 1.5 for the others.
     """
     from oddlot.core.optimizers import Adam
     from oddlot.train.job import Job
@@ -60,7 +68,7 @@ def xmc(
     for what, of_train, of_test in (("features", x, x_test), ("labels", y, y_test)):
         if (one := of_train.shape[1]) != (other := of_test.shape[1]):
             first, second = (_path(data_dir, name) for name in FILES)
-            told = f"{first}:1 says {one:,} {what}, {second}:1 {other:,}: they are no set"
+            told = f"{first}:1 says {one:,} {what}, but {second}:1 says {other:,}: the files do not belong together"
             raise UsageError(told, "unequal_widths", "data_dir", what=what, train=one, test=other)
     propensity = _propensities_if_it_fits(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(
@@ -81,7 +89,7 @@ def xmc(
 
 
 def _check_options(sampler: str, sizes: dict[str, int], constants: tuple[float, float]) -> None:
-    """UsageError: one makes no sense."""
+    """Raise UsageError for an invalid option."""
     if sampler not in SAMPLERS:
         raise UnknownName("sampler", sampler, SAMPLERS, key="sampler")
     for name, value in sizes.items():
@@ -114,9 +122,11 @@ class Network(nn.Module):
         return torch.relu(summed)
 
     def loss(self, starts: Tensor, features: Tensor, values: Tensor, labels: Tensor) -> Tensor:
-        """The sampled softmax loss; where nobody learns from it, that of all rows. What is known of the rows is made
-        anew for each task, so that it depends on nothing but the task's weights and seed; what the first one has of
-        hash tables and of rows by chance is said."""
+        """Return the sampled softmax loss in training, and the full softmax loss in evaluation.
+
+        The sampler's index is rebuilt for each task, so it depends only on the task's weights and seed. The first task
+        logs the sampler's choices.
+        """
         if not self.training:
             from oddlot.sparse.exact_scoring import exact_loss
 
@@ -133,7 +143,7 @@ class Network(nn.Module):
         return loss
 
     def best(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
-        """The labels with the largest logits, the best first, [batch, 5]; -1 where there are fewer labels."""
+        """Return the labels with the largest logits, the best first, [batch, 5]; -1 if there are fewer labels."""
         from oddlot.sparse.exact_scoring import exact_topk
 
         _, rows = exact_topk(
@@ -143,8 +153,8 @@ class Network(nn.Module):
 
 
 def _is_fresh() -> bool:
-    """Nothing has been drawn from PyTorch's random state since it was seeded, as it is when a task begins: each loss
-    draws a number."""
+    """Return whether PyTorch's random state is as seeded: this is the first loss of a task, because each loss draws a
+    number."""
     seeded = torch.Generator().manual_seed(torch.initial_seed())
     return torch.equal(seeded.get_state(), torch.get_rng_state())
 
@@ -187,14 +197,14 @@ def _sampler(name: str, active: int, counts: NDArray[np.int64]) -> Any:
 
 @dataclass(frozen=True)
 class Examples:
-    """A set as a run takes it: batches of (starts, features, values, labels), of which labels are filled up with -1."""
+    """A dataset whose batches are (starts, features, values, labels). Labels are padded with -1."""
 
     x: "Csr"
     y: "Csr"
 
     @cached_property
     def most_labels(self) -> int:
-        """Of one point."""
+        """Largest number of labels of a point."""
         return int(np.diff(self.y.indptr).max(initial=1))
 
     def __len__(self) -> int:
@@ -216,9 +226,9 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
-    """The two files. UsageError: they are not there, or are no sets."""
+    """Read both files. Raise UsageError if they are missing or invalid."""
     if not data_dir:
-        told = "xmc needs data_dir (--data DIR), a folder with train.txt and test.txt"
+        told = "the workload xmc needs data_dir (--data DIR), a folder with train.txt and test.txt"
         raise UsageError(told, "missing_option", "data_dir", workload="xmc")
     check_folder(data_dir)
     found = []
@@ -229,7 +239,7 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
 
 
 def _read_file(path: Path) -> "tuple[Csr, Csr]":
-    """Features and labels. UsageError: it cannot be read, is no set, or has nothing to learn from."""
+    """Read features and labels. Raise UsageError if the file is not readable, invalid, or without labels."""
     from oddlot.sparse.datasets.reading import BadSet, read_xmc
 
     try:
@@ -252,7 +262,7 @@ def _read_file(path: Path) -> "tuple[Csr, Csr]":
 
 
 def _path(data_dir: str, name: str) -> Path:
-    """Of one of the files. UsageError: it is not there, or twice."""
+    """Return the path of a file. Raise UsageError if it is missing, or there both plain and gzipped."""
     there = [path for end in ("", ".gz") if (path := Path(data_dir) / (name + end)).is_file()]
     if len(there) > 1:
         told = f"{data_dir} has both {name} and {name}.gz: keep one of them"
@@ -260,8 +270,8 @@ def _path(data_dir: str, name: str) -> Path:
     if not there:
         instead, fields = found_instead([data_dir], [name])
         raise UsageError(
-            f"there is no {name} (or {name}.gz) in {data_dir}. {instead}Sets are at "
-            "http://manikvarma.org/downloads/XC/XMLRepository.html, and `oddlot xmc-generate DIR` makes one",
+            f"there is no {name} (or {name}.gz) in {data_dir}. {instead}Download a dataset from "
+            "http://manikvarma.org/downloads/XC/XMLRepository.html, or make one with `oddlot xmc-generate DIR`",
             "missing_file",
             "data_dir",
             path=data_dir,
@@ -274,7 +284,7 @@ def _path(data_dir: str, name: str) -> Path:
 def _propensities_if_it_fits(
     data_dir: str, features: int, hidden: int, y: "Csr", constants: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """The labels' propensities. UsageError: they, or the network and its moments, need more memory than there is."""
+    """Return the labels' propensities. Raise UsageError if there is not enough memory for them or for the network."""
     from oddlot.sparse.datasets.metrics import propensities
     from oddlot.sparse.memory import check_memory
 
@@ -285,14 +295,14 @@ def _propensities_if_it_fits(
         return propensities(y, *constants)
     except MemoryError as error:
         labels = y.shape[1]
-        told = f"{data_dir} has {features:,} features and {labels:,} labels, too many: {error}"
+        told = f"{data_dir} has too many features ({features:,}) and labels ({labels:,}): {error}"
         raise UsageError(
             told, "not_enough_memory", path=data_dir, features=features, labels=labels, reason=str(error)
         ) from None
 
 
 def _metrics(labels: int, propensity: NDArray[np.float64]) -> dict[str, Callable[[Tensor, Tensor], float]]:
-    """P@k, nDCG@k and PSP@k for k = 1, 3, 5; nDCG@1 is P@1."""
+    """Return the metrics P@k, nDCG@k and PSP@k for k = 1, 3, 5. nDCG@1 is P@1."""
     from oddlot.sparse.datasets import metrics
 
     def of(metric: Callable[..., float], k: int, *more: Any) -> Callable[[Tensor, Tensor], float]:
@@ -307,7 +317,7 @@ def _metrics(labels: int, propensity: NDArray[np.float64]) -> dict[str, Callable
 
 
 def _csr(labels: Tensor, width: int) -> "Csr":
-    """Labels that were filled up, as a matrix."""
+    """Return padded labels as a CSR matrix."""
     from oddlot.sparse.csr import Csr
 
     there = labels.numpy() >= 0

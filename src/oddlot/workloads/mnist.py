@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 70,000 pictures of 28 x 28 pixels in IDX files that the user has."""
+"""MNIST and Fashion-MNIST: 70,000 images of 28 x 28 pixels, in the user's IDX files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +15,24 @@ SIDE = 28
 
 
 def mnist(data_dir: str = "", hidden: int = 64, batch_size: int = 64) -> "Job":
-    """MNIST, 60,000 handwritten digits of 28 x 28 pixels and 10,000 to test; a small convolutional network.
+    """MNIST: 60,000 training and 10,000 test images of handwritten digits of 28 x 28 pixels, and a small network.
 
-    Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `hidden`: width of the last but one layer.
+    Args:
+        data_dir: Folder of the files. Empty: $ODDLOT_DATA.
+        hidden: Width of the hidden linear layer.
+        batch_size: Samples per minibatch.
     """
     source = "https://ossci-datasets.s3.amazonaws.com/mnist (a mirror of LeCun, Cortes and Burges' database)"
     return _job("mnist", source, data_dir, hidden, batch_size, "epochs>=5")
 
 
 def fashion_mnist(data_dir: str = "", hidden: int = 64, batch_size: int = 64) -> "Job":
-    """Fashion-MNIST, 60,000 pictures of clothes of 28 x 28 pixels and 10,000 to test; the same network.
+    """Fashion-MNIST: 60,000 training and 10,000 test images of clothes of 28 x 28 pixels, and a small network.
 
-    Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `hidden`: width of the last but one layer.
+    Args:
+        data_dir: Folder of the files. Empty: $ODDLOT_DATA.
+        hidden: Width of the hidden linear layer.
+        batch_size: Samples per minibatch.
     """
     source = "https://github.com/zalandoresearch/fashion-mnist (folder data/fashion)"
     return _job("fashion_mnist", source, data_dir, hidden, batch_size, "epochs>=10")
@@ -48,17 +54,17 @@ def _check(images: NDArray[Any], labels: NDArray[Any], path: Path, beside: Path)
     shapes = images.shape[1:] == (SIDE, SIDE) and labels.shape == images.shape[:1]
     if not shapes or not images.dtype == labels.dtype == "u1":
         raise UsageError(
-            f"{files} hold shapes {images.shape} {images.dtype} and {labels.shape} {labels.dtype}, not bytes "
-            f"[n, {SIDE}, {SIDE}] and [n]: get the files again",
+            f"{files} have arrays {images.shape} {images.dtype} and {labels.shape} {labels.dtype}, not bytes "
+            f"[n, {SIDE}, {SIDE}] and [n]: download the files again",
             "wrong_shape",
             path=str(path),
             shapes=(images.shape, labels.shape),
             dtypes=(str(images.dtype), str(labels.dtype)),
         )
     if not len(images):
-        told = f"{files} hold 0 images: get the files again"
+        told = f"{files} have no images: download the files again"
         raise UsageError(told, "no_pictures", path=str(path))
     if labels.max(initial=0) > 9:
         most = int(labels.max())
-        told = f"{files}: class {most} is none of 0 to 9: get the files again"
+        told = f"{files}: class {most} is not from 0 to 9: download the files again"
         raise UsageError(told, "invalid_labels", path=str(path), given=most)

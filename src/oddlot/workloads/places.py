@@ -1,4 +1,4 @@
-"""Where a dataset's files are looked for, and what lies there instead."""
+"""The search for a dataset's files."""
 
 import os
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from typing import Any
 from oddlot.core.errors import UsageError
 
 MAX_NAMED = 5
-"""files of a folder that an error names"""
+"""Largest number of files that an error lists."""
 MAX_LISTED = 1000
-"""files of a folder that are looked at for that"""
+"""Largest number of files of a folder that are searched for that."""
 
 
 def roots(data_dir: str | Path | None) -> list[Path]:
-    """Return the folder `data_dir` alone or, where none was given, the one that ODDLOT_DATA names, if any.
+    """Return the folder `data_dir`, or else the folder $ODDLOT_DATA, if it is set.
 
-    UsageError: `data_dir` is not a folder.
+    Raise UsageError if `data_dir` is not a folder.
     """
     if data_dir:
         check_folder(data_dir)
@@ -25,26 +25,26 @@ def roots(data_dir: str | Path | None) -> list[Path]:
 
 
 def check_folder(data_dir: str | Path) -> None:
-    """UsageError: this is not a folder."""
+    """Raise UsageError if this is not a folder."""
     path = Path(data_dir)
     if path.is_dir():
         return
     if path.exists():
-        told = f"{path} is a file: name the folder that has the data"
+        told = f"{path} is a file: pass the folder with the data"
         raise UsageError(told, "not_a_folder", "data_dir", path=str(path))
-    told = f"there is no folder {path}: name the folder that has the data"
+    told = f"there is no folder {path}: pass the folder with the data"
     raise UsageError(told, "missing_folder", "data_dir", path=str(path))
 
 
 def looked_in(folders: Sequence[str]) -> str:
     """Return the sentence that says where a dataset was looked for."""
-    return f"Looked in {', '.join(folders)}" if folders else "No folder was named to look in"
+    return f"Searched {', '.join(folders)}" if folders else "No folder was given"
 
 
 def found_instead(folders: Sequence[str | Path], missing: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
-    """Return a sentence on what the first of these folders that exists has in place of the missing files, and fields.
+    """Return a sentence about the files in the first of these folders that exists, and fields for the error.
 
-    `there` are the first few names, `other_names` the missing names with those that are like them.
+    `there` are the first few names, and `other_names` the missing names with similar names in the folder.
     """
     folder = next((Path(each) for each in folders if Path(each).is_dir()), None)
     names = _listed(folder) if folder else []
@@ -60,7 +60,7 @@ def found_instead(folders: Sequence[str | Path], missing: Sequence[str] = ()) ->
 
 
 def _listed(folder: Path) -> list[str]:
-    """Return the names of what lies in a folder, folders with a slash; none where it cannot be read."""
+    """Return the names in a folder, those of folders with a slash; none if the folder cannot be read."""
     try:
         return sorted(path.name + "/" * path.is_dir() for path in islice(folder.iterdir(), MAX_LISTED))
     except OSError:
@@ -68,9 +68,9 @@ def _listed(folder: Path) -> list[str]:
 
 
 def other_names(names: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
-    """Return the missing names, each with the one in `names` that has the same letters and digits, or more at its end.
+    """Return the missing names, each with the first of `names` that begins with the same letters and digits.
 
-    A packed file is to be called so too: `a.idx.gz` is one for `a-idx.gz`.
+    Names of gzipped files keep their suffix: `a.idx.gz` is suggested for `a-idx.gz`.
     """
     found = dict[str, str]()
     for wanted in missing:

@@ -1,4 +1,4 @@
-"""Workloads by name: ready-made jobs on real data, and those of the user."""
+"""Workloads by name: ready-made jobs on real data, and users' own."""
 
 import inspect
 import re
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a workload's function is, as `module:function`, and what it does."""
+    """A built-in workload."""
 
     place: str
+    """Its function, as `module:function`."""
     description: str
+    """One line about it."""
 
 
 WORKLOADS = {
@@ -32,27 +34,26 @@ WORKLOADS = {
         "oddlot.workloads.digits:digits", "1,797 handwritten digits of 8 x 8 pixels, packaged with oddlot"
     ),
     "mnist": Entry(
-        "oddlot.workloads.mnist:mnist", "70,000 handwritten digits of 28 x 28 pixels, from IDX files of yours"
+        "oddlot.workloads.mnist:mnist", "70,000 handwritten digits of 28 x 28 pixels, from your IDX files"
     ),
     "fashion_mnist": Entry(
         "oddlot.workloads.mnist:fashion_mnist",
-        "70,000 pictures of clothes of 28 x 28 pixels, from IDX files of yours",
+        "70,000 images of clothes of 28 x 28 pixels, from your IDX files",
     ),
     "cifar10": Entry(
         "oddlot.workloads.cifar10:cifar10",
-        "60,000 coloured pictures of 32 x 32 pixels, from batches, archives or folders of yours",
+        "60,000 color images of 32 x 32 pixels, from your batches, archives or folders",
     ),
     "xmc": Entry(
         "oddlot.workloads.extreme_classification:xmc",
-        "sparse features and many labels, in the text format of the Extreme Classification Repository, from files of "
-        "yours",
+        "sparse features and many labels, from your files in the format of the Extreme Classification Repository",
     ),
 }
-"""The built-in workloads; their modules are imported when they are asked for."""
+"""The built-in workloads. Their modules are imported on first use."""
 
 
 def check_workload(name: str) -> None:
-    """UsageError unless the name is a built-in workload or has the form of `package.module:function`."""
+    """Raise UsageError unless the name is a built-in workload or has the form of `package.module:function`."""
     if name in WORKLOADS:
         return
     if script := script_given(name):
@@ -60,7 +61,7 @@ def check_workload(name: str) -> None:
     if re.fullmatch(r"[\w.]+:\w+", name):
         return
     if ":" in name:
-        told = f"a workload is a function as package.module:function, not `{name}`"
+        told = f"invalid workload {name!r}: name a function as package.module:function"
         raise UsageError(told, "invalid_workload_name", given=name)
     unknown = UnknownName("workload", name, WORKLOADS)
     other = (
@@ -70,9 +71,9 @@ def check_workload(name: str) -> None:
 
 
 def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
-    """The job that a built-in workload, or the function at `package.module:function`, makes with these options.
+    """Return the job of a built-in workload, or of the function at `package.module:function`, with these options.
 
-    UsageError: there is no such workload or option. JobError: the function's own code failed.
+    Raise UsageError if there is no such workload or option, and JobError if the function raises an exception.
     """
     from oddlot.train.job import Job
 
@@ -87,7 +88,7 @@ def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
 
 
 def options_of(name: str) -> Mapping[str, Parameter]:
-    """The options of a workload."""
+    """Return the options of a workload."""
     return inspect.signature(_function(name)).parameters
 
 
@@ -99,7 +100,7 @@ def _function(name: str) -> Callable[..., Any]:
     function = getattr(module, function_name, None)
     if not callable(function):
         names = [name for name, it in vars(module).items() if inspect.isfunction(it) and name[0] != "_"]
-        told = f"{module_name} has no function `{function_name}`: {or_nearest(function_name, names)}"
+        told = f"{module_name} has no function {function_name!r}. {or_nearest(function_name, names)}"
         if hides := _hides_one_here(module):
             told += f". {module.__file__} hides the module of this name in the current folder: rename yours"
         raise UnknownName("function", function_name, names).retold(told, module=module_name, hides=hides)
@@ -107,7 +108,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _hides_one_here(module: ModuleType) -> bool:
-    """Whether the current folder, which comes last where modules are looked for, has one of this name too."""
+    """Return whether the current folder, which is last on the import path, has a module of this name too."""
     here, name = Path.cwd(), module.__name__.partition(".")[0]
     there = (here / f"{name}.py").is_file() or (here / name).is_dir()
     return there and here not in Path(module.__file__ or here).parents
@@ -118,29 +119,29 @@ def _import(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # it is there, and what it imports is not
-        told = f"there is no module {error.name}: is its folder in PYTHONPATH?"
+            raise  # the module exists, but one that it imports does not
+        told = f"there is no module {error.name}: add its folder to PYTHONPATH"
         raise UsageError(told, "missing_module", module=error.name) from None
 
 
 def _call(what: str, act: Callable[[], Any]) -> Any:
-    """What `act` returns. JobError with the traceback for whatever the user's code raises in it."""
+    """Return `act()`. Raise JobError, with the traceback, if the user's code raises an exception in it."""
     try:
         return act()
     except OddlotError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it goes on as a JobError
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is raised again as a JobError
         reason = trace_of(error)
         raise JobError(f"{what} failed:\n{reason}", "user_code_failed", where=what, reason=reason) from None
 
 
 def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[str, Any]) -> None:
-    """UsageError about the option, unless the workload's function takes these options."""
+    """Raise UsageError, with the option as key, unless the workload's function takes these options."""
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
         return
     for key, value in options.items():
         if key not in known:
-            told = f"{key} is no option of the workload {name}: {or_nearest(key, known)}"
+            told = f"{key} is not an option of the workload {name}. {or_nearest(key, known)}"
             raise UnknownName("option", key, known, key=key).retold(told, workload=name)
         kind = known[key].annotation
         if (

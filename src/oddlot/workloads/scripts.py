@@ -1,4 +1,4 @@
-"""A Python file that was named as a workload: which function of it was meant, found without running it."""
+"""Advice for a Python file that was given as a workload. The file is not run."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from oddlot.core.errors import UsageError
 
 MAX_NAMED = 5
-"""functions of a file that an error names"""
+"""Largest number of functions that an error lists."""
 
 
 def script_given(name: str) -> UsageError | None:
@@ -25,7 +25,7 @@ def script_given(name: str) -> UsageError | None:
     write = f"{module}:{names[0] if names else 'FUNCTION'}"
     where = "" if folder.is_relative_to(here) else f" in the folder {folder}"
     others = f". It also has {', '.join(f'`{each}`' for each in names[1:MAX_NAMED])}" if names[1:] else ""
-    told = f"`{name}` names a Python file: name its function that returns a Job, as in `oddlot train {write}`{where}"
+    told = f"{name!r} is a Python file: name its function that returns a Job, as in `oddlot train {write}`{where}"
     return UsageError(told + others, "python_file_given", given=name, write=write, functions=names)
 
 

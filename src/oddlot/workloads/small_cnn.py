@@ -1,4 +1,4 @@
-"""Small pictures and a small convolutional network that tells their classes."""
+"""A small convolutional network for the classification of small images."""
 
 from functools import partial
 from typing import Any
@@ -16,10 +16,10 @@ Bytes = NDArray[np.uint8]
 
 
 class Pixels(nn.Module):
-    """Grey pictures as bytes [n, height, width] to float32 [n, 1, height, width] of mean 0 and deviation 1.
+    """Gray images, from bytes [n, height, width] to float32 [n, 1, height, width] of mean 0 and standard deviation 1.
 
-    The pictures stay bytes until here, so that a worker's memory and a batch's way to a GPU hold a quarter. Their
-    strides say that a pixel's channels lie together, which PyTorch convolves and pools twice as fast on CPUs.
+    Images stay bytes until here, which saves memory and transfers to a GPU. The output is channels-last, with which
+    PyTorch is twice as fast on CPUs.
     """
 
     def __init__(self, mean: float, deviation: float) -> None:
@@ -31,12 +31,12 @@ class Pixels(nn.Module):
 
 
 def pooled(channels: int, wider: int) -> list[nn.Module]:
-    """A convolution and what is left of it where the sides are halved; ReLU comes last, on a quarter of the numbers."""
+    """Return a convolution, max pooling by 2, and ReLU, which comes last because it then has a quarter of the work."""
     return [nn.Conv2d(channels, wider, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
 
 
 def convolutional(side: int, hidden: int, mean: float, deviation: float) -> nn.Module:
-    """Two convolutions, each with a pooling, and two linear layers, for pictures of side x side and ten classes."""
+    """Return a network of two convolutions with pooling and two linear layers, for images [side, side], ten classes."""
     return nn.Sequential(
         Pixels(mean, deviation),
         *pooled(1, 16),
@@ -51,11 +51,11 @@ def convolutional(side: int, hidden: int, mean: float, deviation: float) -> nn.M
 def pictures_job(
     name: str, train: tuple[Bytes, Bytes], test: tuple[Bytes, Bytes], hidden: int, batch_size: int, until: str
 ) -> Job:
-    """The job of classifying pictures: `train` and `test` are bytes [n, side, side] and classes [n] below 10."""
+    """Return the job of classifying images. `train` and `test` are bytes [n, side, side] and classes [n] below 10."""
     if hidden < 1:
         told = f"hidden = {hidden}: the network needs at least 1 hidden unit"
         raise InvalidValue("hidden", hidden, "at least 1").retold(told)
-    some = train[0][:2000]  # enough to tell the scale by
+    some = train[0][:2000]  # enough for mean and standard deviation
     return Job(
         model=partial(convolutional, some.shape[1], hidden, float(some.mean()), float(some.std())),
         train_data=_with_long_labels(train),
@@ -70,5 +70,5 @@ def pictures_job(
 
 
 def _with_long_labels(part: tuple[Bytes, Bytes]) -> tuple[Bytes, NDArray[Any]]:
-    """PyTorch's losses ask for classes as int64."""
+    """Return the data with classes as int64, which PyTorch's losses need."""
     return part[0], part[1].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Who uses which block of the arena: the first ones hold versions, the rest are the workers' for updates."""
+"""Allocation of the blocks of the arena: the first ones for versions, the others for the workers' updates."""
 
 from heapq import heappop, heappush
 
@@ -13,9 +13,9 @@ from oddlot.wire.packet import Packet
 
 
 class Blocks:
-    """The pool that the store takes versions from, and the update blocks of `workers` workers.
+    """Allocates blocks for versions, and the update blocks of `workers` workers.
 
-    The lowest free block is used first, so that memory stays as small as the run allows.
+    The lowest free block is used first, which keeps memory small.
     """
 
     def __init__(
@@ -31,27 +31,27 @@ class Blocks:
         self._flats: dict[int, FlatBuffer] = {}
         self._numbers: dict[int, int] = {}
         self._starts: dict[int, int] = {}
-        """the version that the update in a block began from; its task holds it"""
+        """Version from which the update in a block started. Its task holds the version."""
         self._parked: dict[int, Payload] = {}
-        """payloads in the store's inbox that still lie in their worker's block"""
+        """Payloads in the store's inbox that are still in their worker's block."""
 
     def take(self) -> FlatBuffer:
-        """A block for a new version."""
+        """Return a block for a new version."""
         if not self._free_versions:
-            told = "too many versions are held at once: release versions that were kept"
+            told = "too many versions are held at once: release kept versions"
             raise OddlotError(told, "too_many_kept")
         return self._flat(heappop(self._free_versions))
 
     def give(self, block: FlatBuffer) -> None:
-        """A version is over."""
+        """Free the block of a version."""
         heappush(self._free_versions, self.number(block))
 
     def number(self, flat: FlatBuffer) -> int:
-        """Which block of the arena this is."""
+        """Return the number of a block."""
         return self._numbers[id(flat)]
 
     def take_update(self, index: int, start: FlatBuffer) -> int:
-        """A block for the next update of worker `index`, which begins from `start`."""
+        """Return a block for the next update of worker `index`, which starts from `start`."""
         free = self._free_updates[index]
         if not free:
             self._move_out(next(block for block in self._parked if self._owner[block] == index))
@@ -60,11 +60,11 @@ class Blocks:
         return block
 
     def give_update(self, block: int) -> None:
-        """Nobody reads or writes this block any more."""
+        """Free an update block."""
         heappush(self._free_updates[self._owner[block]], block)
 
     def payload(self, facts: Facts, block: int) -> Payload:
-        """The update that a worker has put into its block. FrameError: there is none."""
+        """Return the update in a worker's block. Raise FrameError if there is none."""
         if self.codec is not None:
             flat = FlatBuffer.empty(self.layout)
             try:
@@ -82,7 +82,7 @@ class Blocks:
         return payload
 
     def _move_out(self, block: int) -> None:
-        """A strategy keeps updates longer than their worker can wait: copy this one to the hub's own memory."""
+        """Copy an update to the hub's memory, because the strategy keeps it longer than its worker can wait."""
         payload = self._parked[block]
         flat = FlatBuffer.empty(self.layout)
         flat.copy_(payload.flat)

@@ -12,7 +12,7 @@ from oddlot.engines.local.worker_handle import WorkerHandle
 
 NO_ROOM = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
 Hear = Callable[[WorkerHandle], None]
-"""Reads all that a worker has said."""
+"""Reads all messages of a worker."""
 
 
 class Channels:
@@ -26,16 +26,16 @@ class Channels:
         self._selector = selectors.DefaultSelector()
 
     def add(self, sock: socket.socket, hear: Callable[[], None]) -> None:
-        """Call `hear` when the socket has something to read."""
+        """Call `hear` when the socket is readable."""
         self._selector.register(sock, selectors.EVENT_READ, hear)
 
     def add_worker(self, worker: WorkerHandle, hear: Hear) -> None:
-        """Call `hear(worker)` when the worker has said something."""
+        """Call `hear(worker)` when the worker's socket is readable."""
         worker.socket.setblocking(False)
         self.add(worker.socket, partial(self._attend, worker, hear))
 
     def remove(self, sock: socket.socket) -> None:
-        """Wait for the socket no more."""
+        """Stop waiting for the socket."""
         self._selector.unregister(sock)
 
     def wait(self, seconds: float) -> list[Callable[[], None]]:
@@ -55,7 +55,7 @@ class Channels:
             self._send_waiting(worker)
 
     def close(self) -> None:
-        """Wait for no socket any more."""
+        """Stop waiting for all sockets."""
         self._selector.close()
 
     def _send_waiting(self, worker: WorkerHandle) -> None:
@@ -72,7 +72,7 @@ class Channels:
             self._selector.modify(worker.socket, events, key.data)
 
     def _attend(self, worker: WorkerHandle, hear: Hear) -> None:
-        """Its socket has something to read, or room."""
+        """Handle a socket that is readable or writable."""
         if worker.outbox and worker.is_open:
             self._send_waiting(worker)
         hear(worker)

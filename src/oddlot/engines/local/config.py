@@ -1,4 +1,4 @@
-"""`engine=Local(...)`: worker processes of this machine."""
+"""`engine=Local(...)`: worker processes on this machine."""
 
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -23,41 +23,42 @@ from oddlot.machines.machine import Machine
 from oddlot.wire.plain import Plain
 
 MAX_WORKERS = 10_000
-"""each is a process that has PyTorch in it"""
+"""Largest number of workers. Each is a process that imports PyTorch."""
 MANY_PER_CORE, MANY_ANYWHERE = 4, 8
-"""workers on each processor, or in all, above which there is a warning"""
+"""Numbers of workers per CPU core and in total above which there is a warning."""
 MAX_THREADS = 256
-"""for tests on small machines; with too many a process ends without a word"""
+"""Largest number of threads of a worker. With too many threads, a process dies without a message."""
 SPIN_SECONDS = 0.003
-"""how long hub and workers look for messages before they sleep, where a core is to spare"""
+"""Seconds for which hub and workers poll for messages before they sleep, if there are spare cores."""
 
 
 def _machines(value: object) -> str:
     if value is None or (isinstance(value, tuple | list) and all(isinstance(one, Machine) for one in value)):
         return ""
-    return "a Machine for each worker"
+    return "a list with a Machine for each worker"
 
 
 @dataclass(frozen=True)
 class Local:
     """Worker processes on this machine.
 
-    `threads` each (None: the cores shared out evenly), `in_flight` tasks at once (2 hides the way to the hub and back,
-    at a staleness of 1), replaced when they die if `respawn`. `dollars_per_hour` is the price of one.
-
-    With `as_if`, a machine for each worker, a worker takes as long for its tasks as that machine would under the
-    virtual clock, by waiting after each minibatch: stragglers to try a strategy on, which
-    `oddlot.machines.step_time_records` reads from records of real ones. A task that takes longer than
-    that by itself waits no more, so that a freeze may be made up for by waiting less. Of a machine only
-    `seconds_per_sample` and `delay` are looked at.
+    Use `as_if` to try a strategy with stragglers: each worker then takes as long for its tasks as the given machine
+    would, by waiting after each minibatch. `oddlot.machines.step_time_records` reads such machines from recorded
+    traces. A task that takes longer by itself does not wait.
     """
 
     workers: AtLeastOne = 2
+    """Number of worker processes."""
     threads: AtLeastOne | None = None
+    """PyTorch threads of each worker. None: the CPU cores divided by the workers."""
     in_flight: AtLeastOne = 1
+    """Open tasks of each worker. 2 hides the latency of messages to the hub, at a staleness of 1."""
     respawn: bool = True
+    """Whether lost workers are replaced."""
     dollars_per_hour: NotNegative = 0.0
+    """Price of a worker, in dollars per hour."""
     as_if: Annotated[tuple[Machine, ...] | None, _machines] = None
+    """A machine for each worker, of which `seconds_per_sample` and `delay` set the worker's speed. None: full speed."""
 
     kind: ClassVar[str] = "local"
     workers_setting: ClassVar[str] = "workers"
@@ -69,15 +70,15 @@ class Local:
         check_settings(self)
         if self.as_if is not None and len(self.as_if) != self.workers:
             machines, workers = len(self.as_if), self.workers
-            told = f"as_if has {machines} machines for {workers} workers"
+            told = f"as_if has {machines} machines, but there are {workers} workers: give one for each worker"
             raise UsageError(told, "different_lengths", "as_if", machines=machines, workers=workers)
         if self.workers > MAX_WORKERS:
-            told = f"workers = {self.workers}: {MAX_WORKERS} is the most on one machine"
+            told = f"workers = {self.workers}: one machine has at most {MAX_WORKERS}"
             raise UsageError(told, "too_many_workers", "workers", workers=self.workers, most=MAX_WORKERS)
         most = max(MAX_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
-                f"threads = {self.threads} for each worker: {cores()} processors are here, {most} is the most",
+                f"threads = {self.threads} for each worker is above the limit of {most} (CPU cores: {cores()})",
                 "too_many_threads",
                 "threads",
                 threads=self.threads,
@@ -86,24 +87,24 @@ class Local:
 
     @property
     def names(self) -> list[str]:
-        """w1, w2, ..."""
+        """Names of the workers: w1, w2, ..."""
         return [f"w{number + 1}" for number in range(self.workers)]
 
     def begin(self, closing: ExitStack) -> Open:
-        """The fork server, which is to import PyTorch while the job is made ready."""
+        """Start the fork server, which imports PyTorch while the job is prepared."""
         self._warn_of_many()
         fork_server = take_early() or ForkServer()
         closing.callback(fork_server.close)
         return partial(_open, self, fork_server, closing)
 
     def _warn_of_many(self) -> None:
-        """Workers that mostly wait for a processor; those with `as_if` wait on purpose."""
+        """Warn of more workers than the cores can run. Workers with `as_if` mostly wait, so they are not counted."""
         many = max(MANY_PER_CORE * cores(), MANY_ANYWHERE)
         if self.workers > many and self.as_if is None:
             each = self.workers // cores()
             warn(
-                f"workers = {self.workers} on {cores()} processors: {each} workers or more share each one, so a task "
-                f"takes {each} times as long or longer. Each worker is a process with its own memory. Use about "
+                f"workers = {self.workers} on {cores()} CPU cores: at least {each} workers share each core, so a task "
+                f"takes at least {each} times as long. Each worker is a process with its own memory. Use about "
                 f"workers={cores()} (--workers {cores()})",
                 "many_workers",
                 workers=self.workers,
@@ -119,11 +120,11 @@ def _open(
     now: float,
     taken: Collection[NodeId],
 ) -> Opened:
-    """Shared memory laid out, workers asked for."""
+    """Allocate shared memory and start the workers."""
     layout, codec = data.layout, data.codec
     versions = on.workers * on.in_flight + SPARE_VERSIONS
     per_worker = on.in_flight + 1
-    # A packet may be a little larger than the block that it encodes: its words travel with it.
+    # A packet may be a little larger than the block that it encodes, because of its header.
     block_bytes = max(layout.bytes, most_bytes(codec, layout))
     arena = Arena(versions + on.workers * per_worker, block_bytes)
     threads = on.threads or max(1, cores() // on.workers)

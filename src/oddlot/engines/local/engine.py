@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: one hub thread, sockets for words, shared memory for tensors."""
+"""Worker processes on this machine, with sockets for messages and shared memory for tensors."""
 
 import os
 import signal
@@ -23,9 +23,9 @@ from oddlot.engines.local.worker import Setup
 from oddlot.engines.local.worker_handle import WorkerHandle
 
 CHECK_SECONDS = 0.5
-"""Between two checks whether the fork server answers."""
+"""Seconds between two checks of the fork server."""
 LONGEST_WAIT_SECONDS = 0.5
-"""So that a request of a signal handler is seen soon."""
+"""Longest wait, in seconds, to notice signals soon."""
 
 
 class LocalEngine:
@@ -83,7 +83,7 @@ class LocalEngine:
         if not messages:
             self._look(until)
         if not messages and self._is_deserted:
-            told = "all workers are gone, and Local(respawn=False) replaces none of them"
+            told = "all workers were lost, and Local(respawn=False) does not replace them"
             raise JobError(told, "no_workers_left")
         return messages.popleft() if messages else None
 
@@ -111,7 +111,7 @@ class LocalEngine:
     # --- the port ------------------------------------------------------------------------------
 
     def start(self, task: Task, weights: Any) -> None:
-        """Name the blocks that the task reads and writes; its worker does the rest."""
+        """Send a task with the numbers of the blocks that it reads and writes."""
         worker = self.processes.running.get(task.node)
         if worker is None:
             return  # it has just died: `Lost` waits to be reported
@@ -133,7 +133,7 @@ class LocalEngine:
             self.channels.send(worker, encode(kind, task=task))
 
     def evict(self, node: NodeId) -> None:
-        """Kill the worker and replace it, which is no failed start: the ledger counts against its samples."""
+        """Kill the worker and replace it. This is not a failed start: the ledger counts it against its samples."""
         if worker := self.processes.running.get(node):
             worker.taken_away = True
             self.processes.signal(node, signal.SIGKILL)
@@ -148,7 +148,7 @@ class LocalEngine:
         return [task for worker in workers for task, block in worker.tasks.items() if marks[block]]
 
     def close(self) -> None:
-        """Let go of every worker; closing the fork server ends them."""
+        """Close all sockets. Closing the fork server ends the workers."""
         for worker in self.processes.running.values():
             worker.socket.close()
         self.channels.close()

@@ -1,41 +1,41 @@
-"""What the evaluator was asked to measure, and when it counts as hung: bookkeeping without processes."""
+"""Requested evaluations, and when the evaluator counts as hung."""
 
 from math import inf
 
 FIRST_SECONDS = 600.0
-"""that an evaluation may take as long as none is known"""
+"""Seconds that the first evaluation may take."""
 MIN_SECONDS, TIMES = 30.0, 10.0
-"""afterwards: so many times the longest one, and at least so many seconds"""
+"""Later limits: a multiple of the longest evaluation, and the least seconds."""
 
 
 class Evaluations:
-    """Versions that wait for their metrics, each with the block that holds its weights."""
+    """Versions that are being evaluated, each with the block of its weights."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, int] = {}
         self._longest: float | None = None
         self._since: float | None = None
-        """since when the evaluator has been at work on the present one"""
+        """Start of the present evaluation."""
 
     @property
     def deadline(self) -> float:
-        """When the evaluator counts as hung; infinity while it is not at work."""
+        """Return when the evaluator counts as hung; infinity while it is idle."""
         if self._since is None:
             return inf
         longest = FIRST_SECONDS if self._longest is None else max(MIN_SECONDS, TIMES * self._longest)
         return self._since + longest
 
     def sent(self, now: float) -> None:
-        """The evaluator was asked for one of them."""
+        """Record that an evaluation was requested from the evaluator."""
         self._since = now if self._since is None else self._since
 
     def done(self, version: int, now: float) -> None:
-        """Its metrics are here."""
+        """Record that metrics arrived."""
         del self.blocks[version]
         if self._since is not None:
             self._longest = max(self._longest or 0.0, now - self._since)
         self._since = now if self.blocks else None
 
     def lost(self) -> None:
-        """The evaluator has ended: its successor is asked for all of them."""
+        """Record that the evaluator ended: all evaluations are requested again."""
         self._since = None

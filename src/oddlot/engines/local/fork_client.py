@@ -1,4 +1,4 @@
-"""The hub's side of the fork server: ask for workers, hear who has ended."""
+"""The hub's side of the fork server: requests workers and receives their exits."""
 
 import errno
 import os
@@ -26,21 +26,19 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 
 @contextmanager
 def named_limit() -> Iterator[None]:
-    """JobError: this process may not open any more files."""
+    """Raise JobError: this process has too many open files."""
     try:
         yield
     except OSError as error:
         if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}:
             raise
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        told = (
-            f"too many open files: {limit:,} are the most; raise the limit (ulimit -n), or use fewer workers"
-        )
+        told = f"too many open files: the limit is {limit:,}. Raise it (ulimit -n), or use fewer workers"
         raise JobError(told, "too_many_open_files", limit=limit) from None
 
 
 class ServerEnded(JobError):
-    """The fork server has ended, and all workers with it."""
+    """The fork server ended, and all workers with it."""
 
 
 class ForkServer:
@@ -76,7 +74,7 @@ class ForkServer:
     def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
         """Ask for a worker; its number and our end of its socket. `fds` follow its own end of the socket.
 
-        ServerEnded: the fork server is gone.
+        Raise ServerEnded if the fork server ended.
         """
         self.forks += 1
         with named_limit():
@@ -91,7 +89,7 @@ class ForkServer:
         except OSError:
             ours.close()
             code = self.process.wait()
-            how = "was killed" if code < 0 else f"has ended (exit code {code}); see the lines above"
+            how = "was killed" if code < 0 else f"has ended (exit code {code}); see its output above"
             raise ServerEnded(f"the fork server {how}", "fork_server_ended", exit_code=code) from None
         finally:
             theirs.close()
@@ -99,11 +97,11 @@ class ForkServer:
 
     def kill(self, pid: int) -> None:
         """End a worker that is lost but may still run, and all that it has started; its exit follows."""
-        with suppress(OSError):  # the fork server is gone, and all workers with it, which `receive` tells
+        with suppress(OSError):  # the fork server ended, which `receive` reports
             self.socket.send(encode(Say.KILL, pid=pid))
 
     def receive(self) -> tuple[Say, dict[str, Any]] | None:
-        """The next message, or None when there is none now. ServerEnded: the fork server is gone."""
+        """Return the next message, or None if there is none. Raise ServerEnded if the fork server ended."""
         frame = b""
         with suppress(ConnectionResetError):
             try:
@@ -111,12 +109,12 @@ class ForkServer:
             except BlockingIOError:
                 return None
         if not frame:
-            told = "the fork server was killed, and all workers with it; resume the run to go on"
+            told = "the fork server was killed, and all workers with it. Resume the run"
             raise ServerEnded(told, "fork_server_killed")
         return decode(frame)
 
     def close(self) -> None:
-        """End the fork server and every worker, and wait until they are gone."""
+        """End the fork server and every worker, and wait until they have exited."""
         try:
             self.socket.send(encode(Say.QUIT))
         except OSError:

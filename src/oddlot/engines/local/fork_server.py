@@ -19,13 +19,13 @@ from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 
 MAX_FDS = 8
 LOOK_SECONDS = 0.02
-"""between two looks at whether something has ended"""
+"""Seconds between two checks for ended processes."""
 END_SECONDS = 0.1
-"""for a worker that has closed its socket to end by itself, which then tells how"""
+"""Seconds for a worker that closed its socket to exit by itself, with an exit code."""
 
 
 def main(fd: int, parent: int) -> None:
-    """Serve one hub through the socket `fd`: fork on request, report who has ended, end with the hub."""
+    """Serve one hub through the socket `fd`: fork on request, report exits, and end with the hub."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -39,20 +39,20 @@ def main(fd: int, parent: int) -> None:
 
 
 class Server:
-    """Forks the workers of one hub, and sees to it that they, and what they start, end."""
+    """Forks the workers of one hub, and ends them with all processes that they started."""
 
     def __init__(self, hub: socket.socket, pipe: tuple[int, int], parent: int) -> None:
         self.hub, self.pipe, self.parent = hub, pipe, parent
         self.pid = os.getpid()
         self.workers = set[int]()
         self.lost: dict[int, float] = {}
-        """workers that the hub has lost, and when they are killed if they have not ended by themselves"""
+        """Lost workers, and when they are killed if they have not exited."""
         self.ended: dict[int, int | None] = {}
-        """exit codes of workers whose end is not reported yet: something of them may still be there"""
+        """Exit codes of workers that are not reported yet: processes that they started may still run."""
         orphans.adopt()
 
     def serve(self) -> NoReturn:
-        """Answer until the hub is gone."""
+        """Handle requests until the hub ends."""
         while os.getppid() == self.parent:
             wait = LOOK_SECONDS if self.ended or self.lost else None
             ready, _, _ = select.select([self.hub.fileno(), self.pipe[0]], [], [], wait)
@@ -121,7 +121,7 @@ class Server:
             self._end()
 
     def _end(self) -> NoReturn:
-        """Kill all workers and all that they have started, and wait until they are gone."""
+        """Kill all workers and all that they started, and wait until they have exited."""
         for worker in self.workers:
             orphans.kill_group(worker)
         for worker in self.workers:
@@ -133,7 +133,7 @@ class Server:
 
 
 def receive(hub: socket.socket) -> tuple[bytes, list[int]]:
-    """One frame and the descriptors that came with it; an empty frame when the other side is gone."""
+    """Return a frame and the descriptors sent with it; an empty frame if the other side closed."""
     try:
         frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MAX_FDS * 4))
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""What hub, fork server and workers say to each other: a checked binary header and a small JSON body, no pickle."""
+"""Messages between hub, fork server and workers: a binary header with checksum and a small JSON body, no pickle."""
 
 import json
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class Say(IntEnum):
 
 
 def encode(kind: Say, **body: Any) -> bytes:
-    """One message. OddlotError: it would have more than `LONGEST_BYTES` bytes, and come in pieces."""
+    """Return the frame of a message. Raise OddlotError if it is longer than `LONGEST_BYTES`."""
     frame = pack(kind, json.dumps(body, separators=(",", ":")).encode())
     if len(frame) > LONGEST_BYTES:
         told = f"a message {kind.name} of {len(frame)} bytes is longer than {LONGEST_BYTES}"
@@ -47,12 +47,12 @@ def encode(kind: Say, **body: Any) -> bytes:
 
 
 def decode(frame: bytes) -> tuple[Say, dict[str, Any]]:
-    """The message in a frame; `FrameError` when it is anything else."""
+    """Return the message in a frame. Raise FrameError if it is invalid."""
     number, text = unpack(frame)
     try:
         kind, body = Say(number), json.loads(text)
     except (ValueError, RecursionError) as error:
-        told = f"a frame of kind {number} holds no message: {error}"
+        told = f"a frame of kind {number} is not a message: {error}"
         raise FrameError(told, "not_a_message", kind=number, reason=str(error)) from None
     if type(body) is not dict:
         raise FrameError(f"a message {kind.name} has no body", "message_without_body", kind=kind.name)
@@ -60,29 +60,29 @@ def decode(frame: bytes) -> tuple[Say, dict[str, Any]]:
 
 
 def read_facts(plain: Any, sender: NodeId) -> Facts:
-    """The facts that a worker tells. FrameError: of wrong types, not finite, in another's name."""
+    """Return the facts of a worker's update. Raise FrameError if they are invalid."""
     facts: Facts = _read(Facts, plain)
     counts = (facts.based_on, facts.samples, facts.bytes_up, facts.bytes_down, facts.bytes_data)
     known = type(facts.id) is str and facts.sender == sender and facts.kind in get_args(Kind)
     if not known or facts.read is not None or not all(type(count) is int and count >= 0 for count in counts):
-        raise FrameError(f"these facts cannot be: {facts}", "invalid_facts", facts=facts)
+        raise FrameError(f"invalid facts: {facts}", "invalid_facts", facts=facts)
     _check_finite([0.0 if facts.loss is None else facts.loss, *facts.seconds.values()])
     return facts
 
 
 def read_cancelled(body: dict[str, Any], node: NodeId) -> Cancelled:
-    """The end of a task without an update. FrameError: with bytes that cannot be."""
+    """Return the end of a task without an update. Raise FrameError if its bytes are invalid."""
     brought = body.get("bytes_down", 0), body.get("bytes_data", 0)
     if not all(type(count) is int and count >= 0 for count in brought):
-        raise FrameError(f"these bytes cannot be: {brought}", "invalid_bytes", bytes=brought)
+        raise FrameError(f"invalid numbers of bytes: {brought}", "invalid_bytes", bytes=brought)
     return Cancelled(str(body.get("task")), node, *brought)
 
 
 def read_evaluated(plain: Any) -> Evaluated:
-    """The metrics of a version. FrameError: of wrong types, not finite."""
+    """Return the metrics of a version. Raise FrameError if they are invalid."""
     told: Evaluated = _read(Evaluated, plain)
     if type(told.version) is not int:
-        raise FrameError(f"there is no version {told.version!r}", "invalid_version", version=told.version)
+        raise FrameError(f"invalid version {told.version!r}", "invalid_version", version=told.version)
     _check_finite(told.metrics.values())
     return told
 
@@ -92,11 +92,11 @@ def _read(kind: type, plain: Any) -> Any:
         return from_plain(kind, plain)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, Misfit) else repr(error)
-        told = f"this is no {kind.__name__}: {reason}"
+        told = f"not a valid {kind.__name__}: {reason}"
         raise FrameError(told, "wrong_fields", kind=kind.__name__, reason=reason) from None
 
 
 def _check_finite(numbers: Iterable[float | None]) -> None:
     if not all(number is not None and isfinite(number) for number in numbers):
         given = list(numbers)
-        raise FrameError(f"these are no numbers: {given}", "numbers_not_finite", numbers=given)
+        raise FrameError(f"not finite numbers: {given}", "numbers_not_finite", numbers=given)

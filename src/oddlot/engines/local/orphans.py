@@ -1,4 +1,4 @@
-"""Processes that a worker leaves behind: found and killed, since they may still write into shared memory."""
+"""Processes that a worker left behind. They are killed, because they may still write to shared memory."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PDEATHSIG = 1
 MEMORY_NAME = "oddlot"
-"""what the system calls a run's shared memory"""
+"""Name of a run's shared memory in the system."""
 
 
 def adopt() -> None:
@@ -22,7 +22,7 @@ def adopt() -> None:
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Get this signal when the parent dies, where the system offers that; elsewhere the closed socket tells."""
+    """Receive this signal when the parent dies, if the system supports that; else the closed socket shows it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -68,12 +68,12 @@ def _runs(pid: int) -> bool:
 
 
 def orphans(known: Collection[int]) -> list[int]:
-    """The children of this process that are not `known`: their parents have ended. Ended ones are reaped."""
+    """Return the children of this process that are not `known`: their parents have ended. Reap ended ones."""
     return [pid for pid in _children() if pid not in known and not _reaped(pid)]
 
 
 def sharing(pids: Collection[int]) -> list[int]:
-    """Those that still map a run's shared memory: a program that was started by exec does not."""
+    """Return the processes that still map a run's shared memory. Programs started by exec do not."""
     return [pid for pid in pids if _maps_shared_memory(pid)]
 
 
@@ -84,7 +84,7 @@ def kill(pids: Collection[int]) -> None:
 
 
 def _children() -> Iterator[int]:
-    """The processes whose parent is this one; none where the system has no /proc."""
+    """Return the processes whose parent is this one; none if the system has no /proc."""
     own = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended

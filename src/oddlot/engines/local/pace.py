@@ -1,4 +1,4 @@
-"""How long a worker takes for its tasks on purpose: as a machine would, or as a fault says."""
+"""Artificial slowness of a worker: of a simulated machine, or of an injected fault."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class Pace:
     def __init__(self, machine: Machine | None, seed: int) -> None:
         self.machine, self.seed = machine, seed
         self.slowness = 0.0
-        """How many times a step's own time to wait after it."""
+        """Factor of a step's own time to wait after it."""
         self.done = 0
         """Samples of the task that have taken their time."""
         self._delay: Times | None = None

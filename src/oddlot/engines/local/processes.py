@@ -1,4 +1,4 @@
-"""The worker processes of a run: they start, end and are replaced."""
+"""The worker processes of a run: started, ended and replaced."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ EVALUATOR = "evaluator"
 
 @dataclass
 class HubState:
-    """What the parts of the local engine share."""
+    """State shared by the parts of the local engine."""
 
     blocks: Blocks
     channels: Channels
@@ -45,7 +45,7 @@ class HubState:
 
 
 class NodeIds:
-    """The ids of workers: never reused, and none of those that are `taken`."""
+    """The names of workers: never reused, and different from those in `taken`."""
 
     def __init__(self, names: Sequence[str], taken: Collection[NodeId]) -> None:
         self.names, self.taken = names, taken
@@ -62,10 +62,10 @@ class NodeIds:
 
 
 class WorkerProcesses:
-    """Starts workers by the fork server, and learns from it which have ended.
+    """Starts workers by the fork server, and handles their exits.
 
-    `fds` are the files that each worker gets: shared memory and the job. `hear(worker)` reads all that a worker has
-    said. A worker's blocks are used again only once its process has ended: until then it might write into them.
+    `fds` are the files that each worker gets: shared memory and the job. `hear(worker)` reads all messages of a
+    worker. A worker's blocks are used again only once its process has ended: until then it might write into them.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class WorkerProcesses:
         self.state.channels.add_worker(worker, self.hear)
 
     def is_running(self, worker: WorkerHandle) -> bool:
-        """Whether the worker is still heard."""
+        """Whether messages of the worker are still read."""
         return self.running.get(worker.node) is worker
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
@@ -149,7 +149,7 @@ class WorkerProcesses:
         now = self.state.clock()
         for worker in self.running.values():
             if worker.pid and not worker.ready and not worker.reported and now - worker.since > START_SECONDS:
-                told = f"{worker.node} has not started within {START_SECONDS:g} s and is killed"
+                told = f"{worker.node} did not start within {START_SECONDS:g} s and was killed"
                 warn(told, "start_hung", node=worker.node, seconds=START_SECONDS)
                 self.signal(worker.node, signal.SIGKILL)
         waits = [worker.since for worker in self.running.values() if not worker.pid]
@@ -161,12 +161,12 @@ class WorkerProcesses:
             self.fork_server.process.send_signal(signal.SIGCONT)
 
     def _could_not_fork(self, worker: WorkerHandle, reason: str) -> None:
-        """The system refuses another process: try again later, as long as a worker is there."""
+        """Handle a failed fork: try again later while there is a worker. Raise JobError otherwise."""
         self._forget(worker)
         self.refused_forks += 1
-        told = f"a worker cannot be started ({reason}): raise the limit on processes (ulimit -u), or use fewer workers"
-        nobody = not any(one.ready for one in self.running.values())
-        if self.refused_forks >= DEATHS_BEFORE_GIVING_UP and nobody:
+        told = f"a worker cannot be started ({reason}). Raise the limit on processes (ulimit -u), or use fewer workers"
+        none_ready = not any(one.ready for one in self.running.values())
+        if self.refused_forks >= DEATHS_BEFORE_GIVING_UP and none_ready:
             raise JobError(told, "cannot_fork", reason=reason)
         if self.refused_forks == 1:
             warn(told, "cannot_fork", reason=reason)
@@ -181,9 +181,7 @@ class WorkerProcesses:
             kill_group(pid)
         if self.server_ends >= DEATHS_BEFORE_GIVING_UP or not wait_until_gone(pids, END_SECONDS):
             raise ended
-        warn(
-            "the fork server ended, and all workers with it; they are started again", "fork_server_restarted"
-        )
+        warn("the fork server ended, and all workers with it. They are restarted", "fork_server_restarted")
         self.state.channels.remove(self.fork_server.socket)
         self.fork_server.restart()
         self.state.channels.add(self.fork_server.socket, self.hear_server)
@@ -192,7 +190,7 @@ class WorkerProcesses:
             self._exited(worker, -signal.SIGKILL)
 
     def _exited(self, worker: WorkerHandle, code: int | None) -> None:
-        """Its process has ended, and all that it had started: its memory may be used again."""
+        """Handle the end of a worker's process and of all that it started: its memory can be reused."""
         worker.exit_code = code
         if worker.pid:
             self.hear(worker)  # what it had said before it ended
@@ -208,7 +206,7 @@ class WorkerProcesses:
             self.spawn(EVALUATOR_INDEX)
 
     def _forget(self, worker: WorkerHandle) -> None:
-        """Hear it no more."""
+        """Stop reading messages of a worker."""
         del self.running[worker.node]
         self.state.channels.remove(worker.socket)
         worker.socket.close()

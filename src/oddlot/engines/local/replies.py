@@ -1,4 +1,4 @@
-"""What workers say to the hub, and what becomes of it."""
+"""Handling of the workers' messages."""
 
 import signal
 import socket
@@ -46,7 +46,7 @@ class Replies:
         }
 
     def hear(self, worker: WorkerHandle) -> None:
-        """Read all that the worker has said."""
+        """Read all messages of a worker."""
         while self.processes.is_running(worker):
             try:
                 frame = worker.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
@@ -63,18 +63,18 @@ class Replies:
         try:
             kind, body = decode(frame)
             if kind not in self._readers:
-                told = f"a worker does not say {kind.name}"
+                told = f"workers must not send {kind.name}"
                 raise FrameError(told, "unexpected_message", kind=kind.name)
             self._readers[kind](worker, body)
         except FrameError as error:
-            told = f"worker {worker.node} sent an invalid message and is killed: {error}"
+            told = f"worker {worker.node} sent an invalid message and was killed: {error}"
             warn(told, "invalid_message", **{**error.fields, "node": worker.node, "fault": error.code})
             worker.invalid = True
             self.processes.lose(worker)
 
     def _ready(self, worker: WorkerHandle, _: dict[str, Any]) -> None:
         if worker.ready:
-            raise FrameError("it was ready before", "ready_twice")
+            raise FrameError("it sent READY twice", "ready_twice")
         self.processes.learn_pid(worker)
         if not self.processes.is_running(worker):
             return  # it ended with its fork server
@@ -109,7 +109,7 @@ class Replies:
             self._dismiss(worker)
 
     def _dismiss(self, worker: WorkerHandle) -> None:
-        """End a worker that leaves, once it has handed over all."""
+        """End a leaving worker once it has sent all updates."""
         if worker.leaving and not worker.tasks:
             self.processes.lose(worker)
 
@@ -135,13 +135,13 @@ class Replies:
 
 
 class Evaluator:
-    """The process that evaluates, started at the first request. Another one follows if it ends or hangs."""
+    """The evaluator process, started at the first request. It is replaced if it ends or hangs."""
 
     def __init__(self, processes: WorkerProcesses, state: HubState) -> None:
         self.processes, self.state = processes, state
 
     def evaluate(self, version: int, block: int) -> None:
-        """Measure the weights in a block."""
+        """Evaluate the weights in a block."""
         self.state.evaluations.blocks[version] = block
         if EVALUATOR in self.processes.running:
             self._ask(version)
@@ -149,16 +149,16 @@ class Evaluator:
             self.processes.spawn(EVALUATOR_INDEX)
 
     def ask_all(self) -> None:
-        """Ask for everything that is not measured yet."""
+        """Request all pending evaluations."""
         for version in self.state.evaluations.blocks:
             self._ask(version)
 
     def check(self) -> None:
-        """Kill it if it has hung."""
+        """Kill the evaluator if it hangs."""
         evaluations = self.state.evaluations
         if self.state.clock() >= evaluations.deadline and EVALUATOR in self.processes.running:
             evaluations.lost()
-            warn("the evaluator does not answer and is killed; another one measures", "evaluator_hung")
+            warn("the evaluator does not respond and was killed. Another one takes over", "evaluator_hung")
             self.processes.signal(EVALUATOR, signal.SIGKILL)
 
     def _ask(self, version: int) -> None:

@@ -1,4 +1,4 @@
-"""When a worker that has ended is replaced, and when the run fails: a policy without processes, sockets or clocks."""
+"""The policy that decides when workers are replaced and when the run fails."""
 
 import signal
 from collections import deque
@@ -18,28 +18,28 @@ EVALUATOR_INDEX = -1
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a worker's process ended."""
+    """The end of a worker's process."""
 
     node: NodeId
     index: int
-    """The worker's place among all; -1: the evaluator."""
+    """Number of the worker. -1: the evaluator."""
     exit_code: int | None = None
-    """Negative: the signal that ended it. None: the hub has ended it."""
+    """Exit code. Negative: the signal that killed it. None: the hub ended it."""
     had_tasks: bool = False
     idle: bool = False
-    """It was ready and had nothing to do."""
+    """Whether it was ready and idle."""
     expected: bool = False
-    """It was leaving, or was taken away."""
+    """Whether it was leaving or preempted."""
     productive: bool = False
-    """It had returned an update."""
+    """Whether it had returned an update."""
     killed: bool = False
-    """It was killed by fault injection."""
+    """Whether it was killed by fault injection."""
     invalid: bool = False
-    """The hub ended it for an invalid message."""
+    """Whether the hub ended it because of an invalid message."""
 
     @property
     def cause(self) -> str | None:
-        """How it ended by itself while it held tasks, whose samples may be the reason; else None."""
+        """Return how it ended by itself while it had tasks, whose samples may be the reason; else None."""
         code = self.exit_code
         if code is None or not self.had_tasks or self.expected:
             return None
@@ -63,15 +63,15 @@ class RespawnPolicy:
         self.replaces = replaces
         self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
         self.failed_starts = [0] * (workers + 1)
-        """In a row, of every worker and, last, of the evaluator."""
+        """Failed starts in a row, of every worker and, last, of the evaluator."""
         self.barred, self.waits = [False] * workers, [False] * workers
-        """Workers that must stay away, and those of them that are due."""
+        """Workers that must not start, and those of them whose start is due."""
         self.timers: list[tuple[float, int]] = []
-        """When to start which worker."""
+        """Start times of workers."""
 
     @property
     def next_at(self) -> float:
-        """When the next worker is due; infinity for never."""
+        """Return when the next start is due; infinity for never."""
         return self.timers[0][0] if self.timers else inf
 
     def update_came(self) -> None:
@@ -83,7 +83,7 @@ class RespawnPolicy:
         self.failed_starts[-1] = 0
 
     def died(self, death: Death, now: float) -> None:
-        """Count a death, and schedule the worker's replacement. JobError: too many failed starts in a row.
+        """Count a death, and schedule the worker's replacement. Raise JobError after too many failed starts.
 
         A death that the samples may have caused is counted by the ledger, against these samples.
         """
@@ -127,13 +127,12 @@ class RespawnPolicy:
 def _keep_dying(last: Death) -> JobError:
     """Return the error of a worker's last failed start."""
     why = (
-        "was killed by a fault on purpose: have it strike less often"
+        "was killed by an injected fault: inject it less often"
         if last.killed
-        else f"{_how(last)}: look for what ends them (too little memory?) in the lines above"
+        else f"{_how(last)}. See their output above; they may be out of memory"
     )
     return JobError(
-        f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything; the last one, {last.node}, "
-        f"{why}",
+        f"{DEATHS_BEFORE_GIVING_UP} workers in a row exited before finishing a task. The last one, {last.node}, {why}",
         "workers_keep_dying",
         node=last.node,
         on_purpose=last.killed,
@@ -142,9 +141,9 @@ def _keep_dying(last: Death) -> JobError:
 
 
 def _how(death: Death) -> str:
-    """Say how its process ended."""
+    """Return how a process ended, as text."""
     if death.exit_code is None:
         return "sent an invalid message" if death.invalid else "closed its socket"
     if death.exit_code < 0:
-        return f"was ended by {signal.Signals(-death.exit_code).name}"
+        return f"was killed by {signal.Signals(-death.exit_code).name}"
     return f"exited with code {death.exit_code}"

@@ -1,7 +1,6 @@
 """Shared memory that belongs to the hub: equal blocks in one anonymous file, nothing to leak.
 
-The file has no name, so it is gone with the last process that maps it, however that one ends. A block takes memory
-only once it has been written.
+The file has no name and is freed with the last process that maps it. A block takes memory only once it is written.
 """
 
 import io
@@ -26,7 +25,7 @@ from oddlot.engines.local.orphans import MEMORY_NAME
 
 
 def anonymous_file(size: int) -> int:
-    """The descriptor of a nameless file of `size` zero bytes, in memory where the system can."""
+    """Return the descriptor of an anonymous file of `size` zero bytes, in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC)
     else:
@@ -36,7 +35,7 @@ def anonymous_file(size: int) -> int:
         os.ftruncate(fd, max(size, 1))
     except OSError as error:
         os.close(fd)
-        told = f"there is no shared memory of {size / 1e6:,.0f} MB to be had: {error.strerror}"
+        told = f"cannot allocate {size / 1e6:,.0f} MB of shared memory: {error.strerror}"
         raise JobError(told, "no_shared_memory", bytes=size, reason=error.strerror) from None
     return fd
 
@@ -53,7 +52,7 @@ class Arena:
         size = blocks * self.block_bytes
         self.fd = anonymous_file(size + blocks) if fd is None else fd
         self.close = weakref.finalize(self, os.close, self.fd)
-        """lets go of the descriptor; the memory stays while a block is in use"""
+        """Closes the descriptor. The memory stays while a block is in use."""
         self._map = mmap.mmap(self.fd, size + blocks)
         self.marks = np.frombuffer(self._map, np.uint8, blocks, offset=size)
 
@@ -65,7 +64,7 @@ class Arena:
 
 
 def _shared(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
-    """What pickle is to make of a tensor: one of the CPU travels as an array, whose memory workers share."""
+    """Return how to pickle a tensor: CPU tensors as arrays, whose memory workers share."""
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
     if not plain or tensor.nbytes > tensor.untyped_storage().nbytes():  # after expand() it may be very large
         reduced: tuple[Any, tuple[Any, ...]] = tensor.__reduce_ex__(2)  # type: ignore[no-untyped-call]  # PyTorch's
@@ -75,13 +74,13 @@ def _shared(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _tensor(array: Any, dtype: torch.dtype, shape: torch.Size, requires_grad: bool) -> Tensor:
-    """The tensor that `_shared` took apart."""
+    """Return the tensor that `_shared` pickled."""
     numbers = torch.from_numpy(array).view(dtype).view(shape)
     return numbers.requires_grad_(requires_grad)
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """cloudpickle, but for tensors and memory-mapped arrays, which it would copy into each worker's own memory."""
+    """A cloudpickle pickler that shares tensors and memory-mapped arrays instead of copying them into each worker."""
 
     dispatch_table: ClassVar = ChainMap(
         {np.memmap: travelling, Tensor: _shared}, *cloudpickle.Pickler.dispatch_table.maps
@@ -103,11 +102,12 @@ def _script_by_value() -> Iterator[None]:
 
 
 def pack_parcel(value: Any) -> int:
-    """The value in a nameless file, to be opened by workers: pickled once, its large arrays beside the pickle.
+    """Return the descriptor of an anonymous file with a pickled value, which workers open. Large arrays are next to the
+    pickle.
 
     Functions and classes of a script or notebook travel by value, so that neither needs a `__main__` guard. An array
     that is mapped from a file travels as the file's path, to be mapped by workers too.
-    UsageError: something in it cannot be pickled.
+    Raise UsageError if the value cannot be pickled.
     """
     buffers: list[Any] = []
     try:
@@ -129,7 +129,7 @@ def pack_parcel(value: Any) -> int:
 
 
 def open_parcel(fd: int) -> Any:
-    """The value of a parcel. All who open it share the memory of its arrays until they write to them."""
+    """Return the value of a parcel. All processes share the memory of its arrays until they write to them."""
     memory = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
     count = int(np.frombuffer(memory[:8], np.int64)[0])
     sizes = np.frombuffer(memory[8 : 8 * (count + 1)], np.int64).tolist()

@@ -1,4 +1,4 @@
-"""A worker process: a socket around a `TaskRunner`, which writes updates into its blocks of shared memory."""
+"""A worker process: it executes tasks and writes updates into its blocks of shared memory."""
 
 import gc
 import json
@@ -34,17 +34,17 @@ from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Packet
 
 HEAD_BYTES = 1_000
-"""of a message, beside an error's text and fields"""
+"""Bytes of a message besides an error's text and fields."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a worker needs to know, sent once."""
+    """The setup of a worker, sent once."""
 
     job: Job
     layout: Layout
     constants: Mapping[str, torch.Tensor]
-    """what no block holds"""
+    """Value of a block number without a block."""
     codec: Codec | None
     seed: int
     shards: Cuts
@@ -52,13 +52,13 @@ class Setup:
     threads: int
     default_dtype: torch.dtype
     default_device: torch.device
-    """PyTorch's, as the hub's process has set them"""
+    """PyTorch settings of the hub's process."""
     machines: tuple[Machine, ...]
-    """that the workers take as long as; none: each is as fast as it can"""
+    """Machines whose speed the workers imitate. Empty: full speed."""
     blocks: int
     block_bytes: int
     spin_seconds: float
-    """how long to look for a message before sleeping: waking up takes longer than a small step's merge"""
+    """Seconds to poll for messages before sleeping: waking up takes longer than a small merge."""
 
 
 class Worker:
@@ -69,10 +69,10 @@ class Worker:
         self.backlog: deque[tuple[Say, dict[str, Any]]] = deque()
         self.aborted: set[TaskId] = set()
         self.hurried: set[TaskId] = set()
-        """Tasks that are to hand over what is done."""
+        """Tasks that must end early."""
         self.leaving = False
         self.out = -1
-        """The block of the task's update."""
+        """Return the block of the task's update."""
         setup: Setup = open_parcel(parcel_fd)
         _begin_process(setup)
         self.setup = setup
@@ -93,7 +93,7 @@ class Worker:
         self.scratch = FlatBuffer.empty(setup.layout) if setup.codec else None
 
     def flat(self, block: int) -> FlatBuffer:
-        """The block of shared memory with this number."""
+        """Return the block of shared memory with this number."""
         if block not in self.flats:
             self.flats[block] = FlatBuffer(
                 self.setup.layout, self.arena.block(block)[: self.setup.layout.bytes]
@@ -101,7 +101,7 @@ class Worker:
         return self.flats[block]
 
     def serve(self) -> NoReturn:
-        """Answer until the hub closes the socket; after SIGTERM it does so once all is handed over."""
+        """Execute tasks until the hub closes the socket, which follows SIGTERM once all updates are sent."""
         signal.signal(signal.SIGTERM, self._leave)
         gc.freeze()  # PyTorch and the job stay: looking through them for garbage takes 80 ms in the midst of a step
         self.hub.send(encode(Say.READY))
@@ -116,10 +116,10 @@ class Worker:
                 self.hub.send(encode(Say.EVALUATED, version=body["version"], metrics=metrics))
 
     def _leave(self, *_: object) -> None:
-        """The machine is wanted back: no minibatch is begun any more, and what is done is handed over."""
+        """Handle notice of a preemption: start no minibatch, and send finished parts."""
         if not self.leaving:
             self.leaving = True
-            with suppress(OSError):  # nobody is left to tell
+            with suppress(OSError):  # the hub has ended
                 self.hub.send(encode(Say.LEAVING))
 
     def _task(self, task: Task, weights: int, out: int) -> None:
@@ -143,7 +143,7 @@ class Worker:
         self.pace.begin(task, self.setup.job.batch_size)
 
     def is_stopped(self, task: Task) -> bool:
-        """Look for words from the hub without waiting, unless the worker is slow on purpose."""
+        """Read messages of the hub without waiting, unless the worker is slowed down."""
         self.pace.next_minibatch()
         while True:
             try:
@@ -165,7 +165,7 @@ class Worker:
         self.pace.wait(self.pace.done if samples is None else samples)
 
     def is_cancelled(self, task: Task) -> bool:
-        """Return whether the hub has aborted it."""
+        """Return whether the hub aborted the task."""
         return task.id in self.aborted
 
     def deliver(self, packet: Packet) -> int:
@@ -198,7 +198,7 @@ def _begin_process(setup: Setup) -> None:
 
 
 def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
-    """The whole life of a forked worker. A user's exception goes to the hub with its traceback."""
+    """Run a forked worker until it ends. A user's exception is sent to the hub with its traceback."""
     die_with_parent(parent)
     lead_group(os.getpid())
     for number in (signal.SIGINT, signal.SIGTTOU):  # of a terminal whose group it is not in, it may print
@@ -209,13 +209,13 @@ def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     try:
         Worker(hub, fds[1], fds[2], body["index"]).serve()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
-        with suppress(OSError):  # if nobody is left to tell
+        with suppress(OSError):  # if the hub has ended
             hub.send(failed(error))
         os._exit(1)
 
 
 def failed(error: BaseException) -> bytes:
-    """What the hub hears of it: of an error of ours also its code, and those of its fields that have room."""
+    """Return an error for the hub: its text and, for oddlot's errors, its code and small fields."""
     if not isinstance(error, OddlotError):
         return encode(Say.FAILED, text=trace_of(error))
     text, fields = shortened(str(error)), dict[str, Any]()

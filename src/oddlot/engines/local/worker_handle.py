@@ -10,36 +10,36 @@ from oddlot.engines.local.respawn import EVALUATOR_INDEX, Death
 
 @dataclass(slots=True, eq=False)
 class WorkerHandle:
-    """One worker process, from its fork to its end."""
+    """A worker process, from its fork to its end."""
 
     node: NodeId
     index: int
-    """Its place among the workers; -1: the evaluator."""
+    """Number of the worker. -1: the evaluator."""
     number: int
     """The number of its fork."""
     socket: socket.socket
     since: float
-    """When it was requested or, later, lost."""
+    """Time at which it was requested or, later, lost."""
     pid: int = 0
-    """0: the fork server has not told it yet."""
+    """Process id. 0: not reported by the fork server yet."""
     ready: bool = False
     leaving: bool = False
     productive: bool = False
-    """It has returned an update."""
+    """Whether it has returned an update."""
     reported: bool = False
-    """`Lost` was reported."""
+    """Whether `Lost` was reported."""
     taken_away: bool = False
-    """It is ended for no fault of its own."""
+    """Whether it is ended for a reason other than its own failure."""
     killed: bool = False
-    """It is ended by fault injection."""
+    """Whether it is ended by fault injection."""
     invalid: bool = False
-    """It is ended because it sent an invalid message."""
+    """Whether it is ended because of an invalid message."""
     exit_code: int | None = None
-    """Once it has ended by itself; negative: the signal that ended it. None: the hub has ended it."""
+    """Exit code. Negative: the signal that killed it. None: the hub ended it."""
     outbox: deque[bytes] = field(default_factory=deque)
-    """Messages that wait for room in its socket."""
+    """Messages that wait until its socket is writable."""
     tasks: dict[TaskId, int] = field(default_factory=dict)
-    """The update block of each of its tasks."""
+    """Update block of each of its tasks."""
 
     @property
     def is_evaluator(self) -> bool:
@@ -48,11 +48,11 @@ class WorkerHandle:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still heard."""
+        """Whether its messages are still read."""
         return self.socket.fileno() != -1
 
     def death(self, busy: bool) -> Death:
-        """Return how it ended, for the respawn policy; `busy`: it had something to do."""
+        """Return how it ended, for the respawn policy. `busy`: it had tasks."""
         return Death(
             self.node,
             self.index,

@@ -1,4 +1,4 @@
-"""What a simulated run computes: the job's real gradients, or nothing but the time that they take."""
+"""Computation of a simulated run: the job's real gradients, or only their durations."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ from oddlot.wire.plain import Plain
 
 @dataclass(frozen=True)
 class DataBytes:
-    """What bringing a task's samples to a machine takes: the shard that they lie in."""
+    """The bytes of sending a task's samples to a machine: those of its shard."""
 
     cuts: tuple[int, ...] = ()
-    """where each shard begins and the last one ends; empty: every machine has all of the data"""
+    """Start of each shard, and end of the last one. Empty: every machine has all of the data."""
     bytes_per_sample: float = 0.0
     keep: bool = True
-    """a machine keeps the shards that it has had"""
+    """Whether machines keep the shards that they had."""
 
     @classmethod
     def of(cls, job: Job, shards: Cuts, keep: bool) -> "DataBytes":
-        """Of arrays, and of data in parts; of other data the size is not known, and counts nothing."""
+        """Return the bytes per sample of arrays and of data in parts. Other data have no known size and count as 0."""
         batches = Batches(job.train_data, job.collate)
         size = len(batches)
         if isinstance(shards, int):
@@ -45,7 +45,7 @@ class DataBytes:
         return cls(cuts, sum(array[:1].nbytes for array in first), keep)
 
     def missing(self, task: Task, has: set[int]) -> int:
-        """Bytes for a machine that `has` these shards; from now on it has the task's."""
+        """Return the bytes for a machine that `has` these shards, and add the task's shard."""
         if not self.cuts:
             return 0
         number = bisect_right(self.cuts, task.spans[0].start) - 1
@@ -57,16 +57,16 @@ class DataBytes:
 
 
 class Exact:
-    """Real gradients, computed one after the other by one learner in this process: the `Control` of its tasks."""
+    """Computes real gradients, one task after the other, in this process."""
 
     def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
         self.pool, self.codec = pool, codec
         self.runner = TaskRunner(learner, None if isinstance(codec, Plain) else codec)
         self.own: dict[NodeId, Own] = {}
-        """What each node keeps of its own."""
+        """State that each worker keeps."""
         self.bytes_down = learner.weights.layout.bytes
         self.bytes_up = most_bytes(codec, learner.weights.layout)
-        """Of the last update, by which the next one's way is timed."""
+        """Bytes of the last update, from which the time of the next transfer is computed."""
         self._packet: Packet | None = None
 
     def compute(self, task: Task, weights: FlatBuffer) -> tuple[float | None, Payload]:
@@ -82,26 +82,26 @@ class Exact:
         return answer.loss, Payload(task.kind, out, lambda: self.pool.give(out))
 
     def loaded(self, task: Task) -> None:
-        """Nothing waits for this."""
+        """Do nothing."""
 
     def is_stopped(self, task: Task) -> bool:
-        """Never: it is computed once its virtual end is known."""
+        """Return False: a task is computed once its end is known."""
         return False
 
     def computed(self, task: Task, samples: int | None) -> None:
-        """Nothing waits for this."""
+        """Do nothing."""
 
     def is_cancelled(self, task: Task) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def deliver(self, packet: Packet) -> int:
-        """Keep the packet, to unpack it."""
+        """Keep the packet, which is unpacked later."""
         self._packet = packet
         return packet.size
 
     def forget(self, node: NodeId) -> None:
-        """Drop what a lost node kept."""
+        """Drop the state of a lost worker."""
         self.own.pop(node, None)
 
     def evaluate(self, weights: FlatBuffer) -> dict[str, float]:
@@ -112,39 +112,39 @@ class Exact:
 
 @dataclass
 class Shadow:
-    """The store and the computation of a run that keeps the time and computes nothing: for very large fleets."""
+    """Store and computation of a run that simulates only the time, for very large fleets."""
 
     bytes_down: int = 0
     bytes_up: int = 0
     version: int = 0
 
     def compute(self, task: Task, weights: None) -> tuple[None, None]:
-        """No loss, and nothing."""
+        """Return no loss and no payload."""
         return None, None
 
     def forget(self, node: NodeId) -> None:
-        """It has kept nothing."""
+        """Do nothing: workers have no state."""
 
     def evaluate(self, weights: None) -> dict[str, float]:
-        """Nothing is known about the model."""
+        """Return no metrics."""
         return {}
 
     def acquire(self, version: int) -> None:
-        """Nothing."""
+        """Return None."""
 
     def release(self, version: int) -> None:
-        """Nothing to let go."""
+        """Do nothing."""
 
     def receive(self, facts: Facts, payload: Any) -> None:
-        """Always welcome."""
+        """Accept every update."""
 
     def step(self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None) -> None:
-        """Nothing moves."""
+        """Do nothing."""
         self.version += 1
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> None:
-        """Nothing moves."""
+        """Do nothing."""
         self.version += 1
 
     def drop(self, update: UpdateId) -> None:
-        """Nothing to forget."""
+        """Do nothing."""

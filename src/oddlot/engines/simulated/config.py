@@ -1,4 +1,4 @@
-"""`engine=Simulated(...)`: a fleet that exists only as arithmetic, under a virtual clock."""
+"""`engine=Simulated(...)`: a simulated fleet under a virtual clock."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -25,13 +25,18 @@ from oddlot.train.store import Pool
 
 @dataclass(frozen=True)
 class Simulated:
-    """A fleet under a virtual clock. `computes=False` keeps the time and trains nothing, for large fleets."""
+    """A simulated fleet under a virtual clock. It trains the model in this process, or only simulates the time."""
 
     machines: Sequence[Machine | Zone]
+    """Machines and zones of the fleet."""
     seed: Seed = 0
+    """Random seed of the machines: their times, lifetimes and capacity."""
     in_flight: AtLeastOne = 1
+    """Open tasks of each machine. 2 hides the network latency, at a staleness of 1."""
     computes: bool = True
+    """Whether the model is trained. False: only time and cost are simulated, for large fleets."""
     hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
+    """The hub's machine."""
 
     kind: ClassVar[str] = "simulated"
     workers_setting: ClassVar[str] = "machines"
@@ -41,9 +46,9 @@ class Simulated:
 
     @classmethod
     def of(cls, fleet: Fleet, seed: int = 0, in_flight: int = 1, computes: bool = True) -> "Simulated":
-        """A fleet as a file has it. UsageError: it is none."""
+        """Make an engine of a fleet, such as `oddlot.read_fleet` returns. Raise UsageError for other values."""
         if not isinstance(fleet, Fleet):
-            raise InvalidValue("fleet", fleet, "a Fleet: oddlot.read_fleet(path) reads one")
+            raise InvalidValue("fleet", fleet, "a Fleet, such as oddlot.read_fleet(path) returns")
         return cls(fleet.machines, seed, in_flight, computes, fleet.hub)
 
     def __post_init__(self) -> None:
@@ -51,16 +56,16 @@ class Simulated:
         _check_machines(self.machines)
         names = self.names
         if not names:
-            told = "Simulated(machines=[]): a fleet has at least one machine"
+            told = "machines is empty: a fleet needs at least one machine"
             raise UsageError(told, "no_machines", "machines")
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            told = f"two machines are called {twice!r}: give each its own name"
+            told = f"two machines have the name {twice!r}: give each a name of its own"
             raise UsageError(told, "name_twice", "machines", name=twice)
 
     @property
     def dollars_per_hour(self) -> float:
-        """The price of the dearest machine, the hub among them."""
+        """Price of the most expensive machine, including the hub."""
         prices = (
             max(one.prices.values) if isinstance(one, Zone) else one.dollars_per_hour for one in self.machines
         )
@@ -68,31 +73,31 @@ class Simulated:
 
     @property
     def workers(self) -> int:
-        """How many machines there are at most at once."""
+        """Largest number of machines at one time."""
         return sum(one.count if isinstance(one, Zone) else 1 for one in self.machines)
 
     @property
     def names(self) -> list[str]:
-        """The machines'."""
+        """Names of the machines."""
         return names_in(self.machines)
 
     def begin(self, closing: ExitStack) -> Open:
-        """Nothing takes long here."""
+        """Return the function that opens the engine. Nothing is prepared."""
         return partial(_open, self)
 
 
 def _check_machines(machines: object) -> None:
     if not isinstance(machines, Sequence) or not all(isinstance(one, Machine | Zone) for one in machines):
-        must = "a list of oddlot.Machine and oddlot.machines.Zone: of a fleet file, Simulated.of(read_fleet(FILE))"
+        must = "a list of oddlot.Machine and oddlot.machines.Zone (for a fleet file: Simulated.of(read_fleet(FILE)))"
         raise InvalidValue("machines", machines, must)
     for one in machines:
         if isinstance(one, Machine) and one.zone:
-            told = f"{one.name} is of zone {one.zone!r}: only a Zone makes machines of a zone"
+            told = f"machine {one.name} has zone = {one.zone!r}: only a Zone sets it, so leave it out"
             raise UsageError(told, "machine_of_a_zone", "machines", machine=one.name, zone=one.zone)
 
 
 def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) -> Opened:
-    """A fleet from nothing. Refuses one whose versions would not fit into this machine's memory."""
+    """Open the engine. Raise UsageError if the versions of the model would not fit into this machine's memory."""
     layout = run.layout
     data = DataBytes.of(run.job, run.shards, run.keep_shards)
     pool = Pool(lambda: FlatBuffer.empty(layout))
@@ -115,11 +120,11 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
 
 
 def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
-    """So many versions, of so many bytes each, do not fit."""
+    """Return the error for versions that do not fit into memory."""
     return UsageError(
-        f"{on.workers} machines x {on.in_flight} tasks hold up to {versions} versions of {each / 1e6:.0f} MB, "
-        f"together {versions * each / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
-        "simulate fewer machines, or keep only the time with computes=False (--no-compute)",
+        f"{on.workers} machines x {on.in_flight} tasks need up to {versions} versions of {each / 1e6:.0f} MB: "
+        f"{versions * each / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB. "
+        "Simulate fewer machines, or only the time with computes=False (--no-compute)",
         "not_enough_memory",
         versions=versions,
         bytes=versions * each,

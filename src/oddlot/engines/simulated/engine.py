@@ -1,7 +1,7 @@
-"""The same run under a virtual clock: a heap of what will happen, and a clock that jumps.
+"""The simulated engine: a heap of events and a virtual clock.
 
-A task is computed for real when its update is due, from the weights of when it started: work that was lost or
-cancelled is never computed, and one seed gives one trace.
+A task is computed when its update is due, from the weights with which it started. Lost or cancelled tasks are never
+computed. One seed gives one trace.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,25 +23,25 @@ from oddlot.machines.market import Hub, Zone
 
 
 class Computation(Protocol):
-    """What computes the tasks of a simulated run; see `oddlot.engines.simulated.compute`."""
+    """Computes the tasks of a simulated run; see `oddlot.engines.simulated.compute`."""
 
     bytes_down: int
-    """of the weights that a task starts from"""
+    """Bytes of the weights from which a task starts."""
     bytes_up: int
-    """of an update"""
+    """Bytes of an update."""
 
     def compute(self, task: Task, weights: Any) -> tuple[float | None, Any]:
-        """The mean loss and the payload."""
+        """Return the mean loss and the payload of a task."""
 
     def forget(self, node: NodeId) -> None:
-        """The node is gone, and what it kept of its own."""
+        """Drop what a lost worker kept."""
 
     def evaluate(self, weights: Any) -> dict[str, float]:
-        """The metrics of these weights."""
+        """Return the metrics of weights."""
 
 
 class Simulator:
-    """Mailbox and port of simulated machines. Its workers and their machines' lifecycle have classes of their own."""
+    """The engine of simulated machines, with workers and the lifecycle of machines."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Simulator:
         if hub.dollars_per_hour:
             self.events.at(now, lambda: Priced("", hub.dollars_per_hour))
         self.quiet_since = now
-        """When anything but prices last changed."""
+        """Time of the last change, except of prices."""
         self.lifecycle = MachineLifecycle(self.events, machines, self, seed, taken)
 
     # --- the mailbox ---------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Simulator:
     # --- the port ------------------------------------------------------------------------------
 
     def start(self, task: Task, weights: Any) -> None:
-        """Send the task, and the weights unless the worker has them. A worker that was lost answers nothing."""
+        """Send the task, and the weights unless the worker has them. A lost worker does not respond."""
         worker = self.workers.get(task.node)
         if worker is None:
             return
@@ -100,7 +100,7 @@ class Simulator:
     def abort(self, task: TaskId, node: NodeId) -> None:
         """Ask the worker to stop at its next minibatch, or at once if its machine does so.
 
-        A task that is in its last minibatch is answered as a whole.
+        A task in its last minibatch is finished.
         """
         worker, place = self._find(task, node)
         if worker is None:
@@ -177,7 +177,7 @@ class Simulator:
             self.events.at(self.now, lambda: self.lose(worker.node))
 
     def lose(self, node: NodeId) -> Message | None:
-        """End the worker. The hub notices at once, or when it has not heard of it for too long."""
+        """End the worker. The hub notices at once, or after `noticed_after_seconds` without a message."""
         worker = self.workers.get(node)
         if worker is None or worker.is_gone:
             return None
@@ -193,7 +193,7 @@ class Simulator:
         return self._notice_loss(worker)
 
     def _notice_loss(self, worker: Worker) -> Message:
-        """Return the hub's message; updates that are still on their way come too late."""
+        """Return the message about a loss. Updates that are still being sent are late."""
         for execution in worker.queue:
             execution.unwanted = True
         del self.workers[worker.node]
@@ -202,7 +202,7 @@ class Simulator:
         return Lost(worker.node)
 
     def _answer(self, worker: Worker, execution: Execution) -> Message:
-        """Return the update of a task whose end has reached the hub, or the word that it has none."""
+        """Return the message about the end of a task: its update, or that it has none."""
         self._end_if_idle(worker)
         if not execution.has_update:
             return execution.cancelled(self.now)

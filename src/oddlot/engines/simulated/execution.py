@@ -1,4 +1,4 @@
-"""One task on a simulated worker: when its parts arrive, compute and end."""
+"""A task on a simulated worker: its transfers, computation and end."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -17,9 +17,9 @@ class Execution:
     task: Task
     weights: Any
     ready: float
-    """When its weights and samples have arrived."""
+    """Time at which its weights and samples have arrived."""
     compute: float
-    """Seconds that the samples take which are not computed yet, at the present pace."""
+    """Seconds for the remaining samples, at the present pace."""
     weight_bytes: int
     """Bytes of weights that had to be sent."""
     data_bytes: int
@@ -33,17 +33,17 @@ class Execution:
     """Seconds that these took."""
     end: float = 0.0
     entry: int = 0
-    """Number of the queue's entry that counts; older entries are void."""
+    """Number of the valid entry in the queue; older entries are ignored."""
     unwanted: bool = False
     """Whether its update will not count, so that it need not be computed."""
     stop_at: float = inf
-    """When the request to stop reaches the worker."""
+    """Time at which the request to stop reaches the worker."""
     min_samples: int = 0
-    """Samples that are computed in spite of it."""
+    """Samples that are computed before the request takes effect."""
     samples: int = 0
     """Samples computed by the end."""
     is_partial: bool = False
-    """Whether these are not all."""
+    """Whether these are only a part."""
 
     def received_bytes(self, now: float) -> tuple[int, int]:
         """Return the bytes of weights and samples that have arrived."""
@@ -51,7 +51,7 @@ class Execution:
 
     @property
     def has_update(self) -> bool:
-        """Whether an update is sent at the end, if only of a part: of a task that is still wanted."""
+        """Whether an update is sent at the end, possibly a partial one: the task was not cancelled."""
         return self.samples > 0 and not (self.is_partial and self.unwanted)
 
     def samples_at(self, now: float) -> float:
@@ -74,7 +74,7 @@ class Execution:
             self.end = self.begin + self.compute * (self.samples - before) / (samples - before)
 
     def change_pace(self, now: float, ratio: float) -> None:
-        """Let the samples that are not computed yet take `ratio` times as long."""
+        """Multiply the time of the remaining samples by `ratio`."""
         if self.begin < now:
             self.seconds_before += now - self.begin
             self.samples_before = self.samples_at(now)
@@ -88,7 +88,7 @@ class Execution:
 
     @property
     def computed_task(self) -> Task:
-        """The task, with the samples that were computed."""
+        """Return the task with the computed samples."""
         if not self.is_partial:
             return self.task
         return replace(self.task, spans=split(self.task.spans, self.samples)[0])

@@ -11,7 +11,7 @@ class SimulatedFaults:
         self.simulator, self.events = simulator, simulator.events
 
     def kill(self, node: NodeId) -> None:
-        """Lose the machine now; one that returns after its lifetimes returns after this too."""
+        """Lose the machine now. It returns as after a lifetime."""
         self.events.at(self.events.now, lambda: self.simulator.lose(node))
 
     def leave(self, node: NodeId) -> None:
@@ -19,7 +19,7 @@ class SimulatedFaults:
         self.events.at(self.events.now, lambda: self.simulator.notice(node))
 
     def slow(self, node: NodeId, factor: float) -> None:
-        """Slow the worker down, in the task under way too."""
+        """Slow the worker down, in the present task too."""
         worker = self.simulator.workers.get(node)
         if worker is not None:
             worker.slow(factor)
@@ -40,7 +40,7 @@ class SimulatedFaults:
             self.leave(node)
 
     def bar(self, machine: str, barred: bool) -> None:
-        """Keep a machine away, or let it come again; one that is starting is given up."""
+        """Make a machine unavailable or available again; one that is starting is cancelled."""
         lifecycle = self.simulator.lifecycle
         if not barred:
             self.events.at(self.events.now, lambda: lifecycle.unbar(machine))

@@ -23,7 +23,7 @@ class Workers(Protocol):
         """Add a worker that is ready for tasks."""
 
     def notice(self, node: NodeId) -> Message | None:
-        """Let the worker hand over what it has computed, and leave."""
+        """Let the worker send its finished part and leave."""
 
     def lose(self, node: NodeId) -> Message | None:
         """End the worker."""
@@ -55,12 +55,12 @@ class MachineLifecycle:
     # --- what the simulator reports ------------------------------------------------------------
 
     def ended(self, node: NodeId) -> None:
-        """Note that the worker has ended, whether or not the hub knows."""
+        """Record that the worker has ended, whether or not the hub knows."""
         state = self.states[machine_of(node)]
         state.node, state.is_ready = "", False
 
     def loss_noticed(self, node: NodeId) -> None:
-        """Order another machine, if one may come: the hub knows that the worker is lost."""
+        """Order another machine if possible, because the hub knows that the worker is lost."""
         state = self.states[machine_of(node)]
         pause = 0.0 if node in self.restarts else state.machine.seconds_to_return
         self.restarts.discard(node)
@@ -70,11 +70,11 @@ class MachineLifecycle:
             state.is_owed = True  # what has taken it away brings it back
 
     def restart(self, node: NodeId) -> None:
-        """Let another worker follow at once when this one ends, on the same machine."""
+        """Start another worker on the same machine when this one ends."""
         self.restarts.add(node)
 
     def bar(self, machine: str) -> Message | None:
-        """Keep the machine away once its worker has ended; one that is starting is given up."""
+        """Make the machine unavailable once its worker has ended; one that is starting is cancelled."""
         state = self.states[machine]
         state.is_barred = True
         if state.is_ready or not state.node:
@@ -83,7 +83,7 @@ class MachineLifecycle:
         return self._give_up_start(state)
 
     def unbar(self, machine: str) -> Message | None:
-        """Let the machine come again."""
+        """Make the machine available again."""
         state = self.states[machine]
         state.is_barred = False
         return self.order(state) if state.is_owed else None
@@ -91,7 +91,7 @@ class MachineLifecycle:
     # --- machines ------------------------------------------------------------------------------
 
     def order(self, state: MachineState) -> Message | None:
-        """Order the machine if it may come; it is ready `seconds_to_start` later."""
+        """Order the machine if possible; it is ready `seconds_to_start` later."""
         state.is_owed = state.is_barred
         self.progress.barred_orders += state.has_capacity and state.is_barred
         self.progress.check_order(is_first=not state.workers)
@@ -108,13 +108,13 @@ class MachineLifecycle:
         return Ordered(node, state.price, state.machine.zone)
 
     def reclaim(self, state: MachineState) -> Message | None:
-        """Take the machine back, also one that is starting."""
+        """Preempt the machine, even while it is starting."""
         if state.is_ready:
             return self._preempt(state.node, state.machine)
         return self._give_up_start(state) if state.node else None
 
     def _join(self, state: MachineState, node: NodeId) -> Message | None:
-        """Start the worker, unless its machine was given up while it started."""
+        """Start the worker, unless its machine was cancelled while starting."""
         if state.node != node:
             return None
         state.is_ready = True
@@ -125,14 +125,14 @@ class MachineLifecycle:
         return Joined(node, state.price, state.machine.zone)
 
     def _preempt(self, node: NodeId, machine: Machine) -> Message | None:
-        """Take the machine back, with the notice that it gives."""
+        """Preempt the machine, with its notice."""
         if not machine.notice_seconds:
             return self.workers.lose(node)
         self.events.at(self.events.now + machine.notice_seconds, lambda: self.workers.lose(node))
         return self.workers.notice(node)
 
     def _give_up_start(self, state: MachineState) -> Message:
-        """Take back a machine before it is ready."""
+        """Preempt a machine before it is ready."""
         node, state.node = state.node, ""
         self.progress.start_lost(node, state.machine.seconds_to_start)
         return Gone(node)

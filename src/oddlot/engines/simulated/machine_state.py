@@ -10,25 +10,25 @@ from oddlot.machines.machine import Machine
 
 @dataclass(slots=True, eq=False)
 class MachineState:
-    """A machine, whose workers follow each other."""
+    """A machine, which has one worker after the other."""
 
     machine: Machine
     delay: Times
     link_delay: Times
     lifetime: Times | None
     price: float
-    """Dollars an hour, now."""
+    """Present price, in dollars per hour."""
     has_capacity: bool = True
-    """Whether its zone has room for it."""
+    """Whether its zone has capacity for it."""
     is_barred: bool = False
-    """Whether fault injection keeps it away."""
+    """Whether fault injection makes it unavailable."""
     node: NodeId = ""
-    """Its present worker, or the one that is starting; empty while there is none."""
+    """Its present or starting worker; empty if there is none."""
     is_ready: bool = False
     workers: int = 0
-    """How many workers it has had."""
+    """Number of its workers so far."""
     is_owed: bool = False
-    """Whether a machine would have been ordered, were it not barred."""
+    """Whether the machine must be ordered when it is no longer barred."""
 
     @classmethod
     def of(cls, machine: Machine, seed: int) -> "MachineState":

@@ -1,4 +1,4 @@
-"""Ends a run whose machines are lost again and again before any task is completed."""
+"""Fails a run whose machines are lost repeatedly before any task is completed."""
 
 from oddlot.core.errors import JobError
 from oddlot.core.tasks import NodeId
@@ -8,7 +8,7 @@ MAX_ATTEMPTS = 1_000
 
 
 class Progress:
-    """Counts attempts since the last completed task. JobError: too many of one kind."""
+    """Counts attempts since the last completed task. Raises JobError if there are too many of one kind."""
 
     def __init__(self, machines: int) -> None:
         self.max_attempts = MAX_ATTEMPTS + 10 * machines
@@ -17,7 +17,7 @@ class Progress:
         self.last_lost_start = ("", 0.0)
         """The worker, and the seconds that it needs to start."""
         self.barred_orders = 0
-        """Times that a machine had room in its zone and was barred."""
+        """Number of times that a machine had capacity in its zone and was barred."""
 
     def task_completed(self) -> None:
         """Forget what was counted."""
@@ -38,8 +38,8 @@ class Progress:
         if self.lost_workers > self.max_attempts:
             raise JobError(
                 f"{self.lost_workers:,} workers in a row were lost before any task was completed. The last one, "
-                f"{node}, was lost after {lived:.3g} s; a task there computes for {needs:.3g} s. Give the machines a "
-                "longer lifetime or fewer seconds_per_sample, or the job a smaller batch",
+                f"{node}, was lost after {lived:.3g} s, and its task needs {needs:.3g} s. Increase the lifetime, or "
+                "decrease seconds_per_sample or the batch size",
                 "lifetimes_too_short",
                 workers=self.lost_workers,
                 node=node,
@@ -52,8 +52,8 @@ class Progress:
         if not is_first and self.lost_starts > self.max_attempts:
             node, seconds = self.last_lost_start
             raise JobError(
-                f"{self.lost_starts:,} machines in a row were preempted while they started, the last one was {node}: "
-                f"give it fewer seconds_to_start than {seconds:g}, or a capacity that stays for longer",
+                f"{self.lost_starts:,} machines in a row were preempted while starting (last: {node}). Decrease "
+                f"seconds_to_start = {seconds:g}, or use a capacity that lasts longer",
                 "lost_while_starting",
                 starts=self.lost_starts,
                 node=node,
@@ -61,8 +61,8 @@ class Progress:
             )
         if self.barred_orders > self.max_attempts:
             raise JobError(
-                f"{self.barred_orders:,} times in a row a machine's zone had room for it while the capacity of the "
-                "chaos kept it away, and no task was completed: let both have room for longer",
+                f"{self.barred_orders:,} times in a row the zone of a machine had capacity while the capacity of the "
+                "fault injection had none, and no task was completed. Use capacities that last longer",
                 "kept_away",
                 times=self.barred_orders,
             )

@@ -1,4 +1,4 @@
-"""The error of a run that waits for machines that never come."""
+"""The error of a run without machines that could return."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ from oddlot.core.errors import JobError
 
 def stalled(seconds: float, machines: int, traces: Sequence[str] = ()) -> JobError:
     """Return the error. `traces` are the zones whose trace has ended, or `chaos` for that of a chaos file."""
-    told = f"the run stalled at {seconds:.1f} s: {machines} machines are left and no other is due. "
+    told = f"the simulation stalled at t = {seconds:.1f} s: {machines} machines are left and none is due to return. "
     if traces:
         told += (
-            f"The capacity trace of {', '.join(traces)} brings no more machines: set repeat_hours to repeat it, "
-            "begin_hours to begin at another time, or add machines"
+            f"The capacity trace of {', '.join(traces)} has ended: set repeat_hours to repeat it, "
+            "begin_hours to start elsewhere in it, or add machines"
         )
     else:
-        told += "Set seconds_to_return, or add machines"
+        told += "Set seconds_to_return or add machines"
     return JobError(told, "stalled", seconds=seconds, machines=machines, traces=[*traces])

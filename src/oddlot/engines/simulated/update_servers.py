@@ -1,7 +1,7 @@
-"""An engine whose hub takes time for every update: parameter servers that take updates in one after the other.
+"""An engine whose hub takes time for every update, with one or more parameter servers.
 
-A server reads the model when it begins with an update and writes when it ends. With a store that has transactions the
-update counts on top of all that was written meanwhile; with one that overwrites, what was written meanwhile is lost.
+A server reads the model when it starts with an update, and writes it when it ends. A store with transactions applies
+the update to the newest model; a store that overwrites loses what was written meanwhile.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from oddlot.machines.market import Hub
 
 
 class Versions(Protocol):
-    """The store, as far as servers read from it."""
+    """The part of the store that servers use."""
 
     version: int
 
@@ -35,7 +35,7 @@ def served(opened: Opened, store: Versions) -> Engine:
 
 
 class UpdateServers(EngineWrapper):
-    """Mailbox and port of another engine. Its updates wait for a server before the hub receives them."""
+    """Wraps an engine. Updates wait for a server before the hub receives them."""
 
     def __init__(self, engine: Engine, hub: Hub, store: Versions) -> None:
         super().__init__(engine)
@@ -44,9 +44,9 @@ class UpdateServers(EngineWrapper):
         self.free_at = [engine.now] * hub.servers
         heapify(self.free_at)
         self.in_service: dict[NodeId, list[float]] = {}
-        """When each worker's updates will have been taken in."""
-        self.gone: set[NodeId] = set()
-        """Workers that the engine has lost, and the hub not yet, since it takes in their last updates."""
+        """When the servers will have processed each worker's updates."""
+        self.lost: set[NodeId] = set()
+        """Lost workers whose last updates are still being processed, so that the hub does not know yet."""
         self.read: list[int] = []
         """Versions that are held for the update that the host was given."""
 
@@ -58,7 +58,7 @@ class UpdateServers(EngineWrapper):
         return self.engine.is_spent and not self.events.heap
 
     def next(self, until: float) -> Message | None:
-        """Return the next message that needs no server, or that has had one."""
+        """Return the next message that needs no server, or that a server has processed."""
         while self.read:
             self.store.release(self.read.pop())
         while True:
@@ -71,16 +71,16 @@ class UpdateServers(EngineWrapper):
             if isinstance(message, Arrival):
                 self._take_in(message)
             elif isinstance(message, Lost) and (ends := self.in_service.get(message.node)):
-                self.gone.add(message.node)
+                self.lost.add(message.node)
                 self.events.at(ends[-1], partial(self._lose, message))
                 return Gone(message.node)
             elif message is not None:
                 return message
 
     def _take_in(self, arrival: Arrival) -> None:
-        """Let an update wait for a server. One of a worker whose loss the engine has reported is too late."""
+        """Queue an update for a server. An update of a worker that was already lost is late."""
         sender = arrival.facts.sender
-        if sender in self.gone:
+        if sender in self.lost:
             if arrival.payload is not None:
                 arrival.payload.release()
             return
@@ -94,11 +94,11 @@ class UpdateServers(EngineWrapper):
         self.events.at(end, partial(self._end, arrival, end, reads))
 
     def _lose(self, lost: Lost) -> Lost:
-        self.gone.remove(lost.node)
+        self.lost.remove(lost.node)
         return lost
 
     def _begin(self, reads: list[int]) -> None:
-        """The server reads the model, which is to be there until it has written."""
+        """Hold the version that a server reads, until it writes."""
         reads.append(self.store.version)
         self.store.acquire(self.store.version)
 

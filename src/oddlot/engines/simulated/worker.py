@@ -1,4 +1,4 @@
-"""A simulated worker: tasks in a queue, and when each of them ends."""
+"""A simulated worker: a queue of tasks with their end times."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from oddlot.machines.machine import Machine
 class Worker:
     """A worker on a simulated machine. It computes one task at a time, in order.
 
-    Its link carries one transfer each way beside that. `answer` is called when the end of a task reaches the hub.
+    Its link carries one transfer each way at the same time. `answer` is called when the end of a task reaches the hub.
     """
 
     node: NodeId
@@ -28,29 +28,29 @@ class Worker:
     events: EventQueue[Message]
     batch: int
     bytes_up: Callable[[], int]
-    """Returns the size by which the way of the next update is timed."""
+    """Returns the bytes from which the transfer time of the next update is computed."""
     answer: Callable[["Worker", Execution], Message | None]
     joined_at: float
     free_at: float
-    """When it has computed all that has ended."""
+    """Time at which it finished its last task."""
     last_contact: float
-    """When a task was last sent to it, or an update received."""
+    """Time of its last transfer."""
     is_leaving: bool = False
     is_gone: bool = False
-    """Whether it was lost, which the hub does not know yet."""
+    """Whether it was lost without the hub knowing yet."""
     slowness: float = 0.0
     queue: list[Execution] = field(default_factory=list)
     version: int = -1
-    """The version of the weights that it has."""
+    """Version of the weights that it has."""
     shards: set[int] = field(default_factory=set)
-    """The shards of the data that it has."""
+    """Shards of the data that it has."""
     frozen_at: float | None = None
     thawed_at: float = 0.0
     has_pending_notice: bool = False
     """Whether a notice waits until it thaws."""
 
     def add(self, task: Task, weights: Any, weight_bytes: int, data_bytes: int) -> None:
-        """Send a task to it, with so many bytes."""
+        """Send a task to it, with these bytes."""
         now = self.events.now
         seconds = samples_in(task.spans) * self.machine.seconds_per_sample * self.delay()
         seconds *= 1.0 + self.slowness
@@ -64,7 +64,7 @@ class Worker:
         return next((place for place, one in enumerate(self.queue) if one.task.id == task), None)
 
     def request_stop(self, place: int) -> None:
-        """Ask it to end a task, which it hears after the link's latency."""
+        """Ask it to end a task. The request arrives after the link's latency."""
         execution, now = self.queue[place], self.events.now
         execution.stop_at = min(execution.stop_at, now + self.machine.link.seconds(0))
         if execution.end > now:
@@ -115,7 +115,7 @@ class Worker:
         self._schedule(first)
 
     def stop(self) -> None:
-        """Stop computing. Updates that are on their way arrive."""
+        """Stop computing. Updates that are being sent still arrive."""
         last = self.events.now if self.frozen_at is None else self.frozen_at
         for execution in self.queue:
             if execution.end > last:

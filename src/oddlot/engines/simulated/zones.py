@@ -14,27 +14,27 @@ from oddlot.machines.market import Zone
 
 
 class Machines(Protocol):
-    """Orders the machines of a zone, and takes them back."""
+    """Orders and preempts the machines of a zone."""
 
     def order(self, state: MachineState) -> Message | None:
-        """Order the machine if it may come."""
+        """Order the machine if possible."""
 
     def reclaim(self, state: MachineState) -> Message | None:
-        """Take the machine back, also one that is starting."""
+        """Preempt the machine, even while it is starting."""
 
 
 class Zones:
-    """Moves the machines of zones as their capacity says, at prices that change."""
+    """Orders and preempts machines of zones by their capacity, at changing prices."""
 
     def __init__(self, events: EventQueue[Message], machines: Machines, seed: int) -> None:
         self.events, self.machines, self.seed = events, machines, seed
         self.pending_prices = 0
         """Entries of the queue that change nothing but a price."""
         self.ended_traces: list[str] = []
-        """Zones whose trace brings no more machines."""
+        """Zones whose trace has ended."""
 
     def open(self, zone: Zone, states: Sequence[MachineState]) -> None:
-        """Order the machines of a zone as its capacity is now, and follow its changes."""
+        """Order the machines of a zone by its present capacity, and follow changes."""
         now = self.events.now
         for state in states:
             state.has_capacity, state.price = False, zone.prices.at(now)
@@ -50,7 +50,7 @@ class Zones:
         self._await_price(zone, states, zone.prices.changes(now))
 
     def _moves(self, zone: Zone) -> Moves:
-        """Yield the zone's moves, and note the end of a trace."""
+        """Yield the zone's changes, and record the end of a trace."""
         yield from zone.capacity.moves(zone.count, stream(self.seed, f"zone {zone.name}"))
         if isinstance(zone.capacity, Alive):
             self.ended_traces.append(zone.name)

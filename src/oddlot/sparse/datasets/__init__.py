@@ -1,1 +1,1 @@
-"""Extreme multi-label classification: its text format, its metrics, sets like the published ones."""
+"""Datasets for extreme multi-label classification: text format, metrics, and synthetic data."""

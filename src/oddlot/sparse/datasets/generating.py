@@ -1,4 +1,4 @@
-"""Sets like the published ones, of any shape: power-law labels that occur together, features that tell of labels."""
+"""Synthetic datasets of any size: correlated labels with a power-law frequency, and features that depend on labels."""
 
 from dataclasses import dataclass
 
@@ -11,40 +11,45 @@ from oddlot.sparse.memory import check_memory
 from oddlot.sparse.validation import warn
 
 CLUSTER = 16
-"""labels that occur together"""
+"""Labels of a cluster, which occur together."""
 OWN, COMMON = 16, 14
-"""features of a label, and of a cluster"""
+"""Features of a label, and of a cluster."""
 SHOWN = 8, 2
-"""of these, so many for each label of a point with as many features and labels as usual"""
+"""Features of these that a point has for each label, at the default numbers of features and labels."""
 NOISE, MORE = 0.2, 1.28
-"""so much noise, and times as many labels after the first, more than is wanted: some are there already"""
+"""Initial share of noise features, and initial factor of further labels, which allows for duplicates."""
 NEAR, PILOT, TRIES = 0.05, 1_000, 12
-"""how near to the wanted numbers so many points have to come, and tries for that"""
+"""Tolerance of the means, number of points with which they are measured, and number of tries."""
 BLOCK = 16_384
 BYTES_OF_A_LABEL = 40
-"""of popularities and ranks, while they are computed"""
+"""Temporary memory for a label."""
 MAX_DRAWN, BYTES_OF_A_DRAW = 1_000, 90
-"""labels that are drawn for a point, of which some are there already; and what each takes meanwhile"""
+"""Largest number of labels that are drawn for a point, and temporary memory for each."""
 BYTES_OF_A_NUMBER = 16
-"""place and value, in blocks and joined"""
+"""Memory for an entry."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a set is like; by default as s30k of the trial."""
+    """The size of a synthetic dataset."""
 
     features: int = 50_000
+    """Number of features."""
     labels: int = 30_000
+    """Number of labels."""
     nonzeros: float = 75.0
+    """Mean number of features of a point."""
     labels_each: float = 5.45
+    """Mean number of labels of a point."""
     seed: int = 0
+    """Random seed."""
 
 
 def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
-    """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`.
+    """Return features (L2-normalized rows) and labels of `examples` points. Each `stream` has different ones.
 
-    MemoryError: too many labels or examples for this machine. ValueError: nearly all labels for each example. A warning
-    says where numbers on average come nowhere near to those that are wanted.
+    Warn if the means differ much from the requested ones. Raise MemoryError if there is not enough memory, and
+    ValueError if a point would need nearly all labels.
     """
     check_memory(BYTES_OF_A_LABEL * shape.labels, f"a set of {shape.labels:,} labels")
     numbers = shape.nonzeros + shape.labels_each
@@ -59,8 +64,7 @@ def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
 
 
 def _drawn_for(shape: Shape) -> tuple[float, float]:
-    """The noise, as a share of the features, and the labels after the first to draw, with which points have nearly as
-    many of both as are wanted."""
+    """Return the share of noise features and the number of further labels to draw, which give the requested means."""
     noise, more = NOISE, MORE * (shape.labels_each - 1)
     for _ in range(TRIES):
         x, y = _block(PILOT, shape, np.random.default_rng([shape.seed, 2**31]), noise, more)
@@ -71,11 +75,13 @@ def _drawn_for(shape: Shape) -> tuple[float, float]:
         more /= 1.0 if abs(1 - labels) <= NEAR else labels
         if more > MAX_DRAWN:
             each, of = shape.labels_each, shape.labels
-            told = f"{each:g} labels of {of:,} for each point are too many, as most labels are rare"
+            told = f"{each:g} labels per point are too many for {of:,} labels, because most labels are rare"
             raise coded(ValueError(told), "too_many_labels_each", labels_each=each, labels=of)
     else:
         has = f"{features * shape.nonzeros:.1f} features and {labels * shape.labels_each:.1f} labels"
-        told = f"points have {has} on average, where {shape.nonzeros:g} and {shape.labels_each:g} are wanted"
+        told = (
+            f"points have {has} on average, but {shape.nonzeros:g} and {shape.labels_each:g} were requested"
+        )
         warn(told, "averages_missed", nonzeros=shape.nonzeros, labels_each=shape.labels_each)
     return noise, more
 
@@ -88,7 +94,7 @@ def _block(
 
 
 def _labels(count: int, shape: Shape, chance: np.random.Generator, more: float) -> Csr:
-    """A popular label for each point, and more of its cluster or other popular ones."""
+    """Draw a frequent label for each point, and further labels of its cluster or other frequent ones."""
     popularity = np.cumsum((np.arange(shape.labels) + 10.0) ** -0.8)
     rank = np.random.default_rng([shape.seed, 1]).permutation(shape.labels)
 
@@ -105,7 +111,7 @@ def _labels(count: int, shape: Shape, chance: np.random.Generator, more: float) 
 
 
 def _features(y: Csr, shape: Shape, chance: np.random.Generator, noise: float) -> Csr:
-    """Some of the features of each point's labels, of their clusters, and noise; rows of length 1."""
+    """Draw features of each point's labels and of their clusters, and noise. Rows have length 1."""
     count, usual = len(y), Shape()
     share = shape.nonzeros / usual.nonzeros * usual.labels_each / shape.labels_each
     of_label, of_cluster = (min(shown, round(share * shown)) for shown in SHOWN)
@@ -127,7 +133,7 @@ def _features(y: Csr, shape: Shape, chance: np.random.Generator, noise: float) -
 
 
 def _repeated(y: Csr, times: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every label so many times, and whose it is."""
+    """Return every label repeated `times` times, with its point."""
     points = np.repeat(np.arange(len(y)), np.diff(y.indptr))
     return np.repeat(y.indices.astype(np.int64), times), np.repeat(points, times)
 
@@ -142,7 +148,7 @@ def _hashed(keys: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]
 def _csr(
     rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float32], shape: tuple[int, int]
 ) -> Csr:
-    """Of several values in one place the first counts."""
+    """Return a CSR matrix. Of several values in one place, the first counts."""
     keys, at = np.unique(rows * shape[1] + columns, return_index=True)
     counts = np.bincount(keys // shape[1], minlength=shape[0])
     return Csr(

@@ -1,7 +1,7 @@
-"""How good the best labels of points are: the metrics of the Extreme Classification Repository.
+"""The metrics of the Extreme Classification Repository.
 
-Labels are what `SlideClassifier` takes: a CSR matrix or an array of zeros and ones, [points, labels], or one label
-each. A label that stands there twice is one. ValueError: there are not as many points as predictions.
+Labels are in the formats of `SlideClassifier`: a CSR matrix or an array of zeros and ones, [points, labels], or one
+label each. Repeated labels count once. All functions raise ValueError if points and predictions differ in number.
 """
 
 from typing import Any
@@ -14,11 +14,11 @@ from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.matrices import checked_labels
 
 A, B = 0.55, 1.5
-"""of the propensities, as Jain et al. fitted them; the repository has others for its Wikipedia and Amazon sets"""
+"""Default constants of propensities (Jain et al.). The repository has others for its Wikipedia and Amazon datasets."""
 
 
 def hits(best: NDArray[np.integer], labels: Any) -> NDArray[np.bool_]:
-    """Which of the labels `best[i]`, the best first, are among those of point i: [points, k]. -1 stands for none."""
+    """Return which of the predicted labels `best[i]` are labels of point i, [points, k]. -1 is never one."""
     return _hits(best, checked_labels(labels, len(best)))
 
 
@@ -30,14 +30,17 @@ def _hits(best: NDArray[np.integer], labels: Csr) -> NDArray[np.bool_]:
 
 
 def precision(best: NDArray[np.integer], labels: Any, k: int) -> float:
-    """P@k: the share of the k best labels that are right, averaged over points. ValueError: fewer than k were given."""
+    """Return P@k: the share of correct labels among the k best, averaged over points.
+
+    Raise ValueError if there are fewer than k predictions.
+    """
     _check(best, k)
     found = hits(best[:, :k], labels)
     return float(found.mean()) if len(found) else 0.0
 
 
 def ndcg(best: NDArray[np.integer], labels: Any, k: int) -> float:
-    """nDCG@k: a right label at place j counts 1 / log2(j + 1), over what the best order of all would have."""
+    """Return nDCG@k: a correct label at position j counts 1 / log2(j + 1), relative to the best possible order."""
     _check(best, k)
     labels = checked_labels(labels, len(best)).distinct()
     gains = 1 / np.log2(np.arange(2, k + 2))
@@ -48,7 +51,7 @@ def ndcg(best: NDArray[np.integer], labels: Any, k: int) -> float:
 
 
 def propensities(train: Any, a: float = A, b: float = B) -> NDArray[np.float64]:
-    """How likely it is that a label is noted where it is right, from how often it occurs in training.
+    """Return the propensities: the probability that a correct label is observed, from its frequency in training.
 
     Jain, Prabhu, Varma, "Extreme multi-label loss functions" (KDD 2016), section 4: 1 / (1 + C (N_l + B) ** -A) with
     C = (log N - 1) (B + 1) ** A.
@@ -63,7 +66,7 @@ def propensities(train: Any, a: float = A, b: float = B) -> NDArray[np.float64]:
 def propensity_precision(
     best: NDArray[np.integer], labels: Any, k: int, propensity: NDArray[np.float64]
 ) -> float:
-    """PSP@k: each right label counts 1 / propensity, over what the best choice of k labels would have."""
+    """Return PSP@k: each correct label counts 1 / propensity, relative to the best possible choice of k labels."""
     _check(best, k)
     labels = checked_labels(labels, len(best)).distinct()
     gained = (_hits(best[:, :k], labels) / propensity[best[:, :k]]).sum()
@@ -77,9 +80,7 @@ def propensity_precision(
 
 def _check(best: NDArray[np.integer], k: int) -> None:
     if best.ndim != 2:
-        error = ValueError(f"the best labels are an array {best.shape}: [points, k] is expected")
+        error = ValueError(f"predictions must have the shape [points, k], not {best.shape}")
         raise coded(error, "wrong_shape", name="best", shape=best.shape)
     if not 1 <= k <= best.shape[1]:
-        raise invalid_value(
-            "k", k, f"from 1 to {best.shape[1]}, the best labels of each point that were given"
-        )
+        raise invalid_value("k", k, f"from 1 to {best.shape[1]}, the number of predictions of each point")

@@ -1,4 +1,4 @@
-"""Sets in the text format of the Extreme Classification Repository."""
+"""Reading datasets in the text format of the Extreme Classification Repository."""
 
 import gzip
 import zlib
@@ -15,48 +15,49 @@ POWERS = 10.0 ** np.arange(309)
 MAX_COLUMNS = np.iinfo(np.int32).max
 MAX_DIGITS = 18
 PIECE_BYTES, MIN_BYTES, MAX_RATIO = 1 << 20, 1 << 26, 200
-"""what is unpacked at once; what a packed file may hold, however small it is, and over its size: texts have 3 to 20"""
+"""Bytes decompressed at once; limits of the decompressed size: in bytes, and relative to the compressed size (usually 3
+to 20)."""
 SHOWN = 40
-"""characters of a bad line"""
+"""Number of shown characters of an invalid line."""
 FAULTS = {
-    parsing.LABEL: ("invalid_label", "labels are whole numbers with commas between them"),
+    parsing.LABEL: ("invalid_label", "labels must be whole numbers, separated by commas"),
     parsing.LABEL_RANGE: (
         "label_out_of_range",
-        "a label is not below the {labels:,} that the first line says",
+        "a label is not below {labels:,}, the number in the first line",
     ),
-    parsing.COLON: ("missing_colon", "after a feature's number comes a colon and its value"),
-    parsing.FEATURE: ("invalid_feature", "here is neither a label nor a feature, which are whole numbers"),
+    parsing.COLON: ("missing_colon", "a feature must be followed by a colon and its value"),
+    parsing.FEATURE: ("invalid_feature", "labels and features must be whole numbers"),
     parsing.FEATURE_RANGE: (
         "feature_out_of_range",
-        "a feature is not below the {features:,} that the first line says",
+        "a feature is not below {features:,}, the number in the first line",
     ),
     parsing.VALUE: ("invalid_number", "a value is not a finite number"),
 }
 OTHERS = {
-    b"\x1f\x8b": ("gzip", "gzipped: its name has to end in .gz"),
-    b"BZh": ("bzip2", "packed by bzip2: unpack it"),
-    b"\xfd7zXZ": ("xz", "packed by xz: unpack it"),
+    b"\x1f\x8b": ("gzip", "gzipped: rename it to end in .gz"),
+    b"BZh": ("bzip2", "compressed by bzip2: decompress it"),
+    b"\xfd7zXZ": ("xz", "compressed by xz: decompress it"),
     b"PK": ("zip", "a zip archive: unpack it"),
-    b"\xef\xbb\xbf": ("byte order mark", "a text that begins with a byte order mark: leave that out"),
+    b"\xef\xbb\xbf": ("byte order mark", "a text with a byte order mark: remove the mark"),
 }
-"""what files are that begin so"""
+"""Formats of files by their first bytes."""
 
 
 class BadSet(ValueError):
-    """A file is no set; the message names the file, the line and what is wrong with it."""
+    """A file is not a valid dataset. The message has the file, the line and the fault."""
 
 
 def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
-    """Features and labels of a file whose first line is `points features labels`; gzipped if its name ends in .gz.
+    """Read features and labels from a file whose first line is `points features labels`; gzipped if it ends in .gz.
 
-    BadSet: the first line that is wrong. A point's labels and features are in the order of the file.
+    Labels and features of a point keep their order. Raise BadSet at the first invalid line.
     """
     path = Path(path)
     if path.is_dir():
-        told = f"{path} is a folder: one of its files is expected, such as {path / 'train.txt'}"
+        told = f"{path} is a folder: pass one of its files, such as {path / 'train.txt'}"
         raise coded(BadSet(told), "not_a_file", path=str(path))
-    if path.exists() and not path.is_file():  # which reading may never end
-        told = f"{path} is a pipe, a socket or a device: save what it gives as a file, and name that"
+    if path.exists() and not path.is_file():  # reading it may never end
+        told = f"{path} is a pipe, a socket or a device: save its content in a file and pass that file"
         raise coded(BadSet(told), "not_a_file", path=str(path))
     data = _unzipped(path)
     before = data.find(b"\n") + 1 or len(data)
@@ -74,8 +75,8 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     if fault[0]:
         raise _fault(path, data, fault, before, features=features, labels=labels)
     if found != points:
-        last = f"the last in line {found + 1}; an empty line is one too"
-        error = BadSet(f"{path}: the first line says {points:,} points, there are {found:,}, {last}")
+        last = f"the last one in line {found + 1} (empty lines count)"
+        error = BadSet(f"{path}: the first line says {points:,} points, but there are {found:,}, {last}")
         raise coded(
             error, "different_lengths", path=str(path), name="points", given=int(found), expected=points
         )
@@ -86,7 +87,7 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
 
 
 def _unzipped(path: Path) -> bytes | bytearray:
-    """What the file holds. BadSet: it is damaged, its first line is none of a set, or it unpacks to too much."""
+    """Return the decompressed content. Raise BadSet if it is damaged, not a dataset, or too large."""
     if path.suffix != ".gz":
         return path.read_bytes()
     data = bytearray()
@@ -97,27 +98,27 @@ def _unzipped(path: Path) -> bytes | bytearray:
                     _sizes(path, piece.partition(b"\n")[0])
                 data += piece
                 if len(data) > (most := max(MIN_BYTES, MAX_RATIO * packed.tell())):
-                    told = f"{path} unpacks to more than {most:,} bytes, far more than a set of its size"
+                    told = f"{path} unpacks to more than {most:,} bytes, too much for a dataset of its size"
                     raise coded(BadSet(told), "unpacks_to_too_much", path=str(path), most=most)
         return data
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        told = f"{path} is not a whole gzip file: {error}"
+        told = f"{path} is not a complete gzip file: {error}"
         raise coded(BadSet(told), "damaged_file", path=str(path), reason=str(error)) from None
 
 
 def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
-    """Points, features and labels, as the first line says."""
+    """Return the numbers of points, features and labels from the first line."""
     sizes = [int(part) if part.isdigit() and len(part) <= MAX_DIGITS else -1 for part in head.split()]
     if len(sizes) != 3 or min(sizes) < 0:
         form, told = next((what for mark, what in OTHERS.items() if head.startswith(mark)), ("", ""))
-        told = f"three whole numbers, but {head[:SHOWN]!r}{'; it is ' if form else ''}{told}"
-        error = BadSet(f"{path}:1: the first line is not `points features labels`, {told}")
+        told = f"three whole numbers, but is {head[:SHOWN]!r}{'. The file is ' if form else ''}{told}"
+        error = BadSet(f"{path}:1: the first line must be `points features labels`, {told}")
         where = {"path": str(path), "line": 1}
         raise coded(error, "other_format" if form else "invalid_header", **where, format=form)
     points, features, labels = sizes
     if max(features, labels) > MAX_COLUMNS:
-        given, most = max(features, labels), f"at most {MAX_COLUMNS:,} can be told"
-        error = BadSet(f"{path}:1: {given:,} features or labels, {most}")
+        given, most = max(features, labels), f"at most {MAX_COLUMNS:,} are supported"
+        error = BadSet(f"{path}:1: {given:,} features or labels: {most}")
         raise coded(error, "too_many_columns", path=str(path), line=1, given=given, most=MAX_COLUMNS)
     return points, features, labels
 
@@ -125,7 +126,7 @@ def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
 def _fault(
     path: Path, data: bytes | bytearray, fault: NDArray[np.int64], before: int, **sizes: int
 ) -> BadSet:
-    """What the parser has stopped at: what is wrong, in which line, counted from 0 after the first, and where."""
+    """Return the error of the parser. A fault has its kind, its line, counted from 0 after the first, and its place."""
     what, line, at = (int(number) for number in fault)
     at += before
     begin = max(data.rfind(b"\n", 0, at) + 1, at - SHOWN)

@@ -1,4 +1,4 @@
-"""Sets in the text format of the Extreme Classification Repository."""
+"""Writing datasets in the text format of the Extreme Classification Repository."""
 
 import gzip
 from pathlib import Path
@@ -7,7 +7,7 @@ from oddlot.sparse.csr import Csr
 
 
 def write_xmc(path: str | Path, x: Csr, y: Csr) -> None:
-    """Write features and labels, values to 5 digits; gzipped if the name ends in .gz. It is whole, or as before."""
+    """Write features and labels, with values to 5 digits; gzipped if the name ends in .gz. Writing is atomic."""
     path = Path(path)
     new = path.with_name(f"{path.name}.new")
     try:

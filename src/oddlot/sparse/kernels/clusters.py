@@ -55,9 +55,9 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
 
 @kernel
 def keep_best(one, value, best, values, kept):
-    """Put one in its place among the best, of which there are `kept`; how many there are then.
+    """Insert one into the `kept` best, in order. Return their new number.
 
-    There is room, or it is better than the last one: whoever calls looks, as most are not.
+    The caller checks that there is room, or that it is better than the last one.
     """
     most = best.shape[0]
     place = min(kept, most - 1)
@@ -195,10 +195,9 @@ def best_of_clusters(
 def best_members(
     part, parts, hidden, clusters, begins, members, rounded, scales, biases, weight, bias, best, values
 ):  # fmt: skip
-    """The rows with the largest logits of those in every example's clusters, the best first; -1 for none.
+    """Find the rows with the largest logits in every example's clusters, the best first; -1 for none.
 
-    Which they are, and some more, is told by the members' rows in 8 bits, times their scales, which lie one after the
-    other; then they are scored by `weight`.
+    Candidates are found with the members' rows in 8 bits, times their scales, and then scored with `weight`.
     """
     examples, most = hidden.shape[0], best.shape[1]
     found, guesses = np.empty(most + SPARE, np.int32), np.empty(most + SPARE, np.float32)

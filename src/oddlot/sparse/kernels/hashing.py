@@ -39,7 +39,7 @@ def largest_in_bins(part, parts, vectors, order, steps, codes):
     """DWTA (Chen, Shrivastava, UAI 2018): a digit is the place of the largest of 8 coordinates, `order` says which.
 
     Zeros do not count. A bin of zeros alone takes the digit of another one, asked in steps of `steps[bin]`, so that
-    sparse vectors are told apart too.
+    codes of sparse vectors differ too.
     """
     count, tables, bins = vectors.shape[0], codes.shape[0], steps.shape[0]
     digits = bins // tables

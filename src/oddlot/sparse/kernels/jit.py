@@ -39,15 +39,16 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 class _Teller(event.Listener):
-    """Says once, where nobody has set up logging too, that compiling takes its time: afterwards, what is compiled comes
-    from disk."""
+    """Logs once, as a warning, that kernels are compiled. Compiled kernels are cached on disk."""
 
     told = False
 
     def on_start(self, event: Any) -> None:
         if not _Teller.told and "oddlot.sparse" in str(event.data["dispatcher"].py_func.__module__):
             _Teller.told = True
-            logger.warning("compiling kernels for this machine: some seconds, kept on disk for the next time")
+            logger.warning(
+                "compiling kernels for this machine, which takes some seconds; they are cached on disk"
+            )
 
     def on_end(self, event: Any) -> None:
         """Nothing to say."""

@@ -6,9 +6,9 @@ from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.views import row
 
 LARGEST = np.float32(127)
-"""of 8 bits, with a sign"""
+"""Largest signed number of 8 bits."""
 SMALLEST = np.float32(1e-30)
-"""of a row whose numbers are told apart"""
+"""Smallest magnitude of a row that is represented."""
 
 
 @kernel

@@ -39,10 +39,10 @@ def mark_active(part, parts, starts, counts, rows, changed):
 def take_found(
     part, parts, codes, begins, members, most, most_of_bucket, starts, rows, counts, seen, mark, seed
 ):  # fmt: skip
-    """Rows whose code is that of example e in some table, until there are `most` of them.
+    """Take up to `most` rows whose code equals that of example e in a table.
 
-    Tables are asked from another one on for each example, and of a bucket with more than `most_of_bucket` rows so many
-    are taken, from a random one on: whoever is last in a long bucket is as likely as the first.
+    Each example begins with another table. Of a bucket with more than `most_of_bucket` rows, a section from a random
+    position is taken, so all its rows are equally likely.
     """
     tables = codes.shape[0]
     mine = seen[part]

@@ -1,4 +1,4 @@
-"""How the rows of an active set are chosen beside the labels: a file each."""
+"""Samplers, which choose rows beside the labels."""
 
 from oddlot.sparse.samplers.clusters import Clusters
 from oddlot.sparse.samplers.dense import Dense

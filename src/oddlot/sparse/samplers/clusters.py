@@ -1,4 +1,4 @@
-"""The rows of the clusters where a hidden vector points, and some by chance for all the others."""
+"""The rows of the clusters nearest to a hidden vector, and randomly drawn rows for all others."""
 
 import logging
 from copy import copy
@@ -22,27 +22,29 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Clusters:
-    """A hash that is learnt: the rows of those clusters whose mean logit is the largest, `found` of them at most.
+    """The rows of the clusters with the largest mean logits, and randomly drawn rows that represent all others.
 
-    Clusters of about `each` rows that point the same way (larger ones where they would be more than 8,192), made anew
-    as `refresh` says, tell an example apart from what it is most easily taken for. Rows of `by_chance` draws, in which
-    those that are labels more often are more likely (see `Unigram`), stand for all others, so that the sum over all
-    rows is estimated without bias.
+    Rows are clustered by direction (at most 8,192 clusters). Rows of the best clusters are those that an example is
+    most easily confused with. Draws by label frequency (see `Unigram`) make the estimate of the sum over all rows
+    unbiased.
     """
 
     each: int = 16
+    """Mean number of rows of a cluster, if there are at most 8,192 clusters."""
     probes: int = 10
-    """clusters for an example"""
+    """Clusters per example."""
     found: int = 200
+    """Largest number of rows from clusters per example."""
     by_chance: int | None = None
-    """None: 200, or one for each 1,500 rows, so that none stands for very many"""
+    """Random draws per example. None: 200, or one per 1,500 rows if that is more."""
     frequency: float = 0.8
-    """the share of these draws that goes by how often rows are labels; 0: rows that are all alike, each once"""
+    """Share of the draws by label frequency; the others are uniform. 0: uniform draws, each row at most once."""
     group: int = 8
-    """so many examples that follow each other draw the same rows by chance, so that fewer are touched"""
+    """Number of consecutive examples that share random draws, which reduces the number of computed rows."""
     refresh: Refresh = field(default_factory=Refresh)
+    """When the clusters are rebuilt."""
     counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
-    """how often each row is a label, where that is known; None: it is counted as labels come"""
+    """Label frequency of each row. None: counted during training."""
 
     def __post_init__(self) -> None:
         check_whole(each=self.each, probes=self.probes, group=self.group)
@@ -50,7 +52,7 @@ class Clusters:
         check_whole(**{"found + by_chance": self.most((1 << 31) - 1)})
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)
-        self.refresh = copy(self.refresh)  # which counts: it may be another sampler's too
+        self.refresh = copy(self.refresh)  # it has state, and may be shared with another sampler
         self.clustering, self.frequencies = Clustering(self.each), Frequencies(self.frequency, self.counts)
 
     def most(self, out_features: int) -> int:
@@ -78,9 +80,7 @@ class Clusters:
 
     def _log(self, rows: int) -> None:
         clusters, by_chance = len(self.clustering.means), self._by_chance(rows)
-        told = (
-            "%d clusters for %d rows: for an example the best %d of them, at most %d rows, and %d by chance"
-        )
+        told = "%d clusters of %d rows; per example %d clusters with at most %d rows, and %d random draws"
         logger.info(told, clusters, rows, min(self.probes, clusters), self.found, by_chance)
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""All rows for every example: the softmax itself."""
+"""All rows for every example: the full softmax."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +12,17 @@ from oddlot.sparse.threads import Crew
 
 @dataclass
 class Dense:
-    """Every row is computed for every example: for a few thousand outputs, and to compare others with."""
+    """All rows for every example: for up to a few thousand outputs, or as a baseline."""
 
     def most(self, out_features: int) -> int:
         return out_features
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        """It knows nothing."""
+        """Do nothing: there is no index."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         fill_up(crew, active, active.out_features, seed)
         active.sure[:] = active.counts  # none stands for others
 
     def forget(self) -> None:
-        """It knows nothing."""
+        """Do nothing: there is no index."""

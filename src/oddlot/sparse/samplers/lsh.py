@@ -1,4 +1,4 @@
-"""Rows whose hash is that of the hidden vector, and some by chance for all the others."""
+"""Rows whose hash collides with that of the hidden vector, and randomly drawn rows for all others."""
 
 import logging
 from copy import copy
@@ -19,82 +19,93 @@ from oddlot.sparse.threads import Crew
 from oddlot.sparse.validation import check_flag, check_number, check_whole, warn
 
 PROJECTED = 1 << 26
-"""signs that are found at once, of as many rows as that is"""
+"""Number of signs that are computed at once."""
 MAX_BITS, MAX_TABLES = 20, 50
 ENOUGH = 2
-"""times what is wanted, duplicates counted: of these tables find each row more than once"""
+"""Multiple of the wanted rows that the tables should give, with duplicates."""
 MEASURED, AMONG = 256, 1 << 12
-"""vectors by which digits are chosen, and rows, of so many as there are, that they are asked among"""
+"""Numbers of vectors and rows with which digits and tables are chosen."""
 FEW, MANY = 0.1, 100.0
-"""times what is wanted: then buckets are empty, or overfull"""
+"""Multiples of the wanted rows below and above which the tables are unsuitable."""
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """K and L, and what they find."""
+    """Numbers of digits (K) and tables (L), and the rows that they find."""
 
     digits: int
+    """Digits of a code (K)."""
     tables: int
+    """Number of tables (L)."""
     taken: float = 0.0
-    """rows for half of the vectors at least, duplicates counted"""
+    """Median number of rows taken for a vector, with duplicates."""
     held: float = 0.0
-    """rows in the buckets of a vector in the mean, of which long ones do not give all"""
+    """Mean number of rows in the buckets of a vector, with duplicates."""
 
     def __str__(self) -> str:
-        gives = f"a vector {self.taken:.0f} of {self.held:.0f} rows (duplicates counted)"
-        return f"{self.digits} digits in {self.tables} tables give {gives}"
+        gives = f"{self.taken:.0f} of {self.held:.0f} rows per vector (with duplicates)"
+        return f"{self.digits} digits in {self.tables} tables find {gives}"
 
 
 @dataclass
 class LSH:
-    """The rows that collide with the hidden vector in one of `tables` hash tables, `found` of them at most.
+    """The rows that collide with the hidden vector in a hash table, and randomly drawn rows that represent all others.
 
-    A code has `digits` (K of the paper; `tables` is L): signs of random projections with `simhash` (Charikar, STOC
-    2002), places of the largest of 8 coordinates with `dwta` (Chen, Shrivastava, UAI 2018). What is None is measured
-    with the last batch when functions are drawn anew, or tables are and less than half of what was wanted has been
-    found: the most digits with which 50 tables hold enough, and the fewest of these tables that do.
+    Locality-sensitive hashing with the families `simhash`, signs of random projections (Charikar, STOC 2002), and
+    `dwta`, positions of the largest of 8 coordinates (Chen, Shrivastava, UAI 2018).
 
-    Rows of `by_chance` draws, in which those that are labels more often are more likely (see `Unigram`), stand for
-    all others, so that the sum over all rows is estimated without bias; Chen et al., "SLIDE" (MLSys 2020), have
-    none of these. Tables are made anew as `refresh` says, hash functions every `redraw_every` times. With
-    `changed_only` rows that have been in no active set since keep their codes: right with optimizers that leave
-    such rows alone and where each loss's backward comes before the next loss, worth it where few of very many do.
+    If `digits` or `tables` is None, it is chosen by measurement when hash functions are drawn: the most digits with
+    which 50 tables find enough rows, and the fewest tables that do.
+
+    Draws by label frequency (see `Unigram`) make the estimate of the sum over all rows unbiased. Chen et al., "SLIDE"
+    (MLSys 2020), have no such draws.
     """
 
     family: Literal["simhash", "dwta"] = "simhash"
+    """Hash family: `simhash` or `dwta`."""
     digits: int | None = None
+    """Digits of a hash code (K in the paper). None: measured."""
     tables: int | None = None
+    """Number of hash tables (L in the paper). None: measured."""
     found: int = 200
+    """Largest number of rows from the tables per example."""
     by_chance: int = 100
+    """Random draws per example."""
     frequency: float = 0.8
-    """the share of these draws that goes by how often rows are labels; 0: rows that are all alike, each once"""
+    """Share of the draws by label frequency; the others are uniform. 0: uniform draws, each row at most once."""
     most_of_bucket: int = 128
-    """of a longer one so many, from a random place on"""
+    """Largest number of rows from one bucket. Of a longer bucket, a random section is used."""
     refresh: Refresh = field(default_factory=Refresh)
+    """When the tables are rebuilt."""
     redraw_every: int = 5
+    """Number of rebuilds after which new hash functions are drawn."""
     changed_only: bool = False
+    """Whether only rows that were computed since the last rebuild are hashed again. It needs an optimizer that leaves
+    other rows unchanged, and a backward pass before each next loss."""
     counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
-    """how often each row is a label, where that is known; None: it is counted as labels come"""
+    """Label frequency of each row. None: counted during training."""
     chosen: Choice = field(init=False, repr=False, compare=False, default_factory=lambda: Choice(0, 0))
+    """State: the present numbers of digits and tables."""
     warned: bool = field(init=False, repr=False, compare=False, default=False)
+    """State: whether a warning about unsuitable settings was shown."""
     asked: NDArray[Any] | None = field(init=False, repr=False, compare=False, default=None)
-    """the hidden vectors of the last batch"""
+    """State: hidden vectors of the last batch."""
     lacks: bool = field(init=False, repr=False, compare=False, default=False)
-    """it found less than half of what was wanted"""
+    """State: whether the last batch found less than half of the wanted rows."""
     codes: NDArray[Any] | None = field(init=False, repr=False, compare=False, default=None)
-    """of every table and row, where they are kept"""
+    """State: codes of each table and row, with `changed_only`."""
     changed: NDArray[Any] | None = field(init=False, repr=False, compare=False, default=None)
-    """which rows have been in an active set since"""
+    """State: rows that were computed since the last rebuild, with `changed_only`."""
 
     def __post_init__(self) -> None:
         if self.family not in ("simhash", "dwta"):
-            raise invalid_value("family", self.family, "simhash or dwta")
+            raise invalid_value("family", self.family, "'simhash' or 'dwta'")
         check_whole(found=self.found, most_of_bucket=self.most_of_bucket, redraw_every=self.redraw_every)
         check_whole(0, by_chance=self.by_chance)
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)
-        self.refresh = copy(self.refresh)  # which counts: it may be another sampler's too
+        self.refresh = copy(self.refresh)  # it has state, and may be shared with another sampler
         check_flag(changed_only=self.changed_only)
         self.frequencies = Frequencies(self.frequency, self.counts)
         for name in ("digits", "tables"):
@@ -102,7 +113,9 @@ class LSH:
                 check_whole(**{name: chosen})
         bits = (self.digits or 1) * (1 if self.family == "simhash" else hashing.BITS)
         if not 0 < bits <= MAX_BITS:
-            told = f"digits = {self.digits}: a code of {bits} bits; from 1 to {MAX_BITS} can be told apart"
+            told = (
+                f"digits = {self.digits} gives a code of {bits} bits: at most {MAX_BITS} bits are supported"
+            )
             raise coded(ValueError(told), "code_too_long", digits=self.digits, bits=bits, most=MAX_BITS)
 
     def most(self, out_features: int) -> int:
@@ -146,11 +159,11 @@ class LSH:
 
     @property
     def bits(self) -> int:
-        """Of a code."""
+        """Bits of a code."""
         return self.chosen.digits * (1 if self.family == "simhash" else hashing.BITS)
 
     def _of_rows(self, crew: Crew, weight: NDArray[Any]) -> NDArray[np.int32]:
-        """The codes of all rows as they are now."""
+        """Return the codes of all rows."""
         if self.codes is None or self.changed is None:
             codes = self._codes(crew, weight)
         else:
@@ -161,22 +174,21 @@ class LSH:
         return codes
 
     def _choice(self, crew: Crew, weight: NDArray[Any], seed: int) -> Choice:
-        """K and L; where somebody has set one with which too little or too much is found, it is said what is better."""
+        """Return the numbers of digits and tables. Warn if given ones find too few or too many rows."""
         wanted, has = self._wanted(weight), self._measured(crew, weight, seed, self.digits, self.tables)
         logger.info("%s for %d rows: %s", self.family, len(weight), has)
         fits = FEW * wanted <= has.taken and has.held <= MANY * wanted
         if (self.digits or self.tables) and not fits and not self.warned:
             self.warned, better = True, self._measured(crew, weight, seed)
             take = {"digits": better.digits, "tables": better.tables}
-            told = "take {digits} digits, {tables} tables".format(**take)
-            warn(f"{has}, where {wanted} are wanted: {told}", "unsuitable_tables", wanted=wanted, **take)
+            told = "use digits={digits}, tables={tables}".format(**take)
+            warn(f"{has}, but {wanted} are wanted: {told}", "unsuitable_tables", wanted=wanted, **take)
         return has
 
     def _measured(
         self, crew: Crew, weight: NDArray[Any], seed: int, digits: int | None = None, count: int | None = None
     ) -> Choice:
-        """What has been set and, for what has not, the most digits, and then the fewest tables, with which enough is
-        found."""
+        """Return the given numbers; for others the most digits, and then the fewest tables, that find enough rows."""
         per_digit = 1 if self.family == "simhash" else hashing.BITS
         most = max(1, min(MAX_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
         enough = ENOUGH * self._wanted(weight)
@@ -189,7 +201,7 @@ class LSH:
         return Choice(tried, few, float(taken[few - 1]), float(held[few - 1]))
 
     def _check_memory(self, rows: int, columns: int) -> None:
-        """MemoryError: the tables, and the codes that they are made of, need more than this machine has."""
+        """Raise MemoryError if tables and codes need more memory than this machine has."""
         count, digits = self.tables or MAX_TABLES, self.digits or 1
         per_digit = 1 if self.family == "simhash" else hashing.BITS
         buckets = 1 << self.digits * per_digit if self.digits else rows
@@ -200,8 +212,10 @@ class LSH:
         return min(self.found, len(weight))
 
     def _in_tables(self, crew: Crew, weight: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Rows that the median of the last batch's vectors is given by the first tables, and that its buckets hold in
-        the mean, duplicates counted; at first, when there is no such vector, a row and those beside it."""
+        """Return, for each number of tables, the median of taken rows and the mean of rows in buckets, with duplicates.
+
+        They are measured with hidden vectors of the last batch; at first, with rows instead.
+        """
         rows = np.ascontiguousarray(weight[:: max(1, len(weight) // AMONG)])
         queries = rows[:: max(1, len(rows) // MEASURED)] if self.asked is None else self.asked
         codes, asked = self._codes(crew, rows), self._codes(crew, np.ascontiguousarray(queries))
@@ -212,8 +226,7 @@ class LSH:
         return np.median(given, axis=1), np.cumsum(held.mean(axis=1))
 
     def _draw(self, columns: int, choice: Choice, seed: int) -> None:
-        """Hash functions for this choice; with simhash those of the first tables do not depend on how many there
-        are."""
+        """Draw hash functions. With simhash, those of the first tables do not depend on the number of tables."""
         self.chosen, chance, count = choice, np.random.default_rng(seed), choice.tables * choice.digits
         if self.family == "simhash":
             planes = chance.standard_normal((count, columns)).astype(np.float32)
@@ -222,7 +235,7 @@ class LSH:
         self.order, self.steps = hashing.draw_bins(columns, count, chance)
 
     def _codes(self, crew: Crew, vectors: NDArray[Any]) -> NDArray[np.int32]:
-        """Of every table and vector."""
+        """Return the codes of the vectors in each table."""
         codes = np.empty((self.chosen.tables, len(vectors)), np.int32)
         if self.family == "dwta":
             crew.share(hashing.largest_in_bins, vectors, self.order, self.steps, codes)

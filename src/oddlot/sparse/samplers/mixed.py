@@ -1,4 +1,4 @@
-"""Rows of several samplers, each once."""
+"""The rows of several samplers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ from oddlot.sparse.threads import Crew
 
 @dataclass
 class Mixed:
-    """What each of these samplers finds, and the rows by chance of the last one, which stand for all others.
+    """The rows that each of several samplers finds, and the random draws of the last one.
 
-    So an example's rows are those near it by one hash or another: `Mixed([LSH(by_chance=0), Clusters()])`. ValueError:
-    another than the last takes rows by chance; or it keeps codes of rows that were in no active set
-    (`LSH(changed_only=True)`), as it doesn't see the rows that are added after its own.
+    Use it to combine indexes: `Mixed([LSH(by_chance=0), Clusters()])`. Raise ValueError if a sampler other than the
+    last draws rows randomly or has `changed_only=True`.
     """
 
     samplers: Sequence[Sampler]
+    """The samplers, in their order."""
 
     def __post_init__(self) -> None:
         given: object = self.samplers
         if not isinstance(given, Sequence) or not given:
-            raise invalid_value("samplers", self.samplers, "a list of them, one at least")
+            raise invalid_value("samplers", self.samplers, "a list of at least one sampler")
         for sampler in self.samplers:
             check_sampler(sampler, or_none=False)
         for place, sampler in enumerate(self.samplers[:-1]):
             if getattr(sampler, "changed_only", False):
-                told = f"{sampler!r} must be the last of the samplers: it knows rows that were active"
+                told = f"{sampler!r} must be the last of the samplers, because it has changed_only=True"
                 raise coded(ValueError(told), "changed_only_not_last", place=place)
 
     @property
     def layer(self) -> object:
-        """Which all of them know; None where they do not know the same one."""
+        """The layer that all samplers belong to; None if they differ."""
         known = [getattr(sampler, "layer", None) for sampler in self.samplers]
         return known[0] if all(layer is known[0] for layer in known) else None
 
@@ -47,7 +47,7 @@ class Mixed:
 
     @property
     def changed_only(self) -> bool:
-        """One of them keeps codes of rows that were in no active set."""
+        """Whether one of the samplers has `changed_only`."""
         return any(getattr(sampler, "changed_only", False) for sampler in self.samplers)
 
     def most(self, out_features: int) -> int:
@@ -62,8 +62,8 @@ class Mixed:
         for place, sampler in enumerate(firsts):
             sampler.choose(crew, hidden, active, seed + 2 * (place + 1))
             if (active.sure < active.counts).any():
-                told = f"{sampler!r} must be the last of the samplers: it takes rows by chance"
-                raise coded(ValueError(f"{told} (by_chance=0: none)"), "by_chance_not_last", place=place)
+                told = f"{sampler!r} must be the last of the samplers, because it draws rows randomly"
+                raise coded(ValueError(f"{told}; or set by_chance=0"), "by_chance_not_last", place=place)
         last.choose(crew, hidden, active, seed)
 
     def forget(self) -> None:

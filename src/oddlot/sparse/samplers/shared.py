@@ -1,4 +1,4 @@
-"""The same rows by chance for every example of a batch: what is usually called sampled softmax."""
+"""The same randomly drawn rows for every example of a batch: the usual sampled softmax."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,10 @@ from oddlot.sparse.validation import check_whole
 
 @dataclass
 class Shared:
-    """`count` rows by chance, the same for all examples of a batch (but their labels)."""
+    """Uniformly drawn rows that all examples of a batch share, beside their labels."""
 
     count: int = 4096
+    """Rows per batch."""
 
     def __post_init__(self) -> None:
         check_whole(count=self.count)
@@ -25,7 +26,7 @@ class Shared:
         return min(self.count, out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        """It knows nothing."""
+        """Do nothing: there is no index."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         active.sure[:] = active.counts
@@ -37,4 +38,4 @@ class Shared:
         )  # fmt: skip
 
     def forget(self) -> None:
-        """It knows nothing."""
+        """Do nothing: there is no index."""

@@ -13,11 +13,12 @@ from oddlot.sparse.validation import check_whole
 
 @dataclass
 class Uniform:
-    """`count` rows by chance for every example; all, where there are no more."""
+    """Uniformly drawn rows for every example."""
 
     count: int = 300
+    """Rows per example."""
     group: int = 1
-    """so many examples that follow each other draw the same rows"""
+    """Number of consecutive examples that share their rows."""
 
     def __post_init__(self) -> None:
         check_whole(count=self.count, group=self.group)
@@ -26,10 +27,10 @@ class Uniform:
         return min(self.count, out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        """It knows nothing."""
+        """Do nothing: there is no index."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         fill_up(crew, active, self.count, seed, self.group)
 
     def forget(self) -> None:
-        """It knows nothing."""
+        """Do nothing: there is no index."""

@@ -1,4 +1,4 @@
-"""Rows by chance, those more often that are labels more often: a learned unigram distribution."""
+"""Rows drawn by their label frequency: a learned unigram distribution."""
 
 from copy import copy
 from dataclasses import dataclass, field
@@ -16,27 +16,28 @@ from oddlot.sparse.validation import check_number, check_whole
 
 @dataclass
 class Unigram:
-    """The rows of `draws` draws for every example; all, where there are no more.
+    """Rows drawn in proportion to their label frequency, for every example.
 
-    The share `frequency` of the draws is a row as often as it has been a label so far, the rest are all alike. So the
-    rows that most examples are compared with stand for few others each, as in sampled softmax by unigrams (Bengio,
-    Senécal, 2008).
+    Frequent labels, which most examples are compared with, then represent few other rows each, as in sampled softmax
+    with a unigram distribution (Bengio, Senécal, 2008).
     """
 
     draws: int = 300
+    """Draws per example."""
     frequency: float = 0.8
+    """Share of the draws by label frequency; the others are uniform."""
     group: int = 1
-    """so many examples that follow each other draw the same rows"""
+    """Number of consecutive examples that share their rows."""
     refresh: Refresh = field(default_factory=Refresh)
-    """when labels are counted up"""
+    """When the label frequencies are updated."""
     counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
-    """how often each row is a label, where that is known; None: it is counted as labels come"""
+    """Label frequency of each row. None: counted during training."""
 
     def __post_init__(self) -> None:
         check_whole(draws=self.draws, group=self.group)
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)
-        self.refresh = copy(self.refresh)  # which counts: it may be another sampler's too
+        self.refresh = copy(self.refresh)  # it has state, and may be shared with another sampler
         self.frequencies = Frequencies(self.frequency, self.counts)
 
     def most(self, out_features: int) -> int:

@@ -1,4 +1,4 @@
-"""Rounds that do not wait for everybody, as several strategies have them."""
+"""Rounds that wait for the first k updates."""
 
 from collections.abc import Generator
 
@@ -10,11 +10,11 @@ from oddlot.core.tasks import UpdateId
 
 
 def check_enough(k: int, workers: int, setting: str = "k") -> None:
-    """UsageError: there will never be k of them. `setting` is what has it."""
+    """Raise UsageError if there are fewer than k workers. `setting` is the setting that has k."""
     if workers < k:
         where = "" if setting == "k" else f" (in {setting})"
         there = "is 1" if workers == 1 else f"are {workers}"
-        told = f"k = {k}{where} needs {k} workers, and there {there}: lower k or add workers"
+        told = f"k = {k}{where} needs {k} workers, but there {there}: lower k or add workers"
         raise UsageError(told, "too_few_workers", setting, k=k, workers=workers)
 
 
@@ -28,12 +28,14 @@ def fastest(
     then: int | None = None,
     deadline: float | None = None,
 ) -> Generator[Command, None, bool]:
-    """Collect the updates of a round, by their samples, `samples` from each worker; at the k-th step along their mean,
-    cancel the rest and give everybody the next round's, `then` or as many again. Whether it was closed. `deadline` is
-    that of each task, as of `Assign`.
+    """Collect the updates of a round, and at the k-th step along their mean, cancel the rest and begin the next round.
 
-    A round closes with fewer updates when fewer workers are left; without k when nobody works any more, so that who
-    comes in between waits for the next one. Who has several tasks in flight may bring several of the k."""
+    `updates` are the samples of each update so far, `samples` the samples per task, and `then` those of the next round
+    (None: `samples`). `deadline` is the timeout of each task. Return whether the round was closed.
+
+    A round closes with fewer updates when fewer workers are left. Without k, it closes when no task is open, and
+    workers that join wait for the next round. A worker with several tasks in flight may send several of the k updates.
+    """
     if isinstance(event, Arrived):
         updates[event.update.id] = event.update.samples
     if not updates:

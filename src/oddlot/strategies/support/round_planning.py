@@ -1,4 +1,4 @@
-"""How many workers to wait for and how much to give each, as the error falls: the stages of the fastest descent."""
+"""Stages of the fastest descent: the number of updates per round and the samples per task as the error falls."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -8,18 +8,18 @@ from typing import NamedTuple
 from oddlot.core.errors import InvalidValue, UsageError
 
 HARDLY_LONGER = 1.1
-"""times the seconds of a round"""
+"""Factor of the duration of a round that counts as hardly longer."""
 
 
 class Choice(NamedTuple):
-    """A way to have rounds."""
+    """A kind of round."""
 
     k: int
-    """results that a round waits for"""
+    """Updates that a round waits for."""
     samples: int
-    """that each worker is given"""
+    """Samples per task."""
     seconds: float
-    """of a round, on average"""
+    """Mean duration of a round, in seconds."""
 
     @property
     def size(self) -> int:
@@ -28,30 +28,32 @@ class Choice(NamedTuple):
 
     @property
     def floor(self) -> float:
-        """Where the error would end, in units of `a`, which is that of rounds of one sample."""
+        """Error to which these rounds converge, relative to rounds of one sample."""
         return 1 / self.size
 
 
 class Stage(NamedTuple):
-    """A choice, and down to which error it is the best one, in units of `a`; 0 for the last one."""
+    """A kind of round, and the range of errors in which it is the best."""
 
     choice: Choice
+    """The kind of round."""
     until: float
+    """Lower end of the range, relative to the final error of rounds of one sample. 0 for the last stage."""
 
 
 def stages(choices: Iterable[Choice]) -> list[Stage]:
-    """The choices that are the best at some error, from large errors to small ones.
+    """Return the choices that are the best at some error, from large errors to small ones.
 
-    With the floor A of rounds of one sample an error e falls at the rate (e - A / (k samples)) / seconds, up to a
-    constant. This is a straight line over e for each choice, and the best ones are their upper envelope, which does not
-    depend on A but for the errors at which it changes from line to line. Theorem 1 of Kas Hanna et al. (ICASSP 2020) is
-    the case in which the samples are given. That both adapt is the idea of Egger, Kas Hanna, Bitar (2023); the stages
-    are derived here from the same bound. UsageError: there is no choice, or one that cannot be.
+    With the final error A of rounds of one sample, an error e falls at the rate (e - A / (k samples)) / seconds, up to
+    a constant. For each choice this is a straight line over e, and the best choices form the upper envelope. A only
+    scales the errors at which the envelope changes from line to line. Theorem 1 of Kas Hanna et al. (ICASSP 2020) is
+    the case of fixed samples. Adapting both is the idea of Egger, Kas Hanna, Bitar (2023); the stages are derived from
+    the same bound. Raise UsageError if there is no choice, or an invalid one.
     """
     given = list(choices)
     if not given or not all(one.k >= 1 and one.samples >= 1 and 0 < one.seconds < inf for one in given):
         raise UsageError(
-            "choices are of k and samples, at least 1, and of seconds above 0: there is none, or another",
+            "choices must be at least one, each with k and samples of at least 1 and finite seconds above 0",
             "invalid_choices",
         )
     left = sorted(given, key=lambda choice: (choice.seconds, choice.floor))
@@ -61,16 +63,18 @@ def stages(choices: Iterable[Choice]) -> list[Stage]:
             (_crossing(now, one), one) for one in left if one.seconds > now.seconds and one.floor < now.floor
         ]
         until, following = max(later, default=(0.0, now), key=lambda pair: (pair[0], -pair[1].floor))
-        if until <= now.floor:  # where it has stopped to fall already, no choice is left but the lowest floor
+        if until <= now.floor:  # the error stops falling above `until`: only the lowest floor is left
             return [*found, Stage(now, 0.0)]
         found.append(Stage(now, until))
         now = following
 
 
 def spaced(found: Sequence[Stage], gain: float) -> list[Stage]:
-    """Those that make a difference to who does not know the error: the first one, those whose rounds have `gain` times
-    the samples of the one before, or more, and the last one; without those beside which a later one has so many for
-    hardly more seconds."""
+    """Return the stages that are far enough apart if the error is unknown.
+
+    Keep the first stage, the last one, and those whose rounds have at least `gain` times the samples of the previous
+    one. Leave out stages if a later one has that many samples and takes hardly longer.
+    """
     worth_it = [
         stage
         for at, stage in enumerate(found)
@@ -88,7 +92,7 @@ def spaced(found: Sequence[Stage], gain: float) -> list[Stage]:
 
 
 def _crossing(one: Choice, other: Choice) -> float:
-    """The error at which both fall as fast."""
+    """Return the error at which both reduce the error equally fast."""
     slopes = 1 / one.seconds - 1 / other.seconds
     return (one.floor / one.seconds - other.floor / other.seconds) / slopes
 
@@ -96,12 +100,12 @@ def _crossing(one: Choice, other: Choice) -> float:
 def switch_times(
     found: Sequence[Stage], a: float, error: float, contraction: float
 ) -> tuple[tuple[float, int], ...]:
-    """When each stage but the first one begins, from this error on, and its k: `times` of `AdaptiveK`, if the first
-    stage's k is its `k`.
+    """Return the start time of each stage after the first one, with its k: `times` for `AdaptiveK`.
 
-    `a` is the floor of rounds of one sample, eta L sigma^2 / (2 c) in the paper (Kas Hanna et al., ICASSP 2020, theorem
-    1); a round takes the part `contraction`, eta c, of what the error is above its floor. UsageError: that is no part,
-    or the others are not above 0.
+    Use the first stage's k as `AdaptiveK(k=...)`. `error` is the initial error, and `a` is the final error of rounds of
+    one sample: eta L sigma^2 / (2 c) in the paper (Kas Hanna et al., ICASSP 2020, theorem 1). Each round reduces the
+    distance of the error to its floor by the share `contraction`, eta c. Raise UsageError if `contraction` is not
+    between 0 and 1, or if `a` or `error` is not above 0.
     """
     if not 0 < contraction < 1:
         raise InvalidValue("contraction", contraction, "above 0 and below 1")

@@ -1,4 +1,4 @@
-"""What ends a stage of rounds: noise that outweighs progress, a metric that has ceased to fall, or the error itself."""
+"""Criteria that end a stage of rounds: noise that outweighs progress, a plateau of a metric, or the error."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -13,32 +13,33 @@ from oddlot.core.validation import AboveZero, AtLeastOne, Must, at_least, check_
 from oddlot.strategies.support.noise_test import THRESHOLD, WINDOW, Pflug
 
 KNOWN, WAYS = {"loss": "min", "accuracy": "max"}, {"min": "falls", "max": "rises"}
-"""metrics of which it is known which way they go as a model gets better"""
+"""Metrics whose direction is known, and the words for directions."""
 
 
 @dataclass
 class ByGradients:
-    """A stage ends when gradients, summed over a window of rounds, point back and forth
-    (`oddlot.strategies.support.noise_test`). The count begins anew where rounds become others.
+    """End a stage when noise outweighs progress: summed gradients of consecutive windows point in opposite directions.
 
-    Algorithm 1 of Kas Hanna et al. (ICASSP 2020) is `window=1, threshold=10, burn_in=200`, which takes noise for the
-    end of progress where the learning rate times the largest curvature is above 1.
+    The test (`oddlot.strategies.support.noise_test`) restarts at each stage.
+
+    `window=1, threshold=10, burn_in=200` is algorithm 1 of Kas Hanna et al. (ICASSP 2020). That setting ends stages too
+    early if the learning rate times the largest curvature is above 1.
     """
 
     window: AtLeastOne = WINDOW
-    """rounds whose gradients are summed, and compared with the sum of those before"""
+    """Rounds of a window. Its summed gradient is compared with that of the previous window."""
     threshold: Annotated[int, at_least(0)] = THRESHOLD
-    """so many more negative inner products than positive ones"""
+    """Negative inner products minus positive ones above which the stage ends."""
     burn_in: Annotated[int, at_least(0)] = 0
-    """rounds that a stage lasts at least"""
+    """Smallest number of rounds of a stage."""
     pflug: Pflug = field(default_factory=Pflug, metadata=STATE)
-    """state: of the gradients of this stage"""
+    """State: the test of this stage."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
-        """Which one it is after this event."""
+        """Return the index of the stage after this event."""
         if isinstance(event, Changed) and event.inner is not None:
             return at + self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
         return at
@@ -46,27 +47,28 @@ class ByGradients:
 
 @dataclass
 class ByPlateau:
-    """A stage ends when a metric gets no better."""
+    """End a stage when a metric has stopped improving."""
 
     metric: str = "loss"
+    """Name of the metric."""
     mode: Annotated[str | None, Must("'min' or 'max', or be left out", ("min", "max", None).__contains__)] = (
         None
     )
-    """min where the metric falls as the model gets better, max where it rises; None: as it is with loss and accuracy"""
+    """`min` if lower values are better, `max` if higher values are. None: known for `loss` and `accuracy`."""
     patience: AtLeastOne = 5
-    """evaluations without a new best value"""
+    """Evaluations without an improvement after which the stage ends."""
     best: float | None = field(default=None, metadata=STATE)
-    """state: the best value so far"""
+    """State: best value so far."""
     since: int = field(default=0, metadata=STATE)
-    """state: evaluations since then, or since the stage began"""
+    """State: evaluations since the best value, or since the stage began."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.mode is None and self.metric not in KNOWN:
             meant = nearest(self.metric, KNOWN)
             raise UsageError(
-                f"mode: say whether {self.metric} falls ('min') or rises ('max') as the model gets better"
-                + (f", or is `{meant}` meant?" if meant else ""),
+                f"mode is missing: set it to 'min' if a lower {self.metric} is better, else to 'max'"
+                + (f". Did you mean the metric {meant!r}?" if meant else ""),
                 "missing_mode",
                 "mode",
                 metric=self.metric,
@@ -74,7 +76,7 @@ class ByPlateau:
             )
         if self.mode not in {None, KNOWN.get(self.metric, self.mode)}:
             raise UsageError(
-                f"mode = {self.mode!r}: the {self.metric} {WAYS[KNOWN[self.metric]]} as the model gets better",
+                f"mode = {self.mode!r}, but the {self.metric} {WAYS[KNOWN[self.metric]]} as the model improves",
                 "wrong_mode",
                 "mode",
                 metric=self.metric,
@@ -83,15 +85,15 @@ class ByPlateau:
 
     @property
     def rises(self) -> bool:
-        """The metric does, as the model gets better."""
+        """Whether the metric rises as the model improves."""
         return (self.mode or KNOWN.get(self.metric)) == "max"
 
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
-        """Which one it is after this event."""
+        """Return the index of the stage after this event."""
         if not isinstance(event, Evaluated):
             return at
         value, sign = value_of(event, self.metric), -1 if self.rises else 1
-        if sign * value < (inf if self.best is None else sign * self.best):  # and never where it is NaN
+        if sign * value < (inf if self.best is None else sign * self.best):  # False for NaN
             self.best, self.since = value, 0
         else:
             self.since += 1
@@ -103,27 +105,28 @@ class ByPlateau:
 
 @dataclass
 class ByError:
-    """A stage ends where another one is faster, by the error and constants that are known."""
+    """End a stage at the error below which the next stage is faster. This needs known constants."""
 
     a: AboveZero
-    """where the metric would end, above the lowest value, with rounds of one sample: eta L sigma^2 / (2 c) in the
-    paper, which is far too much where it is not measured instead"""
+    """Final distance of the metric from `lowest` with rounds of one sample: eta L sigma^2 / (2 c) in the paper. Measure
+    it: the formula overestimates it by far."""
     metric: str = "loss"
+    """Name of the metric, which falls as the model improves."""
     lowest: Annotated[float, Must("finite", isfinite)] = 0.0
-    """the value of the best model there is"""
+    """Lowest possible value of the metric."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if KNOWN.get(self.metric) == "max":
             raise UsageError(
-                f"metric = {self.metric!r} rises as the model gets better: an error falls",
+                f"metric = {self.metric!r} rises as the model improves: use a metric that falls, such as 'loss'",
                 "rising_metric",
                 "metric",
                 metric=self.metric,
             )
 
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
-        """Which one it is after this event."""
+        """Return the index of the stage after this event."""
         if not isinstance(event, Evaluated):
             return at
         error = (value_of(event, self.metric) - self.lowest) / self.a
@@ -135,23 +138,23 @@ ByNoConstants = ByGradients | ByPlateau
 
 
 def check_metrics(switch: Switch, names: Collection[str]) -> None:
-    """UsageError: what ends stages is not evaluated."""
+    """Raise UsageError if the metric of `switch` is not evaluated."""
     metric = getattr(switch, "metric", None)
     if metric is not None and metric not in names:
         why = (
-            or_nearest(metric, names)
+            f". {or_nearest(metric, names)}"
             if names
-            else "nothing is, as the job has no evaluation, or nothing is computed"
+            else ": the job has no evaluation, or the run only simulates the time"
         )
-        told = f"metric = {metric!r} is not evaluated: {why}"
+        told = f"metric = {metric!r} is not evaluated{why}"
         raise UsageError(told, "metric_not_evaluated", "switch.metric", metric=metric)
 
 
 def rounds_measured(switch: Switch) -> int:
-    """The rounds whose gradients are summed before they are compared; 0: none are."""
+    """Return the number of rounds whose gradients are summed before they are compared; 0 if gradients are not used."""
     return switch.window if isinstance(switch, ByGradients) else 0
 
 
 def value_of(event: Evaluated, metric: str) -> float:
-    """NaN where it was not finite, and is left out."""
+    """Return the value of a metric; NaN if it was not finite."""
     return event.metrics.get(metric, nan)

@@ -63,7 +63,7 @@ class Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         if (module, name) not in CALLS:
             asked = f"{module}.{name}"
-            told = f"it asks for {short(asked)}, which no array needs: it may be made to do harm"
+            told = f"it imports {short(asked)}, which arrays do not need: it may be malicious"
             raise UsageError(told, "unsafe_pickle", given=asked)
         return Name(name)
 
@@ -96,7 +96,7 @@ def read_archive(path: Path) -> Splits:
 
     def content(name: str) -> bytes:
         if name not in found:
-            raise UsageError("it is not there. Get the archive again", "missing_file")
+            raise UsageError("it is missing. Download the archive again", "missing_file")
         return found[name]
 
     return _splits(path, f": {FOLDER}/", content)
@@ -120,13 +120,13 @@ def read_batch(content: bytes) -> Split:
     """Pictures uint8 [n, 3, 32, 32] and classes int64 [n] of one pickle. UsageError says what is wrong with it."""
     batch = _unpickled(content)
     if not isinstance(batch, Mapping) or not {b"data", b"labels"} <= batch.keys():
-        raise UsageError("it holds no dict with b'data' and b'labels'", "other_format")
+        raise UsageError("it is not a dict with b'data' and b'labels'", "other_format")
     images, labels = _array(batch[b"data"]), batch[b"labels"]
     if images.ndim != 2 or images.shape[1] != ROW:
         shape = list(images.shape)
         raise UsageError(f"its b'data' has shape {shape}, not [n, {ROW}]", "wrong_shape", shape=shape)
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label <= 9 for label in labels):
-        raise UsageError("its b'labels' are no list of classes from 0 to 9", "invalid_labels")
+        raise UsageError("its b'labels' must be a list of classes from 0 to 9", "invalid_labels")
     if len(labels) != len(images):
         told = f"it has {len(images)} pictures and {len(labels)} labels"
         raise UsageError(told, "different_lengths", images=len(images), labels=len(labels))
@@ -140,7 +140,7 @@ def _unpickled(content: bytes) -> Any:
         raise
     except Exception as error:  # noqa: BLE001 - bytes that are no pickle may raise anything
         reason = f"{type(error).__name__}: {error}"
-        told = f"it is no whole pickle ({reason}). Get it again"
+        told = f"it is not a complete pickle ({reason}). Download it again"
         raise UsageError(told, "damaged_file", reason=reason) from None
 
 
@@ -153,4 +153,4 @@ def _array(value: Any) -> NDArray[np.uint8]:
             raise ValueError
         return np.frombuffer(data, np.uint8).reshape(shape, order="F" if in_columns else "C")
     except (AttributeError, IndexError, TypeError, ValueError):
-        raise UsageError("its b'data' are no array of bytes", "wrong_dtype") from None
+        raise UsageError("its b'data' must be an array of bytes", "wrong_dtype") from None

@@ -1,7 +1,6 @@
-"""Pictures decoded once: files of plain arrays in the user's cache folder, memory-mapped by whoever needs them.
+"""A cache of decoded images: files of plain arrays in the user's cache folder, which are memory-mapped.
 
-A folder for each state of the sources, four files in it. One process writes there at a time; a file is there whole
-or not at all.
+Each state of the sources has a folder with four files. One process writes at a time, and files are written atomically.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ from oddlot.machines.text_files import unreadable
 SPLITS = ("train", "test")
 SIDE = 32
 FORMAT = 1
-"""to be raised when the same sources are to be decoded otherwise"""
+"""Version of the decoding; a new one invalidates the cache."""
 LOCK = "lock"
 PARTIAL = ".partial"
 PIECE_BYTES = 1 << 24
@@ -39,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 def cached(dataset: str, sources: Sequence[Path], make: Callable[[], Splits]) -> Splits:
-    """What `make` makes of the source files, memory-mapped read-only; it is called when they are new or have changed.
+    """Return the result of `make()`, memory-mapped read-only. It is called only if the source files have changed.
 
-    Where the cache folder cannot be used or is full, a warning says so, and the arrays stay in memory: a run needs the
-    cache for speed alone. UsageError: the sources cannot be read, or changed meanwhile.
+    If the cache folder cannot be used or is full, warn and keep the arrays in memory. Raise UsageError if the sources
+    cannot be read, or change meanwhile.
     """
     mark = _fingerprint(sources)
     folder: Path | str = "a cache folder"
@@ -55,7 +54,7 @@ def cached(dataset: str, sources: Sequence[Path], make: Callable[[], Splits]) ->
                 return found
         except OSError as error:
             problem = error.strerror or str(error)
-        log.info("%s: decoding the pictures%s", dataset, "" if problem else f", once, into {folder}")
+        log.info("%s: decoding the images%s", dataset, "" if problem else f" into the cache {folder}")
         splits = make()
         _check_unchanged(sources, mark)
         if not problem:
@@ -64,8 +63,8 @@ def cached(dataset: str, sources: Sequence[Path], make: Callable[[], Splits]) ->
             except OSError as error:
                 problem = error.strerror or str(error)
     warn(
-        f"{dataset}: the decoded pictures cannot be kept in {folder} ({problem}): they stay in memory, and the next "
-        "run decodes them again. ODDLOT_CACHE names another folder",
+        f"{dataset}: the decoded images cannot be cached in {folder} ({problem}), so every run decodes them. Set "
+        "ODDLOT_CACHE to another folder",
         "no_cache",
         folder=str(folder),
         reason=problem,
@@ -74,9 +73,9 @@ def cached(dataset: str, sources: Sequence[Path], make: Callable[[], Splits]) ->
 
 
 def cache_folder() -> Path:
-    """Where decoded data are kept: $ODDLOT_CACHE, else $XDG_CACHE_HOME/oddlot, else ~/.cache/oddlot.
+    """Return the cache folder: $ODDLOT_CACHE, else $XDG_CACHE_HOME/oddlot, else ~/.cache/oddlot.
 
-    OSError: this user has no home.
+    Raise OSError if this user has no home folder.
     """
     if named := os.environ.get("ODDLOT_CACHE"):
         return Path(named).absolute()
@@ -88,14 +87,14 @@ def cache_folder() -> Path:
 
 
 def _check_unchanged(sources: Sequence[Path], mark: str) -> None:
-    """UsageError: what was read may be of two states."""
+    """Raise UsageError if the sources have changed since the fingerprint `mark`."""
     if _fingerprint(sources) != mark:
         folder = str(sources[0].parent)
-        raise UsageError(f"{folder} was changed while it was read: begin again", "file_changed", path=folder)
+        raise UsageError(f"{folder} was changed while it was read: try again", "file_changed", path=folder)
 
 
 def _fingerprint(sources: Sequence[Path]) -> str:
-    """A text that is another one when a file has another path, size or time of change."""
+    """Return a text that changes with the path, size or modification time of a file."""
     try:
         stamps = [(str(path.absolute()), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in sources]
     except OSError as error:
@@ -105,13 +104,13 @@ def _fingerprint(sources: Sequence[Path]) -> str:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[Splits | None]:
-    """Nobody else writes in the folder while inside; what another process has written meanwhile, if it has."""
+    """Lock the folder for writing. Yield what another process has written meanwhile, if anything."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
         try:
             flock(file, LOCK_EX | LOCK_NB)
         except BlockingIOError:
-            log.info("waiting for another process, which decodes the pictures into %s", folder)
+            log.info("waiting for another process that decodes the images into %s", folder)
             flock(file, LOCK_EX)
         yield _opened(folder)
 
@@ -121,7 +120,7 @@ def _paths(folder: Path, split: str) -> tuple[Path, Path]:
 
 
 def _opened(folder: Path) -> Splits | None:
-    """The splits, memory-mapped; None unless all four files are whole."""
+    """Return the memory-mapped splits; None unless all four files are complete."""
     splits: dict[str, Split] = {}
     for split in SPLITS:
         at_images, at_labels = _paths(folder, split)
@@ -154,7 +153,7 @@ def _written(folder: Path, splits: Splits) -> Splits:
 
 
 def _write_file(path: Path, array: NDArray[Any]) -> None:
-    # Nobody writes but us: one that a killed process has left is overwritten.
+    # This process holds the lock: a file that a killed process has left is overwritten.
     partial = path.with_suffix(PARTIAL)
     try:
         with partial.open("wb") as file:

@@ -30,19 +30,19 @@ class Readable(Protocol):
 
 
 def read_idx(path: Path) -> NDArray[Any]:
-    """The array in an IDX file (gzipped if its name ends in .gz), writable and in this machine's byte order.
+    """Return the array of an IDX file (gzipped if its name ends in .gz), writable and in this machine's byte order.
 
-    UsageError names the file and its fault; no more memory is taken than the file's data fill.
+    Raise UsageError, with the file and its fault, if it is invalid. Memory use is limited by the size of the data.
     """
     try:
         most = most_unpacked(path.stat().st_size) if path.suffix == ".gz" else None
         with path.open("rb") if most is None else gzip.open(path) as stream:
             return _read(stream, most)
     except UsageError as error:
-        told = f"{path} is not a whole IDX file: {error}. Get the file again"
+        told = f"{path} is not a complete IDX file: {error}. Download it again"
         raise error.retold(told, path=str(path)) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        told = f"{path} is not a whole gzip file: {error}. Get the file again"
+        told = f"{path} is not a complete gzip file: {error}. Download it again"
         raise UsageError(told, "damaged_file", path=str(path), reason=str(error)) from None
     except OSError as error:
         raise unreadable(path, error) from None
@@ -51,10 +51,10 @@ def read_idx(path: Path) -> NDArray[Any]:
 def find_idx(
     dataset: str, names: Sequence[str], source: str, data_dir: str | Path | None = None
 ) -> list[Path]:
-    """Where the files of a dataset lie, all in one folder, each as it is named or with .gz.
+    """Return the paths of a dataset's files, which are all in one folder, plain or gzipped.
 
-    Looked for in `data_dir` or, by default, in $ODDLOT_DATA, first in a subfolder called like the dataset. UsageError
-    says what is missing, where it was looked for and how to get it (from `source`).
+    The folder is `data_dir` or, by default, $ODDLOT_DATA, or a subfolder with the name of the dataset. Raise
+    UsageError, with the missing files, the searched folders and the source, if a file is missing.
     """
     folders = [folder for root in roots(data_dir) for folder in (root / dataset, root)]
     best: list[Path] = []
@@ -75,8 +75,8 @@ def _missing(
     beside = f" (the others are in {best[0].parent})" if best else ""
     instead, fields = found_instead([best[0].parent] if best else folders, missing)
     return UsageError(
-        f"{dataset} needs files that are not here: {', '.join(f'{name}[.gz]' for name in missing)}{beside}. "
-        f"{looked_in(folders)}. {instead}They come from {source}: put them into one folder and name it as data_dir "
+        f"files of {dataset} are missing: {', '.join(f'{name}[.gz]' for name in missing)}{beside}. "
+        f"{looked_in(folders)}. {instead}Download them from {source} into one folder, and pass it as data_dir (--data) "
         "or in $ODDLOT_DATA",
         "missing_data",
         "data_dir",
@@ -89,15 +89,15 @@ def _missing(
 
 
 def _read(stream: Readable, most: int | None) -> NDArray[Any]:
-    """The array. UsageError: there is none, or its header claims more bytes than `most`."""
+    """Return the array. Raise UsageError if the header is invalid, or claims more bytes than `most`."""
     head = _read_up_to(stream, 4)
     if len(head) < 4 or head[:2] != b"\0\0":
         given = head.hex(" ")
-        told = f"it begins with the bytes {given or '(none)'}, not with 00 00 and two more"
+        told = f"it starts with the bytes {given or '(none)'}, not with 00 00 and two more"
         raise UsageError(told, "other_format", given=given)
     if head[2] not in DTYPES:
         known = ", ".join(f"{code:#04x}" for code in DTYPES)
-        told = f"its dtype code is {head[2]:#04x}, which is none of {known}"
+        told = f"its dtype code is {head[2]:#04x}, not one of {known}"
         raise UsageError(told, "unknown_dtype", given=head[2])
     if not 1 <= head[3] <= MAX_DIMENSIONS:
         told = f"it claims {head[3]} dimensions, not 1 to {MAX_DIMENSIONS}"
@@ -113,14 +113,14 @@ def _read(stream: Readable, most: int | None) -> NDArray[Any]:
 def _read_array(stream: Readable, shape: list[int], dtype: np.dtype[Any], most: int | None) -> NDArray[Any]:
     size = prod(shape) * dtype.itemsize
     if most is not None and size > most:
-        told = f"its header claims {size} bytes of data, shape {shape}, far more than a packed file of its size holds"
+        told = f"its header claims {size} bytes of data, shape {shape}, too much for a compressed file of its size"
         raise UsageError(told, "unpacks_to_too_much", shape=shape, claimed=size, most=most)
     data = _read_up_to(stream, size + 1)
     if len(data) < size:
         told = f"its header claims {size} bytes of data, shape {shape}, but only {len(data)} follow"
         raise UsageError(told, "truncated_file", shape=shape, bytes=len(data), claimed=size)
     if len(data) > size:
-        told = f"bytes follow after the {size} that its header claims, shape {shape}"
+        told = f"it has more data than the {size} bytes that its header claims, shape {shape}"
         raise UsageError(told, "trailing_bytes", shape=shape, claimed=size)
     try:
         return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
@@ -130,7 +130,7 @@ def _read_array(stream: Readable, shape: list[int], dtype: np.dtype[Any], most: 
 
 
 def _read_up_to(stream: Readable, size: int) -> bytearray:
-    """In pieces, since a hostile header may claim more than there is memory for."""
+    """Read in pieces, because a malicious header may claim more than the available memory."""
     data = bytearray()
     while piece := stream.read(min(CHUNK, size - len(data))):
         data += piece

@@ -54,7 +54,7 @@ def is_tree(folder: Path) -> bool:
 
 def _content(file: Path, most: int) -> bytes:
     if not file.is_file():
-        raise UsageError("it is no file", "not_a_file")
+        raise UsageError("not a regular file", "not_a_file")
     try:
         with file.open("rb") as stream:
             return at_most(most, stream)
@@ -74,7 +74,7 @@ def _read(photos: Iterable[Photo]) -> Splits:
             try:
                 split, key = _place(name)
                 if key in names[split]:
-                    raise UsageError("there are two of this name", "duplicate_name")
+                    raise UsageError("there are two files of this name", "duplicate_name")
                 pixels[split] += _pixels(image, read(MAX_BYTES))
             except UsageError as error:
                 raise error.retold(f"{where}: {short(name)}: {error}", path=where, member=name) from None
@@ -91,11 +91,11 @@ def _place(name: str) -> tuple[str, tuple[int, str]]:
     """The split, and the class with the file's name."""
     form = FORM.fullmatch(name)
     if form is None:
-        told = f"its name is none of {SPLITS[0]} or {SPLITS[1]}/CLASS/NAME.jpg or .png"
+        told = f"its path must be {SPLITS[0]} or {SPLITS[1]}, then /CLASS/NAME.jpg or .png"
         raise UsageError(told, "invalid_name")
     split, kind, file = form.groups()
     if kind not in CLASSES:
-        told = f"the class {short(kind)} is unknown: {or_nearest(kind, CLASSES)}"
+        told = f"unknown class {short(kind)}. {or_nearest(kind, CLASSES)}"
         raise UnknownName("class", kind, CLASSES).retold(told)
     return split, (CLASSES.index(kind), file)
 
@@ -115,7 +115,7 @@ def _pixels(image: "ModuleType", content: bytes) -> bytes:
     except UsageError:
         raise
     except image.UnidentifiedImageError:
-        raise UsageError("it is no JPEG and no PNG picture", "other_format") from None
+        raise UsageError("neither a JPEG nor a PNG image", "other_format") from None
     except Exception as error:  # noqa: BLE001 - decoders raise many things about damaged bytes
         raise UsageError(f"it cannot be decoded: {error}", "damaged_file", reason=str(error)) from None
 

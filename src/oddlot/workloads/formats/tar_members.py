@@ -68,7 +68,7 @@ class _Patient:
     def _check(self, place: int, packed: int) -> None:
         """UsageError: so many packed bytes do not hold as much as lies before this place."""
         if self.file is not self.packed and place > (most := most_unpacked(packed)):
-            told = f"{self.path} unpacks to more than {most:,} bytes, far more than pictures of its size"
+            told = f"{self.path} unpacks to more than {most:,} bytes, too much for an archive of images of its size"
             raise UsageError(told, "unpacks_to_too_much", path=str(self.path), most=most)
 
 
@@ -89,7 +89,7 @@ def members(path: Path) -> Iterator[tuple[str, Read]]:
         while (member := _next(tar, path)) is not None:
             count += 1
             if count > MAX_MEMBERS:
-                told = f"{path} has more than {MAX_MEMBERS:,} members: it is none of this kind"
+                told = f"{path} has more than {MAX_MEMBERS:,} members, too many for this dataset"
                 raise UsageError(told, "too_many_members", path=str(path), most=MAX_MEMBERS)
             if member.isdir():
                 continue
@@ -127,7 +127,7 @@ def _next(tar: tarfile.TarFile, path: Path) -> tarfile.TarInfo | None:
 def _check_regular(member: tarfile.TarInfo, path: Path) -> None:
     """UsageError: it is no file."""
     if not member.isreg() or member.issparse():
-        told = f"{path}: {member.name!r} is no file but a link, a device or the like"
+        told = f"{path}: {member.name!r} is not a regular file but a link or a device"
         raise UsageError(told, "not_a_file", path=str(path), member=member.name)
 
 
@@ -154,7 +154,7 @@ def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
         except OSError as error:
             raise unreadable(path, error) from None
         if len(content) < member.size:
-            raise UsageError("the archive ends within it. Get it again", "truncated_file")
+            raise UsageError("the archive ends within it. Download it again", "truncated_file")
         return content
 
     return read
@@ -162,5 +162,5 @@ def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
 
 def _damaged(path: Path, error: Exception) -> UsageError:
     reason = str(error) or type(error).__name__
-    told = f"{path} is not a whole archive: {reason}. Get it again"
+    told = f"{path} is not a complete archive: {reason}. Download it again"
     return UsageError(told, "damaged_file", path=str(path), reason=reason)
