@@ -68,12 +68,8 @@ def highlights(saved: dict[str, Saved]) -> Iterator[str]:
     for name, key in HIGHLIGHTS:
         if name in saved and (one := saved[name]["figures"][key])["n"]:
             title, what = BENCHMARKS[name].title, BENCHMARKS[name].figures[key].what
-            rows.append((f"[{title}](docs/results/{name}.md)", what, value(one), goal(one)))
+            rows.append((title, what, value(one), goal(one)))
     yield from table(("benchmark", "measures", "median (range)", "goal"), rows)
-    yield from (
-        "",
-        "Each page names the machine, the date, and whether other programs ran beside the benchmark.",
-    )
 
 
 def page(name: str, saved: Saved, written: str) -> Iterator[str]:
@@ -157,10 +153,9 @@ def introduction(name: str) -> list[str]:
 
 
 def notes(folder: Path, name: str) -> str:
-    """Return the hand-written notes, without the lines between two `---` at their top."""
+    """Return the hand-written notes on a benchmark; empty if there are none."""
     path = folder / f"{name}.notes.md"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return text.partition("---\n")[2].partition("---\n")[2].lstrip() if text.startswith("---\n") else text
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def value(one: Saved) -> str:

@@ -67,7 +67,7 @@ def test_rows_replace_what_is_between_the_markers() -> None:
     text = f"# Title\n\n{results.BEGIN}\nold\n{results.END}\n\nEnd\n"
     once = results.with_rows(text, SAVED)
     assert once.startswith(f"# Title\n\n{results.BEGIN}\n| benchmark |")
-    assert once.endswith(f".\n{results.END}\n\nEnd\n")
+    assert once.endswith(f" |\n{results.END}\n\nEnd\n")
     assert "old" not in once
     assert results.with_rows(once, SAVED) == once
     assert set(results.HIGHLIGHTS) <= {(name, key) for name, one in BENCHMARKS.items() for key in one.figures}
