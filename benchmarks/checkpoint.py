@@ -10,8 +10,8 @@ python -m benchmarks.checkpoint [--quick|--smoke] [--save]
   already mapped.
 - Throughput: two local workers compute the gradient of 5 million parameters and then wait, in place of an accelerator.
   Runs with a checkpoint after every version alternate with runs without checkpoints.
-- Writing: bytes per second of a checkpoint (safetensors, checksums, synced to disk) over those of `torch.save`, which
-  does not sync.
+- Writing: bytes per second of a checkpoint (safetensors, checksums, synced to disk), divided by those of `torch.save`,
+  which does not sync.
 """
 
 import shutil

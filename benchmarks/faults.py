@@ -1,7 +1,7 @@
 """What faults cost a run.
 
 Four local workers train a small network on MNIST while faults are injected: a worker is killed every 5 s, one worker is
-frozen for 10 s, one is slower by 5, the hub is killed and resumed, or all of these together. Each run is compared with
+frozen for 10 s, one is 6x slower, the hub is killed and resumed, or all of these together. Each run is compared with
 the run without faults of the same strategy and seed, for `asynchronous` and `fastest_k`. The worse strategy counts.
 
 ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke] [--save]
@@ -9,10 +9,10 @@ ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke] [--save]
 A task is a real gradient followed by a wait in place of an accelerator. So four workers behave like four machines, even
 on two cores.
 
-- Goodput is the ideal time over the time from the first worker's start to the end of the program. The ideal is what
-  the machines that were alive could do at the pace of the run without faults. A killed worker counts as dead until its
-  replacement has joined, a frozen one while it is frozen, and a slow one as a sixth of a machine. Machines count as
-  alive while the hub restarts. `fastest_k` discards what the slower half computes, so its goodput may exceed 1.
+- Goodput is the ideal time divided by the time from the first worker's start to the end of the program. The ideal is
+  what the machines that were alive could do at the pace of the run without faults. A killed worker counts as dead
+  until its replacement has joined, a frozen one while it is frozen, and a slow one as a sixth of a machine. Machines
+  count as alive while the hub restarts. `fastest_k` discards what the slower half computes, so its goodput may exceed 1.
 - The cost of a hub kill does not grow with the run: the table has it in seconds beyond the ideal time.
 - Wasted work is counted in tasks: those lost per killed worker, and those since the last checkpoint per killed hub.
 - Every run's log must prove that each sample was merged exactly once.

@@ -104,7 +104,7 @@ class Result:
     merge_seconds: list[float] = field(default_factory=list)
 
     def shares(self, checks_counted: bool = False) -> list[float]:
-        """Bandwidth over that of the copies, for each block."""
+        """Bandwidth divided by that of the copies, for each block."""
         moved = self.bench_bytes + (self.check_bytes if checks_counted else 0)
         rows = zip(self.copy, self.check_seconds, self.merge_seconds, strict=True)
         return [moved / (check + merging) / copy for copy, check, merging in rows]
@@ -157,7 +157,7 @@ def resident_bytes(peak: bool) -> int:
 
 
 def memory_factor(numbers: int, threads: int) -> float:
-    """Memory of stepping beyond the imports, over weights, momentum and four updates; in a process of its own."""
+    """Memory of stepping beyond the imports, divided by weights, momentum and four updates; in its own process."""
     torch.set_num_threads(threads)
     imported = resident_bytes(peak=False)
     bench = Bench(numbers, "gradient")

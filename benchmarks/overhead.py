@@ -136,7 +136,7 @@ class Plan:
     warm: float = 0.5
     """Seconds of the peer before the first block."""
     pace: float = 1.0
-    """Seconds of a step over those in the figure's name."""
+    """Seconds of a step, divided by those in the figure's name."""
 
 
 PLANS = {
@@ -147,7 +147,7 @@ PLANS = {
 
 
 def single(width: int, seconds: float, in_flight: int, plan: Plan, threads: int = 1) -> Alternation:
-    """One worker over a plain loop with the same number of threads."""
+    """Speed of one worker, divided by that of a plain loop with the same number of threads."""
     width //= plan.part
     batch = batch_for(width, plan.pace * seconds, threads, plan.trial)
     step = plain_steps(*material(width, batch))
@@ -214,7 +214,7 @@ def main() -> None:
     for name, one in found.items():
         rows.append([name, told(one.ratios), OVERHEAD[name].goal, told(one.ours, 0), str(len(one.ratios))])
     columns = ["figure", "ratio (range)", "goal", "oddlot, steps/s", "blocks"]
-    show("oddlot's steps per second over its peer's, paired in turn, one thread a process", columns, rows)
+    show("steps per second, oddlot / peer, in turn, one thread per process", columns, rows)
     finish(options, {name: found[name].ratios for name in OVERHEAD})
 
 

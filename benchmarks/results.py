@@ -23,6 +23,7 @@ HIGHLIGHTS = (
     ("slide", "speedup_over_dense_670k"),
 )
 """Figures in the table of README.md."""
+MET = {True: "yes", False: "**no**", None: ""}
 Saved = dict[str, Any]
 """A file in docs/results, as JSON."""
 
@@ -68,8 +69,8 @@ def highlights(saved: dict[str, Saved]) -> Iterator[str]:
     for name, key in HIGHLIGHTS:
         if name in saved and (one := saved[name]["figures"][key])["n"]:
             title, what = BENCHMARKS[name].title, BENCHMARKS[name].figures[key].what
-            rows.append((title, what, value(one), goal(one)))
-    yield from table(("benchmark", "measures", "median (range)", "goal"), rows)
+            rows.append((title, what, value(one), goal(one), MET[one["met"]]))
+    yield from table(("benchmark", "measures", "median (range)", "goal", "met"), rows)
 
 
 def page(name: str, saved: Saved, written: str) -> Iterator[str]:
@@ -100,7 +101,6 @@ def figures(about: Benchmark, saved: Saved) -> Iterator[str]:
     dated = any("date" in one for one in measured.values())
     rows = []
     for key, one in measured.items():
-        met = {True: "yes", False: "**no**", None: ""}[one["met"]]
         when = f"{one.get('date', saved['date'])}, `{one.get('commit', saved['commit'])}`"
         rows.append(
             (
@@ -109,7 +109,7 @@ def figures(about: Benchmark, saved: Saved) -> Iterator[str]:
                 value(one),
                 str(one["n"]),
                 goal(one),
-                met,
+                MET[one["met"]],
                 *([when] if dated else []),
             )
         )
@@ -128,7 +128,9 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
     yield from table(("benchmark", "measures", "goals met", "date"), rows)
     yield from ("", "How to read the pages:", "")
     yield "- Most figures are ratios to an alternative that runs in turn with oddlot on the same machine."
+    yield "- `X / Y` is a ratio: the value of X divided by the value of Y."
     yield "- `n` is the number of values. The median and the range are those of the `n` values."
+    yield "- A commit that ends in `-dirty` had uncommitted changes."
     yield "- Figures without a goal are for information."
     yield "- Results differ between machines, and on a machine that runs other programs."
     yield from ("", "To run a benchmark and write its figures and pages:", "")
@@ -144,7 +146,7 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
 
 
 def introduction(name: str) -> list[str]:
-    """Return the lines of the benchmark's docstring that stand before its command."""
+    """Return the lines of the benchmark's docstring before its command."""
     path = ROOT / "benchmarks" / name / "__main__.py"
     path = path if path.exists() else ROOT / "benchmarks" / f"{name}.py"
     lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
@@ -178,8 +180,9 @@ def goal(one: Saved) -> str:
 
 
 def numbers(*values: float) -> list[str]:
-    """Return numbers with as many decimals as the first one needs for three significant digits."""
-    digits = 2 - floor(log10(abs(values[0]))) if values[0] else 0
+    """Return numbers with equal decimals and at most three significant digits."""
+    largest = float(f"{max(map(abs, values)):.2e}")
+    digits = 2 - floor(log10(largest)) if largest else 0
     texts = [f"{round(one, digits):,.{max(digits, 0)}f}" for one in values]
     while "." in texts[0] and all(text.endswith(("0", ".")) for text in texts):
         texts = [text[:-1] for text in texts]

@@ -83,6 +83,8 @@ def test_rows_replace_what_is_between_the_markers() -> None:
         ((1.0,), ["1"]),
         ((0.0,), ["0"]),
         ((100.0, 90.0, 110.0), ["100", "90", "110"]),
+        ((0.934, 0.799, 1.1), ["0.93", "0.80", "1.10"]),
+        ((0.9996, 0.99), ["1.00", "0.99"]),
     ],
 )
 def test_numbers_have_three_digits_and_alike_decimals(values: tuple[float, ...], text: list[str]) -> None:

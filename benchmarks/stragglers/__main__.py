@@ -1,7 +1,7 @@
 """Strategies for slow workers.
 
 There are four studies: least squares with 50 workers as in two papers, networks on eight machines with recorded step
-times, goodput while machines fail, and four real processes with one slower by 5. The first three run in the simulator.
+times, goodput while machines fail, and four real processes with one 5x slower. The first three run in the simulator.
 
 ODDLOT_DATA=... python -m benchmarks.stragglers [--quick|--smoke] [--save] [--only PART ...] [--job mnist|cifar10 ...]
     [--record NAME ...] [--policy NAME ...] [--ratio NUMBER ...] [--learners NUMBER ...]

@@ -18,7 +18,7 @@ from oddlot.timing.response_times import Scattered
 FLEETS: dict[str, tuple[Delay, int, float]] = {
     "Erlang of 4": (Erlang(4), 0, 1.0),
     "half of it always, half exponential": (ShiftedExponential(0.5), 0, 1.0),
-    "exponential, 10 of 50 slower by 5": (Exponential(), 10, 5.0),
+    "exponential, 10 of 50 workers 5x slower": (Exponential(), 10, 5.0),
 }
 """how computation scatters, how many workers are slower, and by how much"""
 POLICIES = ("k alone", "k and load")

@@ -97,7 +97,7 @@ ENDS = Steps((0.0, 0.3), (2.0, 0.0))
 @pytest.mark.parametrize("on", [local(2), FLEET], ids=["local", "simulated"])
 def test_a_capacity_that_ends_without_a_machine_ends_the_run(on: Place, faults: list[Fault]) -> None:
     """Where it would wait without end, its goal being none of time."""
-    mask(seconds=r"(?<=at )[\d.]+(?= s)")
+    mask(seconds=r"(?<=t = )[\d.]+(?= s)")
     with raises(JobError, "stalled", machines=0, traces=["chaos"]):
         trained(
             a_job(count=COUNT), Asynchronous(), on, "epochs>=999", chaos=Chaos(faults, capacity=Alive(ENDS))

@@ -92,12 +92,17 @@ class UnknownName(UsageError):
 
 
 class InvalidValue(UsageError):
-    """The value `given` of the setting `name` is invalid. Fields: name, given, must."""
+    """The value `given` of the setting `name` is invalid. Fields: name, given, must.
+
+    `of` is the class that has the setting.
+    """
 
     code = "invalid_value"
 
-    def __init__(self, name: str, given: Any, must: str) -> None:
-        super().__init__(f"{name} = {short(given)} must be {must}", key=name)
+    def __init__(self, name: str, given: Any, must: str, of: str = "") -> None:
+        value = given.__name__ if isinstance(given, type) else short(given)
+        told = f"{of}({name}={value}): {name} must be {must}" if of else f"{name} = {value} must be {must}"
+        super().__init__(told, key=name)
         self.fields = {"name": name, "given": given, "must": must}
 
 

@@ -53,16 +53,18 @@ FromZeroBelowOne = Annotated[float, Must("at least 0 and below 1", lambda value:
 Seed = Annotated[int, SEED]
 
 
-def check_settings(settings: Any) -> None:
+def check_settings(settings: Any, of: str | None = None) -> None:
     """Raise InvalidValue if a field of a dataclass does not match its type hint.
 
-    Only classes, unions of classes and the checks of `Annotated` are validated.
+    Only classes, unions of classes and the checks of `Annotated` are validated. `of` is the name of the class in the
+    message. None: its own name.
     """
+    of = settings.__class__.__name__ if of is None else of
     for name, hint in hints_of(settings.__class__).items():
         value = getattr(settings, name)
         must = next(_faults(hint, value), None)
         if must:
-            raise InvalidValue(name, value, must)
+            raise InvalidValue(name, value, must, of)
         if type(value).__module__ == "numpy" and isinstance(value, Real):  # JSON has none of them
             object.__setattr__(settings, name, int(value) if isinstance(value, Integral) else float(value))
 
@@ -79,6 +81,8 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
     parts = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
     kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
     are_classes = all(type(kind) is type for kind in kinds)
+    if isinstance(value, type) and any(isinstance(kind, type) and issubclass(value, kind) for kind in kinds):
+        yield f"an instance, {value.__name__}(...), and not the class"
     if are_classes and not any(is_a(value, kind) for kind in kinds):
         yield " or ".join(map(_word, kinds))
     for part, kind in zip(parts, kinds, strict=True):

@@ -52,7 +52,7 @@ class RunConfig:
     """Your own JSON-serializable data, which run.json keeps."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check_settings(self, of="")  # users pass them to `fit`
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "RunConfig":
