@@ -12,7 +12,8 @@ on two cores.
 - Goodput is the ideal time divided by the time from the first worker's start to the end of the program. The ideal is
   what the machines that were alive could do at the pace of the run without faults. A killed worker counts as dead
   until its replacement has joined, a frozen one while it is frozen, and a slow one as a sixth of a machine. Machines
-  count as alive while the hub restarts. `fastest_k` discards what the slower half computes, so its goodput may exceed 1.
+  count as alive while the hub restarts. `fastest_k` discards what the slower half computes, so its goodput may exceed
+  1.
 - The cost of a hub kill does not grow with the run: the table has it in seconds beyond the ideal time.
 - Wasted work is counted in tasks: those lost per killed worker, and those since the last checkpoint per killed hub.
 - Every run's log must prove that each sample was merged exactly once.

@@ -137,10 +137,17 @@ def _values(measured: Measured) -> Sequence[float]:
     return measured if isinstance(measured, Sequence) else (measured,)
 
 
+SAVED_HERE = ("docs/results", "README.md")
+"""What `--save` and `make results` write."""
+
+
 def commit() -> str:
-    """Return the commit of the working tree, with `-dirty` if tracked files have changes."""
+    """Return the commit of the working tree, with `-dirty` if tracked files but saved results have changes."""
     git = ["git", "--no-optional-locks", "-C", str(ROOT)]
-    asked = (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+    asked = (
+        ["rev-parse", "--short", "HEAD"],
+        ["status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{path}" for path in SAVED_HERE)],
+    )
     try:
         name, changes = (
             subprocess.run([*git, *one], check=True, capture_output=True, text=True).stdout.strip()

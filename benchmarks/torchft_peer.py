@@ -142,7 +142,7 @@ def batches_a_machine_second(
             fleet.kill(kills.choice(sorted(fleet.there)))
     fleet.wait()
     if fleet.exits:
-        print(f"torchft: {fleet.exits} replicas ended that nobody had killed", flush=True)
+        print(f"torchft: {fleet.exits} replicas ended that no one had killed", flush=True)
     commits = sorted(fleet.commits)
     (begin, first), (end, last) = commits[0], max(commits, key=lambda commit: commit[1])
     return (last - first) / ((end - begin) * alive - fleet.dead_seconds)

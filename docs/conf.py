@@ -5,14 +5,20 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 from sphinx.ext.napoleon.docstring import GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import typing as sphinx_typing
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import reference_pages  # noqa: E402 - it lies beside this file
+import reference_pages  # noqa: E402 - it is in this folder
 
 import oddlot  # noqa: E402 - as above
+import oddlot.testing  # noqa: E402 - as above
+
+vars(oddlot.testing).update(
+    {name: getattr(oddlot.testing, name) for name in oddlot.testing.__all__}
+)  # for autodoc
 
 project = "oddlot"
 author = "oddlot developers"
@@ -54,3 +60,17 @@ def _whole_text(docstring: GoogleDocstring) -> tuple[str, list[str]]:
 
 
 GoogleDocstring._consume_inline_attribute = _whole_text  # type: ignore[method-assign,assignment]  # on purpose
+
+_analyze = ModuleAnalyzer.analyze
+
+
+def _analyze_without_state(analyzer: ModuleAnalyzer) -> None:
+    """Mark fields whose text begins with `State:` as private, so that they are not listed among the settings."""
+    if not analyzer._analyzed:
+        _analyze(analyzer)
+        for lines in analyzer.attr_docs.values():
+            if lines and lines[0].startswith("State:"):
+                lines += [":meta private:", ""]
+
+
+ModuleAnalyzer.analyze = _analyze_without_state  # type: ignore[method-assign]  # on purpose

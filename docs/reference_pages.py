@@ -62,7 +62,11 @@ def cli() -> Iterator[str]:
 def option(parameter: Any) -> tuple[str, str, str]:
     """Return the row of an option: its flags with the kind of value, its default, and what it does."""
     if parameter.param_type_name == "argument":
-        return f"`{parameter.metavar}`", "required" if parameter.required else "", parameter.help
+        return (
+            f"`{parameter.metavar or parameter.name.upper()}`",
+            "required" if parameter.required else "",
+            parameter.help,
+        )
     flags = " ".join([*parameter.opts, *parameter.secondary_opts])
     value = "" if parameter.is_flag else f" {parameter.metavar or 'N'}"
     default = parameter.show_default if isinstance(parameter.show_default, str) else ""

@@ -132,12 +132,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_shows_works(page: Path, folder: Path) -> None:
-    before, names = "", dict[str, Any](__name__="page")
+    before: str | None = None
+    names = dict[str, Any](__name__="page")
     for block in blocks(page.read_text(encoding="utf-8")):
         where = f"{page.relative_to(ROOT)}:{block.line}"
         if block.not_run:
             continue
-        if block.language == "text" and before:
+        if block.language == "text" and before is not None:
             assert same(before, block.text), f"{where}:\n{before}\nis not\n{block.text}"
         elif block.language in {"python", "bash", "sh", "toml"}:
             try:
@@ -145,7 +146,7 @@ def test_what_a_page_shows_works(page: Path, folder: Path) -> None:
             except Exception as error:
                 raise AssertionError(f"{where} failed") from error
             continue
-        before = ""
+        before = None
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,10 @@ def test_what_a_page_shows_works(page: Path, folder: Path) -> None:
 )
 def test_outputs_are_compared(text: str, expected: str, is_same: bool) -> None:
     assert same(text, expected) == is_same
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_no_banned_phrase_survives() -> None:

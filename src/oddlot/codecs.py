@@ -1,4 +1,4 @@
-"""How updates are encoded for the network: the codecs, and what one of your own needs."""
+"""How updates are encoded for the network: the codecs, and what your own codec needs."""
 
 from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half

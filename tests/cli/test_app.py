@@ -341,6 +341,16 @@ def test_a_shell_completes_words(
     assert (answer.code, answer.out.split()) == (0, words)
 
 
+def test_resume_takes_the_newest_run_of_this_workload_and_no_other(oddlot: Oddlot) -> None:
+    Path("others.py").write_text("from my_jobs import small")
+    for workload in ("my_jobs:small", "others:small"):
+        oddlot.json("train", workload, "--workers", "1", "--epochs", "1")
+    again = oddlot.json("train", "my_jobs:small", "--resume", "--epochs", "2")
+    assert again["run_dir"] == "runs/small-1"
+    other = "train", "my_jobs:small", "--resume", "--out", "runs/small-2"
+    oddlot.refuses("other_workload", *other, workload="others:small")
+
+
 def test_settings_that_a_shell_completes_are_all_of_a_job_file() -> None:
     tables: dict[str, type[BaseModel]] = {"run": RunTable, "engine": EngineTable, "job": JobTable}
     known = {f"{name}.{key}" for name, table in tables.items() for key in table.model_fields}

@@ -19,6 +19,10 @@ class Mine(Synchronous):
 
 class Other:
     """No strategy."""
+
+
+class Plain(Strategy):
+    """No dataclass."""
 '''
 
 
@@ -41,6 +45,7 @@ def test_a_strategy_is_named_by_its_import_path(oddlot: Oddlot, monkeypatch: pyt
     [
         ("my_strategies:Other", "not_a_strategy"),
         ("my_strategies:Nobody", "not_a_strategy"),
+        ("my_strategies:Plain", "no_dataclass"),
         ("no.such.module:Mine", "strategy_not_importable"),
         ("my_strategies.Mine", "unknown_name"),
     ],

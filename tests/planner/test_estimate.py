@@ -58,7 +58,7 @@ def estimated(fleet: Fleet, job: Job | None = None, seeds: int = 2, **settings: 
 def both() -> list[Estimate]:
     """Of the same job, bought in both ways with two seeds."""
     told, fleet = list[tuple[str, int]](), Fleet([ZONE], Hub(dollars_per_hour=36.0))
-    found = estimated(fleet, seed=5, computes=False, told=lambda *run: told.append(run))
+    found = estimated(fleet, seed=5, computes=False, on_run_start=lambda *run: told.append(run))
     assert told == [(bought, seed) for bought in ("spot", "on demand") for seed in (5, 6)]
     return found
 
@@ -238,7 +238,7 @@ def test_a_signal_stops_an_estimate_wherever_it_comes(
 
     job = replace(a_job(), eval_data=rows(8))
     with pytest.raises(EstimateInterrupted) as stopped:
-        estimated(Fleet([ZONE]), job, told=told, observers=[seen])
+        estimated(Fleet([ZONE]), job, on_run_start=told, observers=[seen])
     done = sum(len(one.summaries) for one in stopped.value.found)
     assert (len(begun), stopped.value.signal, done) == (which, number, which - 1 + at_its_end)
 

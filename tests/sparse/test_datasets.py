@@ -95,7 +95,10 @@ def test_a_file_that_is_no_set(tmp_path: Path, code: str, text: str, fields: dic
 
 def test_a_file_of_another_form_is_told(tmp_path: Path) -> None:
     path = tmp_path / "set.txt"
-    for form, data in {"bzip2": bz2.compress(TEXT.encode()), "gzip": gzip.compress(TEXT.encode(), mtime=0)}.items():
+    for form, data in {
+        "bzip2": bz2.compress(TEXT.encode()),
+        "gzip": gzip.compress(TEXT.encode(), mtime=0),
+    }.items():
         path.write_bytes(data)
         mask(bytes=r"(?<=but )b'.*'")
         with raises(BadSet, "other_format", path=str(path), line=1, format=form):

@@ -31,6 +31,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import OddlotError, UsageError
 from oddlot.core.events import Event
 from oddlot.core.ledger import Ledger
+from oddlot.core.optimizers import Adam, Optimizer
 from oddlot.core.serialization import Misfit, from_plain, to_plain
 from oddlot.core.strategy import View
 from oddlot.core.strategy_wrapper import Wrapper
@@ -124,6 +125,13 @@ def test_classes_of_one_name_in_two_modules_are_told_apart() -> None:
     strategy = Alternating([Asynchronous(), other(), Asynchronous()])
     read = from_plain(Alternating, json.loads(json.dumps(to_plain(strategy))))
     assert [type(each) for each in read.inners] == [Asynchronous, other, Asynchronous]
+
+
+def test_optimizers_of_one_name_are_told_apart() -> None:
+    other = dataclass(frozen=True)(type("Adam", (Optimizer,), {"__module__": "elsewhere"}))
+    strategy = LocalSGD(server=Adam())
+    assert from_plain(LocalSGD, json.loads(json.dumps(to_plain(strategy)))) == strategy
+    assert other is not Adam
 
 
 def test_a_run_of_a_strategy_with_several_inside_is_resumed_and_replayed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half
 from oddlot.wire.nonzero_blocks import NonZero
 from oddlot.wire.plain import Plain
-from oddlot.wire.registry import CODECS, codec_of
+from oddlot.wire.registry import CODECS, codec_name, codec_of
 from tests.transcripts import raises
 
 BY_NAME = {
@@ -77,3 +77,8 @@ def test_the_names_are_known_without_pytorch() -> None:
     """The command line asks for them."""
     found = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
+
+
+def test_a_codec_has_the_name_that_makes_it() -> None:
+    assert [codec_name(codec_of(name)) for name in CODECS] == [*CODECS]
+    assert codec_name(Mine()) == f"{Mine.__module__}:Mine"

@@ -1,7 +1,7 @@
 """The format of checkpoints. A manifest shows whether a checkpoint is complete.
 
-`FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the books),
-`tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and, written last,
+`FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the conductor's
+state), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and, written last,
 `manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is the hub's own, drawn
 anew in each of its lives, so that no name ever comes twice and nothing is replaced.
 """

@@ -164,7 +164,7 @@ class Storage:
             name = () if error.filename is None else (self._masked(str(error.filename)),)
             kind = type(error) if type(error).__module__ == "builtins" else OSError
             raise kind(*shown, *name) from None
-        except Exception as error:  # every object store has errors of its own
+        except Exception as error:  # every object store has its own errors
             told = self._masked(f"{type(error).__name__}: {error}")
             if passwords(self.url):
                 raise OSError(told) from None

@@ -22,7 +22,7 @@ from oddlot.core.user_warnings import warn
 MAX_PARTS = 100
 KEEP = 3
 LONG_WRITE_SECONDS = 60.0
-"""Seconds of writing one checkpoint after which its place is reported as hanging."""
+"""Seconds of writing one checkpoint after which its location is reported as hanging."""
 
 
 class LogCopy:
@@ -228,7 +228,8 @@ class BackgroundSaver:
         self._not_written(error)
 
     def _not_written(self, error: OSError) -> None:
-        told = f"a checkpoint could not be written to {self.storage}: {error}; the run continues"
+        told = f"a checkpoint could not be written to {self.storage}: {error}. Check its free space and access rights"
+        told += "; the run continues"
         self._note(told, "checkpoint_not_written", error)
 
     def _note(self, told: str, code: str, error: OSError) -> None:

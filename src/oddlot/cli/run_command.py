@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from oddlot.cli.options import RUN
-from oddlot.cli.run_names import RUNS, newest, next_free
+from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, workload_of
 from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.core.user_warnings import warn
 from oddlot.history.run_settings import COMMAND, engine_kind, resuming
@@ -128,10 +128,14 @@ class Asked:
         is_file = self.workload.endswith(".toml")
         file = JobFile.read(self.workload, overrides) if is_file else None
         name = Path(self.workload).stem if is_file else self.workload.rpartition(":")[2]
-        folder = folder or (file.out if file else None) or str(newest(name + suffix))
+        folder = folder or (file.out if file else None) or str(newest(name + suffix, self.workload))
         fetch(RunFolder(folder, file.checkpoints if file else self.flags["checkpoints"]))
         self._check_clock(folder)
         about = _sound(RunFolder(folder).about)
+        if not is_run_of(about, self.workload):
+            begun = workload_of(about)
+            told = f"{folder} is a run of {begun}, not of {self.workload}: resume that, or use another folder"
+            raise UsageError(told, "other_workload", path=folder, workload=begun)
         if about.get("chaos") and self.chaos is None:
             told = f"the run had --chaos {about['chaos']}, which is not resumed: pass it again"
             warn(told, "chaos_not_said_again", chaos=about["chaos"])
@@ -272,7 +276,7 @@ class Asked:
                     seeds=seeds,
                     computes=computes,
                     out=folder,
-                    told=told,
+                    on_run_start=told,
                     chaos=self._chaos(names_in(fleet.machines)),
                     **options,
                 )
@@ -296,7 +300,7 @@ class Asked:
         return sum(len(one.summaries) for one in found)
 
     def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
-        """Which have failed or done nothing, and where they lie."""
+        """Which have failed or done nothing, and where they are stored."""
         from oddlot.history.outcome import FAILED
         from oddlot.run.live_view import say
 

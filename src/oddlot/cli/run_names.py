@@ -1,9 +1,12 @@
 """Names of run folders: runs/NAME-1, runs/NAME-2 and so on."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from oddlot.core.errors import UsageError
+from oddlot.history.run_settings import COMMAND
 
 RUNS = Path("runs")
 
@@ -15,8 +18,20 @@ def numbers(name: str) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
+def workload_of(about: Mapping[str, Any]) -> str:
+    """Return the workload or job file that a run was begun with; empty if the command line did not begin it."""
+    command = about.get(COMMAND)
+    return str(command[1]) if isinstance(command, list) and len(command) > 1 else ""
+
+
+def is_run_of(about: Mapping[str, Any], workload: str) -> bool:
+    """Return whether a run may be one of this workload or job file."""
+    begun = workload_of(about)
+    return not begun or Path(begun) == Path(workload)
+
+
 def next_free(name: str) -> Path:
-    """A new folder: of two runs that begin at once, each gets its own. UsageError: none can be made."""
+    """A new folder: two runs that begin at the same time get different ones. UsageError: none can be made."""
     number = max(numbers(name), default=0)
     while True:
         number += 1
@@ -33,12 +48,13 @@ def next_free(name: str) -> Path:
             return folder
 
 
-def newest(name: str) -> Path:
-    """Return the newest run of this name. UsageError: there is none."""
+def newest(name: str, workload: str) -> Path:
+    """Return the newest run of this name that is a run of the workload. Raise UsageError if there is none."""
     from oddlot.history.run_folder import RunFolder
 
     for number in sorted(numbers(name), reverse=True):
-        if RunFolder(RUNS / f"{name}-{number}").is_begun:
-            return RUNS / f"{name}-{number}"
+        run = RunFolder(RUNS / f"{name}-{number}")
+        if run.is_begun and is_run_of(run.about, workload):
+            return run.path
     told = f"there is no run {RUNS}/{name}-N to resume: name its folder with --out"
     raise UsageError(told, "no_run", path=f"{RUNS}/{name}-N")

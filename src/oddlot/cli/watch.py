@@ -125,5 +125,5 @@ def _has_log(run: RunFolder) -> bool:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether this is a folder in which nothing lies but a lock."""
+    """Whether this is a folder with nothing but a lock."""
     return folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())

@@ -150,7 +150,7 @@ class Recorded(Maker):
     repeat_hours: column(AboveZero) | None = None  # type: ignore[valid-type]
     """Hours of the trace to repeat. None: the trace is not repeated, and its last value is held."""
     faster: column(AboveZero) = 1.0  # type: ignore[valid-type]
-    """Replay speed. 60: one hour of the trace takes one minute."""
+    """Speed factor. 60: one recorded hour takes one minute."""
     reader: ClassVar[Callable[..., Steps]]
     options: ClassVar[tuple[str, ...]] = ()
     """Keys of the table that are arguments of the reader."""
@@ -193,8 +193,8 @@ class Counted(Recorded):
     """A recorded number of available machines, up to the `count` of the zone."""
 
     of: column(AtLeastOne) | None = None  # type: ignore[valid-type]
-    """Number of machines that was requested when the trace was recorded; the trace is scaled to `count`. None: not
-    scaled."""
+    """Number of machines that was requested when the trace was recorded: available = round(value / of * count). None:
+    available = min(value, count)."""
 
     def make(self) -> Any:
         """Return the capacity model."""

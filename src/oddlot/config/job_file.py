@@ -145,7 +145,7 @@ def _checked_text(value: object, info: ValidationInfo) -> object:
 
 
 RUN_SETTINGS = {name: hint for name, hint in RunConfig.hints().items() if name not in {"chaos", "about"}}
-"""The settings of the table `[run]`; faults are a file of their own."""
+"""The settings of the table `[run]`; faults are in a separate file."""
 _COLUMNS: dict[str, Any] = {
     name: (_run_column(name, hint) | None, None) for name, hint in RUN_SETTINGS.items()
 }

@@ -32,7 +32,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel a task. Its samples are available at once; its worker is free when it has acknowledged."""
+    """Cancel a task. Its samples are available immediately. Its worker is free when it has acknowledged."""
 
     task: TaskId
     """Id of an open task."""
@@ -56,7 +56,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Merge gradients or deltas: one optimizer step along the sum of share x direction."""
+    """Merge gradients or deltas: one optimizer step with the sum of share x update."""
 
     shares: Mapping[UpdateId, float]
     """Share of each update, at least 0."""
@@ -119,6 +119,7 @@ class Start:
     """Send a task to its worker."""
 
     task: Task
+    """The task, with its leased samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,9 @@ class Abort:
     """Tell a worker to stop a task at its next minibatch."""
 
     task: TaskId
+    """Id of the task."""
     node: NodeId
+    """Name of its worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class Evict:
     """Kill a worker that hangs. `Lost` follows."""
 
     node: NodeId
+    """Name of the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ class Skip:
     """Skip samples: they count as done and are not merged."""
 
     spans: tuple[Span, ...]
+    """Positions of the samples: rows of (epoch, start, stop)."""
 
 
 Action = Start | Abort | Evict | Skip | HandOver | Evaluate | Step | Blend | Drop | Keep | Release

@@ -34,7 +34,7 @@ from oddlot.core.task_timeouts import TaskTimeouts
 from oddlot.core.tasks import Facts, Task, TaskId, UpdateId, task_name
 
 MAX_KEPT = 16
-"""Versions that a strategy may keep at once: each is a whole model."""
+"""Versions that a strategy may keep at the same time. Each is a whole model."""
 
 Outcome = tuple[Action | None, Changed | None]
 
@@ -144,7 +144,7 @@ def _step(books: OpenBooks, command: Step) -> Outcome:
 
 
 def _with_schedule(books: OpenBooks, command: Step) -> Step:
-    """Add the samples merged before a step along gradients; deltas are steps that followed the schedule already."""
+    """Add the samples merged before a step with gradients. Deltas followed the schedule already."""
     kinds = {books.inbox[update].kind for update in command.shares if update in books.inbox}
     if len(kinds) > 1:
         raise ProtocolError(

@@ -4,7 +4,7 @@
     ├── UsageError        invalid input                               exit code 2
     │   ├── UnknownName   ... an unknown name
     │   ├── InvalidValue  ... a value out of range or of another type
-    │   └── UsageErrors   ... several errors at once
+    │   └── UsageErrors   ... several errors together
     ├── JobError          the job failed: its code, its numbers       exit code 3
     │   └── BadSamples    ... updates of these samples are not finite
     ├── CheckpointError   a saved run cannot be used                  exit code 2

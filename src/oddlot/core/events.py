@@ -115,7 +115,9 @@ class Refused:
     """An update was rejected and not stored. Strategies receive `Cancelled`."""
 
     task: TaskId
+    """Id of the update's task."""
     reason: str
+    """Why it was rejected, as text."""
     code: str | None = None
     """Code of the `Refusal`, such as `TOO_LARGE`; None if the update could not be read."""
 
@@ -169,8 +171,11 @@ class Ordered:
     """A machine was ordered and is paid for from now on. It joins when it has started. Strategies do not receive it."""
 
     node: NodeId
+    """Name of the worker that will run on the machine."""
     dollars_per_hour: float
+    """Price of the machine, in dollars per hour."""
     zone: str = ""
+    """Zone of the machine. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +183,7 @@ class Gone:
     """The machine was terminated and billing stopped. The hub detects the loss later. Strategies do not receive it."""
 
     node: NodeId
+    """Name of its worker."""
 
 
 @dataclass(frozen=True, slots=True)

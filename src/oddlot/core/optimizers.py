@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from oddlot.core.errors import UsageError
+from oddlot.core.serialization import saved_by_place
 from oddlot.core.validation import AboveZero, NotNegative, WithinOne, check_settings
 
 
@@ -20,10 +21,11 @@ def _two_from_zero_below_one(betas: object) -> str:
 Betas = Annotated[tuple[float, float], _two_from_zero_below_one]
 
 
+@saved_by_place
 class Optimizer:
     """Base class of the settings of the hub's optimizers: dataclasses with a learning rate.
 
-    An optimizer of your own is a dataclass that subclasses it and has `hub_optimizer`. Its fields are plain data, so
+    Your own optimizer is a dataclass that subclasses it and has `hub_optimizer`. Its fields are plain data, so
     that they can be saved.
     """
 

@@ -14,7 +14,10 @@ class Record:
     """A line of the log: an event, its time, and the actions that followed."""
 
     now: float
+    """Time of the event, in seconds of the run's clock."""
     event: Stimulus
+    """The event."""
     actions: tuple[Action, ...] = ()
+    """Actions that followed, in order."""
     remark: str = ""
     """`echo` marks an update that arrived too late to count."""

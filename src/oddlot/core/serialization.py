@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from oddlot.core.errors import short
+from oddlot.core.user_code import place_of
 
 DAMAGED = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError
@@ -35,11 +36,6 @@ def saved_by_place(base: _Base) -> _Base:
     """Decorate a base class whose subclasses are saved with their place, `package.module:Class`."""
     _BY_PLACE.add(base)
     return base
-
-
-def place_of(kind: type) -> str:
-    """Return `package.module:Class`."""
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 @cache

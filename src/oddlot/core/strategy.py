@@ -32,7 +32,7 @@ class Traits:
     clients: int = 0
     """Shards of a round, if a task is a whole shard. 0: one per worker."""
     waits_for_all: bool = False
-    """Whether a round waits for every worker, and ends with a step along all updates."""
+    """Whether a round waits for every worker, and ends with one step that applies all updates."""
     hands_over: bool = False
     """Whether tasks may be ended early by `HandOver`."""
     varies_loads: bool = False

@@ -22,7 +22,7 @@ def _about_inner() -> Iterator[None]:
 class Wrapper(Strategy):
     """A strategy around another one, whose traits it has.
 
-    UsageError: it is around no strategy, or around one of its own class, at any depth.
+    UsageError: `inner` is not a strategy, or it contains the same wrapper, at any depth.
     """
 
     inner: Strategy
@@ -31,7 +31,7 @@ class Wrapper(Strategy):
     def __post_init__(self) -> None:
         check_settings(self)
         if not _is_strategy(self.inner):
-            raise InvalidValue("inner", self.inner, "a strategy, such as Synchronous()")
+            raise InvalidValue("inner", self.inner, "a strategy, such as Synchronous()", type(self).__name__)
         if type(self) in map(type, layers(self.inner)):
             kind = type(self).__name__
             told = f"{kind} wraps another {kind}: use it once"

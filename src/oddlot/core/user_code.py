@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from oddlot.core.errors import JobError, UsageError
+from oddlot.core.suggestions import or_nearest
 
 MAX_TEXT_CHARACTERS = 1_000
 """Length limit of an exception's text."""
@@ -20,6 +21,11 @@ def is_import_path(name: str) -> bool:
     return re.fullmatch(r"[\w.]+:\w+", name) is not None
 
 
+def place_of(kind: type) -> str:
+    """Return `package.module:Class`."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
     """Return the class at an import path, which must be a subclass of `base`. `kind` is its noun, such as `strategy`.
 
@@ -27,15 +33,31 @@ def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
     """
     module_name, _, class_name = path.partition(":")
     try:
-        found = getattr(import_module(module_name), class_name, None)
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _not_importable(path, kind, key, error) from None  # what it imports is missing
+        told = f"the {kind} {path} cannot be imported: there is no module {error.name}. Add its folder to PYTHONPATH"
+        raise UsageError(told, f"{kind}_not_importable", key, given=path, reason=str(error)) from None
     except Exception as error:  # noqa: BLE001 - a module may raise anything
-        reason = trace_of(error)
-        told = f"the {kind} {path} cannot be imported:\n{reason}"
-        raise UsageError(told, f"{kind}_not_importable", key, given=path, reason=reason) from None
+        raise _not_importable(path, kind, key, error) from None
+    found = getattr(module, class_name, None)
+    if found is None:
+        names = [
+            name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)
+        ]
+        told = f"{module_name} has no class {class_name!r}. {or_nearest(class_name, names)}"
+        raise UsageError(told, f"not_a_{kind}", key, given=path)
     if not isinstance(found, type) or not issubclass(found, base):
         told = f"{path} is not a subclass of oddlot.{base.__name__}"
         raise UsageError(told, f"not_a_{kind}", key, given=path)
     return found
+
+
+def _not_importable(path: str, kind: str, key: str, error: Exception) -> UsageError:
+    reason = trace_of(error)
+    told = f"the {kind} {path} cannot be imported:\n{reason}"
+    return UsageError(told, f"{kind}_not_importable", key, given=path, reason=reason)
 
 
 def user_code_failed(where: str, trace: str, told: str = "", **fields: Any) -> JobError:

@@ -45,7 +45,7 @@ class Member:
 
     @property
     def cut_pace(self) -> float:
-        """Return a value proportional to the duration of its tasks at their present size."""
+        """Return a value proportional to the duration of its tasks at their current size."""
         return self.pace / 2.0**self.halvings
 
 
@@ -105,7 +105,7 @@ class Roster:
                 member.halvings += 1
 
     def _is_slow(self, node: NodeId) -> bool:
-        """Whether its tasks, at their present size, take clearly longer than full tasks of half of the others."""
+        """Whether its tasks, at their current size, take clearly longer than full tasks of half of the others."""
         return self.members[node].cut_pace > CLEARLY * self._usual_pace(node)
 
     def _usual_pace(self, node: NodeId) -> float:

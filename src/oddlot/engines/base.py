@@ -50,7 +50,7 @@ class FaultInjection(Protocol):
     """Fault injection. Optional; `faults` of the engine's config has the supported kinds."""
 
     def kill(self, node: NodeId) -> None:
-        """End the worker at once, as `kill -9` does; `Lost` follows."""
+        """Kill the worker immediately, as `kill -9` does. `Lost` follows."""
 
     def leave(self, node: NodeId) -> None:
         """Give the worker notice of a preemption, as SIGTERM does. It finishes its minibatch and leaves; `Leaving` and
@@ -111,7 +111,7 @@ class EngineConfig(Protocol):
 
     @property
     def workers(self) -> int:
-        """Return the largest number of workers at once."""
+        """Return the largest number of workers at the same time."""
 
     @property
     def workers_setting(self) -> str:

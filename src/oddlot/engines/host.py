@@ -60,7 +60,7 @@ class Store(Protocol):
     def step(
         self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
-        """Take an optimizer step along the sum of share x direction. `merged` samples determine the learning rate."""
+        """Take an optimizer step with the sum of share x update. `merged` samples determine the learning rate."""
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
         """Average weights into the model."""
@@ -160,7 +160,7 @@ class Host:
         if not self.conductor.expects(facts.id):
             self._discard(arrival)
             lies = facts.sender != node_of(facts.id) or facts.samples < 1
-            self.handle(Refused(facts.id, "an echo that lies") if lies else Arrived(facts), now)
+            self.handle(Refused(facts.id, "an echo with inconsistent facts") if lies else Arrived(facts), now)
             return
         for task in self.port.loaded():
             self._release(task)  # before the merge, which then writes in place

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LASTING = {"freeze", "slow"}
 """Kinds that last for some time."""
 ANSWERED = {"delay", "drop", "corrupt"}
-"""Kinds that change the worker's next update: it is late, missing, or has bad numbers."""
+"""Kinds that change the worker's next update: it is late, missing, or has NaN or infinite values."""
 KINDS = {"kill", "leave", "kill_hub"} | LASTING | ANSWERED
 OF_WORKERS = {"kill", "leave"} | LASTING
 """Kinds that the engine injects. The others happen to messages, or to the hub."""
@@ -183,7 +183,7 @@ class Chaos:
         check_settings(self)
         faults: object = self.faults
         if not isinstance(faults, Sequence) or not all(isinstance(one, Fault) for one in faults):
-            raise InvalidValue("faults", faults, "a list of oddlot.faults.Fault")
+            raise InvalidValue("faults", faults, "a list of oddlot.faults.Fault", "Chaos")
         check_count(len(faults))
 
     def named(self) -> list[tuple[str, Fault]]:

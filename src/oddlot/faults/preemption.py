@@ -96,7 +96,7 @@ class PreemptionInjector(EngineWrapper):
         return self.names[machine], not comes
 
     def _joined(self, node: NodeId) -> None:
-        """Note a worker. Preempt it at once if its machine was preempted while it started."""
+        """Note a worker. Preempt it immediately if its machine was preempted while it started."""
         name = machine_of(node)
         if self.away[name]:
             self.pending.append(self._take(node))

@@ -13,7 +13,7 @@ from oddlot.faults.plan import Chaos, Fault
 
 @dataclass(frozen=True, eq=False)
 class PlannedFault:
-    """A fault with random streams of its own: one fault more or less leaves the others' times as they were."""
+    """A fault with its own random streams: adding or removing a fault does not change the times of others."""
 
     name: str
     fault: Fault
@@ -22,7 +22,7 @@ class PlannedFault:
 
 
 def planned_faults(chaos: Chaos, resumes: int) -> list[PlannedFault]:
-    """Return the faults of a plan. Each process of a run that was resumed `resumes` times has streams of its own."""
+    """Return the faults of a plan. Each process of a run that was resumed `resumes` times has its own streams."""
 
     def streams(name: str) -> tuple[Random, Random]:
         # The words in a stream's name decide its numbers: they stay as they are.

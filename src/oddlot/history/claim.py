@@ -1,4 +1,4 @@
-"""Claiming of a run folder, and of the place of its checkpoints, for one process."""
+"""Claiming of a run folder, and of the location of its checkpoints, for one process."""
 
 import shutil
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
 
 
 def fetch(folder: RunFolder) -> None:
-    """Copy the log and run.json from the place of the checkpoints into the folder, if no run is in it.
+    """Copy the log and run.json from the location of the checkpoints into the folder, if no run is in it.
 
     Raise CheckpointError if there is no complete checkpoint.
     """
@@ -49,7 +49,7 @@ def fetch(folder: RunFolder) -> None:
     from oddlot.checkpoint.format import log_of, newest
 
     with ExitStack() as closing:
-        _lock_place(folder, closing, resume=True)  # or else what was fetched would lie here for nothing
+        _lock_place(folder, closing, resume=True)  # before anything is fetched
         log = log_of(newest(folder.storage, with_log=True))
         settings = _fetched_settings(folder)
         with told_where(folder.path):
@@ -140,14 +140,14 @@ def _check_own_place(folder: RunFolder) -> None:
         raise folder.unusable_place(error) from None
     if link.is_symlink() or (set(names) - {LOCK} and not (known and known == folder.run_id)):
         told = (
-            f"{folder.path} names {folder.place} as the place of its checkpoints, but that may belong to another run. "
-            "If it is right, pass it: checkpoints=... (--checkpoints)"
+            f"{folder.path} names {folder.place} as the location of its checkpoints, but that may belong to another "
+            "run. If it is right, pass it: checkpoints=... (--checkpoints)"
         )
         raise UsageError(told, "not_this_run", "checkpoints", path=str(folder.path), place=folder.place)
 
 
 def _check_other_place(folder: RunFolder) -> None:
-    """Raise UsageError if the run's checkpoints are in another place than the given one."""
+    """Raise UsageError if the run's checkpoints are in another location than the given one."""
     begun = folder.begun_checkpoints
     if folder.given_checkpoints not in {"", begun} and not folder.checkpoint_names():
         raise UsageError(
@@ -161,17 +161,17 @@ def _check_other_place(folder: RunFolder) -> None:
 
 
 def _check_place(folder: RunFolder, force: bool) -> None:
-    """Raise UsageError if the place for the checkpoints is in use."""
+    """Raise UsageError if the location of the checkpoints is in use."""
     if not folder.given_checkpoints:
         return
     if Path(folder.given_checkpoints).resolve() == folder.path.resolve():
-        told = f"{folder.path} is the run folder itself: leave `checkpoints` out, or use another place"
+        told = f"{folder.path} is the run folder itself: leave `checkpoints` out, or use another location"
         raise UsageError(told, "checkpoints_in_run", "checkpoints", path=str(folder.path))
     try:
         names = [name for name in folder.storage.names() if name != LOCK]
     except OSError as error:
         path, reason = folder.place, str(error)
-        told = f"{path} cannot be read ({reason}): make it reachable, or use another place"
+        told = f"{path} cannot be read ({reason}): make it reachable, or use another location"
         raise UsageError(told, "unreadable_file", path=path, reason=reason) from None
     if names and not force:
         raise not_empty(folder.place)

@@ -10,7 +10,7 @@ WASTES = {
     "cancelled": "by the strategy",
     "late": "after their timeout, computed twice",
     "dropped": "too stale to merge",
-    "invalid": "updates with NaN or infinity",
+    "invalid": "in updates with NaN or infinity",
     "rejected": "updates too large (max_update_ratio)",
     "resumed": "after the checkpoint, computed again",
     "unfinished": "in progress at the end",

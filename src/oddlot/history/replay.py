@@ -17,6 +17,7 @@ from oddlot.core.errors import (
     ProtocolError,
     UsageError,
 )
+from oddlot.core.optimizers import Optimizer
 from oddlot.core.records import Record
 from oddlot.core.serialization import DAMAGED, known_subclass
 from oddlot.core.strategy import Strategy
@@ -35,6 +36,7 @@ class Difference:
     line: int
     """Line of the log."""
     record: Record
+    """The record in the log."""
     now: Record | OddlotError
     """The new record, or the error."""
     history: tuple[Record, ...]
@@ -61,6 +63,7 @@ class Replay:
     conductor: Conductor
     """The conductor after them."""
     difference: Difference | None = None
+    """The first difference. None: every decision was reproduced."""
 
 
 def replay(
@@ -69,7 +72,14 @@ def replay(
     """Replay the log of the run in `folder` with a new conductor, until a decision differs.
 
     Pass the class of your own `strategy`, or `import_strategy=True` to import it from the module in the log, which runs
-    that module's code. Raise CheckpointError if the log cannot be read or is not complete.
+    that module's code.
+
+    Returns:
+        A `Replay`. Its `difference` is None if every decision was reproduced.
+
+    Raises:
+        CheckpointError: The log cannot be read or is not complete.
+        UsageError: The strategy cannot be imported, or is not part of oddlot and was not passed.
     """
     if not isinstance(folder, str | PathLike):
         raise InvalidValue("folder", folder, "a run's folder")
@@ -113,7 +123,7 @@ def _import_strategies(plain: Any, given: type[Strategy] | None, import_strategy
     kind = given or find_strategy(outer, import_strategy)
     for name in inner:
         if ":" in name:
-            find_strategy(name, import_strategy)
+            _find(name, (Strategy, Optimizer), import_strategy)
     return kind
 
 
@@ -130,7 +140,13 @@ def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
 
     Raise UsageError if it does not exist, or if it must not be imported.
     """
-    if known := known_subclass(Strategy, place):
+    kind: type[Strategy] = _find(place, (Strategy,), import_strategy)
+    return kind
+
+
+def _find(place: str, bases: tuple[type, ...], import_strategy: bool) -> type[Any]:
+    """Return the class at `package.module:Class`, a subclass of one of the bases. UsageError, as in `find_strategy`."""
+    if known := next(filter(None, (known_subclass(base, place) for base in bases)), None):
         return known
     module, _, name = place.partition(":")
     try:
@@ -143,7 +159,7 @@ def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-        if not isinstance(found, type) or not issubclass(found, Strategy):
+        if not isinstance(found, type) or not issubclass(found, bases):
             raise ImportError("it is not a strategy")
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
@@ -153,7 +169,7 @@ def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
             strategy=place,
             reason=str(error),
         ) from None
-    kind: type[Strategy] = found
+    kind: type[Any] = found
     return kind
 
 

@@ -1,4 +1,4 @@
-"""The run folder: its files, and the place of its checkpoints."""
+"""The run folder: its files, and the location of its checkpoints."""
 
 import json
 import os
@@ -95,7 +95,7 @@ class RunFolder:
 
     @property
     def written(self) -> list[str]:
-        """Return the existing files of the run, and the place of its checkpoints if it is elsewhere."""
+        """Return the existing files of the run, and the location of its checkpoints if it is elsewhere."""
         names = [name for name in FILES if (self.path / name).exists()]
         return [*names, f"{CHECKPOINTS} in {self.place}"] if self.is_elsewhere else names
 
@@ -172,7 +172,7 @@ class RunFolder:
         self.model.unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Remove the log of the run, which starts again with its checkpoints in the same place."""
+        """Remove the log of the run, which starts again with its checkpoints in the same location."""
         self.given_checkpoints = self.begun_checkpoints
         self.forced = True
 
@@ -227,8 +227,8 @@ class RunFolder:
         return (self.path / SETTINGS).exists() or (self.log.exists() and (self.path / CHECKPOINTS).exists())
 
     def unusable_place(self, error: Exception) -> UsageError:
-        """Return the error for a place where the checkpoints cannot be."""
-        told = f"cannot use {self.place} as the place for checkpoints ({error}): use another one"
+        """Return the error for an unusable location of the checkpoints."""
+        told = f"cannot use {self.place} as the location of checkpoints ({error}): use another one"
         return UsageError(told, "unusable_folder", "checkpoints", path=self.place, reason=str(error))
 
     def checkpoint_names(self) -> list[str]:

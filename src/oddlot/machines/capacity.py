@@ -100,20 +100,22 @@ class Pools:
 class Alive:
     """A recorded trace decides how many machines are available, up to the number that is requested.
 
-    Preempted machines are chosen at random. Set `of` to the number of machines that was requested when the trace was
-    recorded: the trace is then scaled to the number that is requested now. With `of = 1`, a trace of one instance makes
-    all machines available or none.
+    Preempted machines are chosen at random. With `of`, the number of machines that was requested when the trace was
+    recorded, available = round(value / of * count). With `of = 1`, a trace of one instance makes all machines
+    available or none.
     """
 
     steps: Steps
     """Number of available machines over time."""
     of: AtLeastOne | None = None
-    """Number of machines that was requested when the trace was recorded. None: the trace is not scaled."""
+    """Number of machines that was requested when the trace was recorded. None: available = min(value, count)."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.of is not None and self.of < (most := max(self.steps.values)):
-            raise InvalidValue("of", self.of, f"at least {most:g}, the trace's largest number of machines")
+            raise InvalidValue(
+                "of", self.of, f"at least {most:g}, the trace's largest number of machines", "Alive"
+            )
 
     def moves(self, count: int, rng: Random) -> Moves:
         """Yield the arrivals and preemptions that follow the trace.

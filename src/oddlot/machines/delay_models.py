@@ -21,6 +21,7 @@ class Deterministic:
     """Every time is the mean."""
 
     def start(self, rng: Random) -> Times:
+        """Return a function that always returns 1."""
         return lambda: 1.0
 
 
@@ -29,6 +30,7 @@ class Exponential:
     """Exponentially distributed times (memoryless): the usual model of a machine's lifetime."""
 
     def start(self, rng: Random) -> Times:
+        """Return a function that draws a factor with mean 1 at each call."""
         return lambda: rng.expovariate(1.0)
 
 
@@ -43,6 +45,7 @@ class Lognormal:
         check_settings(self)
 
     def start(self, rng: Random) -> Times:
+        """Return a function that draws a factor with mean 1 at each call."""
         variance = log(1 + self.cv**2)  # of the logarithm
         return lambda: rng.lognormvariate(-variance / 2, sqrt(variance))
 
@@ -58,6 +61,7 @@ class Erlang:
         check_settings(self)
 
     def start(self, rng: Random) -> Times:
+        """Return a function that draws a factor with mean 1 at each call."""
         return lambda: rng.gammavariate(self.shape, 1 / self.shape)
 
 
@@ -75,6 +79,7 @@ class ShiftedExponential:
         check_settings(self)
 
     def start(self, rng: Random) -> Times:
+        """Return a function that draws a factor with mean 1 at each call."""
         return lambda: self.shift + (1 - self.shift) * rng.expovariate(1.0)
 
 
@@ -89,7 +94,10 @@ def _multipliers(values: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Recorded times, replayed in their order and repeated. Each machine begins at a random position."""
+    """Recorded times, replayed in their order and repeated. Each machine begins at a random position.
+
+    The multipliers are not normalized: with a mean of 1.5, times are 1.5 times the machine's mean time.
+    """
 
     multipliers: Annotated[tuple[float, ...], _multipliers]
     """Factors of the mean time, each above 0."""
@@ -98,6 +106,7 @@ class Trace:
         check_settings(self)
 
     def start(self, rng: Random) -> Times:
+        """Return a function that returns the next multiplier at each call, from a random position on."""
         places = count(rng.randrange(len(self.multipliers)))
         return lambda: self.multipliers[next(places) % len(self.multipliers)]
 

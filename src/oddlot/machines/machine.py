@@ -79,7 +79,7 @@ class Machine:
     lifetime: Lifetime | None = None
     """Time from each start to a preemption. None: the machine is not preempted."""
     seconds_to_return: NotNegative | None = None
-    """Seconds from a loss or a preemption until the machine is started again. None: never; in a zone, at once."""
+    """Seconds from a loss or a preemption until the machine is started again. None: never; in a zone, immediately."""
     joins_at_seconds: NotNegative = 0.0
     """Time of the first start, in seconds from the beginning of the run."""
     seconds_to_start: NotNegative = 0.0
@@ -87,11 +87,11 @@ class Machine:
     notice_seconds: NotNegative = 0.0
     """Seconds of notice before a preemption. The worker hands over the finished part of its task. 0: no notice."""
     noticed_after_seconds: NotNegative = 0.0
-    """Seconds until a lost machine is detected, counted from its last message. 0: at once."""
+    """Seconds until a lost machine is detected, counted from its last message. 0: immediately."""
     zone: str = ""
     """Name of the zone that the machine is in. Empty: none. Only a `Zone` sets it."""
     stops_at_once: bool = False
-    """Whether a cancelled task stops at once, as many papers assume. False: the message needs its time on the link,
+    """Whether a cancelled task stops immediately, as many papers assume. False: the message takes its time on the link,
     and the worker finishes its minibatch."""
 
     def __post_init__(self) -> None:

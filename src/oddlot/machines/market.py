@@ -26,7 +26,7 @@ class Offer:
     spot_dollars_per_hour: Steps | None = None
     """Spot price over time, in dollars per hour. None: not sold on the spot market."""
     speed: AboveZero = 1.0
-    """Speed relative to the machine that a zone's `seconds_per_sample` was measured on."""
+    """Speed relative to the machine on which the zone's `seconds_per_sample` was measured. 2.0: twice as fast."""
     cores: AtLeastOne | None = None
     """Number of CPU cores. For information only."""
     gpu: str = ""

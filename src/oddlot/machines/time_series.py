@@ -39,7 +39,7 @@ class Steps:
             raise UsageError("seconds of a trace must be in ascending order", "times_out_of_order", "seconds")
         if self.period_seconds is not None and self.period_seconds <= self.seconds[-1]:
             must = f"after the last step at {self.seconds[-1]:g} s"
-            raise InvalidValue("period_seconds", self.period_seconds, must)
+            raise InvalidValue("period_seconds", self.period_seconds, must, "Steps")
 
     @classmethod
     def of(cls, rows: list[tuple[float, float]], period_seconds: float | None = None) -> "Steps":

@@ -33,7 +33,7 @@ FIGURES = (
 
 @dataclass(frozen=True, repr=False)
 class Estimate:
-    """Results of simulated runs of one job, for one way of buying the machines."""
+    """Results of simulated runs of one job, for one purchase option: spot or on demand."""
 
     bought: str
     """`spot` or `on demand`. Empty: the fleet has no zones."""
@@ -94,7 +94,7 @@ def estimate(
     in_flight: int = 1,
     seed: int = 0,
     out: str | PathLike[str] | None = None,
-    told: Callable[[str, int], None] = lambda *_: None,
+    on_run_start: Callable[[str, int], None] = lambda *_: None,
     **options: Any,
 ) -> list[Estimate]:
     """Estimate time and cost of a job by simulating it on a fleet, several times.
@@ -104,18 +104,18 @@ def estimate(
     Args:
         job: The job.
         strategy: The strategy.
-        fleet: The fleet, such as `oddlot.read_fleet` returns.
-        seeds: Number of runs for each way of buying.
+        fleet: The fleet, for example from `oddlot.read_fleet`.
+        seeds: Number of runs for each purchase option.
         computes: Whether the model is trained. False: only time and cost are simulated, for large fleets and goals such
             as "epochs>=20".
         in_flight: Open tasks of each machine.
         seed: Random seed of the first run. Later runs have the next seeds.
         out: Folder in which each run has its own run folder. None: nothing is saved.
-        told: Function that is called before each run with the way of buying and the seed.
+        on_run_start: Function that is called before each run with the purchase option and the seed.
         options: Further keywords of `oddlot.fit`.
 
     Returns:
-        An estimate for each way of buying. The summary of a failed run has None for every figure.
+        An estimate for each purchase option. The summary of a failed run has None for every figure.
 
     Raises:
         UsageError: as in `fit`, before the first run.
@@ -125,14 +125,14 @@ def estimate(
     if type(seeds) is not int or seeds < 1:
         raise InvalidValue("seeds", seeds, "a whole number, at least 1")
     if not isinstance(fleet, Fleet):
-        raise InvalidValue("fleet", fleet, "a Fleet, such as oddlot.read_fleet(path) returns")
+        raise InvalidValue("fleet", fleet, "a Fleet, for example from oddlot.read_fleet(path)")
     _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
     done, stop = dict[str, list[dict[str, Any]]](), StopRequest()
     failures = list[Exception]()
     with stop.heard(), once():
         for bought, number in product(ways, range(seed, seed + seeds)):
-            told(bought, number)
+            on_run_start(bought, number)
             folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
             on = Simulated.of(ways[bought], number, in_flight, computes)
             try:
@@ -175,7 +175,7 @@ def _check_out(out: object) -> None:
 
 
 def estimates(title: str, found: Sequence[Estimate]) -> Table:
-    """Return a table of time and cost, with a column for each way of buying: medians and ranges over the seeds."""
+    """Return a table of time and cost, with a column for each purchase option: medians and ranges over the seeds."""
     seeds = " and ".join(dict.fromkeys(f"{len(one.summaries)}" for one in found))
     table = Table(
         title=f"{title}, {'1 seed' if seeds == '1' else f'medians and ranges of {seeds} seeds'}",

@@ -130,7 +130,7 @@ def check_goal(goal: Goal, until: str, job: Job, engine: EngineConfig) -> None:
         raise UsageError(told, "goal_without_price", "until", given=until)
     if all(term.figure in {"loss", *job.metrics} for term in goal.terms) and not engine.computes:
         raise UsageError(
-            f"until = {until!r}: this goal cannot be reached, because computes=False (--no-compute) trains nothing",
+            f"until = {until!r}: this goal cannot be reached, because computes=False (--no-compute) trains no model",
             "goal_without_compute",
             "until",
             given=until,

@@ -16,7 +16,7 @@ from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings, h
 from oddlot.faults.plan import Chaos
 from oddlot.run.intervals import Every
 from oddlot.wire.codec import Codec
-from oddlot.wire.registry import codec_of
+from oddlot.wire.registry import codec_name, codec_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class RunConfig:
     """Encoding of updates, such as "bf16". None: "nonzero" for sparse jobs, else "plain"."""
     shards: AtLeastOne | None = None
     """Number of fixed parts of the data, which workers keep. None: 1; for strategies of whole shards, one per worker,
-    or fewer if shards would have less than 10 minibatches. A resumed run keeps its number."""
+    or fewer if shards would have fewer than 10 minibatches. A resumed run keeps its number."""
     keep_shards: bool = True
     """Keep shards on machines. False: each task sends its samples."""
     epoch_barrier: bool = False
@@ -69,10 +69,11 @@ class RunConfig:
     def plain(self) -> dict[str, Any]:
         """Return the settings as JSON-serializable data for run.json."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "about"}
-        return {
-            name: value if isinstance(value, bool | int | float | None) else str(value)
-            for name, value in told.items()
-        }
+        if self.codec is not None:
+            told["codec"] = codec_name(self.codec)
+        if self.chaos is not None:
+            told["chaos"] = [name for name, _ in self.chaos.named()]
+        return {name: str(value) if isinstance(value, Every) else value for name, value in told.items()}
 
     @staticmethod
     def hints() -> dict[str, Any]:

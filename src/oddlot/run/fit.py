@@ -60,8 +60,8 @@ def fit(
         out: Run folder for the log, checkpoints and the model. None: nothing is saved.
         resume: Continue from the newest whole checkpoint of the run in `out`.
         force: Overwrite the run in `out`.
-        checkpoints: Another place for checkpoints: a folder, or a URL that fsspec reaches (`s3://bucket/run`). It has
-            all that another machine needs to resume the run in a new `out`.
+        checkpoints: Another location for checkpoints: a folder, or a URL that fsspec reaches (`s3://bucket/run`). It
+            has all that another machine needs to resume the run in a new `out`.
         observers: Functions that receive each `Record` after its actions. One that raises `StopRun` ends the run as a
             goal does.
         quiet: Show no line of progress. Without it, a terminal shows one.

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def hours(self) -> float:
-        """Return the duration, in seconds of the run's clock (real or virtual)."""
+        """Return the duration, in hours of the run's clock (real or virtual)."""
         return float(self.summary["seconds"]) / 3600
 
     @property

@@ -103,7 +103,7 @@ class Saving:
             raise self.saver.hung
         for problem in self.saver.problems():
             told = str(problem).removesuffix("; the run continues")
-            raise problem.retold(f"{told}. Free disk space, then resume the run")
+            raise problem.retold(f"{told}, then resume the run")
 
     def checkpoint(self) -> None:
         """Write a checkpoint in the background, after flushing the log.

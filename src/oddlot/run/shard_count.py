@@ -8,7 +8,7 @@ MINIBATCHES, LEAST = 10, 5
 
 
 def default_shards(traits: Traits, samples: int, batch: int, slots: int) -> int:
-    """Return one shard for each task that can run at once, but fewer where a shard would have under 10 minibatches.
+    """Return one shard for each task that can run at the same time, or fewer if shards would have under 10 minibatches.
 
     Longer passes learn more from each epoch, so there are no more shards than keep all workers busy. Strategies whose
     tasks are not whole shards have one.

@@ -113,7 +113,8 @@ class Recipe:
         until, metrics = self.until, self.job.metrics
         if not until:
             told = (
-                'until is missing: pass a goal, such as until="epochs>=10" or "accuracy>=0.98 or seconds>=60"'
+                "until is missing: pass a goal, such as until='epochs>=10' (--until 'epochs>=10') or "
+                "'accuracy>=0.98 or seconds>=60'"
             )
             raise UsageError(told, "missing_setting", name="until")
         return Goal.parse(until, metrics, self.job.eval_data is not None)

@@ -260,7 +260,7 @@ class Training:
     def _measure_final(self, ended: str) -> str:
         """Wait for the final version's metrics, and return why the run ended.
 
-        Other messages are too late to count. An interrupted run saves at once and does not wait.
+        Other messages are too late to count. An interrupted run saves immediately and does not wait.
         """
         final = self.host.conductor.version
         if ended == INTERRUPTED or self.recipe.job.eval_data is None or self.opened.shadow is not None:

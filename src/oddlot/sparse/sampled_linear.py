@@ -202,6 +202,7 @@ class SampledLinear(nn.Module):
         return loss
 
     def extra_repr(self) -> str:
+        """Return the text that `repr` shows in the parentheses."""
         return f"{self.in_features}, {self.out_features}, {self.sampler}, {self.optimizer}"
 
     # --- the two halves of a step ----------------------------------------------------------------
@@ -359,7 +360,7 @@ class _Loss(torch.autograd.Function):
     ) -> Tensor:
         plain = np.ascontiguousarray(hidden.detach().to("cpu", torch.float32).numpy())
         ctx.save_for_backward(hidden)  # whose memory `plain` may be
-        with torch.autocast("cpu", enabled=False):  # samplers have products of their own, of float32
+        with torch.autocast("cpu", enabled=False):  # samplers have their own products, of float32
             ctx.layer, ctx.batch = layer, layer._begin(plain, labels, learns)
         ctx.like = hidden.device, hidden.dtype
         return hidden.new_tensor(ctx.batch.loss)

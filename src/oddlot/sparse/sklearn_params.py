@@ -63,7 +63,7 @@ class Settings:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
 
     def set_params(self, **params: Any) -> Self:
-        """Change settings. Learning rates and batch size take effect at once, the others with the next `fit`.
+        """Change settings. Learning rates and batch size take effect immediately, the others with the next `fit`.
 
         Raise ValueError for an unknown setting or an invalid value.
         """

@@ -34,8 +34,12 @@ STREAM = 0x9E3779B9
 class SparseInputLinear(nn.Module):
     """A linear layer for CSR input. `weight` has a row for each feature, [in_features, out_features].
 
-    `layer(starts, features, values)` returns [batch, out_features], float32. Example i has the features and values
-    `starts[i]:starts[i + 1]`, in any order. Values of a repeated feature are added.
+    `layer(starts, features, values)` returns [batch, out_features], float32. The arguments are the arrays of a CSR
+    matrix, as arrays or CPU tensors. Example i has the entries `starts[i]` to `starts[i + 1] - 1`.
+
+    - `starts` (`indptr`): integers [batch + 1], ascending from 0 to the number of entries.
+    - `features` (`indices`): integers [entries], from 0 to in_features - 1, in any order.
+    - `values` (`data`): numbers [entries], used as float32. Values of a repeated feature are added.
 
     `backward()` steps with `optimizer` on the rows of the features that occurred or, with `optimizer=None`, gives the
     weight a sparse gradient. The bias has an ordinary gradient. No step is made if a gradient times a value could
@@ -53,7 +57,7 @@ class SparseInputLinear(nn.Module):
         self,
         in_features: int,
         out_features: int,
-        optimizer: Optimizer | None = Adam(),  # noqa: B008 - a dataclass of numbers; None is another wish
+        optimizer: Optimizer | None = Adam(),  # noqa: B008 - a dataclass of numbers; None has another meaning
         seed: int | None = 0,
         std: float = 0.3,
     ) -> None:
@@ -138,6 +142,7 @@ class SparseInputLinear(nn.Module):
         return starts[:-1], np.diff(starts), features.astype(np.int32), numbers
 
     def extra_repr(self) -> str:
+        """Return the text that `repr` shows in the parentheses."""
         return f"{self.in_features}, {self.out_features}, {self.optimizer}"
 
     def _sum(self, batch: tuple[NDArray[Any], ...]) -> NDArray[np.float32]:

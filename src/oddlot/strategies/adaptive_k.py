@@ -38,7 +38,7 @@ TIMES = Must("rows of (seconds, k), with seconds in ascending order and k at lea
 
 @dataclass
 class AdaptiveK(Strategy):
-    """Step along the mean of the first k updates of each round, and raise k when noise outweighs progress.
+    """Apply the mean of the first k updates of each round, and raise k when noise outweighs progress.
 
     The other tasks of a round are cancelled. Rounds with a small k are short, but their mean gradient is noisier: the
     error falls faster at first and ends higher.

@@ -52,36 +52,38 @@ LOADS = Must("whole numbers of samples, each at least 1", _are_loads)
 
 @dataclass
 class AdaptiveLoad(Strategy):
-    """Step along the mean of the first k updates of each round, and adapt k and the samples per task as the error
-    falls.
+    """Apply the mean of the first k updates of each round, and adapt k and the samples per task as the error falls.
 
     The other tasks of a round are cancelled. Use it if you don't know your stragglers.
 
-    At a large error, short rounds with small batches reduce it fastest. At a small error, only large batches reduce it
-    at all. The best k and samples at each error follow from the mean times of rounds
-    (`oddlot.strategies.support.round_planning`). These are given as `table`, or measured: the first rounds wait for
-    every worker, and so do occasional later ones.
+    Training is a sequence of stages. A stage is a sequence of rounds with the same k and samples per task. Early stages
+    have short rounds with few samples, which reduce a large error fastest. Later stages have more samples per round,
+    which a small error needs. `switch` decides when the next stage begins.
+
+    The stages are planned from the mean times of rounds (`oddlot.strategies.support.round_planning`). Pass the times as
+    `table`. Without it, they are measured: the first rounds wait for every worker, and so do occasional later ones.
 
     Paper: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load" (2023),
     for the idea. The stages are derived independently, and may differ from the paper's.
     """
 
     table: Annotated[tuple[Row, ...], TABLE] = ()
-    """Rounds to choose from: rows of (k, samples per task, mean seconds of a round), such as
-    `oddlot.timing.order_statistics.rounds_of` returns. Empty: times are measured."""
+    """Rounds to choose from: rows of (k, samples per task, mean seconds of a round), for example from
+    `oddlot.timing.order_statistics.rounds_of`. Empty: times are measured."""
     switch: Switch = field(default_factory=ByGradients)
     """Criterion for ending a stage: `gradients`, `plateau` or `error`."""
     loads: Annotated[tuple[int, ...], LOADS] = ()
     """Samples per task to choose from if times are measured. Empty: several numbers from 1 to the job's batch size."""
     least: AtLeastOne | None = None
-    """Smallest number of samples of a round, which the learning rate has to suit. If all rounds are smaller, the
-    largest is used. None: the job's batch size."""
+    """Smallest number of samples of a round. Choose the learning rate for it. If all rounds are smaller, the largest is
+    used. None: the job's batch size."""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
-    """Smallest growth of a round's samples from stage to stage, except for the last stage. A stage is left out if one
-    that is larger by this factor takes hardly longer. Not used with `switch = "error"`."""
+    """Smallest factor by which a round's samples grow from stage to stage, except for the last stage. A stage is left
+    out if rounds with `gain` times its samples take hardly longer. Not used with `switch = "error"`."""
     measuring: FromZeroBelowOne = 0.02
-    """Share of the time for rounds that wait for every worker, to measure them again after the first measurement. When
-    the number of workers changes, it is up to 0.1. 0: measured only once."""
+    """Share of the time for measurements after the first one: rounds that wait for every worker. It is at least 0.1
+    while the number of workers differs by 10 % or more from that of the last measurement. 0: times are measured only
+    once."""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """State: samples of each update of this round."""
     samples: int = field(default=0, metadata=STATE)
@@ -174,7 +176,7 @@ class AdaptiveLoad(Strategy):
         return view.now >= ended + took / share
 
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
-        """Plan the stages for these rounds, and continue at the one whose size is nearest to the present size."""
+        """Plan the stages for these rounds, and continue at the one whose size is nearest to the current size."""
         least = min(self.least or batch, max(map(_samples, rows)))
         found = stages(Choice(*row) for row in rows if _samples(row) >= least)
         if not isinstance(self.switch, ByError):

@@ -12,7 +12,7 @@ from oddlot.core.validation import AtLeastOne, NotNegative, at_least, check_sett
 
 @dataclass
 class Asynchronous(Strategy):
-    """Step along every gradient as it arrives. No worker waits for another.
+    """Apply every gradient as it arrives. No worker waits for another.
 
     A gradient of staleness s is scaled by (1 + s) ** -`damping`. With 1, which is close to the paper's 1/s rule, n
     workers move the model as far as one. With 0, training diverges if there are many workers. Updates staler than

@@ -88,7 +88,7 @@ class BackupTasks(Wrapper):
                 return
             task = view.tasks[task_id]
             if not idle:
-                return  # the next idle worker asks again at once
+                return  # the next idle worker asks again immediately
             node = next((node for node in idle if node != task.node), None)
             if node is None:  # a worker never repeats its own task
                 self.quickest = inf

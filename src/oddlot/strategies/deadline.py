@@ -14,12 +14,12 @@ from oddlot.core.validation import AboveZero
 
 @dataclass
 class Deadline(Wrapper):
-    """End tasks of the inner strategy that take longer than `seconds`: the finished part is merged, and the rest of the
-    samples is assigned again.
+    """Limit each task of the inner strategy to `seconds`. At the deadline, the finished part is merged and the other
+    samples are assigned again.
 
-    Use tasks of several minibatches: a worker stops after the minibatch that it computes at the deadline. Every worker
-    computes at least one minibatch, so slow workers contribute less but are not left out. Samples are in random order,
-    so the mean over a part of a task is unbiased. It counts in proportion to its samples.
+    Use tasks of several minibatches. A worker finishes the minibatch that it computes at the deadline, and computes at
+    least one, so slow workers contribute too. A partial update is weighted by its samples. It is unbiased, because
+    samples are in random order.
 
     Paper: Ferdinand, Al-Lawati, Draper, Nokleby, "Anytime Minibatch: Exploiting Stragglers in Online Distributed
     Optimization" (ICLR 2019), section 3.

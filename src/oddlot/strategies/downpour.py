@@ -16,7 +16,7 @@ class Downpour(Strategy):
 
     Each worker starts its steps from the newest weights. With the default `server` optimizer (lr 1) and plain SGD as
     the job's optimizer, this is the paper's Downpour SGD with n_fetch = n_push. With many workers, lower the learning
-    rate of `server` or of the job, for example to 1 over the number of workers.
+    rate of `server` or of the job, for example to 1 / (number of workers).
 
     Paper: Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012), section 4.1 and algorithm 7.1.
     """
@@ -24,7 +24,7 @@ class Downpour(Strategy):
     steps: AtLeastOne = 8
     """Local steps per task, each on one minibatch of the job (n_fetch = n_push)."""
     server: Optimizer = field(default_factory=lambda: SGD(lr=1.0))
-    """Optimizer at the hub, which steps along the weight differences."""
+    """Optimizer at the hub, which applies the weight differences."""
     deadline_seconds: AboveZero | None = None
     """Task timeout, in seconds, after which the samples go to another worker. None: estimated from each worker's speed.
     """

@@ -1,4 +1,4 @@
-"""Elastic averaging SGD (EASGD): every worker keeps weights of its own, which are pulled towards the model."""
+"""Elastic averaging SGD (EASGD): every worker keeps its own weights, which are pulled towards the model."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BETA = 0.9
 
 @dataclass
 class ElasticAveraging(Strategy):
-    """Train weights of its own on every worker, and move them and the model towards each other every `steps` steps.
+    """Train separate weights on every worker, and move them and the model towards each other every `steps` steps.
 
     With the worker's weights x and the model W, x <- x - rate (x - W) and W <- W + rate (x - W), both computed from
     the old values. When a worker is lost, so are its weights: its replacement starts from the model.

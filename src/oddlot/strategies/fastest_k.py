@@ -13,7 +13,7 @@ from oddlot.strategies.support.fastest_rounds import check_enough, fastest
 
 @dataclass
 class FastestK(Strategy):
-    """Step along the mean of the first k updates of each round, and cancel the other tasks.
+    """Apply the mean of the first k updates of each round, and cancel the other tasks.
 
     Samples of cancelled tasks are assigned again, so no sample of an epoch is skipped. When fewer than k workers are
     left, a round waits for all of them.

@@ -17,7 +17,7 @@ class FederatedAveraging(Strategy):
     All passes of a round start from the same weights, and the model becomes their mean, weighted by samples. A round
     waits for all its clients. With more `clients` than workers, each worker takes several shards in turn.
 
-    By default there is one shard per client, or fewer if shards would have less than 10 minibatches. The run setting
+    By default there is one shard per client, or fewer if shards would have fewer than 10 minibatches. The run setting
     `shards` sets their number.
 
     Paper: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017),

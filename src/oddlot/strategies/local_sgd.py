@@ -13,7 +13,7 @@ from oddlot.core.validation import AtLeastOne, check_settings
 
 @dataclass
 class LocalSGD(Strategy):
-    """Take `steps` local steps on every worker, then step along the mean of their weight differences.
+    """Take `steps` local steps on every worker, then apply the mean of their weight differences.
 
     Local steps use the job's optimizer; the hub steps with `server`. Weight differences are weighted by samples.
 
@@ -28,7 +28,7 @@ class LocalSGD(Strategy):
     steps: AtLeastOne = 8
     """Local steps per round, each on one minibatch of the job."""
     server: Optimizer = field(default_factory=lambda: SGD(lr=1.0))
-    """Optimizer at the hub, which steps along the mean weight difference."""
+    """Optimizer at the hub, which applies the mean weight difference."""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """State: samples of each update of this round."""
 

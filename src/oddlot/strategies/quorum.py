@@ -30,13 +30,14 @@ class Quorum(Wrapper):
 
     Paper: Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training" (2026, arXiv 2604.21428), the
     syncer. There, workers compute during a merge, and models are sent in fragments. Here, a worker waits for the merge
-    of its own update, and models are sent whole.
+    of its update, and models are sent whole.
     """
 
     quorum: Annotated[float, Must("above 0 and at most 1", lambda quorum: 0 < quorum <= 1)] = 0.5
     """Share of the workers from which a merge needs an update that is not late, above 0 and at most 1."""
     grace: Annotated[float, Must("from 0 to 1,000", lambda grace: 0 <= grace <= 1_000)] = 0.05
-    """Time that a round stays open after the quorum, as a share of the time until the quorum. 0: it closes at once."""
+    """Time that a round stays open after the quorum, as a share of the time until the quorum. 0: it closes immediately.
+    """
     damping: NotNegative = 1.0
     """Exponent of the staleness damping: an update of staleness s is scaled by (1 + s) ** -damping."""
     round: dict[UpdateId, Facts] = field(default_factory=dict)

@@ -1,9 +1,10 @@
 """Strategies by their names on the command line and in job files, and users' own by their import path."""
 
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import partial
 
-from oddlot.core.errors import UnknownName
+from oddlot.core.errors import UnknownName, UsageError
 from oddlot.core.optimizers import SGD
 from oddlot.core.strategy import Strategy
 from oddlot.core.user_code import imported_class, is_import_path
@@ -60,5 +61,10 @@ def strategy_class(name: str) -> type[Strategy]:
         return known[name]
     if not is_import_path(name):
         unknown = UnknownName("strategy", name, known, key="name")
-        raise unknown.retold(f"{unknown}; or name a class of your own as package.module:Class")
-    return imported_class(name, Strategy, "strategy", key="name")
+        raise unknown.retold(f"{unknown}; or name your own class as package.module:Class")
+    kind: type[Strategy] = imported_class(name, Strategy, "strategy", key="name")
+    is_whole: bool = is_dataclass(kind)
+    if not is_whole:
+        told = f"the strategy {name} is not a dataclass: put @dataclass before its class"
+        raise UsageError(told, "no_dataclass", "name", given=name)
+    return kind

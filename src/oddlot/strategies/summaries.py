@@ -1,11 +1,11 @@
 """One line about each strategy, for lists and shell completion. The classes' docstrings have the details."""
 
 STRATEGIES = {
-    "synchronous": "Wait for every worker, then step along the mean gradient.",
-    "fastest_k": "Step along the mean of the first k updates; cancel the other tasks.",
+    "synchronous": "Wait for every worker, then apply the mean gradient.",
+    "fastest_k": "Apply the mean of the first k updates; cancel the other tasks.",
     "adaptive_k": "Like fastest_k, and raise k when noise outweighs progress.",
     "adaptive_load": "Like fastest_k, and adapt k and the task size as the error falls.",
-    "asynchronous": "Step along each gradient as it arrives, damped by its staleness.",
+    "asynchronous": "Apply each gradient as it arrives, damped by its staleness.",
     "local_sgd": "Average the workers' weights after several local steps (DiLoCo, FedAdam).",
     "federated_averaging": "Average the weights after one pass over each of several shards (FedAvg).",
     "elastic_averaging": "Train weights per worker; move them and the model towards each other (EASGD).",

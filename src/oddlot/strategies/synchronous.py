@@ -12,7 +12,7 @@ from oddlot.core.validation import AtLeastOne, check_settings
 
 @dataclass
 class Synchronous(Strategy):
-    """Wait for every worker, then step along the mean gradient.
+    """Wait for every worker, then apply the mean gradient.
 
     Gradients are weighted by their samples, so the step is that of one large batch. A round closes when no task is
     open: it does not wait for workers that are lost or whose task timed out.

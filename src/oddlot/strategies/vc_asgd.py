@@ -15,20 +15,21 @@ from oddlot.core.validation import AboveZero, FromZeroBelowOne, NotNegative, che
 class VCASGD(Strategy):
     """Average each worker's weights into the model as they arrive, after one local pass over a shard of the data.
 
-    With the worker's weights W_c, W <- alpha W + (1 - alpha) W_c. No worker waits for another. With `damping`, the
-    factor 1 - alpha is scaled by (1 + s) ** -damping for an update of staleness s: otherwise the slowest workers, which
-    arrive last, count most.
+    For the worker's weights W_c, W <- alpha W + (1 - alpha) W_c. No worker waits for another.
 
-    By default there is one shard per worker, or fewer if shards would have less than 10 minibatches, because shorter
-    passes learn less in an epoch. The run setting `shards` sets their number (50 in the paper). A constant `alpha` has
-    to suit this number.
+    The last update of an epoch has the largest weight, so slow workers count most. `damping` reduces this: it scales
+    1 - alpha by (1 + s) ** -damping for an update of staleness s.
+
+    By default there is one shard per worker, or fewer if shards would have fewer than 10 minibatches: shorter passes
+    learn less in an epoch. The run setting `shards` sets their number (50 in the paper). If you set `alpha`, choose it
+    for this number: with S shards, the model keeps alpha ** S of its weights in an epoch.
 
     Paper: Atre, Jha, Rao, "Distributed Deep Learning Using Volunteer Computing-Like Paradigm" (ScaDL 2021, arXiv
     2103.08894), the VC-ASGD rule and its schedule of alpha.
     """
 
     alpha: FromZeroBelowOne | None = None
-    """Weight of the present model when an update is merged. None: e / (e + 1) in epoch e = 1, 2, ..., as in the paper.
+    """Weight of the current model when an update is merged. None: e / (e + 1) in epoch e = 1, 2, ..., as in the paper.
     """
     newest: bool = False
     """Whether tasks start from the newest weights. False: from the weights at the beginning of the epoch, which begins
@@ -37,7 +38,8 @@ class VCASGD(Strategy):
     """Task timeout, in seconds, after which the shard goes to another worker. None: estimated from each worker's speed.
     """
     by_samples: bool = True
-    """Whether 1 - alpha is scaled by the samples of the update, relative to the largest shard."""
+    """Whether 1 - alpha is multiplied by (samples of the update) / (samples of the largest shard). False: updates of
+    small shards count as much as those of large ones."""
     damping: NotNegative = 0.0
     """Exponent of the staleness damping: an update of staleness s is scaled by (1 + s) ** -damping."""
     kept: list[int] = field(default_factory=list)

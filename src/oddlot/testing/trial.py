@@ -53,7 +53,7 @@ class BrokenPromise(AssertionError):
 class Trial:
     """A run of a strategy, compared with a second one of the same history and with copies made during the run.
 
-    At most `workers` are present at once.
+    At most `workers` are present at the same time.
     """
 
     def __init__(self, make: Callable[[], Strategy], data: Data, workers: int) -> None:

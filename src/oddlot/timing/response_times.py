@@ -61,6 +61,7 @@ class Shifted:
         check_settings(self)
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        """Return the probability that a task takes longer than each of these times."""
         rest = Hypoexponential(self.communication_seconds, self.seconds_per_sample * (1 - self.shift))
         since = seconds - self.shift * self.seconds_per_sample * samples
         return np.where(since > 0, rest.survival(np.maximum(since, 0.0), samples), 1.0)
@@ -122,6 +123,7 @@ class Measured:
         return np.sort(np.asarray(self.communication_seconds) + samples * np.asarray(self.seconds_per_sample))
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        """Return the probability that a task takes longer than each of these times."""
         taken = self.taken(samples)
         return 1 - np.searchsorted(taken, seconds, "right") / len(taken)
 
@@ -144,5 +146,6 @@ class Scattered:
         check_settings(self)
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        """Return the probability that a task takes longer than each of these times."""
         since = (seconds - self.communication_seconds) / (self.seconds_per_sample * samples)
         return survival_of(self.delay, np.maximum(since, 0.0))

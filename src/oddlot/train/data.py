@@ -52,8 +52,8 @@ class Batches:
         elif isinstance(data, NO_DATASETS) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             kind = type(data).__name__ + (", an IterableDataset" if isinstance(data, IterableDataset) else "")
             raise UsageError(
-                f"{name} must be a map-style dataset (with len() and [index]) or a tuple of arrays, "
-                f"not {kind}",
+                f"{self.setting} must be a map-style dataset (with len() and [index]) or a tuple of arrays, not "
+                f"{kind}. Pass a list of samples, or oddlot.Shards for data in parts",
                 "not_a_dataset",
                 name=name,
                 type=type(data).__name__,
@@ -122,7 +122,7 @@ def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """Return the batch with all its tensors on the device. On the CPU it can be read at once."""
+    """Return the batch with all its tensors on the device. On the CPU it can be read immediately."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=device.type != "cpu")
     if isinstance(batch, dict):

@@ -55,7 +55,7 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
 def _look_at_all(
     job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
 ) -> tuple[float, list[Any]]:
-    """Return the mean loss and, if a metric needs them all at once, the outputs and targets of every batch."""
+    """Return the mean loss and, if a metric needs them all together, the outputs and targets of every batch."""
     loss_sum, seen = 0.0, []
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):

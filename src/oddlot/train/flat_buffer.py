@@ -88,7 +88,7 @@ class Layout:
         """Return the layout of a module.
 
         Frozen parameters whose name matches one of the patterns `as_buffers` (`teacher.*`) are merged like buffers.
-        `group_of` returns the parameter group of a trainable parameter. Each group has sections of its own. Raise
+        `group_of` returns the parameter group of a trainable parameter. Each group has its own sections. Raise
         UsageError if there is nothing to train, a tensor cannot be merged or saved, or a pattern matches no frozen
         parameter.
         """
@@ -166,7 +166,7 @@ class Layout:
         for owner, leaf, name, buffer in list(_buffer_slots(module)):
             first = first_names.setdefault(id(buffer), name)
             if first in self.places:
-                # `.data` has a version counter of its own: otherwise changes of one BatchNorm would count as changes
+                # `.data` has its own version counter: otherwise changes of one BatchNorm would count as changes
                 # of another one, whose backward pass would fail.
                 owner._buffers[leaf] = flat.view(first).data
 

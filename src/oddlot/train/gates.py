@@ -1,4 +1,4 @@
-"""Gates decide which updates are merged: each looks at an update that has arrived, and may refuse it."""
+"""Gates decide which updates are merged: each looks at an update that has arrived, and may reject it."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -58,7 +58,7 @@ def standard_gates(max_update_ratio: float | None = MAX_UPDATE_RATIO) -> tuple[G
 
 
 class FitsModel:
-    """Refuses an update of another kind than was announced, or of another model."""
+    """Rejects an update of another kind than was announced, or of another model."""
 
     def check(self, arrival: Arrival) -> None:
         """Accept an update. Refusal: it does not fit."""
@@ -72,7 +72,7 @@ class FitsModel:
 
 
 class Finite:
-    """Refuses an update with NaN or infinity. A buffer may have infinities where the model's has some, as a mask."""
+    """Rejects an update with NaN or infinity. A buffer may have infinities where the model's has some, as a mask."""
 
     def check(self, arrival: Arrival) -> None:
         """Accept an update. Refusal: it has numbers that are not finite."""

@@ -29,11 +29,15 @@ class Job:
 
     The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`.
 
-    Merging of buffers: floats are averaged, `num_batches_tracked` is summed, and other integers and flags take one
-    worker's value. A parameter without a gradient keeps its value, as in torch.optim.
+    Merging of buffers: floats are averaged, `num_batches_tracked` grows by the mean of the workers' increments, and
+    other integers and flags take the value of the update with the largest share. A parameter without a gradient keeps
+    its value, as in torch.optim.
 
     Randomness: the global generators of torch, numpy and random are seeded for each task, and so is a generator in the
     dataset's attribute `rng`.
+
+    Raises:
+        UsageError: A field has a wrong type or is out of range, or `loss` and `training_step` are both missing.
     """
 
     model: Callable[[], nn.Module]
@@ -48,7 +52,10 @@ class Job:
     eval_data: Any = None
     """Evaluation set, in the form of `train_data`. None: no evaluation."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """Metrics by name: functions of the outputs and targets of the whole evaluation set, or torchmetrics objects."""
+    """Metrics by name. A function `metric(outputs, targets)` is called once per evaluation and returns a number. It
+    gets the CPU tensors of all batches, concatenated along dimension 0: the first dimension of both is the number of
+    samples. An object with `reset()`, `update(outputs, targets)` and `compute()`, such as a torchmetrics object, gets
+    each batch."""
     predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
     """Function `predict(model, batch)`, which returns (outputs, targets) for the metrics. None: `model(inputs)` and
     `targets` of a batch (inputs, targets)."""
@@ -100,7 +107,7 @@ class Job:
         if isinstance(self.lr_schedule, type):
             raise _class_given("lr_schedule", self.lr_schedule, "(...)")
         if isinstance(self.as_buffers, str) or not all(isinstance(one, str) for one in self.as_buffers):
-            raise InvalidValue("as_buffers", self.as_buffers, 'a list of names, such as ["teacher.*"]')
+            raise InvalidValue("as_buffers", self.as_buffers, 'a list of names, such as ["teacher.*"]', "Job")
         _check_metrics(self.metrics)
         warn_of_rng(self.train_data)
 
@@ -159,7 +166,7 @@ def _check_function(name: str, function: Any) -> None:
     if isinstance(function, type) and issubclass(function, nn.Module):
         raise _class_given(name, function)
     if function is not None and not callable(function):
-        raise InvalidValue(name, function, "a function")
+        raise InvalidValue(name, function, "a function", "Job")
 
 
 def _class_given(name: str, kind: type, arguments: str = "()") -> UsageError:
@@ -192,7 +199,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
         raise JobError(
             f"accuracy has outputs {list(shapes[0])} and targets {list(shapes[1])}. It needs outputs [n, classes], two "
             "classes or more, and targets [n]. Squeeze targets of shape [n, 1]; for one output per sample, or for a "
-            "class per pixel, write a metric of your own",
+            "class per pixel, write your own metric",
             "wrong_shape",
             outputs=shapes[0],
             targets=shapes[1],

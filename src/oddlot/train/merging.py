@@ -1,4 +1,4 @@
-"""The two merges, each a single pass over memory: a step along directions, and an average with weights."""
+"""The two merges, each a single pass over memory: an optimizer step, and an average with weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def step(
     stretches: Stretches,
     meter: Meter | None = None,
 ) -> None:
-    """Write one step along the sum of share x update into `out`, which may be `weights`.
+    """Write one step with the sum of share x update into `out`, which may be `weights`.
 
     `optimizers` are those of the trainable sections, by index; their step has begun.
     Parameters in a stretch without a step keep their values.

@@ -120,7 +120,7 @@ class HubSGD:
 def _sgd_at_once(
     sgd: SGD, lr: float, weights: Tensor, gradient: Tensor, share: float, momentum: Tensor
 ) -> None:
-    """Step along a single gradient in a single pass, with the function of `torch.optim.SGD(fused=True)`.
+    """Step with a single gradient in a single pass, with the function of `torch.optim.SGD(fused=True)`.
 
     PyTorch's dampening scales gradient and decay alike, so the decay is divided by the share. Unlike the class in
     `torch.optim`, this function accepts a negative momentum.

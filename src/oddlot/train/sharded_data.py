@@ -67,25 +67,27 @@ class _Slices:
 
 
 class Shards:
-    """Training data in parts, such as `Job(train_data=Shards(paths), ...)`.
+    """Training data in parts. Pass it as `Job(train_data=Shards(paths), ...)`.
 
-    A run has one shard for each part. A worker opens a part when it gets its first task on it, and then preferably gets
-    tasks on the parts that it has open.
+    A run has one shard for each part. A worker opens a part at its first task on it. Later tasks of the worker are
+    preferably on its open parts.
 
     Args:
-        parts: Arguments of `read`, one for each part. By default paths or URLs of `.npz` files.
-        read: Function that returns the arrays of a part. Row i of each array is sample i.
+        parts: Arguments of `read`, one for each part: by default, paths or URLs of `.npz` files.
+        read: Function that takes an element of `parts` and returns its arrays, all of the same length. Row i of each
+            array belongs to sample i.
         sizes: Number of samples of each part. None: every part is read once to count them.
 
     Raises:
-        JobError: a part cannot be read, or has changed since its samples were counted.
+        UsageError: `parts` is empty, or `sizes` does not fit it.
+        JobError: A part cannot be read, or has changed since its samples were counted.
     """
 
     def __init__(
         self, parts: Sequence[Any], read: Read = read_npz, sizes: Sequence[int] | None = None
     ) -> None:
         if isinstance(parts, str | bytes):
-            raise InvalidValue("parts", parts, "a list of paths or URLs")
+            raise InvalidValue("parts", parts, "a list of paths or URLs", "Shards")
         self.parts, self.read = list(parts), read
         if not self.parts:
             raise UsageError("parts is empty: the data need at least one part", "no_parts", "parts")

@@ -146,13 +146,13 @@ class Store:
     def step(
         self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
-        """Make one step of the optimizers along the sum of share x direction, for gradients and deltas.
+        """Make one step of the optimizers with the sum of share x update, for gradients and deltas.
 
         A parameter without a gradient in any update keeps its value. If only some updates have one, it is zero in the
         others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean. Return a
         `Change` if the merge is measured. A schedule needs the number of samples `merged` before.
         """
-        updates = self._updates(shares, ("gradient", "delta"), "step along", "blend")
+        updates = self._updates(shares, ("gradient", "delta"), "Step", "Blend")
         self._optimizers.begin(1.0 if self._schedule is None or merged is None else self._schedule(merged))
         base, out, meter = self._open(measure)
         stretches = self._steps.advance([flat for flat, _ in updates])
@@ -161,7 +161,7 @@ class Store:
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
         """Average weights into the model: W <- (1 - sum of shares) W + sum of share x weights. Buffers as in `step`."""
-        updates = self._updates(shares, ("weights",), "blend", "step along")
+        updates = self._updates(shares, ("weights",), "Blend", "Step")
         base, out, meter = self._open(measure)
         merge.blend(base, updates, out, meter)
         return self._close(shares, out, meter)
@@ -243,12 +243,12 @@ class Store:
     ) -> merge.Updates:
         """Return the tensors of a merge. Raise ProtocolError, before any change, for an invalid merge."""
         if not shares:
-            raise ProtocolError(f"nothing to {verb}: a merge needs at least one update", "empty_merge")
+            raise ProtocolError(f"{verb} has no updates: it needs at least one", "empty_merge")
         for update, share in shares.items():
             payload = self._known(update)
             if payload.kind not in kinds:
                 raise ProtocolError(
-                    f"cannot {verb} {update}: it is of kind {payload.kind}, not {' or '.join(kinds)}. "
+                    f"{verb} cannot merge {update}: it is of kind {payload.kind}, not {' or '.join(kinds)}. "
                     f"Use {other} instead",
                     "unmergeable_update",
                     update=update,

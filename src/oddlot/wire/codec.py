@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Codec(ABC):
     """Base class of codecs, which encode tensors as packets at the sender and decode them at the receiver.
 
-    A codec of your own implements `encode` and `decode`, and may override `of_changes`. State, such as residuals, stays
+    Your own codec implements `encode` and `decode`, and may override `of_changes`. State, such as residuals, stays
     with the sender.
     """
 

@@ -25,8 +25,8 @@ class Half(Codec):
     """Send float32 and float64 as 16-bit floats, and other dtypes unchanged.
 
     - `bf16` keeps the range and has 8 bits of precision.
-    - `fp16` has 11 bits of precision and a largest value of 65504. Larger values become infinite, and the update is
-      rejected. Values below 3e-8 become 0.
+    - `fp16` has 11 bits of precision and a largest value of 65504. Larger magnitudes become infinite, and the update
+      is rejected. Magnitudes below 3e-8 become 0.
 
     An OddlotWarning with the code `values_underflow` is shown if over 1 % of an update's nonzero values become 0.
     """
@@ -36,15 +36,17 @@ class Half(Codec):
 
     def __post_init__(self) -> None:
         if self.dtype not in tuple(_HALVES):
-            raise InvalidValue("dtype", self.dtype, "'bf16' or 'fp16'")
+            raise InvalidValue("dtype", self.dtype, "'bf16' or 'fp16'", of="Half")
 
     def encode(self, tensors: Sequence[Named]) -> Packet:
+        """Return the packet with float32 and float64 rounded to 16 bits."""
         half = _HALVES[self.dtype]
         small = [(n, t.to(half) if t.dtype in _WIDE else t) for n, t in tensors]
         self._warn_of_underflow([(t, s) for (_, t), (_, s) in zip(tensors, small, strict=True) if t is not s])
         return packet_of(f"half-{self.dtype}", tensors, small)
 
     def decode(self, packet: Packet) -> list[Named]:
+        """Return the tensors in their original dtypes."""
         tensors = tensors_of(f"half-{self.dtype}", packet)
         return [(name, tensor.to(dtype)) for name, dtype, tensor in tensors]
 

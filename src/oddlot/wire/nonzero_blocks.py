@@ -33,13 +33,15 @@ class NonZero(Codec):
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Plain | Half):
-            raise InvalidValue("of", self.of, "Plain() or Half()")
+            raise InvalidValue("of", self.of, "Plain() or Half()", of="NonZero")
 
     @property
     def of_changes(self) -> bool:
+        """Whether `of` is `Plain`, whose differences of weights have zeros."""
         return isinstance(self.of, Plain)
 
     def encode(self, tensors: Sequence[Named]) -> Packet:
+        """Return the packet of the codec `of`, without blocks of zeros."""
         packet = self.of.encode(tensors)
         hows, arrays = list[int](), list[Bytes]()
         for array in packet.arrays:
@@ -51,6 +53,7 @@ class NonZero(Codec):
         return Packet("nonzero", about | {"sizes": [array.size for array in packet.arrays]}, arrays)
 
     def decode(self, packet: Packet) -> list[Named]:
+        """Fill in the blocks of zeros, and return what the codec `of` decodes."""
         check_packet(packet, "nonzero")
         try:
             about, arrays = packet.about, list[Bytes]()

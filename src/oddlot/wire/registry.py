@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from oddlot.core.errors import UnknownName, UsageError
-from oddlot.core.user_code import imported_class, is_import_path, trace_of
+from oddlot.core.user_code import imported_class, is_import_path, place_of, trace_of
 from oddlot.wire.codec import Codec
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def codec_of(name: str) -> Codec:
         return _makers()[name]()
     if not is_import_path(name):
         unknown = UnknownName("codec", name, CODECS, key="codec")
-        raise unknown.retold(f"{unknown}; or name a class of your own as package.module:Class")
+        raise unknown.retold(f"{unknown}; or name your own class as package.module:Class")
     made_by: type[Codec] = imported_class(name, Codec, "codec", key="codec")
     try:
         return made_by()
@@ -30,6 +30,12 @@ def codec_of(name: str) -> Codec:
         reason = trace_of(error)
         told = f"the class {name} cannot be created without arguments:\n{reason}"
         raise UsageError(told, "codec_needs_arguments", "codec", given=name, reason=reason) from None
+
+
+def codec_name(codec: Codec) -> str:
+    """Return the name of a codec for run.json: one that `codec_of` knows, or its import path."""
+    names = [name for name, make in _makers().items() if make() == codec]
+    return names[0] if names else place_of(type(codec))
 
 
 def _makers() -> "dict[str, Callable[[], Codec]]":

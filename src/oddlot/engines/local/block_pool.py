@@ -38,7 +38,7 @@ class Blocks:
     def take(self) -> FlatBuffer:
         """Return a block for a new version."""
         if not self._free_versions:
-            told = "too many versions are held at once: release kept versions"
+            told = "too many versions are held at the same time: release kept versions"
             raise OddlotError(told, "too_many_kept")
         return self._flat(heappop(self._free_versions))
 

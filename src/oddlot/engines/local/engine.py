@@ -139,7 +139,7 @@ class LocalEngine:
             self.processes.signal(node, signal.SIGKILL)
 
     def evaluate(self, version: int, weights: Any) -> None:
-        """Ask the evaluator, a process of its own that is started at the first call."""
+        """Ask the evaluator, a separate process that is started at the first call."""
         self.evaluator.evaluate(version, self.blocks.number(weights))
 
     def loaded(self) -> Iterable[TaskId]:

@@ -42,7 +42,7 @@ class ServerEnded(JobError):
 
 
 class ForkServer:
-    """The fork server, as the hub sees it. It starts at once: importing PyTorch there takes seconds."""
+    """The fork server, as the hub sees it. It starts immediately: importing PyTorch there takes seconds."""
 
     def __init__(self) -> None:
         self.forks = 0

@@ -103,7 +103,7 @@ class Replies:
         self._dismiss(worker)
 
     def _leaving(self, worker: WorkerHandle, _: dict[str, Any]) -> None:
-        if not worker.is_evaluator:  # which is no machine of its own
+        if not worker.is_evaluator:  # which is not on a separate machine
             worker.leaving = True
             self.state.messages.append(Leaving(worker.node))
             self._dismiss(worker)

@@ -49,14 +49,14 @@ class Death:
 
     @property
     def is_failed_start(self) -> bool:
-        """Whether it ended before it was ready, or at work through no fault of its samples."""
+        """Whether it ended before it was ready, or during a task for a reason other than its samples."""
         return not self.idle and not self.expected and self.cause is None
 
 
 class RespawnPolicy:
     """Decides when each of `workers` workers starts again, and counts failed starts, the evaluator's too.
 
-    A worker that had returned an update is replaced at once; one that had not, at most three times a minute.
+    A worker that had returned an update is replaced immediately; one that had not, at most three times a minute.
     """
 
     def __init__(self, workers: int, replaces: bool) -> None:
@@ -129,15 +129,16 @@ def _keep_dying(last: Death) -> JobError:
     why = (
         "was killed by an injected fault: inject it less often"
         if last.killed
-        else f"{_how(last)}. See their output above; they may be out of memory"
+        else f"{_how(last)}. See its output above; it may be out of memory"
     )
-    return JobError(
-        f"{DEATHS_BEFORE_GIVING_UP} workers in a row exited before finishing a task. The last one, {last.node}, {why}",
-        "workers_keep_dying",
-        node=last.node,
-        on_purpose=last.killed,
-        exit_code=last.exit_code,
-    )
+    times = DEATHS_BEFORE_GIVING_UP
+    told = f"{times} workers in a row exited before finishing a task. The last one, {last.node}, {why}"
+    if last.index == EVALUATOR_INDEX:
+        told = (
+            f"the evaluator exited {times} times in a row before it returned metrics. The last time, it {why}"
+        )
+    fields = {"node": last.node, "on_purpose": last.killed, "exit_code": last.exit_code}
+    return JobError(told, "workers_keep_dying", **fields)
 
 
 def _how(death: Death) -> str:

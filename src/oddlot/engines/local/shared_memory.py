@@ -105,8 +105,8 @@ def pack_parcel(value: Any) -> int:
     """Return the descriptor of an anonymous file with a pickled value, which workers open. Large arrays are next to the
     pickle.
 
-    Functions and classes of a script or notebook travel by value, so that neither needs a `__main__` guard. An array
-    that is mapped from a file travels as the file's path, to be mapped by workers too.
+    Functions and classes of a script or notebook are sent by value, so neither needs a `__main__` guard. An array that
+    is mapped from a file is sent as the file's path, and workers map it too.
     Raise UsageError if the value cannot be pickled.
     """
     buffers: list[Any] = []

@@ -46,9 +46,9 @@ class Simulated:
 
     @classmethod
     def of(cls, fleet: Fleet, seed: int = 0, in_flight: int = 1, computes: bool = True) -> "Simulated":
-        """Make an engine of a fleet, such as `oddlot.read_fleet` returns. Raise UsageError for other values."""
+        """Make an engine of a fleet, for example from `oddlot.read_fleet`. Raise UsageError for other values."""
         if not isinstance(fleet, Fleet):
-            raise InvalidValue("fleet", fleet, "a Fleet, such as oddlot.read_fleet(path) returns")
+            raise InvalidValue("fleet", fleet, "a Fleet, for example from oddlot.read_fleet(path)")
         return cls(fleet.machines, seed, in_flight, computes, fleet.hub)
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Simulated:
             raise UsageError(told, "no_machines", "machines")
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            told = f"two machines have the name {twice!r}: give each a name of its own"
+            told = f"two machines have the name {twice!r}: give each machine its own name"
             raise UsageError(told, "name_twice", "machines", name=twice)
 
     @property

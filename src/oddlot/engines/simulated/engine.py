@@ -98,7 +98,7 @@ class Simulator:
         worker.add(task, weights, weight_bytes, self.data.missing(task, worker.shards))
 
     def abort(self, task: TaskId, node: NodeId) -> None:
-        """Ask the worker to stop at its next minibatch, or at once if its machine does so.
+        """Ask the worker to stop at its next minibatch, or immediately if its machine does so.
 
         A task in its last minibatch is finished.
         """
@@ -177,7 +177,7 @@ class Simulator:
             self.events.at(self.now, lambda: self.lose(worker.node))
 
     def lose(self, node: NodeId) -> Message | None:
-        """End the worker. The hub notices at once, or after `noticed_after_seconds` without a message."""
+        """End the worker. The hub detects it immediately, or after `noticed_after_seconds` without a message."""
         worker = self.workers.get(node)
         if worker is None or worker.is_gone:
             return None

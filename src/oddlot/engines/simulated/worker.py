@@ -78,7 +78,7 @@ class Worker:
         self._schedule(self._first_unfinished(now))
 
     def remove(self, place: int) -> Execution:
-        """End a task at once, wherever it is, and return it."""
+        """End a task immediately, whatever its state, and return it."""
         now, execution = self.events.now, self.queue.pop(place)
         execution.entry = 0
         if execution.ready > now:

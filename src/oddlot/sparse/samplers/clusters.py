@@ -56,9 +56,11 @@ class Clusters:
         self.clustering, self.frequencies = Clustering(self.each), Frequencies(self.frequency, self.counts)
 
     def most(self, out_features: int) -> int:
+        """Return the largest number of rows for an example."""
         return min(self.found + self._by_chance(out_features), out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        """Prepare for a batch, and rebuild the index if it is outdated."""
         if self.refresh.due(step, len(weight)):
             self.clustering.update(crew, weight, bias, seed)
             self.frequencies.count_up(len(weight), self._by_chance(len(weight)))
@@ -66,6 +68,7 @@ class Clusters:
                 self._log(len(weight))
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        """Add the chosen rows to every example of the batch."""
         own = self.clustering
         best = own.best(crew, hidden, self.probes)
         crew.share(
@@ -84,6 +87,7 @@ class Clusters:
         logger.info(told, clusters, rows, min(self.probes, clusters), self.found, by_chance)
 
     def forget(self) -> None:
+        """Discard the index, because the rows were replaced."""
         self.refresh.forget()
         self.clustering = Clustering(self.each)
         self.frequencies.forget()

@@ -15,12 +15,14 @@ class Dense:
     """All rows for every example: for up to a few thousand outputs, or as a baseline."""
 
     def most(self, out_features: int) -> int:
+        """Return the largest number of rows for an example."""
         return out_features
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Do nothing: there is no index."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        """Add the chosen rows to every example of the batch."""
         fill_up(crew, active, active.out_features, seed)
         active.sure[:] = active.counts  # none stands for others
 

@@ -119,9 +119,11 @@ class LSH:
             raise coded(ValueError(told), "code_too_long", digits=self.digits, bits=bits, most=MAX_BITS)
 
     def most(self, out_features: int) -> int:
+        """Return the largest number of rows for an example."""
         return min(self.found + self.by_chance, out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        """Prepare for a batch, and rebuild the index if it is outdated."""
         if not self.refresh.due(step, len(weight)):
             return
         could_be_better = not (self.digits and self.tables and self.warned)
@@ -136,6 +138,7 @@ class LSH:
         crew.share(tables.sort_by_code, codes, self.begins, self.members)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        """Add the chosen rows to every example of the batch."""
         others = active.counts.copy()  # labels, and what other samplers have found
         crew.share(
             tables.take_found, self._codes(crew, hidden), self.begins, self.members, self.found, self.most_of_bucket,
@@ -153,6 +156,7 @@ class LSH:
             crew.share(tables.mark_active, active.starts, active.counts, active.rows, self.changed)
 
     def forget(self) -> None:
+        """Discard the index, because the rows were replaced."""
         self.refresh.forget()
         self.frequencies.forget()
         self.asked, self.lacks, self.codes, self.changed, self.warned = None, False, None, None, False

@@ -51,13 +51,16 @@ class Mixed:
         return any(getattr(sampler, "changed_only", False) for sampler in self.samplers)
 
     def most(self, out_features: int) -> int:
+        """Return the largest number of rows for an example."""
         return min(sum(sampler.most(out_features) for sampler in self.samplers), out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        for place, sampler in enumerate(self.samplers):  # hashes of one family have functions of their own
+        """Prepare for a batch, and rebuild the index if it is outdated."""
+        for place, sampler in enumerate(self.samplers):  # hashes of one family have different functions
             sampler.prepare(crew, weight, bias, step, seed + place)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        """Add the chosen rows to every example of the batch."""
         *firsts, last = self.samplers
         for place, sampler in enumerate(firsts):
             sampler.choose(crew, hidden, active, seed + 2 * (place + 1))
@@ -67,5 +70,6 @@ class Mixed:
         last.choose(crew, hidden, active, seed)
 
     def forget(self) -> None:
+        """Discard the index, because the rows were replaced."""
         for sampler in self.samplers:
             sampler.forget()

@@ -23,12 +23,14 @@ class Shared:
         check_whole(count=self.count)
 
     def most(self, out_features: int) -> int:
+        """Return the largest number of rows for an example."""
         return min(self.count, out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Do nothing: there is no index."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        """Add the chosen rows to every example of the batch."""
         active.sure[:] = active.counts
         chance, count = np.random.default_rng(seed), min(self.count, active.out_features)
         shared = chance.choice(active.out_features, count, replace=False, shuffle=False).astype(np.int32)

@@ -24,12 +24,14 @@ class Uniform:
         check_whole(count=self.count, group=self.group)
 
     def most(self, out_features: int) -> int:
+        """Return the largest number of rows for an example."""
         return min(self.count, out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Do nothing: there is no index."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        """Add the chosen rows to every example of the batch."""
         fill_up(crew, active, self.count, seed, self.group)
 
     def forget(self) -> None:

@@ -41,15 +41,19 @@ class Unigram:
         self.frequencies = Frequencies(self.frequency, self.counts)
 
     def most(self, out_features: int) -> int:
+        """Return the largest number of rows for an example."""
         return min(self.draws, out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        """Prepare for a batch, and rebuild the index if it is outdated."""
         if self.refresh.due(step, len(weight)):
             self.frequencies.count_up(len(weight), self.draws)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        """Add the chosen rows to every example of the batch."""
         self.frequencies.fill_up(crew, active, seed, self.group, self.draws >= active.out_features)
 
     def forget(self) -> None:
+        """Discard the index, because the rows were replaced."""
         self.refresh.forget()
         self.frequencies.forget()

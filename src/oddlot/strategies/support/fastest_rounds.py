@@ -28,7 +28,7 @@ def fastest(
     then: int | None = None,
     deadline: float | None = None,
 ) -> Generator[Command, None, bool]:
-    """Collect the updates of a round, and at the k-th step along their mean, cancel the rest and begin the next round.
+    """Collect the updates of a round. At the k-th, apply their mean, cancel the other tasks and begin the next round.
 
     `updates` are the samples of each update so far, `samples` the samples per task, and `then` those of the next round
     (None: `samples`). `deadline` is the timeout of each task. Return whether the round was closed.

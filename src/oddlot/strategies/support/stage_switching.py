@@ -144,9 +144,10 @@ def check_metrics(switch: Switch, names: Collection[str]) -> None:
         why = (
             f". {or_nearest(metric, names)}"
             if names
-            else ": the job has no evaluation, or the run only simulates the time"
+            else ": the job has no evaluation (set Job(eval_data=...)), or the run simulates time without training"
         )
-        told = f"metric = {metric!r} is not evaluated{why}"
+        add = f". Or add it: Job(metrics={{{metric!r}: ...}})" if names and metric != "loss" else ""
+        told = f"metric = {metric!r} is not evaluated{why}{add}"
         raise UsageError(told, "metric_not_evaluated", "switch.metric", metric=metric)
 
 

@@ -48,7 +48,7 @@ def tree_files(folder: Path) -> list[Path]:
 
 
 def is_tree(folder: Path) -> bool:
-    """Whether pictures lie here in a folder of a split and a class."""
+    """Whether pictures are stored here in folders SPLIT/CLASS."""
     return any((folder / split / kind).is_dir() for split in SPLITS for kind in CLASSES)
 
 
