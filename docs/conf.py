@@ -73,4 +73,4 @@ def _analyze_without_state(analyzer: ModuleAnalyzer) -> None:
                 lines += [":meta private:", ""]
 
 
-ModuleAnalyzer.analyze = _analyze_without_state  # type: ignore[method-assign]  # on purpose
+ModuleAnalyzer.analyze = _analyze_without_state  # type: ignore[method-assign,assignment]  # on purpose

@@ -128,7 +128,7 @@ def test_classes_of_one_name_in_two_modules_are_told_apart() -> None:
 
 
 def test_optimizers_of_one_name_are_told_apart() -> None:
-    other = dataclass(frozen=True)(type("Adam", (Optimizer,), {"__module__": "elsewhere"}))
+    other: type = dataclass(frozen=True)(type("Adam", (Optimizer,), {"__module__": "elsewhere"}))
     strategy = LocalSGD(server=Adam())
     assert from_plain(LocalSGD, json.loads(json.dumps(to_plain(strategy)))) == strategy
     assert other is not Adam
