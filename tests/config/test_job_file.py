@@ -225,6 +225,7 @@ def test_a_fault_in_a_file_has_its_line(
         ("workload.hidden=-1", "invalid_value", {"name": "hidden", "given": -1}),
         ("engine.workrs=3", "unknown_key", {"given": "workrs", "nearest": "workers"}),
         ("until=3", "unknown_key", {"given": "until", "nearest": "run.until"}),
+        ("run.workers=3", "unknown_key", {"given": "workers", "nearest": "engine.workers"}),
         ("run.until=", "empty_value", {"name": "run.until"}),
         ("run.checkpoint_every=often", "invalid_value", {"name": "checkpoint_every", "given": "often"}),
         ("run.until=3", "invalid_value", {"name": "run.until", "given": 3}),
@@ -362,6 +363,7 @@ def test_a_setting_is_described_by_what_stands_beneath_it() -> None:
         """of all; None: no limit"""
         seen: list[int] = field(default_factory=list)
         sums: dict[str, float] = field(default_factory=dict)
+        waiting: list = field(default_factory=list)  # type: ignore[type-arg]  # as users write it
 
     lines = list(describe_settings(Strange, "it."))
     transcribe("\n".join(lines))

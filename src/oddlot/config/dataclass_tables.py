@@ -191,7 +191,7 @@ def settings_of(kind: type) -> dict[str, "Field[Any]"]:
     """Return the settings of a dataclass with their types. Dicts, lists and fields with `STATE` are state."""
     hints = get_type_hints(kind)
     kept = [f for f in fields(kind) if not f.metadata.get("state")]
-    return {f.name: f for f in kept if get_origin(hints[f.name]) not in {dict, list}}
+    return {f.name: f for f in kept if (get_origin(hints[f.name]) or hints[f.name]) not in {dict, list}}
 
 
 def _made(table: Maker | Change, now: Any) -> Any:

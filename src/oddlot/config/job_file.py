@@ -63,6 +63,19 @@ Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
 
 
+class OfJobFile(Table):
+    """A table of a job file."""
+
+    @classmethod
+    def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
+        """Suggest the table of a key that is in the wrong one."""
+        key = str(fault["loc"][0])
+        having = [name for name, table in TABLES.items() if key in table.model_fields]
+        if fault["type"] != "extra_forbidden" or not having:
+            return super()._remedy(fault)
+        return unknown_key(key, "", f"It belongs to the table [{having[0]}]", f"{having[0]}.{key}")
+
+
 class WorkloadTable(Table):
     """A built-in workload, or a function that returns a job. Further keys are its options."""
 
@@ -90,7 +103,7 @@ def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-class JobTable(Table):
+class JobTable(OfJobFile):
     """Changes to the workload's job."""
 
     batch_size: Count | None = None
@@ -107,7 +120,7 @@ class JobTable(Table):
     """Largest norm of a gradient, for gradient clipping. None: the workload's."""
 
 
-class EngineTable(Table):
+class EngineTable(OfJobFile):
     """The worker processes of `oddlot train`. Of these settings, simulated machines have only `in_flight`."""
 
     workers: Count | None = None
@@ -122,7 +135,7 @@ class EngineTable(Table):
     """Price of a worker, in dollars per hour. None: 0."""
 
 
-class RunPlaces(Table):
+class RunPlaces(OfJobFile):
     """The places of a run's files."""
 
     out: Text | None = None
@@ -156,7 +169,7 @@ else:
     """The run settings, and where the run is saved."""
 
 
-class FileTable(Table):
+class FileTable(OfJobFile):
     """A job file."""
 
     workload: Annotated[WorkloadTable, BeforeValidator(_named)]
@@ -165,15 +178,9 @@ class FileTable(Table):
     strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
     job: JobTable = JobTable()
 
-    @classmethod
-    def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
-        """Suggest the table of a key that is in the wrong one."""
-        key = str(fault["loc"][0])
-        tables: dict[str, type[Table]] = {"run": RunTable, "engine": EngineTable, "job": JobTable}
-        having = [name for name, table in tables.items() if key in table.model_fields]
-        if fault["type"] != "extra_forbidden" or not having:
-            return super()._remedy(fault)
-        return unknown_key(key, "", f"It belongs to the table [{having[0]}]", f"{having[0]}.{key}")
+
+TABLES: dict[str, type[Table]] = {"run": RunTable, "engine": EngineTable, "job": JobTable}
+"""Tables whose keys are hinted at where they are in another table."""
 
 
 @dataclass(frozen=True)
