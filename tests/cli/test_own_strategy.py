@@ -44,7 +44,7 @@ def test_a_strategy_is_named_by_its_import_path(oddlot: Oddlot, monkeypatch: pyt
     ("given", "code"),
     [
         ("my_strategies:Other", "not_a_strategy"),
-        ("my_strategies:Nobody", "not_a_strategy"),
+        ("my_strategies:Missing", "not_a_strategy"),
         ("my_strategies:Plain", "no_dataclass"),
         ("no.such.module:Mine", "strategy_not_importable"),
         ("my_strategies.Mine", "unknown_name"),

@@ -91,11 +91,11 @@ def test_it_waits_for_whoever_works(tally: Tally) -> None:
     tally(Record(6.0, Cancelled("w2:2", "w2")))
     assert waited_for(waits_for(tally, 100.0)) == ["w1"]
     tally(Record(6.0, Lost("w1")))
-    nobody_works = waits_for(tally, 100.0)
+    no_worker_works = waits_for(tally, 100.0)
     tally(Record(7.0, Lost("w2")))
-    nobody_is_here = waits_for(tally, 100.0)
-    nobody_has_come = waits_for(Tally(), 3.0)
-    reasons = [nobody_works, nobody_is_here, nobody_has_come]
+    no_worker_is_here = waits_for(tally, 100.0)
+    no_worker_has_come = waits_for(Tally(), 3.0)
+    reasons = [no_worker_works, no_worker_is_here, no_worker_has_come]
     assert [waited_for(told) for told in reasons] == [[]] * 3
     assert len({*reasons}) == 3
     assert all(reasons)

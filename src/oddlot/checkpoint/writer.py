@@ -16,11 +16,11 @@ from torch import Tensor
 from oddlot.checkpoint.disk import sync_path
 from oddlot.checkpoint.format import Checkpoint, Part, Snapshot, name_of, parts_of, save, saved, to_json
 from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage
+from oddlot.core.defaults import KEEP_CHECKPOINTS
 from oddlot.core.errors import JobError
 from oddlot.core.user_warnings import warn
 
 MAX_PARTS = 100
-KEEP = 3
 LONG_WRITE_SECONDS = 60.0
 """Seconds of writing one checkpoint after which its location is reported as hanging."""
 
@@ -65,7 +65,7 @@ class BackgroundSaver:
         self,
         storage: Storage,
         log: Path | None = None,
-        keep: int = KEEP,
+        keep: int = KEEP_CHECKPOINTS,
         copy_log: bool = False,
         begun_from: Checkpoint | None = None,
         there: Collection[str] = (),

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from oddlot.core.validation import hints_of
 from oddlot.run.config import RunConfig
 from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 SETTINGS = (
-    *(f"run.{name}" for name in hints_of(RunConfig) if name not in {"chaos", "about"}),
+    *(f"run.{name}" for name in RunConfig.flags()),
     *(f"run.{name}" for name in ("checkpoints", "out")),
     *(f"engine.{name}" for name in ("workers", "threads", "in_flight", "respawn", "dollars_per_hour")),
     *(f"job.{name}" for name in ("batch_size", "device", "keep_optimizer", "lr_schedule", "max_grad_norm")),
@@ -20,7 +19,7 @@ SETTINGS = (
 """What `--set` takes, beside the settings of a strategy."""
 
 Choice = tuple[str, str]
-"""a word and what it means"""
+"""A word and its meaning."""
 
 
 def workloads(incomplete: str) -> list[Choice]:

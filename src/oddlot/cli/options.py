@@ -9,7 +9,6 @@ import typer
 
 from oddlot.cli import completion as completing
 from oddlot.core.field_docs import field_docs
-from oddlot.core.validation import hints_of
 from oddlot.run.config import RunConfig
 
 METAVARS = {"until": "GOAL", "codec": "NAME", "evaluate_every": "INTERVAL", "checkpoint_every": "INTERVAL"}
@@ -124,19 +123,16 @@ def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_run
 
 
-def _run_option(name: str) -> Any:
+def _run_option(name: str, hint: Any) -> Any:
     """Return the option of a run setting, with the first sentence about it as help."""
     help_text, stop, _ = field_docs(RunConfig)[name].partition(". ")
-    default = getattr(RunConfig(), name)
-    told = "" if default in (None, "") else str(default)
-    kind = _plain_type(RunConfig.hints()[name])
-    shown = default if kind is bool else told or False
+    default, kind = getattr(RunConfig(), name), _plain_type(hint)
     return Annotated[
         kind | None,
         typer.Option(
             metavar=METAVARS.get(name) or NUMBERS.get(kind),
             help=help_text + "." * bool(stop),
-            show_default=str(shown) if shown is not False else False,
+            show_default=False if default in (None, "") else str(default),
             rich_help_panel="Run settings",
             autocompletion=completing.codecs if name == "codec" else None,
         ),
@@ -151,5 +147,5 @@ def _plain_type(hint: Any) -> Any:
     return next((kind for kind in kinds or [hint] if kind in PLAIN), str)
 
 
-RUN = {name: _run_option(name) for name in hints_of(RunConfig) if name not in {"chaos", "about"}}
+RUN = {name: _run_option(name, hint) for name, hint in RunConfig.flags().items()}
 """An option for each run setting."""

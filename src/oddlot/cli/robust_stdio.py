@@ -22,13 +22,13 @@ class Lasting:
             self._stream.reconfigure(errors="backslashreplace")  # what its encoding has not
 
     def write(self, text: str) -> int:
-        """Write, or lose, the text."""
+        """Write the text, or discard it after an error."""
         with self._noted():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Bring to the stream what can be brought there."""
+        """Flush the stream."""
         with self._noted():
             self._stream.flush()
 
@@ -46,7 +46,7 @@ class Lasting:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Let the rest go nowhere, what Python writes at its end among it."""
+        """Discard all further output, including what Python writes at its end."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         with suppress(UnsupportedOperation):  # it has no descriptor
             os.dup2(nowhere, self._stream.fileno())
@@ -55,7 +55,7 @@ class Lasting:
 
 @contextmanager
 def lasting_output() -> Iterator[Lasting]:
-    """While inside, nothing that is printed raises. Gives the stream that stands for stdout."""
+    """Make printing never raise inside the block. Yield the stream that replaces stdout."""
     out, err = Lasting(sys.stdout), Lasting(sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
         try:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from oddlot.run.result import Run
 
 SIGNALLED = 128
-"""and the signal's number: what a shell makes of a program that a signal has ended"""
+"""Exit code of a stopped command, plus the number of the signal."""
 MAX_COLUMNS = 1000
-"""of a table, whatever the terminal has"""
+"""Largest width of a table, in columns."""
 FLAGS = {
     "strategy": ("strategy", "name"),
     "workers": ("engine", "workers"),
@@ -46,15 +46,15 @@ FLAGS = {
     "checkpoints": ("run", "checkpoints"),
     **{name: ("run", name) for name in RUN},
 }
-"""What the options set, as keys of a job file."""
+"""Keys of a job file that the flags set."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A run as the command line asks for it."""
+    """The arguments of `oddlot train` or `oddlot simulate`."""
 
     command: Sequence[str]
-    """its name and its arguments that are no settings"""
+    """The command's name, and its arguments that are not settings."""
     workload: str
     flags: dict[str, Any]
     sets: Sequence[str]
@@ -63,12 +63,12 @@ class Asked:
     as_json: bool
     quiet: bool
     chaos: str | None = None
-    """a file"""
+    """Path of the faults file."""
     on_workers: bool = False
-    """whether processes are to be started for it"""
+    """Whether the run starts worker processes."""
 
     def run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
-        """Do it, and say what came of it. Workers' processes import PyTorch while this one does."""
+        """Run the command and print the summary. Worker processes import PyTorch at the same time as this one."""
         from oddlot.engines.local.fork_client import end_early, start_early
 
         try:
@@ -115,7 +115,7 @@ class Asked:
         return f"in {folder}. To resume:\n  {self.again(folder)}"
 
     def _settings(self, suffix: str) -> "tuple[JobFile, str]":
-        """What is asked for, and the folder. A run that goes on keeps what is not said anew."""
+        """Return the settings and the run folder. A resumed run keeps the settings that are not given again."""
         from oddlot.config.job_file import JobFile
         from oddlot.config.overrides import Override
         from oddlot.history.claim import fetch
@@ -139,13 +139,13 @@ class Asked:
         if about.get("chaos") and self.chaos is None:
             told = f"the run had --chaos {about['chaos']}, which is not resumed: pass it again"
             warn(told, "chaos_not_said_again", chaos=about["chaos"])
-        if is_file:  # what the file says may have changed; what was said on top of it holds
+        if is_file:  # the file may have changed; earlier flags still hold
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
             return JobFile.read(self.workload, [*earlier, *overrides]), folder
         return JobFile.read(self.workload, overrides, about.get("settings")), folder
 
     def _check_clock(self, folder: str) -> None:
-        """UsageError: real and virtual seconds and dollars would be added up."""
+        """Raise UsageError if a real run would be resumed in the simulator, or the other way round."""
         from oddlot.history.run_folder import RunFolder
 
         run, begun = RunFolder(folder), {"local": "train", "simulated": "simulate"}
@@ -155,7 +155,7 @@ class Asked:
             raise UsageError(told, "other_clock", path=folder, command=command)
 
     def overrides(self) -> "list[Override]":
-        """What the flags set. UsageError: two of them contradict each other."""
+        """Return the settings that flags give. Raise UsageError if two of them set the same."""
         from oddlot.config.overrides import Override
 
         overrides = [
@@ -176,11 +176,11 @@ class Asked:
 
     @property
     def arguments(self) -> list[str]:
-        """What `oddlot` needs, beside the folder, to go on with this run, which keeps its other settings."""
+        """Return the arguments of `oddlot` that resume this run, without the folder."""
         return [*self.command, *(["--chaos", self.chaos] if self.chaos is not None else [])]
 
     def again(self, folder: str) -> str:
-        """The command that goes on with this run, with all that was said for it."""
+        """Return the command that resumes this run, with all flags that were given."""
         flags = [
             [_flag(name), str(value)]
             for name, value in self.flags.items()
@@ -190,7 +190,7 @@ class Asked:
         return resuming([*self.command, *chain(*flags), *self.arguments[len(self.command) :]], folder)
 
     def _fit(self, settings: "JobFile", place: "Callable[[JobFile], EngineConfig]", folder: Path) -> int:
-        """Train and say what came of it. The signal that has stopped it, if one has."""
+        """Train, print the summary, and return the signal that stopped the run; 0 if none did."""
         from rich.console import Console
 
         from oddlot.history.log import read_log
@@ -221,7 +221,7 @@ class Asked:
         return stopped_by
 
     def _why_nothing(self, run: "Run", tally: "Tally") -> str:
-        """Why no version was made."""
+        """Return why the run made no version."""
         if self.resume and tally.versions:
             return f"Nothing was trained: the run had already reached {run.ended}. Set a later goal (--until)"
         if not tally.workers:
@@ -229,7 +229,7 @@ class Asked:
         return f"Nothing was trained before {run.ended}. Set a later goal (--until)"
 
     def estimate(self, machines: str, seeds: int, computes: bool) -> None:
-        """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
+        """Simulate `seeds` runs on spot machines and on demand, and print their time and cost."""
         from oddlot.run.signals import StopRequest
 
         if self.resume or self.force:
@@ -246,7 +246,7 @@ class Asked:
             raise typer.Exit(SIGNALLED + stop.signal)
 
     def _estimate(self, machines: str, seeds: int, computes: bool) -> int:
-        """How many runs were done."""
+        """Simulate and print, and return the number of completed runs."""
         from rich.console import Console
         from rich.measure import Measurement
 
@@ -300,7 +300,7 @@ class Asked:
         return sum(len(one.summaries) for one in found)
 
     def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
-        """Which have failed or done nothing, and where they are stored."""
+        """Print which runs failed or made no update, and where they are stored."""
         from oddlot.history.outcome import FAILED
         from oddlot.run.live_view import say
 
@@ -362,12 +362,12 @@ class Asked:
 
 
 def _flag(name: str) -> str:
-    """As it is written on the command line."""
+    """Return the flag of a setting."""
     return f"--{name.replace('_', '-')}"
 
 
 def _sound(about: dict[str, Any]) -> dict[str, Any]:
-    """What a run was begun with, as this module has written it; empty where it is anything else."""
+    """Return the notes of this module in run.json; empty if they are of another form."""
     settings, overrides = about.get("settings"), about.get("overrides", [])
     triples = isinstance(overrides, list) and all(
         isinstance(one, list) and len(one) == 3 for one in overrides
@@ -376,7 +376,7 @@ def _sound(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_nan(value: Any) -> Any:
-    """The same with null for every number that JSON has not."""
+    """Return the value with None for numbers that JSON does not have."""
     if isinstance(value, dict):
         return {key: without_nan(part) for key, part in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -25,9 +25,9 @@ def workload_of(about: Mapping[str, Any]) -> str:
 
 
 def is_run_of(about: Mapping[str, Any], workload: str) -> bool:
-    """Return whether a run may be one of this workload or job file."""
+    """Return whether a run may be one of this workload or job file. A job file may be in another folder."""
     begun = workload_of(about)
-    return not begun or Path(begun) == Path(workload)
+    return not begun or Path(begun).name == Path(workload).name
 
 
 def next_free(name: str) -> Path:

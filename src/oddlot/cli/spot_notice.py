@@ -16,13 +16,13 @@ from oddlot.core.errors import InvalidValue, UsageError
 
 METADATA = "http://169.254.169.254"
 EVERY_SECONDS = 5.0
-"""as Amazon recommends"""
+"""Time between two requests, as the EC2 documentation recommends."""
 TIMEOUT_SECONDS = 2.0
 TOKEN_SECONDS = 21_600
 LONGEST_ANSWER = 10_000
 
 _open = build_opener(ProxyHandler({})).open
-"""the service is the machine's own: no proxy is asked"""
+"""Opens URLs without a proxy: the service is on the machine."""
 
 
 class Metadata:
@@ -33,7 +33,7 @@ class Metadata:
         self.token = ""
 
     def notice(self) -> str:
-        """What is to happen to this machine, and when; empty while nothing is."""
+        """Return the notice: action and time. Empty: there is none."""
         for _ in range(2):
             if not self.token:  # first of all: who gives none is no such service, and its 404 says nothing
                 ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
@@ -90,7 +90,7 @@ def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
 
 
 def _no_service(url: str, error: OSError) -> UsageError:
-    """What answers there is none, or nothing does."""
+    """Return the error for a URL without a metadata service."""
     reason = str(getattr(error, "reason", error))
     return UsageError(
         f"No metadata service at {url} ({reason}). It exists on EC2 instances; name another one with --url",
@@ -102,7 +102,7 @@ def _no_service(url: str, error: OSError) -> UsageError:
 
 
 def _read(answer: bytes) -> str:
-    """`terminate at 2026-01-01T00:02:00Z`. Whatever else an answer says, it is a notice."""
+    """Return a notice as text: `terminate at 2026-01-01T00:02:00Z`. Any other response counts as a notice too."""
     try:
         told = json.loads(answer)
         return f"{told['action']} at {told['time']}"

@@ -19,30 +19,30 @@ from oddlot.run.live_view import SECONDS_BETWEEN_LINES, Picture, progress, quali
 
 LOOKS_A_SECOND = 4
 SECONDS_TO_BEGIN = 60.0
-"""how long a run may take, after its folder was made, until there is a log"""
+"""Seconds that a run may take, after its folder was made, until it has a log."""
 
 
 class Watch:
-    """What is to be seen of a run at this moment."""
+    """The state of a run that the terminal shows."""
 
     def __init__(self, folder: str) -> None:
         run = RunFolder(folder)
         self.title = Figures.title_of(run.settings())
         self.follower = Follower(run)
         self.heard_at = time.monotonic()
-        """by this program's clock: when the log last grew"""
+        """Time at which the log last grew, on this program's clock."""
         self.waits = ""
         self.stopped = 0
-        """the run's process, if that is why it waits"""
+        """Process of the run, if it is stopped; else 0."""
         self.line = ""
-        """of the newest evaluation, not shown yet"""
+        """Line about the newest evaluation, if it was not shown yet."""
         self.waits_line = ""
-        """why it waits, not shown yet"""
+        """Line about what the run waits for, if it was not shown yet."""
         self.next_line = 0.0
-        """by this program's clock: when another line may be shown"""
+        """Time from which another line may be shown, on this program's clock."""
 
     def look(self) -> list[str]:
-        """Read what is new; the line that tells of it, if the last one is a while ago."""
+        """Read new records, and return the line to show, if any."""
         new, tally = self.follower.read(), self.follower.tally
         for record in new:
             if isinstance(record.event, Evaluated):
@@ -61,7 +61,7 @@ class Watch:
         return self._lines()
 
     def _lines(self) -> list[str]:
-        """The line to show now: at most one in a while."""
+        """Return the line to show now. Lines are a few seconds apart."""
         line = self.waits_line or self.line
         if not line or time.monotonic() < self.next_line:
             return []
@@ -71,11 +71,11 @@ class Watch:
 
     @property
     def now(self) -> float:
-        """On the run's clock, as far as that can be known from here."""
+        """The time on the run's clock, estimated from the last record."""
         return self.follower.tally.seconds + time.monotonic() - self.heard_at
 
     def picture(self, spinner: Spinner) -> RenderableType:
-        """The figures, a row for every worker, and what the run waits for."""
+        """Return the figures, a row for each worker, and what the run waits for."""
         return Group(
             Picture(self.title, self.follower.tally, spinner).draw(self.now),
             Text(printable(self.waits), "yellow"),
@@ -83,7 +83,7 @@ class Watch:
 
 
 def watch(folder: str, console: Console) -> str:
-    """Show the run until it ends; how it has ended. CheckpointError: there is no run, and none begins."""
+    """Show the run until it ends, and return how it ended. Raise CheckpointError if no run begins."""
     _wait_for_begin(RunFolder(folder), console)
     seen = Watch(folder)
     if not console.is_terminal or console.is_dumb_terminal:

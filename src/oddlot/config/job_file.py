@@ -157,10 +157,8 @@ def _checked_text(value: object, info: ValidationInfo) -> object:
     return value
 
 
-RUN_SETTINGS = {name: hint for name, hint in RunConfig.hints().items() if name not in {"chaos", "about"}}
-"""The settings of the table `[run]`; faults are in a separate file."""
 _COLUMNS: dict[str, Any] = {
-    name: (_run_column(name, hint) | None, None) for name, hint in RUN_SETTINGS.items()
+    name: (_run_column(name, hint) | None, None) for name, hint in RunConfig.flags().items()
 }
 if TYPE_CHECKING:
     RunTable = RunPlaces

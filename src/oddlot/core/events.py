@@ -163,7 +163,7 @@ class Priced:
     zone: str
     """Zone whose machines have the price. Empty: the hub."""
     dollars_per_hour: float
-    """Price of a machine from now on, in dollars per hour."""
+    """New price of a machine, in dollars per hour."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class Tally:
     overwritten: int = 0
     """Updates that a later merge overwrote, if the hub's store does that."""
     read: int | None = None
-    """Version on top of which the newest update is written, if not the newest."""
+    """Version that a parameter server read before it wrote the newest update. None: the newest version."""
     resumed_at: int = -1
     """Version from which the run was resumed last."""
     samples: SampleCounts = field(default_factory=SampleCounts)

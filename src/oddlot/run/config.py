@@ -10,6 +10,7 @@ from inspect import Parameter, Signature
 from textwrap import fill
 from typing import Any
 
+from oddlot.core.defaults import KEEP_CHECKPOINTS, MAX_UPDATE_RATIO
 from oddlot.core.errors import UnknownName
 from oddlot.core.field_docs import field_docs
 from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings, hints_of
@@ -38,7 +39,7 @@ class RunConfig:
     """Start an epoch only when the previous one is merged."""
     skip_bad: bool = False
     """Skip samples after three invalid updates or three worker crashes."""
-    max_update_ratio: OverZero | None = 1000.0
+    max_update_ratio: OverZero | None = MAX_UPDATE_RATIO
     """Largest norm of an update, relative to the running median. None or infinity: no limit."""
     chaos: Chaos | None = None
     """Faults to inject."""
@@ -46,7 +47,7 @@ class RunConfig:
     """Time between evaluations, such as "100 versions" or "30 seconds"."""
     checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
     """Time between checkpoints, such as "100 versions"."""
-    keep_checkpoints: AtLeastOne = 3
+    keep_checkpoints: AtLeastOne = KEEP_CHECKPOINTS
     """Number of newest checkpoints to keep."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Your own JSON-serializable data, which run.json keeps."""
@@ -79,6 +80,11 @@ class RunConfig:
     def hints() -> dict[str, Any]:
         """Return the types of the settings as users pass them: intervals and codecs are strings."""
         return {name: str if _is_text(hint) else hint for name, hint in hints_of(RunConfig).items()}
+
+    @staticmethod
+    def flags() -> dict[str, Any]:
+        """Return the types of the settings that have a flag and a key of `[run]`. Faults have their own file."""
+        return {name: hint for name, hint in RunConfig.hints().items() if name not in {"chaos", "about"}}
 
 
 def _is_text(hint: Any) -> bool:

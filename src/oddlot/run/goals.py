@@ -41,7 +41,7 @@ class Term(NamedTuple):
 
     @property
     def reached_by(self) -> str:
-        """Return the comparison by which the goal is reached. For a metric that only grows, `<=` is a budget."""
+        """Return the comparison that ends the run: `>=` for a limit on a metric that only grows (`dollars<=5`)."""
         return BUDGETS.get(self.compare, self.compare) if self.figure in GOAL_FIGURES else self.compare
 
 

@@ -8,7 +8,7 @@ from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
 
 LOSS_GREW = 1_000.0
-"""Factor by which the loss must grow for a warning."""
+"""Growth of the loss that causes a warning, as a factor."""
 
 
 class WarnOfMissing:

@@ -78,8 +78,8 @@ class AdaptiveLoad(Strategy):
     """Smallest number of samples of a round. Choose the learning rate for it. If all rounds are smaller, the largest is
     used. None: the job's batch size."""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
-    """Smallest factor by which a round's samples grow from stage to stage, except for the last stage. A stage is left
-    out if rounds with `gain` times its samples take hardly longer. Not used with `switch = "error"`."""
+    """Minimum growth of a round's samples from one stage to the next, as a factor. The last stage may grow less. Stages
+    are skipped if a stage that is larger by this factor takes about as long. Not used with `switch = "error"`."""
     measuring: FromZeroBelowOne = 0.02
     """Share of the time for measurements after the first one: rounds that wait for every worker. It is at least 0.1
     while the number of workers differs by 10 % or more from that of the last measurement. 0: times are measured only

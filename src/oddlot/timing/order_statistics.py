@@ -101,7 +101,7 @@ def _jumps(measured: Sequence[Numbers]) -> Numbers:
 
 
 def _end(kinds: Mapping[Response, int], samples: int) -> float:
-    """Return a time by which practically all workers have finished."""
+    """Return a time at which the expected number of unfinished workers is below `NEVER`."""
     end = 1e-9
     while _still_out(kinds, samples, end) > NEVER:
         end *= 2

@@ -10,14 +10,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from oddlot.core.defaults import MAX_UPDATE_RATIO
 from oddlot.core.errors import Refusal
 from oddlot.core.events import TOO_LARGE
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.vector_ops import chunks, is_finite
 
-MAX_UPDATE_RATIO = 1000.0
-"""Default of the largest norm of an update, as a multiple of the median of recent norms."""
 MIN_UPDATES, RECENT_UPDATES = 20, 100
 """Numbers of norms: before `UsualNorm` is active, and for the median."""
 USUAL_FACTOR = 10.0

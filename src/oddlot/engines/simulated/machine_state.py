@@ -17,13 +17,13 @@ class MachineState:
     link_delay: Times
     lifetime: Times | None
     price: float
-    """Present price, in dollars per hour."""
+    """Current price, in dollars per hour."""
     has_capacity: bool = True
     """Whether its zone has capacity for it."""
     is_barred: bool = False
     """Whether fault injection makes it unavailable."""
     node: NodeId = ""
-    """Its present or starting worker; empty if there is none."""
+    """Its running or starting worker; empty if there is none."""
     is_ready: bool = False
     workers: int = 0
     """Number of its workers so far."""
