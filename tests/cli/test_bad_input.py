@@ -153,7 +153,7 @@ def test_what_is_no_command(oddlot: Oddlot, arguments: str, name: str) -> None:
 def test_a_failing_job_ends_with_exit_code_3(
     oddlot: Oddlot, command: str, loss: str, code: str, reason: str
 ) -> None:
-    mask(node=r"w\d with data\[[\d, ]+\]")
+    mask(node=r"w\d with train_data\[[\d, ]+\]")
     options = ["--set", f"workload.loss={loss}", "--json", "--quiet"]
     answer = oddlot.refuses(code, *command.split(), *options, exit_code=3)
     assert answer.error
