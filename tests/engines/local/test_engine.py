@@ -22,12 +22,12 @@ from oddlot.core import task_timeouts
 from oddlot.core import worker_stats as roster
 from oddlot.core.errors import short
 from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Stimulus
+from oddlot.engines import evaluations
+from oddlot.engines import respawn as respawns
+from oddlot.engines.failure import plain_failure
 from oddlot.engines.host import Arrival, Message
-from oddlot.engines.local import evaluations
-from oddlot.engines.local import respawn as respawns
 from oddlot.engines.local.engine import LocalEngine
-from oddlot.engines.local.messages import Say, decode
-from oddlot.engines.local.worker import failed
+from oddlot.engines.local.messages import Say, decode, encode
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
@@ -349,7 +349,7 @@ def test_an_exception_of_the_jobs_own_code_ends_the_run_with_its_traceback(
 @pytest.mark.parametrize("character", ["x", "\N{SNOWMAN}", "\N{SNAKE}", "\x00", "\udcff"])
 def test_a_long_message_is_cut(character: str) -> None:
     for error in (ValueError(character * 100_000), JobError(character * 100_000, "a_code", rows=[7])):
-        kind, body = decode(failed(error))
+        kind, body = decode(encode(Say.FAILED, **plain_failure(error)))
         assert kind is Say.FAILED
         assert character * 900 in body["text"]
 
@@ -363,7 +363,7 @@ class Shy:
 
 def test_fields_of_an_error_travel_as_far_as_they_can() -> None:
     error = JobError("\N{SNAKE}" * 5_000, "a_code", given=3, long="x" * 5_000, shy=Shy(), model=net)
-    _, body = decode(failed(error))
+    _, body = decode(encode(Say.FAILED, **plain_failure(error)))
     assert (body["code"], body["text"]) == ("a_code", str(error))
     assert body["fields"] == {"given": 3, "model": short(net)}
 

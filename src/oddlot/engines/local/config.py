@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-import torch
-
 from oddlot.core.errors import UsageError
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
@@ -19,6 +17,7 @@ from oddlot.engines.local.fork_client import ForkServer, take_early
 from oddlot.engines.local.shared_memory import Arena
 from oddlot.engines.local.worker import Setup
 from oddlot.engines.payloads import most_bytes
+from oddlot.engines.process_setup import ProcessSetup
 from oddlot.machines.machine import Machine
 from oddlot.wire.plain import Plain
 
@@ -136,9 +135,7 @@ def _open(
         seed=data.seed,
         shards=data.shards,
         keep_shards=data.keep_shards,
-        threads=threads,
-        default_dtype=torch.get_default_dtype(),
-        default_device=torch.get_default_device(),
+        process=ProcessSetup.of_hub(threads),
         machines=tuple(on.as_if or ()),
         blocks=arena.blocks,
         block_bytes=block_bytes,

@@ -15,12 +15,13 @@ from oddlot.engines.local.channels import Channels
 from oddlot.engines.local.faults import LocalFaults
 from oddlot.engines.local.fork_client import ForkServer
 from oddlot.engines.local.messages import Say, encode
-from oddlot.engines.local.processes import EVALUATOR, HubState, NodeIds, WorkerProcesses
+from oddlot.engines.local.processes import HubState, WorkerProcesses
 from oddlot.engines.local.replies import Evaluator, Replies
-from oddlot.engines.local.respawn import RespawnPolicy
 from oddlot.engines.local.shared_memory import Arena, pack_parcel
 from oddlot.engines.local.worker import Setup
 from oddlot.engines.local.worker_handle import WorkerHandle
+from oddlot.engines.node_ids import EVALUATOR, NodeIds
+from oddlot.engines.respawn import RespawnPolicy
 
 CHECK_SECONDS = 0.5
 """Seconds between two checks of the fork server."""

@@ -3,23 +3,24 @@
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from oddlot.core.errors import JobError
 from oddlot.core.events import Lost
-from oddlot.core.tasks import NodeId, life_name
+from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
+from oddlot.engines.evaluations import Evaluations
 from oddlot.engines.host import Message
 from oddlot.engines.local.block_pool import Blocks
 from oddlot.engines.local.channels import Channels, Hear
-from oddlot.engines.local.evaluations import Evaluations
 from oddlot.engines.local.fork_client import ForkServer, ServerEnded
 from oddlot.engines.local.messages import Say
 from oddlot.engines.local.orphans import kill_group, wait_until_gone
-from oddlot.engines.local.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_INDEX, RespawnPolicy
 from oddlot.engines.local.worker_handle import WorkerHandle
+from oddlot.engines.node_ids import EVALUATOR, NodeIds
+from oddlot.engines.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_INDEX, RespawnPolicy
 
 STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
 """Until a fork server that does not answer is continued, and killed. It imports PyTorch first."""
@@ -27,7 +28,6 @@ START_SECONDS = 600.0
 """Until a worker that is not ready counts as hung."""
 END_SECONDS, RETRY_SECONDS = 10.0, 5.0
 """For workers to end with their fork server; before a process that the system refused is requested again."""
-EVALUATOR = "evaluator"
 
 
 @dataclass
@@ -42,23 +42,6 @@ class HubState:
     evaluations: Evaluations = field(default_factory=Evaluations)
     messages: deque[Message] = field(default_factory=deque)
     """For the host."""
-
-
-class NodeIds:
-    """The names of workers: never reused, and different from those in `taken`."""
-
-    def __init__(self, names: Sequence[str], taken: Collection[NodeId]) -> None:
-        self.names, self.taken = names, taken
-        self.lives = [0] * len(names)
-
-    def next(self, index: int) -> NodeId:
-        """Return the id of this worker's next process."""
-        if index == EVALUATOR_INDEX:
-            return EVALUATOR
-        self.lives[index] += 1
-        while (node := life_name(self.names[index], self.lives[index])) in self.taken:
-            self.lives[index] += 1
-        return node
 
 
 class WorkerProcesses:
@@ -88,7 +71,9 @@ class WorkerProcesses:
         except ServerEnded as ended:
             self._restart_server(ended)
             number, ours = self.fork_server.fork(max(index, 0), self.fds)
-        worker = self.running[node] = WorkerHandle(node, index, number, ours, self.state.clock())
+        worker = self.running[node] = WorkerHandle(
+            node, index, self.state.clock(), number=number, socket=ours
+        )
         self.state.channels.add_worker(worker, self.hear)
 
     def is_running(self, worker: WorkerHandle) -> bool:
@@ -200,7 +185,7 @@ class WorkerProcesses:
         for block in worker.tasks.values():
             self.state.blocks.give_update(block)
         busy = bool(self.state.evaluations.blocks if worker.is_evaluator else worker.tasks)
-        self.state.policy.died(worker.death(busy), self.state.clock())
+        self.state.policy.died(worker.death(bool(worker.tasks), busy), self.state.clock())
         if worker.is_evaluator and EVALUATOR not in self.running:
             self.state.evaluations.lost()
             self.spawn(EVALUATOR_INDEX)
@@ -214,5 +199,5 @@ class WorkerProcesses:
     def _report_loss(self, worker: WorkerHandle) -> None:
         if worker.ready and not worker.is_evaluator and not worker.reported:
             worker.reported = True
-            death = worker.death(busy=True)
+            death = worker.death(bool(worker.tasks), busy=True)
             self.state.messages.append(Lost(worker.node, death.cause))

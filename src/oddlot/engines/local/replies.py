@@ -4,11 +4,10 @@ import signal
 import socket
 from typing import Any
 
-from oddlot.core.errors import JobError
 from oddlot.core.events import Joined, Leaving, Refused
 from oddlot.core.tasks import TaskId
-from oddlot.core.user_code import user_code_failed
 from oddlot.core.user_warnings import warn
+from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Arrival
 from oddlot.engines.local.messages import (
     LONGEST_BYTES,
@@ -19,9 +18,10 @@ from oddlot.engines.local.messages import (
     read_evaluated,
     read_facts,
 )
-from oddlot.engines.local.processes import EVALUATOR, HubState, WorkerProcesses
-from oddlot.engines.local.respawn import EVALUATOR_INDEX
+from oddlot.engines.local.processes import HubState, WorkerProcesses
 from oddlot.engines.local.worker_handle import WorkerHandle
+from oddlot.engines.node_ids import EVALUATOR
+from oddlot.engines.respawn import EVALUATOR_INDEX
 from oddlot.wire.framing import FrameError
 
 
@@ -126,12 +126,7 @@ class Replies:
         self.state.messages.append(told)
 
     def _failed(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
-        text, code, fields = str(body.get("text")), body.get("code"), body.get("fields")
-        if type(code) is not str or type(fields) is not dict:  # no error of ours
-            raise user_code_failed(worker.node, text)
-        error = JobError(text, code)
-        error.fields = fields
-        raise error
+        raise failure_of(worker.node, body)
 
 
 class Evaluator:

@@ -3,25 +3,19 @@
 The file has no name and is freed with the last process that maps it. A block takes memory only once it is written.
 """
 
-import io
 import mmap
 import os
-import sys
 import tempfile
 import weakref
-from collections import ChainMap
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
-import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
 
-from oddlot.core.errors import JobError, UsageError
-from oddlot.engines.local.memmap import travelling
+from oddlot.core.errors import JobError
 from oddlot.engines.local.orphans import MEMORY_NAME
+from oddlot.engines.parcel import pickled, unpickled
 
 
 def anonymous_file(size: int) -> int:
@@ -63,61 +57,12 @@ class Arena:
         )
 
 
-def _shared(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
-    """Return how to pickle a tensor: CPU tensors as arrays, whose memory workers share."""
-    plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
-    if not plain or tensor.nbytes > tensor.untyped_storage().nbytes():  # after expand() it may be very large
-        reduced: tuple[Any, tuple[Any, ...]] = tensor.__reduce_ex__(2)  # type: ignore[no-untyped-call]  # PyTorch's
-        return reduced
-    numbers = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-    return _tensor, (numbers.numpy(), tensor.dtype, tensor.shape, tensor.requires_grad)
-
-
-def _tensor(array: Any, dtype: torch.dtype, shape: torch.Size, requires_grad: bool) -> Tensor:
-    """Return the tensor that `_shared` pickled."""
-    numbers = torch.from_numpy(array).view(dtype).view(shape)
-    return numbers.requires_grad_(requires_grad)
-
-
-class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """A cloudpickle pickler that shares tensors and memory-mapped arrays instead of copying them into each worker."""
-
-    dispatch_table: ClassVar = ChainMap(
-        {np.memmap: travelling, Tensor: _shared}, *cloudpickle.Pickler.dispatch_table.maps
-    )
-
-
-@contextmanager
-def _script_by_value() -> Iterator[None]:
-    """Have cloudpickle take `__mp_main__` as it takes `__main__`: that is the script in a child that was spawned."""
-    script = sys.modules.get("__mp_main__")
-    if script is None or script.__name__ in cloudpickle.list_registry_pickle_by_value():
-        yield
-        return
-    cloudpickle.register_pickle_by_value(script)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(script)
-
-
 def pack_parcel(value: Any) -> int:
-    """Return the descriptor of an anonymous file with a pickled value, which workers open. Large arrays are next to the
-    pickle.
+    """Return the descriptor of an anonymous file with a pickled value, which workers open.
 
-    Functions and classes of a script or notebook are sent by value, so neither needs a `__main__` guard. An array that
-    is mapped from a file is sent as the file's path, and workers map it too.
     Raise UsageError if the value cannot be pickled.
     """
-    buffers: list[Any] = []
-    try:
-        with _script_by_value():
-            _Packer(pickled := io.BytesIO(), protocol=5, buffer_callback=buffers.append).dump(value)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        told = f"the job cannot be sent to workers ({reason}): have its functions open files, locks and "
-        raise UsageError(f"{told}connections themselves", "cannot_be_pickled", reason=reason) from error
-    parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    parts = pickled(value)
     sizes = np.array([len(parts), *(len(part) for part in parts)], dtype=np.int64)
     fd = anonymous_file(0)
     with os.fdopen(os.dup(fd), "wb") as file:
@@ -138,4 +83,4 @@ def open_parcel(fd: int) -> Any:
         at = -(-at // 64) * 64
         parts.append(memory[at : at + size])
         at += size
-    return cloudpickle.loads(parts[0], buffers=parts[1:])
+    return unpickled(parts)

@@ -1,7 +1,6 @@
 """A worker process: it executes tasks and writes updates into its blocks of shared memory."""
 
 import gc
-import json
 import os
 import signal
 import socket
@@ -15,15 +14,16 @@ from typing import Any, NoReturn
 
 import torch
 
-from oddlot.core.errors import OddlotError, OddlotWarning, short
+from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import Cancelled
 from oddlot.core.serialization import from_plain, to_plain
 from oddlot.core.tasks import Task, TaskId
-from oddlot.core.user_code import shortened, trace_of
+from oddlot.engines.failure import plain_failure
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
-from oddlot.engines.local.pace import Pace
 from oddlot.engines.local.shared_memory import Arena, open_parcel
+from oddlot.engines.pace import Pace
+from oddlot.engines.process_setup import ProcessSetup
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.machines.machine import Machine
 from oddlot.train.data import Cuts
@@ -32,9 +32,6 @@ from oddlot.train.job import Job, choose_device
 from oddlot.train.learner import Learner
 from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Packet
-
-HEAD_BYTES = 1_000
-"""Bytes of a message besides an error's text and fields."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +46,7 @@ class Setup:
     seed: int
     shards: Cuts
     keep_shards: bool
-    threads: int
-    default_dtype: torch.dtype
-    default_device: torch.device
-    """PyTorch settings of the hub's process."""
+    process: ProcessSetup
     machines: tuple[Machine, ...]
     """Machines whose speed the workers imitate. Empty: full speed."""
     blocks: int
@@ -74,7 +68,7 @@ class Worker:
         self.out = -1
         """Return the block of the task's update."""
         setup: Setup = open_parcel(parcel_fd)
-        _begin_process(setup)
+        setup.process.apply(setup.job)
         self.setup = setup
         self.pace = Pace(setup.machines[index] if setup.machines else None, setup.seed)
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
@@ -187,16 +181,6 @@ class Worker:
         return decode(frame)
 
 
-def _begin_process(setup: Setup) -> None:
-    """Set PyTorch up as the hub's process has it, and call the job's `worker_init`."""
-    torch.set_num_threads(setup.threads)
-    torch.set_default_dtype(setup.default_dtype)
-    if setup.default_device != torch.get_default_device():
-        torch.set_default_device(setup.default_device)
-    if setup.job.worker_init is not None:
-        setup.job.worker_init()
-
-
 def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     """Run a forked worker until it ends. A user's exception is sent to the hub with its traceback."""
     die_with_parent(parent)
@@ -210,19 +194,5 @@ def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
         Worker(hub, fds[1], fds[2], body["index"]).serve()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
         with suppress(OSError):  # if the hub has ended
-            hub.send(failed(error))
+            hub.send(encode(Say.FAILED, **plain_failure(error)))
         os._exit(1)
-
-
-def failed(error: BaseException) -> bytes:
-    """Return an error for the hub: its text and, for oddlot's errors, its code and small fields."""
-    if not isinstance(error, OddlotError):
-        return encode(Say.FAILED, text=trace_of(error))
-    text, fields = shortened(str(error)), dict[str, Any]()
-    room = LONGEST_BYTES - HEAD_BYTES - len(json.dumps(text))
-    for name, value in error.fields.items():
-        with suppress(Exception):  # of a user's object that cannot be shown
-            plain = json.dumps(value, default=short, skipkeys=True)
-            if len(json.dumps(fields)) + len(plain) <= room:
-                fields[name] = json.loads(plain)
-    return encode(Say.FAILED, text=text, code=error.code, fields=fields)

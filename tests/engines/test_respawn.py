@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from oddlot.core.errors import JobError
-from oddlot.engines.local.respawn import DEATHS_BEFORE_GIVING_UP, Death, RespawnPolicy
+from oddlot.engines.respawn import DEATHS_BEFORE_GIVING_UP, Death, RespawnPolicy
 from tests.transcripts import raises
 
 START = Death("w1", 0, exit_code=1)
