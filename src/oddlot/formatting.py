@@ -7,7 +7,7 @@ LONG = 0.01
 """Share of the run's time without workers above which availability is shown."""
 SHORTEST = 0.05
 """Seconds without workers below which availability is not shown."""
-WASTE_NAMES = {"dropped": "stale", "resumed": "redone after a resume", "unfinished": "unfinished at the end"}
+WASTE_NAMES = {"resumed": "redone after a resume", "unfinished": "unfinished at the end"}
 """Reasons for waste that have another name in text than in a summary."""
 MINUTES_FROM, HOURS_FROM = 600.0, 7200.0
 """Lengths of a time axis, in seconds, from which it is in minutes or hours."""

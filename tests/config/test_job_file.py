@@ -166,6 +166,12 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         ("steps = 4", "steps = 'x'", "invalid_value", {"line": 14, "name": "strategy.steps"}),
         ("momentum", "momentm", "unknown_key", {"line": 15, "given": "momentm", "nearest": "momentum"}),
         ("[strategy]", "[strategies]", "unknown_key", {"line": 12, "nearest": "strategy"}),
+        (
+            "[workload]",
+            'task = "digits"\n[workload]',
+            "unknown_key",
+            {"line": 1, "given": "task", "nearest": "workload.name"},
+        ),
         ("batch_size = 8", "batch_size = 0", "invalid_value", {"line": 18, "name": "job.batch_size"}),
         ("batch_size = 8", "max_grad_nrm = 1", "unknown_key", {"line": 18, "nearest": "max_grad_norm"}),
         ("batch_size = 8", "max_grad_norm = 0", "invalid_value", {"line": 18, "name": "job.max_grad_norm"}),

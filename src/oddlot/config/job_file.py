@@ -176,6 +176,13 @@ class FileTable(OfJobFile):
     strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
     job: JobTable = JobTable()
 
+    @classmethod
+    def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
+        """Suggest `[workload] name` for `task`, which is its former name."""
+        if fault["type"] == "extra_forbidden" and fault["loc"] == ("task",):
+            return unknown_key("task", "", "Use `name` in the table [workload]", "workload.name")
+        return super()._remedy(fault)
+
 
 TABLES: dict[str, type[Table]] = {"run": RunTable, "engine": EngineTable, "job": JobTable}
 """Tables whose keys are hinted at where they are in another table."""

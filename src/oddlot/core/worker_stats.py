@@ -24,8 +24,11 @@ class Member:
     """One worker's history. Times are seconds on the run's clock."""
 
     joined: float
+    """When it joined."""
     results: int = 0
+    """Number of its updates, late ones included."""
     samples: int = 0
+    """Samples of these updates."""
     last_heard: float | None = None
     """When it last finished or acknowledged a task."""
     seconds_per_sample: list[float] = field(default_factory=list)
@@ -54,6 +57,7 @@ class Roster:
     """Statistics of all workers, from which timeouts and task sizes are derived."""
 
     members: dict[NodeId, Member] = field(default_factory=dict)
+    """History of each worker that is present, by name."""
     usual: float | None = None
     """Usual seconds per sample, over all workers, expected of a new worker. None: no task was finished yet."""
 

@@ -36,8 +36,6 @@ MIN_DOLLARS = 1e-9
 """Smaller differences are rounding errors."""
 LINKS = {"up": "up", "down": "down", "data": "samples"}
 """Kinds of traffic: the suffix of `bytes_...`, and its name in a legend."""
-SHORT = {"dropped": "stale"}
-"""Names of reasons for waste that differ from the summary's."""
 LOST_WORK = "lost at a resume"
 STATES = {
     "starting": "#a78bfa",
@@ -105,6 +103,9 @@ figure { margin: 1.6em 0; min-width: 0; } figcaption { font-weight: 600; }
 @media (max-width: 700px) {
   .pairs { grid-template-columns: 1fr; } .pairs .tick, .pairs .name { font-size: 13px; } svg.wide { width: 740px; }
   .shared { position: static; } td, th { padding-right: .5em; } .wide td { min-width: 8em; }
+  .chart, div.wide { background:
+    linear-gradient(to left, var(--paper) 1em, transparent) right / 3em 100% no-repeat local,
+    linear-gradient(to left, var(--dim), transparent) right / .5em 100% no-repeat; }
 }
 .fault { --is: #111827; } @media (prefers-color-scheme: dark) { .fault { --is: #f9fafb; } }
 """
@@ -231,8 +232,7 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     rest = {"skipped": run.tally.samples.skipped, "returned": run.tally.samples.returned}
     reasons = {"merged": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
     told = [
-        Bar(SHORT.get(why, why), {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip())
-        for why, count in reasons.items()
+        Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip()) for why, count in reasons.items()
     ]
     wasted = run.tally.samples.wasted.total()
     yield bars("Why samples were wasted" if wasted else "Samples merged", told, key="waste")
