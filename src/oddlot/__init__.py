@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
     from oddlot.core.strategy import Strategy
     from oddlot.engines.local.config import Local
+    from oddlot.engines.ray.config import Ray
     from oddlot.engines.simulated.config import Simulated
     from oddlot.history.replay import replay
     from oddlot.machines.machine import Machine
@@ -69,6 +70,7 @@ __all__ = [
     "Optimizer",
     "ProportionalLoad",
     "Quorum",
+    "Ray",
     "Run",
     "Shards",
     "Simulated",
@@ -101,6 +103,7 @@ _HOMES = {
     "core.optimizers": "SGD Adam AdamW Optimizer",
     "core.strategy": "Strategy",
     "engines.local.config": "Local",
+    "engines.ray.config": "Ray",
     "engines.simulated.config": "Simulated",
     "machines.machine": "Machine",
     "config.faults_file": "read_chaos",

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from oddlot.core.conductor_commands import MAX_KEPT
@@ -80,6 +81,8 @@ class RunData:
     seed: int
     shards: "Cuts"
     keep_shards: bool = True
+    logs: Path | None = None
+    """Folder for the output of workers that fail on other machines. None: it is not kept."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,10 @@ class EngineConfig(Protocol):
 
     @property
     def kind(self) -> str:
-        """Return the name of the engine: `local`, `simulated`."""
+        """Return the name of the engine: `local`, `ray`, `simulated`."""
 
     @property
-    def workers(self) -> int:
+    def max_workers(self) -> int:
         """Return the largest number of workers at the same time."""
 
     @property

@@ -1,6 +1,7 @@
 """Requested evaluations, and when the evaluator counts as hung."""
 
 from math import inf
+from typing import Any
 
 FIRST_SECONDS = 600.0
 """Seconds that the first evaluation may take."""
@@ -9,10 +10,11 @@ MIN_SECONDS, TIMES = 30.0, 10.0
 
 
 class Evaluations:
-    """Versions that are being evaluated, each with the block of its weights."""
+    """Versions that are being evaluated."""
 
     def __init__(self) -> None:
-        self.blocks: dict[int, int] = {}
+        self.requested: dict[int, Any] = {}
+        """The weights of each version: the block, or the object, that has them."""
         self._longest: float | None = None
         self._since: float | None = None
         """Start of the present evaluation."""
@@ -31,10 +33,10 @@ class Evaluations:
 
     def done(self, version: int, now: float) -> None:
         """Record that metrics arrived."""
-        del self.blocks[version]
+        del self.requested[version]
         if self._since is not None:
             self._longest = max(self._longest or 0.0, now - self._since)
-        self._since = now if self.blocks else None
+        self._since = now if self.requested else None
 
     def lost(self) -> None:
         """Record that the evaluator ended: all evaluations are requested again."""

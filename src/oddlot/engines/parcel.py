@@ -3,6 +3,7 @@
 import io
 import pickle
 import sys
+import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,8 +34,14 @@ def _shared(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
 
 def _tensor(array: Any, dtype: torch.dtype, shape: torch.Size, requires_grad: bool) -> Tensor:
     """Return the tensor that `_shared` pickled."""
-    numbers = torch.from_numpy(array).view(dtype).view(shape)
-    return numbers.requires_grad_(requires_grad)
+    return tensor_of(array).view(dtype).view(shape).requires_grad_(requires_grad)
+
+
+def tensor_of(array: "np.ndarray[Any, Any]") -> Tensor:
+    """Return a tensor with the memory of an array. It must not be changed if the array is read-only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch has no read-only tensors
+        return torch.from_numpy(array)
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types

@@ -39,6 +39,8 @@ EFFECTIVE_BATCH = "effective_batch"
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
+WORKER_LOGS = "workers"
+"""Folder of the output of workers that failed on other machines."""
 FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
 """Files of a run, the most important first."""
 

@@ -87,7 +87,7 @@ def check_sizes(job: Job, engine: EngineConfig, traits: Traits, samples: int, sh
     """Raise UsageError if an epoch has fewer samples than a minibatch, workers, shards or a task."""
     workers = engine.workers_setting
     own = {"batch_size": "job.batch_size", workers: workers, "shards": "shards"}
-    sizes = {"batch_size": job.batch_size, workers: engine.workers, "shards": shards}
+    sizes = {"batch_size": job.batch_size, workers: engine.max_workers, "shards": shards}
     if traits.task_samples is not None and not traits.local_steps:  # which end with the epoch
         sizes[traits.task_setting] = traits.task_samples
     hint = ". A list is a dataset of its items; pass a tuple of arrays or tensors for a dataset of their rows"
@@ -146,7 +146,7 @@ def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples
     """Warn of settings that make a strategy ineffective."""
     traits, name = strategy.traits(job.batch_size), type(layers(strategy)[-1]).__name__
     if traits.whole_shards:
-        warn_of_shards(name, shards, engine.workers, samples / shards / job.batch_size)
+        warn_of_shards(name, shards, engine.max_workers, samples / shards / job.batch_size)
     if traits.reads_gradients and not engine.computes:
         told = f"{name} adapts to gradients, but computes=False computes none: its settings will not change"
         warn(told, "no_gradients_to_adapt_to", strategy=name)
@@ -154,7 +154,7 @@ def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples
         told = f"{name} measures rounds of equal loads, but the strategy around it changes the loads: use {name} alone"
         warn(told, "unequal_loads", strategy=name)
     _warn_of_one_minibatch(traits, job.batch_size)
-    _warn_of_no_local_steps(traits, name, job, engine.workers)
+    _warn_of_no_local_steps(traits, name, job, engine.max_workers)
 
 
 def _warn_of_one_minibatch(traits: Traits, batch: int) -> None:

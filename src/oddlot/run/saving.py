@@ -78,7 +78,7 @@ class Saving:
         batch = self.recipe.effective_batch
         engine = self.recipe.engine
         told = {
-            ENGINE: {"kind": engine.kind, "workers": engine.workers, "in_flight": engine.in_flight},
+            ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": engine.in_flight},
             RUN: self.recipe.config.plain(),
             ABOUT: about,
         }

@@ -52,7 +52,7 @@ class Recipe:
         check_sizes(job, engine, self.traits, self.samples, self.shards)
         if config.chaos is not None:
             config.chaos.check_engine(engine)
-        self.strategy.validate(engine.workers, measured(job, engine))
+        self.strategy.validate(engine.max_workers, measured(job, engine))
         warn_of_strategy(self.strategy, job, engine, self.samples, self.shards)
         check_evaluation(job)
         check_goal(self.goal, self.until, job, engine)
@@ -76,7 +76,7 @@ class Recipe:
         """Return the number of shards: the number of parts, if the data have parts."""
         if isinstance(self.job.train_data, Shards):
             return len(self.job.train_data.parts)
-        slots = self.engine.workers * self.engine.in_flight
+        slots = self.engine.max_workers * self.engine.in_flight
         default = default_shards(self.traits, self.samples, self.job.batch_size, slots)
         return self.config.shards or default
 
@@ -95,7 +95,7 @@ class Recipe:
     @property
     def effective_batch(self) -> EffectiveBatch | None:
         """Return the effective batch; None if it is unknown."""
-        return effective_batch(self.traits, self.job.batch_size, self.engine.workers)
+        return effective_batch(self.traits, self.job.batch_size, self.engine.max_workers)
 
     @cached_property
     def traits(self) -> Traits:

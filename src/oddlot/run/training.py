@@ -17,7 +17,7 @@ from oddlot.engines.payloads import users_code
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import FAILED, in_short
-from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
+from oddlot.history.run_folder import EFFECTIVE_BATCH, WORKER_LOGS, RunFolder
 from oddlot.run.assemble import engine_with_faults, host_of
 from oddlot.run.divergence import Divergence
 from oddlot.run.goals import TIME_FIGURES
@@ -157,7 +157,8 @@ class Training:
         job, how = self.recipe.job, self.recipe.config
         constants = self.layout.constants(self.model)
         codec = self.recipe.codec
-        return RunData(job, self.layout, constants, codec, how.seed, self.recipe.cuts, how.keep_shards)
+        logs = self.folder.path / WORKER_LOGS if self.folder else None
+        return RunData(job, self.layout, constants, codec, how.seed, self.recipe.cuts, how.keep_shards, logs)
 
     def _store(self, past: Past | None) -> Store:
         weights = self.opened.pool.take()

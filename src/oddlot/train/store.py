@@ -28,7 +28,11 @@ class Payload:
     free: Callable[[], None] | None = None
 
     def corrupt(self) -> None:
-        """Fill floating-point tensors with NaN, for fault injection. The padding stays zero."""
+        """Fill floating-point tensors with NaN, for fault injection: in a copy, because others may read the memory. The
+        padding stays zero."""
+        flat = FlatBuffer.empty(self.flat.layout, self.flat.memory.device)
+        flat.copy_(self.flat)
+        self.flat = flat
         for _, view in self.flat.views():
             if view.is_floating_point():
                 view.fill_(torch.nan)

@@ -85,6 +85,11 @@ class Local:
             )
 
     @property
+    def max_workers(self) -> int:
+        """Number of worker processes."""
+        return self.workers
+
+    @property
     def names(self) -> list[str]:
         """Names of the workers: w1, w2, ..."""
         return [f"w{number + 1}" for number in range(self.workers)]

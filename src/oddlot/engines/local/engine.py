@@ -104,7 +104,7 @@ class LocalEngine:
     def _is_deserted(self) -> bool:
         """Whether no worker is there or will come, and nothing is being evaluated."""
         workers = self.processes.running.keys() - {EVALUATOR}
-        return not (self.policy.replaces or self.state.evaluations.blocks or workers)
+        return not (self.policy.replaces or self.state.evaluations.requested or workers)
 
     def _hear(self, worker: WorkerHandle) -> None:
         self.replies.hear(worker)

@@ -184,7 +184,7 @@ class WorkerProcesses:
         self._report_loss(worker)
         for block in worker.tasks.values():
             self.state.blocks.give_update(block)
-        busy = bool(self.state.evaluations.blocks if worker.is_evaluator else worker.tasks)
+        busy = bool(self.state.evaluations.requested if worker.is_evaluator else worker.tasks)
         self.state.policy.died(worker.death(bool(worker.tasks), busy), self.state.clock())
         if worker.is_evaluator and EVALUATOR not in self.running:
             self.state.evaluations.lost()

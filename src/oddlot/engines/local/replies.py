@@ -115,7 +115,7 @@ class Replies:
 
     def _evaluated(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
         told = read_evaluated(body)
-        if not worker.is_evaluator or told.version not in self.state.evaluations.blocks:
+        if not worker.is_evaluator or told.version not in self.state.evaluations.requested:
             raise FrameError(
                 f"the metrics of version {told.version} were not requested",
                 "unrequested_metrics",
@@ -137,7 +137,7 @@ class Evaluator:
 
     def evaluate(self, version: int, block: int) -> None:
         """Evaluate the weights in a block."""
-        self.state.evaluations.blocks[version] = block
+        self.state.evaluations.requested[version] = block
         if EVALUATOR in self.processes.running:
             self._ask(version)
         else:
@@ -145,7 +145,7 @@ class Evaluator:
 
     def ask_all(self) -> None:
         """Request all pending evaluations."""
-        for version in self.state.evaluations.blocks:
+        for version in self.state.evaluations.requested:
             self._ask(version)
 
     def check(self) -> None:
@@ -159,7 +159,7 @@ class Evaluator:
     def _ask(self, version: int) -> None:
         worker = self.processes.running[EVALUATOR]
         if worker.ready:
-            block = self.state.evaluations.blocks[version]
+            block = self.state.evaluations.requested[version]
             self.state.channels.send(worker, encode(Say.EVALUATE, version=version, weights=block))
             self.state.evaluations.sent(self.state.clock())
 

@@ -72,7 +72,7 @@ class Simulated:
         return max(self.hub.dollars_per_hour, *prices)
 
     @property
-    def workers(self) -> int:
+    def max_workers(self) -> int:
         """Largest number of machines at one time."""
         return sum(one.count if isinstance(one, Zone) else 1 for one in self.machines)
 
@@ -105,7 +105,7 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
         shadow = Shadow(layout.bytes, most_bytes(run.codec, layout))
         simulator = Simulator(on.machines, shadow, run.job.batch_size, on.seed, now, taken, on.hub, data)
         return Opened(simulator, pool, shadow, on.hub, SimulatedFaults(simulator))
-    blocks = on.workers * on.in_flight + SPARE_VERSIONS
+    blocks = on.max_workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * layout.bytes > 0.8 * memory:
         raise _not_enough_memory(on, blocks, layout.bytes, memory)
@@ -122,7 +122,7 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
 def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
     """Return the error for versions that do not fit into memory."""
     return UsageError(
-        f"{on.workers} machines x {on.in_flight} tasks need up to {versions} versions of {each / 1e6:.0f} MB: "
+        f"{on.max_workers} machines x {on.in_flight} tasks need up to {versions} versions of {each / 1e6:.0f} MB: "
         f"{versions * each / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB. "
         "Simulate fewer machines, or only the time with computes=False (--no-compute)",
         "not_enough_memory",

@@ -1,0 +1,1 @@
+"""The Ray engine: workers on many machines, as actors of a Ray cluster."""

@@ -1,0 +1,259 @@
+"""A worker process of a Ray cluster: an actor that executes tasks.
+
+Ray calls `begin`, `compute` and `evaluate` one after the other, and the other methods, of the concurrency group
+`control`, meanwhile in threads. `oddlot.engines.ray.actors` has the other side.
+"""
+
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oddlot import __version__
+from oddlot.core.errors import JobError, OddlotWarning
+from oddlot.core.events import Cancelled
+from oddlot.core.tasks import Facts, Task, TaskId
+from oddlot.engines.failure import plain_failure
+from oddlot.engines.pace import Pace
+from oddlot.engines.parcel import tensor_of, unpickled
+from oddlot.engines.process_setup import ProcessSetup
+from oddlot.engines.task_runner import TaskRunner
+from oddlot.train.data import Cuts
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.job import Job, choose_device
+from oddlot.train.learner import Learner
+from oddlot.wire.codec import Codec
+from oddlot.wire.packet import Packet
+
+Bytes = NDArray[np.uint8]
+CONTROL = "control"
+"""Name of the concurrency group for methods that are called while a task is computed."""
+CONTROL_THREADS = 4
+PARENT_SECONDS = 0.25
+"""Interval at which a worker looks whether its node's raylet is still there, in seconds."""
+MAX_LOG_BYTES = 256_000
+"""Largest part of the output of a worker that is kept, from its end."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The setup of a worker, which is put into the object store once."""
+
+    job: Job
+    layout: Layout
+    constants: Mapping[str, torch.Tensor]
+    codec: Codec | None
+    seed: int
+    shards: Cuts
+    keep_shards: bool
+    process: ProcessSetup
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a worker tells about itself once it is ready."""
+
+    pid: int
+    ray_node: str
+    """Ray's id of its node."""
+    host: str
+    """Identifier of its machine and process namespace: a process with the same one can send it signals."""
+    files: Sequence[str]
+    """Files with its output."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception in a worker, and the end of its output."""
+
+    error: dict[str, Any]
+    log: bytes
+
+
+Answer = Facts | Cancelled | Failure
+
+
+class WorkerActor:
+    """A worker, or the evaluator: the `Control` of the tasks that it executes."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.parent = name, os.getppid()
+        self.aborted: set[TaskId] = set()
+        self.hurried: set[TaskId] = set()
+        """Tasks that must end early."""
+        self.leaving = False
+        self.news = threading.Event()
+        """Whether there is something to tell the hub."""
+        signal.signal(signal.SIGTERM, lambda *_: self.leave())
+
+    def __repr__(self) -> str:  # Ray puts it before each line of output
+        return self.name
+
+    def begin(self, hub: Mapping[str, str], index: int, parts: Sequence[Bytes]) -> Started | Failure:
+        """Prepare the job. `hub` are the versions at the hub, `parts` the pickled `Setup`."""
+        try:
+            check_versions(hub, versions(), self.name)
+            if index > 0:
+                warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
+            setup: Setup = unpickled(parts)
+            setup.process.apply(setup.job)
+            self.setup, self.pace = setup, Pace(None, setup.seed)
+            learner = Learner(
+                setup.job,
+                setup.layout,
+                setup.constants,
+                setup.seed,
+                setup.shards,
+                choose_device(setup.job.device, 0),  # Ray shows each actor its own devices
+                time.perf_counter,
+                setup.keep_shards,
+            )
+            self.runner = TaskRunner(learner, setup.codec)
+            self.out = FlatBuffer.empty(setup.layout)
+            self.sent: Bytes = self.out.memory.numpy()
+            return Started(os.getpid(), _ray_node(), host(), _output_files())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
+            return _failure(error)
+
+    def compute(self, task: Task, weights: Bytes) -> tuple[Answer, Bytes | None]:
+        """Compute a task. Return its facts and the update: the block, or the packet of a codec."""
+        try:
+            answer = self.runner.run(task, FlatBuffer(self.setup.layout, tensor_of(weights)), self.out, self)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
+            return _failure(error), None
+        self.aborted.discard(task.id)
+        self.hurried.discard(task.id)
+        return answer, self.sent if isinstance(answer, Facts) else None
+
+    def evaluate(self, weights: Bytes) -> dict[str, float] | Failure:
+        """Return the metrics of these weights."""
+        try:
+            return self.runner.evaluate(FlatBuffer(self.setup.layout, tensor_of(weights)))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
+            return _failure(error)
+
+    # --- called while a task is computed -------------------------------------------------------
+
+    def beat(self, seconds: float) -> bool:
+        """Return after these seconds, or sooner if the worker has just got notice of a preemption: then true.
+
+        End the process if its raylet has ended: what it computes could not be sent.
+        """
+        until = time.monotonic() + seconds
+        while not self.news.wait(max(0.0, min(PARENT_SECONDS, until - time.monotonic()))):
+            if os.getppid() != self.parent:
+                os._exit(1)
+            if time.monotonic() >= until:
+                return False
+        self.news.clear()
+        return True
+
+    def leave(self) -> None:
+        """Take notice of a preemption: start no minibatch, and send finished parts."""
+        if not self.leaving:
+            self.leaving = True
+            self.news.set()
+
+    def abort(self, task: TaskId) -> None:
+        """Stop a task before its next minibatch."""
+        self.aborted.add(task)
+
+    def hand_over(self, task: TaskId) -> None:
+        """End a task after its present minibatch."""
+        self.hurried.add(task)
+
+    def slow(self, factor: float) -> None:
+        """Wait after each step, `factor` times as long as it took."""
+        self.pace.slowness = factor
+
+    # --- the control of a task -----------------------------------------------------------------
+
+    def loaded(self, task: Task) -> None:
+        """Set the pace."""
+        self.pace.begin(task, self.setup.job.batch_size)
+
+    def is_stopped(self, task: Task) -> bool:
+        """Return whether to stop before the next minibatch."""
+        self.pace.next_minibatch()
+        hurried = self.pace.done > 0 and task.id in self.hurried
+        return self.leaving or task.id in self.aborted or hurried
+
+    def computed(self, task: Task, samples: int | None) -> None:
+        """Wait until the last minibatch has taken its time."""
+        self.pace.wait(self.pace.done if samples is None else samples)
+
+    def is_cancelled(self, task: Task) -> bool:
+        """Return whether the hub aborted the task."""
+        return task.id in self.aborted
+
+    def deliver(self, packet: Packet) -> int:
+        """Keep the packet until it is returned."""
+        self.sent = np.empty(packet.size, np.uint8)
+        return packet.write(self.sent)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that must be equal on all machines."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Python": python, "PyTorch": torch.__version__.partition("+")[0], "oddlot": __version__}
+
+
+def check_versions(hub: Mapping[str, str], here: Mapping[str, str], node: str) -> None:
+    """Raise JobError if a worker's versions differ from the hub's."""
+    different = {name: (hub[name], here[name]) for name in hub if hub[name] != here[name]}
+    if different:
+        both = ", ".join(
+            f"{name} {theirs} (the hub has {ours})" for name, (ours, theirs) in different.items()
+        )
+        told = f"{node} on {socket.gethostname()} runs {both}: install the same versions on all nodes"
+        raise JobError(told, "version_mismatch", node=node, different=different)
+
+
+def host() -> str:
+    """Return an identifier of this machine and its process namespace."""
+    if sys.platform != "linux":
+        return socket.gethostname()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def end_of(files: Sequence[str]) -> bytes:
+    """Return the end of these files, which may be gone."""
+    parts = []
+    for file in files:
+        with suppress(OSError), Path(file).open("rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
+            parts.append(opened.read())
+    return b"".join(parts)
+
+
+def _ray_node() -> str:
+    import ray
+
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
+
+
+def _output_files() -> list[str]:
+    from oddlot.engines.ray.internals import output_files
+
+    return output_files()
+
+
+def _failure(error: BaseException) -> Failure:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return Failure(plain_failure(error), end_of(_output_files()))

@@ -1,0 +1,152 @@
+"""The connection to a Ray cluster, and what the cluster lacks."""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from oddlot.core.errors import JobError, UsageError
+from oddlot.core.user_warnings import warn
+from oddlot.engines.ray import internals
+
+if TYPE_CHECKING:
+    from oddlot.engines.ray.config import Ray
+
+LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
+"""Address that other machines do not reach. Ray replaces 127.0.0.1 by an outer address on Linux."""
+OWN_CLUSTER: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": LOOPBACK}
+"""Settings of a cluster that is started for one run: it listens to this machine alone."""
+SHARED_MEMORY = "/dev/shm"
+MIN_SHARED_BYTES = 1 << 30
+"""Size of the shared-memory folder below which there is a warning."""
+
+
+def connect(on: "Ray", closing: ExitStack) -> bool:
+    """Connect to the cluster of `address`, or start one on this machine. Return whether one was started.
+
+    A connection that the program has already is used, and stays. Raise UsageError if Ray is not installed or the
+    cluster does not answer.
+    """
+    try:
+        import ray
+    except ImportError:
+        told = 'the Ray engine needs Ray: pip install "oddlot[ray]"'
+        raise UsageError(told, "not_installed", package="ray") from None
+    if ray.is_initialized():
+        return False
+    address = on.address or os.environ.get("RAY_ADDRESS")
+    os.environ.update(internals.quiet_environment())
+    with _own_sigterm():
+        try:
+            ray.init(
+                address=address,
+                runtime_env=dict(on.runtime_env or {}),
+                logging_level=logging.ERROR,
+                **({} if address else OWN_CLUSTER),
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            place = address or "this machine"
+            told = f"no Ray cluster answers at {place} ({error}): start one (ray start --head), or correct the address"
+            raise UsageError(told, "no_cluster", "address", address=place, reason=str(error)) from error
+    closing.callback(ray.shutdown)
+    if address and not internals.uses_tokens():
+        warn(
+            "the Ray cluster has no authentication: whoever reaches its ports can run code on all nodes. Set "
+            f"{internals.TOKEN_MODE}=token on all nodes and for this command (ray get-auth-token --generate), and "
+            "close the ports to other networks",
+            "no_authentication",
+        )
+    return not address
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM, which `ray.init` replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def check_room(on: "Ray", is_own: bool) -> None:
+    """Raise UsageError if a cluster that was started for this run can never have the least number of workers."""
+    import ray
+
+    lacking = lacks(on, ray.cluster_resources())
+    if is_own and lacking:
+        raise UsageError(
+            f"{on.min_workers} workers with {_told(on.needs)} each do not fit on this machine, which lacks {lacking}: "
+            "use fewer workers or a smaller num_cpus, or connect to a cluster with `address`",
+            "not_enough_resources",
+            "workers",
+            workers=on.min_workers,
+            lacks=lacking,
+        )
+
+
+def lacks(on: "Ray", there: Mapping[str, float]) -> str:
+    """Return which resources are missing for the least number of workers, as text; empty if none are."""
+    total = {name: amount * on.min_workers for name, amount in on.needs.items()}
+    missing = {
+        name: amount - there.get(name, 0.0) for name, amount in total.items() if amount > there.get(name, 0.0)
+    }
+    return _told(missing)
+
+
+def waiting_for(on: "Ray", ready: int) -> str:
+    """Return what a run waits for that has only `ready` of its least number of workers."""
+    import ray
+
+    lacking = lacks(on, ray.cluster_resources())
+    more = "; an autoscaler may add machines" if internals.has_autoscaler() else ""
+    why = (
+        f"the cluster lacks {lacking}{more}"
+        if lacking
+        else "they are starting, or their resources are in use"
+    )
+    return f"{ready} of at least {on.min_workers} workers are ready: {why}"
+
+
+def check_shared_memory(needed: int) -> None:
+    """Warn if the shared-memory folder of this machine is small, as it is in containers by default."""
+    try:
+        total = shutil.disk_usage(SHARED_MEMORY).total
+    except OSError:
+        return  # a system without one
+    least = max(MIN_SHARED_BYTES, needed)
+    if total < least:
+        warn(
+            f"{SHARED_MEMORY} has {total / 1e6:,.0f} MB, but at least {least / 1e6:,.0f} MB are useful: without them "
+            "Ray keeps tensors on disk. For containers, use --shm-size (Docker) or an emptyDir of medium Memory",
+            "small_shared_memory",
+            bytes=total,
+            least=least,
+        )
+
+
+def put(value: Any) -> Any:
+    """Put a value into the object store. Raise JobError if it is full."""
+    import ray
+
+    try:
+        return ray.put(value)
+    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+        told = (
+            "Ray's object store is full, on disk too. Give nodes more (ray start --object-store-memory=BYTES), or use "
+            f"fewer workers: {error}"
+        )
+        raise JobError(told, "object_store_full", reason=str(error)) from None
+
+
+def _told(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items() if amount)

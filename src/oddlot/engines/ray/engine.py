@@ -1,0 +1,187 @@
+"""The mailbox and port of workers on a Ray cluster."""
+
+import logging
+import time
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from oddlot.core.errors import JobError
+from oddlot.core.events import Cancelled, Refused
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId
+from oddlot.engines.host import Arrival, Message
+from oddlot.engines.node_ids import EVALUATOR, NodeIds
+from oddlot.engines.parcel import pickled, tensor_of
+from oddlot.engines.payloads import decode_into
+from oddlot.engines.ray.actor import Answer, Failure, Setup
+from oddlot.engines.ray.actors import ActorHandle, Actors, OpenTask, Published, StartedActors
+from oddlot.engines.ray.cluster import put
+from oddlot.engines.ray.evaluator import Evaluator
+from oddlot.engines.ray.faults import RayFaults
+from oddlot.engines.ray.worker_logs import WorkerLogs
+from oddlot.engines.respawn import EVALUATOR_INDEX
+from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.train.store import Payload
+from oddlot.wire.framing import FrameError
+from oddlot.wire.packet import Packet
+
+if TYPE_CHECKING:
+    from oddlot.engines.ray.config import Ray
+
+CHECK_SECONDS = 0.25
+"""Longest wait, in seconds: signals, silent workers and due replacements are noticed after it."""
+logger = logging.getLogger(__name__)
+
+
+class RayEngine:
+    """Mailbox and port of the workers of a Ray cluster.
+
+    Weights are put into the object store once per version, and updates are returned into it. Workers of one node share
+    a copy of each version, and read it where it is, as the hub does with updates. The clock starts at `now` seconds.
+    """
+
+    def __init__(
+        self,
+        on: "Ray",
+        started: StartedActors,
+        setup: Setup,
+        logs: Path | None = None,
+        now: float = 0.0,
+        taken: Collection[NodeId] = (),
+    ) -> None:
+        self._began = time.monotonic() - now
+        self.setup = setup
+        parcel = put([np.frombuffer(part, np.uint8) for part in pickled(setup)])
+        ids = NodeIds(on.names, taken)
+        self.actors = Actors(on, started, ids, parcel, WorkerLogs(logs), lambda: self.now)
+        self.faults = RayFaults(self.actors)
+        self.evaluator = Evaluator(self.actors)
+        self._published: WeakValueDictionary[int, Published] = WeakValueDictionary()
+        self._newest: Published | None = None
+        self._loaded: list[TaskId] = []
+        self._checked = self.now
+        for index in range(on.max_workers):
+            self.actors.spawn(index)
+        if setup.job.eval_data is not None:
+            self.actors.spawn(EVALUATOR_INDEX)
+
+    # --- the mailbox ---------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._began
+
+    @property
+    def is_spent(self) -> bool:
+        """Never: `next` raises when nothing can come."""
+        return False
+
+    def next(self, until: float) -> Message | None:
+        """Return the next message, waiting for it until the time `until` or a quarter of a second at most."""
+        messages = self.actors.messages
+        if not messages:
+            self._look(until)
+        if not messages and self._is_deserted:
+            told = "all workers were lost, and Ray(respawn=False) does not replace them"
+            raise JobError(told, "no_workers_left")
+        return messages.popleft() if messages else None
+
+    def _look(self, until: float) -> None:
+        """Wait for news, and do what is due."""
+        due = min(until, self.actors.policy.next_at) - self.now
+        try:
+            self.actors.hear(self.actors.news.get(timeout=min(max(due, 0.0), CHECK_SECONDS)))
+            while not self.actors.news.empty():
+                self.actors.hear(self.actors.news.get_nowait())
+        except Empty:
+            pass
+        if self.now - self._checked >= CHECK_SECONDS or self.actors.policy.next_at <= self.now:
+            self._checked = self.now
+            self.actors.check()
+            self.evaluator.check()
+
+    @property
+    def _is_deserted(self) -> bool:
+        """Whether no worker is there or will come, and nothing is being evaluated."""
+        workers = self.actors.running.keys() - {EVALUATOR}
+        return not (self.actors.policy.replaces or self.actors.evaluations.requested or workers)
+
+    def _answered(self, worker: ActorHandle, task: TaskId, result: tuple[Answer, Any]) -> None:
+        """Handle the answer to a task."""
+        answer, update = result
+        start = worker.tasks.pop(task).weights
+        if isinstance(answer, Failure):
+            self.actors.fail(worker, answer)
+        elif isinstance(answer, Cancelled):
+            self.actors.messages.append(answer)
+        else:
+            self.actors.policy.update_came()
+            worker.productive = True
+            self.actors.messages.append(self._arrival(answer, update, start))
+        self.actors.dismiss(worker)
+
+    def _arrival(self, facts: Facts, update: Any, start: FlatBuffer) -> Message:
+        """Return the message of an update, whose tensors stay in the object store unless they were encoded."""
+        layout, codec = self.setup.layout, self.setup.codec
+        if codec is None:
+            return Arrival(facts, Payload(facts.kind, FlatBuffer(layout, tensor_of(update))))
+        flat = FlatBuffer.empty(layout)
+        try:
+            decode_into(flat, codec, Packet.read(update), facts.kind, start)
+        except FrameError as error:
+            return Refused(facts.id, str(error))
+        return Arrival(facts, Payload(facts.kind, flat))
+
+    # --- the port ------------------------------------------------------------------------------
+
+    def start(self, task: Task, weights: Any) -> None:
+        """Call the worker. Its weights are in the object store afterwards: it reads nothing of the hub's memory."""
+        worker = self.actors.running.get(task.node)
+        if worker is None:
+            return  # it has just died: `Lost` waits to be reported
+        published = self._publish(task.version, weights)
+        worker.tasks[task.id] = OpenTask(published, weights)
+        answered = partial(self._answered, worker, task.id)
+        self.actors.call(worker, answered, worker.actor.compute, task, published.ref)
+        if (
+            task.kind != "weights"
+        ):  # those are checked, and decoded, against the version that they started from
+            self._loaded.append(task.id)
+
+    def _publish(self, version: int, weights: FlatBuffer) -> Published:
+        """Put weights into the object store, unless they are there."""
+        published = self._published.get(version)
+        if published is None:
+            published = self._published[version] = self._newest = Published(weights)
+        return published
+
+    def abort(self, task: TaskId, node: NodeId) -> None:
+        """Tell the worker, which looks for this before each minibatch."""
+        self.actors.control(node, "abort", task)
+
+    def hand_over(self, task: TaskId, node: NodeId) -> None:
+        """Tell the worker, which looks for this before each minibatch."""
+        self.actors.control(node, "hand_over", task)
+
+    def evict(self, node: NodeId) -> None:
+        """Kill the worker and replace it."""
+        self.actors.take_away(node)
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """Ask the evaluator, an actor on the hub's node."""
+        self.evaluator.evaluate(version, self._publish(version, weights))
+
+    def loaded(self) -> Collection[TaskId]:
+        """Return the tasks whose weights are in the object store."""
+        loaded, self._loaded = self._loaded, []
+        return loaded
+
+    def close(self) -> None:
+        """Kill all actors."""
+        self.actors.close()

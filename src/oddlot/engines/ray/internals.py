@@ -1,0 +1,53 @@
+"""Ray's private interface, as far as the engine needs it. Each function here has a test of its own."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+TOKEN_MODE = "RAY_AUTH_MODE"
+"""Environment variable with the authentication mode of a cluster, which drivers and nodes must share."""
+
+
+def on_completed(ref: Any, call: Callable[[Any], None]) -> None:
+    """Call `call(value)` once an object is on this machine, in a thread of Ray's that must not be kept waiting.
+
+    The value is an exception if the object has none. Arrays in it share the memory of the object store.
+    """
+    # `_on_ready` would not fetch an update of another machine, and the hub would have to wait for it.
+    ref._on_completed(call)
+
+
+def draining_nodes() -> dict[str, float]:
+    """Return the ids of nodes that are drained, each with its end in Unix seconds (0: unknown)."""
+    from ray._private.state import state
+
+    return {node: milliseconds / 1000 for node, milliseconds in state.get_draining_nodes().items()}
+
+
+def output_files() -> list[str]:
+    """Return the files with the output of this worker process."""
+    from ray._private.worker import global_worker
+
+    paths = [global_worker.get_out_file_path(), global_worker.get_err_file_path()]
+    return [path for path in paths if path]
+
+
+def uses_tokens() -> bool:
+    """Return whether this process authenticates itself to the cluster."""
+    import ray
+
+    _raylet: Any = ray._raylet  # it is compiled
+    return bool(_raylet.get_authentication_mode() != _raylet.AuthenticationMode.DISABLED)
+
+
+def has_autoscaler() -> bool:
+    """Return whether an autoscaler reports to the cluster, so that machines may still come."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    return _internal_kv_get(b"__autoscaling_status") is not None
+
+
+def quiet_environment() -> dict[str, str]:
+    """Return environment variables for a cluster that is started for one run, which are not set yet."""
+    wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
+    return {name: value for name, value in wanted.items() if name not in os.environ}
