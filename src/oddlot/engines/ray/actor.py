@@ -1,7 +1,8 @@
 """A worker process of a Ray cluster: an actor that executes tasks.
 
-Ray calls `begin`, `compute` and `evaluate` one after the other, and the other methods, of the concurrency group
-`control`, meanwhile in threads. `oddlot.engines.ray.actors` has the other side.
+All of the job's code runs in one thread. Two more of Ray's threads bring tasks to it, and put finished updates into the
+object store while the next task is computed. Methods of the concurrency group `control` run in further threads.
+`oddlot.engines.ray.actors` has the other side.
 """
 
 import os
@@ -12,15 +13,15 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from oddlot import __version__
 from oddlot.core.errors import JobError, OddlotWarning
@@ -30,6 +31,7 @@ from oddlot.engines.failure import plain_failure
 from oddlot.engines.pace import Pace
 from oddlot.engines.parcel import tensor_of, unpickled
 from oddlot.engines.process_setup import ProcessSetup
+from oddlot.engines.ray.pieces import Bytes, joined, pieces_of
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.train.data import Cuts
 from oddlot.train.flat_buffer import FlatBuffer, Layout
@@ -38,10 +40,10 @@ from oddlot.train.learner import Learner
 from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Packet
 
-Bytes = NDArray[np.uint8]
+Result = TypeVar("Result")
 CONTROL = "control"
 """Name of the concurrency group for methods that are called while a task is computed."""
-CONTROL_THREADS = 4
+CONTROL_THREADS, TASK_THREADS = 4, 2
 PARENT_SECONDS = 0.25
 """Interval at which a worker looks whether its node's raylet is still there, in seconds."""
 MAX_LOG_BYTES = 256_000
@@ -91,6 +93,10 @@ class WorkerActor:
 
     def __init__(self, name: str) -> None:
         self.name, self.parent = name, os.getppid()
+        self.thread = ThreadPoolExecutor(1)
+        """The thread of the job's code: some of PyTorch's settings belong to a thread."""
+        self.outs = threading.local()
+        """The block for updates of each of Ray's threads, which is free again once the thread has another task."""
         self.aborted: set[TaskId] = set()
         self.hurried: set[TaskId] = set()
         """Tasks that must end early."""
@@ -104,46 +110,55 @@ class WorkerActor:
 
     def begin(self, hub: Mapping[str, str], index: int, parts: Sequence[Bytes]) -> Started | Failure:
         """Prepare the job. `hub` are the versions at the hub, `parts` the pickled `Setup`."""
-        try:
-            check_versions(hub, versions(), self.name)
-            if index > 0:
-                warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
-            setup: Setup = unpickled(parts)
-            setup.process.apply(setup.job)
-            self.setup, self.pace = setup, Pace(None, setup.seed)
-            learner = Learner(
-                setup.job,
-                setup.layout,
-                setup.constants,
-                setup.seed,
-                setup.shards,
-                choose_device(setup.job.device, 0),  # Ray shows each actor its own devices
-                time.perf_counter,
-                setup.keep_shards,
-            )
-            self.runner = TaskRunner(learner, setup.codec)
-            self.out = FlatBuffer.empty(setup.layout)
-            self.sent: Bytes = self.out.memory.numpy()
-            return Started(os.getpid(), _ray_node(), host(), _output_files())
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
-            return _failure(error)
+        return self.thread.submit(_answer, self._begin, hub, index, parts).result()
 
-    def compute(self, task: Task, weights: Bytes) -> tuple[Answer, Bytes | None]:
-        """Compute a task. Return its facts and the update: the block, or the packet of a codec."""
-        try:
-            answer = self.runner.run(task, FlatBuffer(self.setup.layout, tensor_of(weights)), self.out, self)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
-            return _failure(error), None
+    def compute(self, task: Task, weights: Sequence[Bytes]) -> tuple[Answer, list[Bytes]]:
+        """Compute a task. Return its facts and the update: the block, or the packet of a codec, in pieces."""
+        if not hasattr(self.outs, "block"):
+            self.outs.block = FlatBuffer.empty(self.setup.layout)
+        out: FlatBuffer = self.outs.block
+        done = self.thread.submit(_answer, self._compute, task, weights, out).result()
+        if isinstance(done, Failure):
+            return done, []
+        answer, packet = done
+        update = out.memory.numpy() if packet is None else packet
+        return answer, pieces_of(update) if isinstance(answer, Facts) else []
+
+    def evaluate(self, weights: Sequence[Bytes]) -> dict[str, float] | Failure:
+        """Return the metrics of these weights."""
+        return self.thread.submit(_answer, self._evaluate, weights).result()
+
+    def _begin(self, hub: Mapping[str, str], index: int, parts: Sequence[Bytes]) -> Started:
+        check_versions(hub, versions(), self.name)
+        if index > 0:
+            warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
+        setup: Setup = unpickled(parts)
+        setup.process.apply(setup.job)
+        self.setup, self.pace = setup, Pace(None, setup.seed)
+        learner = Learner(
+            setup.job,
+            setup.layout,
+            setup.constants,
+            setup.seed,
+            setup.shards,
+            choose_device(setup.job.device, 0),  # Ray shows each actor its own devices
+            time.perf_counter,
+            setup.keep_shards,
+        )
+        self.runner = TaskRunner(learner, setup.codec)
+        return Started(os.getpid(), _ray_node(), host(), _output_files())
+
+    def _compute(
+        self, task: Task, weights: Sequence[Bytes], out: FlatBuffer
+    ) -> tuple[Facts | Cancelled, Bytes | None]:
+        self.sent: Bytes | None = None
+        answer = self.runner.run(task, FlatBuffer(self.setup.layout, tensor_of(joined(weights))), out, self)
         self.aborted.discard(task.id)
         self.hurried.discard(task.id)
-        return answer, self.sent if isinstance(answer, Facts) else None
+        return answer, self.sent
 
-    def evaluate(self, weights: Bytes) -> dict[str, float] | Failure:
-        """Return the metrics of these weights."""
-        try:
-            return self.runner.evaluate(FlatBuffer(self.setup.layout, tensor_of(weights)))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
-            return _failure(error)
+    def _evaluate(self, weights: Sequence[Bytes]) -> dict[str, float]:
+        return self.runner.evaluate(FlatBuffer(self.setup.layout, tensor_of(joined(weights))))
 
     # --- called while a task is computed -------------------------------------------------------
 
@@ -253,7 +268,11 @@ def _output_files() -> list[str]:
     return output_files()
 
 
-def _failure(error: BaseException) -> Failure:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return Failure(plain_failure(error), end_of(_output_files()))
+def _answer(function: Callable[..., Result], *arguments: Any) -> Result | Failure:
+    """Call a function. An exception becomes an answer too, because the hub must hear of it."""
+    try:
+        return function(*arguments)
+    except BaseException as error:  # noqa: BLE001 - users' code may raise anything
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return Failure(plain_failure(error), end_of(_output_files()))

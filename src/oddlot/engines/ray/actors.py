@@ -24,8 +24,18 @@ from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Message
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.ray import internals
-from oddlot.engines.ray.actor import CONTROL, CONTROL_THREADS, Failure, Started, WorkerActor, host, versions
+from oddlot.engines.ray.actor import (
+    CONTROL,
+    CONTROL_THREADS,
+    TASK_THREADS,
+    Failure,
+    Started,
+    WorkerActor,
+    host,
+    versions,
+)
 from oddlot.engines.ray.cluster import put, waiting_for
+from oddlot.engines.ray.pieces import pieces_of
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX, RespawnPolicy
 from oddlot.engines.worker_state import WorkerState
@@ -47,7 +57,7 @@ class Published:
     """Weights in the object store. They are removed with the last reference to this."""
 
     def __init__(self, weights: FlatBuffer) -> None:
-        self.ref = put(weights.memory.numpy())
+        self.ref = put(pieces_of(weights.memory.numpy()))
 
 
 class OpenTask(NamedTuple):
@@ -80,7 +90,12 @@ class StartedActors:
     def __init__(self, on: "Ray") -> None:
         self.on = on
         self.hub_node: str = ray.get_runtime_context().get_node_id()
-        remote = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={CONTROL: CONTROL_THREADS})
+        remote = ray.remote(
+            max_restarts=0,  # which samples are computed again is the ledger's to say
+            max_task_retries=0,
+            max_concurrency=TASK_THREADS,
+            concurrency_groups={CONTROL: CONTROL_THREADS},
+        )
         self._class = remote(WorkerActor)
         self._early = [self._request(name) for name in on.names]
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -23,6 +23,7 @@ from oddlot.engines.ray.actors import ActorHandle, Actors, OpenTask, Published, 
 from oddlot.engines.ray.cluster import put
 from oddlot.engines.ray.evaluator import Evaluator
 from oddlot.engines.ray.faults import RayFaults
+from oddlot.engines.ray.pieces import Bytes, joined
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX
 from oddlot.train.flat_buffer import FlatBuffer
@@ -112,9 +113,9 @@ class RayEngine:
         workers = self.actors.running.keys() - {EVALUATOR}
         return not (self.actors.policy.replaces or self.actors.evaluations.requested or workers)
 
-    def _answered(self, worker: ActorHandle, task: TaskId, result: tuple[Answer, Any]) -> None:
+    def _answered(self, worker: ActorHandle, task: TaskId, result: tuple[Answer, Sequence[Bytes]]) -> None:
         """Handle the answer to a task."""
-        answer, update = result
+        answer, pieces = result
         start = worker.tasks.pop(task).weights
         if isinstance(answer, Failure):
             self.actors.fail(worker, answer)
@@ -123,12 +124,12 @@ class RayEngine:
         else:
             self.actors.policy.update_came()
             worker.productive = True
-            self.actors.messages.append(self._arrival(answer, update, start))
+            self.actors.messages.append(self._arrival(answer, pieces, start))
         self.actors.dismiss(worker)
 
-    def _arrival(self, facts: Facts, update: Any, start: FlatBuffer) -> Message:
+    def _arrival(self, facts: Facts, pieces: Sequence[Bytes], start: FlatBuffer) -> Message:
         """Return the message of an update, whose tensors stay in the object store unless they were encoded."""
-        layout, codec = self.setup.layout, self.setup.codec
+        layout, codec, update = self.setup.layout, self.setup.codec, joined(pieces)
         if codec is None:
             return Arrival(facts, Payload(facts.kind, FlatBuffer(layout, tensor_of(update))))
         flat = FlatBuffer.empty(layout)

@@ -1,0 +1,1 @@
+"""What the Ray engine costs and saves: see `__main__`."""
