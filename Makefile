@@ -3,6 +3,7 @@
 # make check    format, lint, types, and the tests of the core and of strategies: within a minute, before each commit
 # make test     everything that must hold before a commit lands, the cheapest check first; stops at the first that fails
 # make test-long   slow scenes, and a thousand simulated worlds of each strategy
+# make test-ray   scenes on Ray clusters of several nodes
 # make results     the pages in docs/results and the table in README.md, from docs/results/*.json
 # make docs     the site, in build/docs, with warnings as errors and without a network
 #
@@ -17,7 +18,7 @@ PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: setup train lint check docs results test test-long
+.PHONY: setup train lint check docs results test test-long test-ray
 ifneq ($(TORCH_INDEX),)
 ifneq ($(TORCH_INDEX),$(shell cat .venv/.torch 2>/dev/null))
 .PHONY: .venv/.torch
@@ -49,6 +50,9 @@ test: lint docs
 
 test-long: .venv/.dev
 	$(PYTEST) -m long --timeout=1800
+
+test-ray: .venv/.dev
+	$(BIN)/pytest -m ray --timeout=300
 
 # A stamp says what .venv holds: a second call installs nothing until a requirement changes.
 

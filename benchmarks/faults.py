@@ -135,7 +135,7 @@ def run(strategy: str, faults: Sequence[Fault], seed: int, epochs: int) -> Outco
             command += ["--chaos", str(folder / "chaos.toml")]
         begin, code = 0.0, -signal.SIGKILL
         while code == -signal.SIGKILL:
-            resume = ["--resume"] if begin else []
+            resume = ["--resume", "latest"] if begin else []
             with subprocess.Popen([*command, *resume], stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 for _ in process.stdout:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from oddlot import SGD, Job, Local, Machine, Simulated, Strategy
+from oddlot import SGD, Job, Local, Machine, Ray, Simulated, Strategy
 from oddlot.core.commands import Blend, Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
@@ -30,7 +30,7 @@ from oddlot.testing.books import Books
 from oddlot.train.data import order
 
 SAMPLES, BATCH = 48, 8
-Place = Local | Simulated
+Place = Local | Ray | Simulated
 
 
 def rows(count: int = SAMPLES) -> tuple[Tensor, Tensor]:

@@ -314,7 +314,7 @@ def test_a_resumed_run_may_skip_what_had_ended_it(tmp_path: Path) -> None:
     with raises(JobError, "bad_samples") as caught:
         oddlot.fit(job, Asynchronous(), fleet(), **options)  # type: ignore[arg-type]
     assert 5 in caught.fields["rows"]
-    run = oddlot.fit(job, Asynchronous(), fleet(), **options, resume=True, skip_bad=True)  # type: ignore[arg-type]
+    run = oddlot.fit(job, Asynchronous(), fleet(), **options, resume="latest", skip_bad=True)  # type: ignore[arg-type]
     assert run.summary["samples_skipped"] == 8
 
 

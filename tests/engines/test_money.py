@@ -24,7 +24,7 @@ FLAPS = alive((0.0, 2.0), (1.0, 0.0), period=2.0)
 def test_a_budget_that_is_raised_again_and_again_is_one_budget(tmp_path: Path) -> None:
     """Two machines at 0.1 dollars a second each, whose tasks take 400 s: nothing is ever brought."""
     slow = zone(like=replace(LIKE, seconds_per_sample=50.0))
-    for dollars, resume in ((5, False), (6, True), (7, True)):
+    for dollars, resume in ((5, None), (6, "latest"), (7, "latest")):
         found = run(slow, until=f"dollars<={dollars}", out=tmp_path, resume=resume)
         assert found.dollars == pytest.approx(dollars)
         assert found.summary["seconds"] == pytest.approx(dollars / 0.2)
@@ -40,14 +40,14 @@ def test_the_hub_s_time_alone_is_in_the_log_when_a_run_stops(tmp_path: Path) -> 
     gone, hub = zone(alive((0.0, 2.0), (2.0, 0.0))), Hub(dollars_per_hour=36.0)
     found = run(gone, hub=hub, until="seconds>=5000", out=tmp_path)
     assert found.dollars == pytest.approx(50 + 2 * 0.2)
-    again = run(gone, hub=hub, until="seconds>=5001", out=tmp_path, resume=True)
+    again = run(gone, hub=hub, until="seconds>=5001", out=tmp_path, resume="latest")
     assert again.dollars == pytest.approx(50.01 + 2 * 0.2)
     assert again.summary["seconds_without_workers"] == pytest.approx(4_999)
 
 
 def test_who_was_starting_at_a_stop_is_another_one_afterwards(tmp_path: Path) -> None:
     run(zone(seconds_to_start=3.0), until="seconds>=1", out=tmp_path)
-    found = run(zone(seconds_to_start=3.0), out=tmp_path, resume=True)
+    found = run(zone(seconds_to_start=3.0), out=tmp_path, resume="latest")
     ordered = [event.node for event in events(found.records, Ordered)]
     assert len(set(ordered)) == len(ordered) == 4
 
@@ -56,7 +56,7 @@ def test_a_zone_is_as_it_is_then_when_a_run_goes_on(tmp_path: Path) -> None:
     """Its machines are there at once, at the price of then."""
     dear = zone(prices=Steps((0.0, 0.5, 1.5), (360.0, 720.0, 1440.0)))
     run(dear, until="seconds>=1", out=tmp_path)
-    found = run(dear, until="epochs>=4", out=tmp_path, resume=True)
+    found = run(dear, until="epochs>=4", out=tmp_path, resume="latest")
     assert events(found.records, Joined)[2:] == [Joined(f"east{n}.2", 720.0, "east") for n in (1, 2)]
     assert times(found.records, Joined)[2:] == [1.0, 1.0]
     assert times(found.records, Priced) == [0.5, 1.5]
@@ -66,7 +66,7 @@ def test_a_zone_that_was_restless_is_quiet_when_a_run_goes_on(tmp_path: Path) ->
     """What came and went while the hub was gone happens to nobody."""
     restless = zone(Memoryless(1.0, 0.5), count=3)
     run(restless, until="seconds>=60", out=tmp_path)
-    found = run(restless, until="seconds>=61", out=tmp_path, resume=True)
+    found = run(restless, until="seconds>=61", out=tmp_path, resume="latest")
     (resumed,) = times(found.records, Resumed)
     again = [now for now, _ in when(found, Joined) if now >= round(resumed, 6)]
     assert sum(now == pytest.approx(resumed) for now in again) <= 3
@@ -118,15 +118,15 @@ def test_lost_work_has_cost_its_part_of_the_hub_too(tmp_path: Path) -> None:
     options["checkpoint_every"] = "4 versions"
     with pytest.raises(Killed):
         run(zone(), observers=[KillAt(5.0)], **options)
-    (event,) = events(run(zone(), resume=True, **options).records, Resumed)
+    (event,) = events(run(zone(), resume="latest", **options).records, Resumed)
     assert 0 < event.dollars_of_hub_lost < event.dollars_lost
 
 
 def test_a_run_that_computes_nothing_goes_on_so_only(tmp_path: Path) -> None:
     run(zone(), out=tmp_path)
     with raises(CheckpointError, "other_job", different={"computes": (False, None)}):
-        run(zone(), computes=True, until="epochs>=2", out=tmp_path, resume=True)
-    assert run(zone(), until="epochs>=2", out=tmp_path, resume=True).summary["epochs"] == 2
+        run(zone(), computes=True, until="epochs>=2", out=tmp_path, resume="latest")
+    assert run(zone(), until="epochs>=2", out=tmp_path, resume="latest").summary["epochs"] == 2
 
 
 def test_nothing_is_worth_money_before_anything_is_trained() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,11 @@ class Nodes:
         return self.cluster.add_node(
             num_cpus=cpus, node_ip_address=LOOPBACK, object_store_memory=STORE_BYTES, wait=False
         )
+
+    @property
+    def others(self) -> list[Any]:
+        """The nodes besides the head."""
+        return [node for node in self.cluster.list_all_nodes() if node is not self.cluster.head_node]
 
     def kill(self, node: Any) -> None:
         """Kill all processes of a node, as if its machine had been switched off."""
@@ -81,3 +87,11 @@ def cluster(workers: int = 0) -> Iterator[Nodes]:
             signal.signal(signal.SIGTERM, before)
     for path in Path("/dev/shm").glob("plasma*"):
         assert not path.exists()
+
+
+def drain(node: str, seconds: float) -> None:
+    """Have Ray drain a node, as `ray drain-node` and autoscalers do when it is to be preempted."""
+    preemption = 2
+    client = ray._private.worker.global_worker.gcs_client
+    accepted, reason = client.drain_node(node, preemption, "spot", int((time.time() + seconds) * 1000))
+    assert accepted, reason

@@ -1,19 +1,17 @@
-"""The Ray engine on a small cluster: the suite of failure scenarios, whole runs, and the losses of workers."""
+"""The Ray engine on one small cluster: the suite of failure scenarios, whole runs, a killed worker and a lost node."""
 
-import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
-import oddlot
-from oddlot import Asynchronous, JobError, Ray, Synchronous
-from oddlot.core.events import Joined, Lost
+from oddlot import Synchronous
+from oddlot.codecs import Half
+from oddlot.core.events import Joined
 from oddlot.testing import check_engine
 from tests.engines.ray.clusters import Nodes, cluster
+from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.fits import a_job, trained
-from tests.transcripts import raises
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -24,16 +22,27 @@ def nodes() -> Iterator[Nodes]:
         yield made
 
 
-def on_ray(workers: int = 2, **settings: object) -> Ray:
-    return Ray(workers, num_cpus=0.25, **settings)
+@pytest.mark.usefixtures("nodes")
+def test_the_suite_of_failures() -> None:
+    check_engine(lambda workers: on_ray(workers, in_flight=1, lost_after_seconds=10.0))
 
 
-def test_the_suite_of_failures(nodes: Nodes) -> None:
-    check_engine(lambda workers: on_ray(workers, in_flight=1))
-
-
-@pytest.mark.parametrize("codec", ["plain", "bf16"])
-def test_a_run_counts_every_sample_and_replays(nodes: Nodes, codec: str) -> None:
-    run, _ = trained(a_job(eval_data=(torch.randn(8, 2), torch.zeros(8).long())), Synchronous(), on_ray(), codec=codec)
+@pytest.mark.usefixtures("nodes")
+def test_a_run_counts_every_sample_and_replays() -> None:
+    evaluated = torch.randn(8, 2), torch.zeros(8).long()
+    run, _ = trained(a_job(eval_data=evaluated), Synchronous(), on_ray(), codec=Half("bf16"))
     assert run.summary["samples_merged"] == run.summary["samples_assigned"]
     assert run.loss is not None
+
+
+def test_a_lost_node(nodes: Nodes) -> None:
+    added = nodes.add()
+    with scene(slow_job(0.2), on_ray(3)) as run:
+        run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
+        run.work()
+        lost = run.on_node(added.node_id)
+        nodes.kill(added)
+        for node in lost:
+            assert run.seconds_until_lost(node) <= LOST_AFTER_SECONDS + 1
+            run.until(lambda node=node: run.has(Joined, f"{node}.2"))  # type: ignore[misc]  # elsewhere
+        run.finish()

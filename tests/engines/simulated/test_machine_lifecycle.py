@@ -212,7 +212,7 @@ def test_nobody_is_ordered_where_a_capacity_has_nobody(tmp_path: Path) -> None:
     chaos = Chaos(capacity=alive((0.0, 0.0), (0.5, 2.0), (1.0, 0.0), (30.0, 2.0)))
     fleet = [Machine(name, 0.05, seconds_to_start=0.2, seconds_to_return=0.0) for name in "mn"]
     run(*fleet, until="seconds>=1.5", out=tmp_path, chaos=chaos)
-    found = run(*fleet, until="epochs>=3", out=tmp_path, resume=True, chaos=chaos)
+    found = run(*fleet, until="epochs>=3", out=tmp_path, resume="latest", chaos=chaos)
     assert times(found.records, Ordered) == [0.5, 0.5, 30.0, 30.0]
 
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Packet
 
 Result = TypeVar("Result")
+Beat = Literal["alive", "leaving", "node_lost"]
+"""A sign of life. `node_lost`: the raylet has ended, so that updates cannot be sent any more."""
 CONTROL = "control"
 """Name of the concurrency group for methods that are called while a task is computed."""
 CONTROL_THREADS, TASK_THREADS = 4, 2
@@ -62,6 +64,20 @@ class Setup:
     shards: Cuts
     keep_shards: bool
     process: ProcessSetup
+
+
+@dataclass(frozen=True)
+class Hub:
+    """What a worker must know of the hub's process before it can read its setup."""
+
+    versions: Mapping[str, str]
+    path: Sequence[str]
+    """Folders in which modules are looked for."""
+
+    @classmethod
+    def here(cls) -> "Hub":
+        """Return the facts of this process."""
+        return cls(versions(), [path or str(Path.cwd()) for path in sys.path])
 
 
 @dataclass(frozen=True)
@@ -108,8 +124,8 @@ class WorkerActor:
     def __repr__(self) -> str:  # Ray puts it before each line of output
         return self.name
 
-    def begin(self, hub: Mapping[str, str], index: int, parts: Sequence[Bytes]) -> Started | Failure:
-        """Prepare the job. `hub` are the versions at the hub, `parts` the pickled `Setup`."""
+    def begin(self, hub: Hub, index: int, parts: Sequence[Bytes]) -> Started | Failure:
+        """Prepare the job, of which `parts` are the pickled `Setup`."""
         return self.thread.submit(_answer, self._begin, hub, index, parts).result()
 
     def compute(self, task: Task, weights: Sequence[Bytes]) -> tuple[Answer, list[Bytes]]:
@@ -128,11 +144,12 @@ class WorkerActor:
         """Return the metrics of these weights."""
         return self.thread.submit(_answer, self._evaluate, weights).result()
 
-    def _begin(self, hub: Mapping[str, str], index: int, parts: Sequence[Bytes]) -> Started:
-        check_versions(hub, versions(), self.name)
+    def _begin(self, hub: Hub, index: int, parts: Sequence[Bytes]) -> Started:
+        check_versions(hub.versions, versions(), self.name)
         if index > 0:
             warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
-        setup: Setup = unpickled(parts)
+        sys.path += [path for path in hub.path if path not in sys.path and Path(path).exists()]
+        setup = _unpickled(parts, self.name)
         setup.process.apply(setup.job)
         self.setup, self.pace = setup, Pace(None, setup.seed)
         learner = Learner(
@@ -162,19 +179,16 @@ class WorkerActor:
 
     # --- called while a task is computed -------------------------------------------------------
 
-    def beat(self, seconds: float) -> bool:
-        """Return after these seconds, or sooner if the worker has just got notice of a preemption: then true.
-
-        End the process if its raylet has ended: what it computes could not be sent.
-        """
+    def beat(self, seconds: float) -> Beat:
+        """Return after these seconds, or as soon as there is news: a notice of preemption, or the end of the raylet."""
         until = time.monotonic() + seconds
         while not self.news.wait(max(0.0, min(PARENT_SECONDS, until - time.monotonic()))):
             if os.getppid() != self.parent:
-                os._exit(1)
+                return "node_lost"
             if time.monotonic() >= until:
-                return False
+                return "alive"
         self.news.clear()
-        return True
+        return "leaving"
 
     def leave(self) -> None:
         """Take notice of a preemption: start no minibatch, and send finished parts."""
@@ -218,6 +232,19 @@ class WorkerActor:
         """Keep the packet until it is returned."""
         self.sent = np.empty(packet.size, np.uint8)
         return packet.write(self.sent)
+
+
+def _unpickled(parts: Sequence[Bytes], node: str) -> Setup:
+    """Return the setup. Raise JobError if a module is missing here."""
+    try:
+        setup: Setup = unpickled(parts)
+    except ModuleNotFoundError as error:
+        told = (
+            f"{node} on {socket.gethostname()} has no module {error.name}: install it on all nodes, or send your own "
+            'modules with runtime_env={"working_dir": "."}'
+        )
+        raise JobError(told, "module_missing", node=node, module=error.name) from None
+    return setup
 
 
 def versions() -> dict[str, str]:

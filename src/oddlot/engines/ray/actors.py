@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,11 +28,12 @@ from oddlot.engines.ray.actor import (
     CONTROL,
     CONTROL_THREADS,
     TASK_THREADS,
+    Beat,
     Failure,
+    Hub,
     Started,
     WorkerActor,
     host,
-    versions,
 )
 from oddlot.engines.ray.cluster import put, waiting_for
 from oddlot.engines.ray.pieces import pieces_of
@@ -48,6 +49,8 @@ BEAT_SECONDS = 1.0
 """Interval of heartbeats, in seconds."""
 DRAIN_SECONDS = 1.0
 """Interval at which the cluster is asked for nodes that are drained, in seconds."""
+SUSPECT_SECONDS = 90.0
+"""Seconds after which a node that seemed to be lost gets workers again, unless Ray has noticed a loss."""
 TELL_SECONDS = 5.0
 """Seconds without enough workers after which a line says what the run waits for."""
 logger = logging.getLogger(__name__)
@@ -83,6 +86,10 @@ class ActorHandle(WorkerState):
     """References to the answers that are to come."""
     tasks: dict[TaskId, OpenTask] = field(default_factory=dict)
 
+    def is_on(self, node: str) -> bool:
+        """Return whether it is on the node with this id of Ray's."""
+        return self.started is not None and self.started.ray_node == node
+
 
 class StartedActors:
     """Actors that were requested before the run had ids for its workers."""
@@ -99,8 +106,11 @@ class StartedActors:
         self._class = remote(WorkerActor)
         self._early = [self._request(name) for name in on.names]
 
-    def take(self, index: int, name: str) -> Any:
-        """Return an actor for the worker `index`: the first time the one that was requested early."""
+    def take(self, index: int, name: str, avoid: Collection[str] = ()) -> Any:
+        """Return an actor for the worker `index`: the first time the one that was requested early.
+
+        `avoid` are Ray's ids of nodes on which it must not be.
+        """
         if index == EVALUATOR_INDEX:
             return self._class.options(
                 num_cpus=0,
@@ -108,23 +118,24 @@ class StartedActors:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(self.hub_node, soft=False),
             ).remote(name)
         actor, self._early[index] = self._early[index], None
-        return actor or self._request(name)
+        return actor or self._request(name, avoid)
 
     def close(self) -> None:
         """Kill the actors that were not taken."""
         for actor in filter(None, self._early):
             ray.kill(actor)
 
-    def _request(self, name: str) -> Any:
+    def _request(self, name: str, avoid: Collection[str] = ()) -> Any:
         """Request an actor. It waits in Ray until the cluster has room for it. The hub's node comes last."""
         on = self.on
+        hard = {"ray.io/node-id": NotIn(*avoid)} if avoid else {}
         return self._class.options(
             num_cpus=on.num_cpus,
             num_gpus=on.num_gpus,
             resources=dict(on.resources or {}),
             runtime_env=dict(on.runtime_env or {}),
             scheduling_strategy=NodeLabelSchedulingStrategy(
-                {}, soft={"ray.io/node-id": NotIn(self.hub_node)}
+                hard, soft={"ray.io/node-id": NotIn(self.hub_node)}
             ),
         ).remote(name)
 
@@ -174,9 +185,11 @@ class Actors:
         self.news: SimpleQueue[News] = SimpleQueue()
         self.draining: Mapping[str, float] = {}
         """Ray's ids of the nodes that are drained."""
+        self.suspects: dict[str, float] = {}
+        """Ray's ids of nodes that seem to be lost, with the time since when. Ray needs up to a minute to notice."""
         self._entering: list[Message] | None = []
         """Workers that are ready before the run starts. None: it has started."""
-        self._host, self._versions = host(), versions()
+        self._host, self._hub = host(), Hub.here()
         self._looked = self._told_at = clock()
         self._told = ""
         self._ended = threading.Event()
@@ -185,10 +198,12 @@ class Actors:
     def spawn(self, index: int) -> None:
         """Request a worker, or the evaluator. It is heard from once the cluster has room for it."""
         node = self.ids.next(index)
-        worker = ActorHandle(node, index, self.clock(), actor=self.started.take(index, node))
+        worker = ActorHandle(
+            node, index, self.clock(), actor=self.started.take(index, node, self.suspects.keys())
+        )
         self.running[node] = worker
         ready = partial(self._ready, worker)
-        self.call(worker, ready, worker.actor.begin, self._versions, max(index, 0), self.setup)
+        self.call(worker, ready, worker.actor.begin, self._hub, max(index, 0), self.setup)
         self._beat(worker)
 
     def is_running(self, worker: ActorHandle) -> bool:
@@ -274,6 +289,8 @@ class Actors:
         if getattr(error, "actor_init_failed", False) or isinstance(error, ray.exceptions.RayTaskError):
             told = f"the worker {worker.node} did not start. Is oddlot installed on all nodes?\n{error}"
             raise JobError(told, "worker_not_started", node=worker.node, reason=str(error))
+        if isinstance(error, ray.exceptions.ActorUnavailableError):
+            self._suspect(worker)
         worker.exit_code = self.logs.keep(worker.node, worker.started)
         if "out of memory" in str(error).lower() or "(oom)" in str(error).lower():
             told = f"Ray killed {worker.node}, because its node was running out of memory"
@@ -283,6 +300,15 @@ class Actors:
                 node=worker.node,
             )
         self.lose(worker)
+
+    def _suspect(self, worker: ActorHandle) -> None:
+        """Start no further workers on the node of this one, unless another one of it has just been heard."""
+        if worker.started is None or worker.started.ray_node == self.started.hub_node:
+            return
+        node, recent = worker.started.ray_node, self.clock() - 2 * BEAT_SECONDS
+        others = [one for one in self.running.values() if one is not worker and one.is_on(node)]
+        if not any(one.heard is not None and one.heard > recent for one in others):
+            self.suspects.setdefault(node, self.clock())
 
     def fail(self, worker: ActorHandle, failure: Failure) -> None:
         """Raise the error of a worker, and keep the end of its output."""
@@ -303,7 +329,11 @@ class Actors:
                 told = f"{worker.node} has given no sign of life for {self.on.lost_after_seconds:g} s and is replaced"
                 warn(told, "worker_silent", node=worker.node, seconds=self.on.lost_after_seconds)
                 worker.taken_away = True
+                self._suspect(worker)
                 self.lose(worker)
+        for node, since in list(self.suspects.items()):
+            if now - since > SUSPECT_SECONDS:  # Ray would have noticed
+                del self.suspects[node]
         for index in self.policy.due(now):
             self.spawn(index)
         self._warn_drained()
@@ -322,9 +352,15 @@ class Actors:
         beat = worker.actor.beat.options(concurrency_group=CONTROL)
         self.call(worker, partial(self._beaten, worker), beat, BEAT_SECONDS)
 
-    def _beaten(self, worker: ActorHandle, is_leaving: bool) -> None:
+    def _beaten(self, worker: ActorHandle, beat: Beat) -> None:
+        if beat == "node_lost":
+            worker.taken_away = True
+            if worker.started is not None:
+                self.suspects[worker.started.ray_node] = self.clock()
+            self.lose(worker)
+            return
         self._beat(worker)
-        if is_leaving and worker.ready and not worker.is_evaluator and not worker.leaving:
+        if beat == "leaving" and worker.ready and not worker.is_evaluator and not worker.leaving:
             worker.leaving = True
             self.messages.append(Leaving(worker.node))
             self.dismiss(worker)
@@ -366,7 +402,7 @@ class Actors:
     def _warn_drained(self) -> None:
         """Give notice to the workers of drained nodes, once."""
         for worker in self.running.values():
-            there = worker.started is not None and worker.started.ray_node in self.draining
+            there = any(worker.is_on(node) for node in self.draining)
             if there and not worker.noticed and not worker.is_evaluator:
                 worker.noticed = True
                 self.control(worker.node, "leave")

@@ -1,0 +1,89 @@
+"""Runs on a Ray cluster that are driven by message, with tasks that take a known time."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from oddlot import Asynchronous, Job, Ray
+from oddlot.core.events import Lost
+from oddlot.engines.ray.actors import Actors
+from oddlot.history.run_folder import RunFolder
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
+from oddlot.run.training import prepared
+from oddlot.testing.engines import DrivenRun
+
+SAMPLES, BATCH = 400, 4
+LOST_AFTER_SECONDS = 2.0
+
+
+@dataclass
+class Slowly:
+    """A training step that waits first."""
+
+    seconds: float
+
+    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the loss of a minibatch."""
+        time.sleep(self.seconds)
+        return mse_loss(model(batch[0]), batch[1])
+
+
+def a_line() -> nn.Module:
+    """A model with two parameters."""
+    return nn.Linear(1, 1)
+
+
+def slow_job(seconds: float = 0.05, **changes: Any) -> Job:
+    """A hundred minibatches of this many seconds each."""
+    rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
+    given = {"training_step": Slowly(seconds), **changes}
+    return Job(a_line, (rows, 2 * rows), batch_size=BATCH, device="cpu", **given)
+
+
+def on_ray(workers: int | tuple[int, int] = 2, **settings: Any) -> Ray:
+    """Workers that do not need a processor each."""
+    given = {"num_cpus": 0.5, "lost_after_seconds": LOST_AFTER_SECONDS, **settings}
+    return Ray(workers, **given)
+
+
+class Scene(DrivenRun):
+    """A run whose workers can be found."""
+
+    @property
+    def actors(self) -> Actors:
+        """The workers as the hub sees them."""
+        actors: Actors = self.engine.actors  # type: ignore[attr-defined]  # it is a RayEngine
+        return actors
+
+    def work(self, updates: int = 6) -> None:
+        """Go on until so many more versions are there."""
+        version = self.host.conductor.version + updates
+        self.until(lambda: self.host.conductor.version >= version)
+
+    def seconds_until_lost(self, node: str) -> float:
+        """Go on until the worker is lost. Return how long that took."""
+        began = time.monotonic()
+        self.until(lambda: self.has(Lost, node))
+        return time.monotonic() - began
+
+    def on_node(self, ray_node: str) -> list[str]:
+        """The workers of a node of the cluster."""
+        there = self.actors.running.values()
+        return [
+            one.node for one in there if one.started and one.started.ray_node == ray_node and one.index >= 0
+        ]
+
+
+@contextmanager
+def scene(job: Job, on: Ray, folder: RunFolder | None = None, **settings: Any) -> Iterator[Scene]:
+    """Yield a run of the job. Its books are checked after every record."""
+    given = {"until": "epochs>=1", **settings}
+    with prepared(Recipe(job, Asynchronous(), on, RunConfig(**given)), folder) as training:
+        yield Scene(training)
