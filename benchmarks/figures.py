@@ -234,6 +234,34 @@ VC_ASGD = {
     "virtual_days_per_minute_10000": Figure("Speed of the simulator with 10,000 machines.", "", "days/min"),
     "exactly_once": Figure("1 if every run's log proves that each sample was merged exactly once.", ">= 1"),
 }
+BOTH, PEER = "Samples per second, two Ray workers / two local workers", "Ray Train (elastic, gloo)"
+RAY = {
+    "ray_over_local_20ms": Figure(f"{BOTH}: 1 million parameters, steps of 20 ms.", ">= 0.80"),
+    "ray_over_local_200ms": Figure(f"{BOTH}: 1 million parameters, steps of 200 ms.", ">= 0.93"),
+    "ray_over_local_25m": Figure(f"{BOTH}: 25 million parameters, steps of 200 ms.", ">= 0.75"),
+    "copies_per_update_in": Figure(
+        "Copies of an update's tensors from the worker's memory to the merge.", "<= 1"
+    ),
+    "copies_per_update_out": Figure("Copies of the weights from the merge to the workers of a node.", "<= 1"),
+    "async_over_ray_train": Figure(f"Samples per second, `asynchronous` / {PEER}, undisturbed.", ">= 1"),
+    "preempted_time_over_ray_train": Figure(
+        f"Time, `asynchronous` / {PEER}: nodes are lost, and others join 10 s later.", "<= 0.75"
+    ),
+    "wasted_tasks_per_loss": Figure("Tasks computed again per lost node.", "<= 1"),
+    "longest_pause_seconds": Figure("Longest time between two updates while nodes are lost.", "<= 2", "s"),
+    "ray_train_repeated_steps": Figure(f"Steps that {PEER} computes again."),
+    "accuracy": Figure("Accuracy of `asynchronous` with lost nodes."),
+    "ray_train_accuracy": Figure(f"Accuracy of {PEER} with lost nodes."),
+    "loss_detected_seconds": Figure("Time from `kill -9` of a worker to its loss in the log.", "<= 1", "s"),
+    "node_loss_detected_seconds": Figure(
+        "Time from a node's freeze to its workers' loss in the log, `lost_after_seconds=3`.", "<= 4", "s"
+    ),
+    "goodput_trace": Figure(
+        "Goodput, nodes come and go as in the trace g4dn-xlarge-us-east-1c of Bamboo, 60 times faster.",
+        ">= 0.88",
+    ),
+    "exactly_once": Figure("1 if every run's log proves that each sample was merged exactly once.", ">= 1"),
+}
 BENCHMARKS = {
     "overhead": Benchmark("Overhead", OVERHEAD),
     "hub": Benchmark("Hub", HUB),
@@ -241,6 +269,7 @@ BENCHMARKS = {
     "startup": Benchmark("Start-up time", STARTUP),
     "simulator": Benchmark("Simulator", SIMULATOR),
     "faults": Benchmark("Faults", FAULTS, needs_data=True),
+    "ray": Benchmark("Ray", RAY, needs_data=True),
     "stragglers": Benchmark(
         "Stragglers",
         STRAGGLERS,

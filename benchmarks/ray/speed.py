@@ -2,12 +2,15 @@
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import ray
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -16,6 +19,8 @@ import oddlot
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 from oddlot.engines.loop import drive
+from oddlot.engines.ray import actors, cluster
+from oddlot.engines.ray.pieces import joined
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import Training, prepared
@@ -72,38 +77,46 @@ def batch_for(parameters: int, seconds: float) -> int:
     return batch
 
 
-class Alternately:
+class Driven:
     """A run that is driven for some seconds at a time. Between two blocks its workers wait."""
 
     def __init__(self, training: Training) -> None:
-        self.host, self.engine = training.host, training.opened.engine
+        self.host = training.host
+        self.engine: Any = training.opened.engine
+        self.records: list[Record] = []
         self.arrivals = 0
-        self.host.observers.append(self._count)
+        self.host.observers.append(self._note)
 
-    def _count(self, record: Record) -> None:
+    def _note(self, record: Record) -> None:
+        self.records.append(record)
         self.arrivals += isinstance(record.event, Arrived)
 
-    def until(self, arrivals: int) -> None:
-        """Go on until so many updates have arrived."""
-        most = self.arrivals + arrivals
-        drive(self.host, self.engine, lambda: "done" if self.arrivals >= most else "")
+    def until(self, fact: Callable[[], bool]) -> None:
+        """Go on until something holds."""
+        drive(self.host, self.engine, lambda: "done" if fact() else "")
 
-    def rate(self, seconds: float) -> float:
+    def during(self, seconds: float) -> None:
+        """Go on for some seconds."""
+        end = time.perf_counter() + seconds
+        self.until(lambda: time.perf_counter() >= end)
+
+    def rate(self, seconds: float, workers: int = WORKERS) -> float:
         """Return the updates per second of a block, without those that were ready before it."""
-        self.until(3 * WORKERS * IN_FLIGHT)
+        most = self.arrivals + 3 * workers * IN_FLIGHT
+        self.until(lambda: self.arrivals >= most)
         before, began = self.arrivals, time.perf_counter()
-        drive(self.host, self.engine, lambda: "done" if time.perf_counter() - began >= seconds else "")
+        self.during(seconds)
         return (self.arrivals - before) / (time.perf_counter() - began)
 
 
 @contextmanager
-def alternately(task: oddlot.Job, on: Any) -> Iterator[Alternately]:
-    """Yield a run of the job on this engine whose workers are all there."""
+def driven(task: oddlot.Job, on: Any, workers: int = WORKERS) -> Iterator[Driven]:
+    """Yield a run of the job on this engine that has so many workers."""
     recipe = Recipe(task, oddlot.Asynchronous(), on, RunConfig(until="epochs>=1000000"))
     with prepared(recipe) as training:
-        run = Alternately(training)
-        drive(run.host, run.engine, lambda: "all" if len(run.host.conductor.slots) >= WORKERS else "")
-        run.until(8 * WORKERS)
+        run = Driven(training)
+        run.until(lambda: len(run.host.conductor.slots) >= workers)
+        run.until(lambda: run.arrivals >= 8 * workers)
         yield run
 
 
@@ -112,10 +125,38 @@ def ratios(parameters: int, seconds: float, block: float, count: int) -> list[fl
     task = job(parameters, batch_for(parameters, COMPUTED * seconds), (1 - COMPUTED) * seconds)
     on_ray = oddlot.Ray(WORKERS, in_flight=IN_FLIGHT)
     on_local = oddlot.Local(WORKERS, threads=1, in_flight=IN_FLIGHT)
-    found = []
-    with alternately(task, on_local) as local, alternately(task, on_ray) as ray:
-        for _ in range(count):
-            ours, theirs = ray.rate(block), local.rate(block)
-            print(f"{parameters:,} parameters, {seconds * 1e3:g} ms: Ray {ours:.2f}, local {theirs:.2f} steps/s", flush=True)
-            found.append(ours / theirs)
-    return found
+    with driven(task, on_local) as local, driven(task, on_ray) as remote:
+        return [remote.rate(block) / local.rate(block) for _ in range(count)]
+
+
+def copies(parameters: int, updates: int) -> tuple[float, float]:
+    """Return the copies of an update's tensors on their way in, and of the weights' on their way out."""
+    task = job(parameters, 8, 0.0)
+    written = {"in": 0.0, "out": 0.0}
+    with driven(task, oddlot.Ray(WORKERS, in_flight=IN_FLIGHT)) as run:
+        store, before = run.host.store, run.arrivals
+        receive, put = store.receive, cluster.put
+
+        def received(facts: Any, payload: Any) -> None:
+            written["in"] += 1 + (not _is_in_store(payload.flat.memory.data_ptr()))
+            receive(facts, payload)
+
+        def counted(value: Any) -> Any:
+            found = put(value)
+            block = joined(ray.get(found))
+            written["out"] += 1 + (not _is_in_store(block.ctypes.data))
+            return found
+
+        with patch.object(store, "receive", received), patch.object(actors, "put", counted):
+            run.until(lambda: run.arrivals >= before + updates)
+        arrived = run.arrivals - before
+    return written["in"] / arrived, written["out"] / arrived
+
+
+def _is_in_store(address: int) -> bool:
+    """Whether an address belongs to Ray's object store."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+        if begin <= address < end:
+            return "plasma" in line or "/dev/shm" in line
+    return False

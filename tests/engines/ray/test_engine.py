@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from benchmarks.ray.nodes import Nodes, cluster
 from oddlot import Synchronous
 from oddlot.codecs import Half
 from oddlot.core.events import Joined
 from oddlot.testing import check_engine
-from tests.engines.ray.clusters import Nodes, cluster
 from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.fits import a_job, trained
 

@@ -11,10 +11,10 @@ import pytest
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from benchmarks.ray.nodes import Nodes, cluster, drain
 from oddlot import JobError
 from oddlot.core.events import Joined, Leaving
 from oddlot.history.run_folder import RunFolder
-from tests.engines.ray.clusters import Nodes, cluster, drain
 from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.transcripts import mask, raises
 
@@ -60,7 +60,7 @@ def more() -> Iterator[Nodes]:
 
 
 def test_a_node_whose_raylet_is_killed(more: Nodes) -> None:
-    nodes, added = more, more.others[0]
+    nodes, added = more, more.alive[0]
     with scene(slow_job(0.2), on_ray(3)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
         lost = run.on_node(added.node_id)
@@ -72,7 +72,7 @@ def test_a_node_whose_raylet_is_killed(more: Nodes) -> None:
 
 
 def test_a_frozen_node(more: Nodes) -> None:
-    nodes, added = more, more.others[0]
+    nodes, added = more, more.alive[0]
     with scene(slow_job(0.2), on_ray(3)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
         lost = run.on_node(added.node_id)
@@ -84,7 +84,7 @@ def test_a_frozen_node(more: Nodes) -> None:
 
 
 def test_workers_of_a_drained_node_hand_over_and_leave(more: Nodes) -> None:
-    added = more.others[0]
+    added = more.alive[0]
     with scene(slow_job(0.2), on_ray(3)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
         leaving = run.on_node(added.node_id)

@@ -1,10 +1,11 @@
-"""Ray clusters of several nodes on this machine, which end with the test that has started them."""
+"""Ray clusters of several nodes on this machine."""
 
 import os
 import signal
+import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,6 @@ import ray
 from ray.cluster_utils import Cluster
 
 from oddlot.engines.ray.cluster import LOOPBACK
-from tests.processes import descendants
 
 HEAD_CPUS = 2
 STORE_BYTES = 100_000_000
@@ -25,55 +25,74 @@ class Nodes:
 
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
+        self.added: list[Any] = []
+        self.killed: list[Any] = []
 
     def add(self, cpus: int = 2) -> Any:
         """Add a node."""
-        return self.cluster.add_node(
+        node = self.cluster.add_node(
             num_cpus=cpus, node_ip_address=LOOPBACK, object_store_memory=STORE_BYTES, wait=False
         )
+        self.added.append(node)
+        return node
 
     @property
-    def others(self) -> list[Any]:
-        """The nodes besides the head."""
-        return [node for node in self.cluster.list_all_nodes() if node is not self.cluster.head_node]
+    def alive(self) -> list[Any]:
+        """The nodes besides the head that were not killed, the oldest first."""
+        return [node for node in self.added if node not in self.killed]
 
     def kill(self, node: Any) -> None:
         """Kill all processes of a node, as if its machine had been switched off."""
-        for pid in self.pids(node):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.killed.append(node)
+        self.send(node, signal.SIGKILL)
 
     def send(self, node: Any, number: signal.Signals) -> None:
         """Send a signal to all processes of a node."""
-        for pid in self.pids(node):
+        self.send_to(self.pids(node), number)
+
+    def send_to(self, pids: Iterable[int], number: signal.Signals) -> None:
+        """Send a signal to these processes."""
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def pids(self, node: Any) -> list[int]:
         """The raylet of a node, and the workers below it."""
-        pid = self.raylet(node)
-        return [pid, *descendants(pid)]
+        return [self.raylet(node), *_descendants(self.raylet(node))]
 
     def raylet(self, node: Any) -> int:
         """The process id of a node's raylet."""
         return int(node.all_processes["raylet"][0].process.pid)
 
 
+def _descendants(parent: int) -> list[int]:
+    """The processes below a process."""
+    told = subprocess.run(["ps", "-eo", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
+    families: dict[int, list[int]] = {}
+    for pid, above in (map(int, line.split()) for line in told.splitlines()):
+        families.setdefault(above, []).append(pid)
+    found = list(families.get(parent, ()))
+    for pid in found:
+        found += families.get(pid, ())
+    return found
+
+
 @contextmanager
-def cluster(workers: int = 0) -> Iterator[Nodes]:
+def cluster(workers: int = 0, head_cpus: int = HEAD_CPUS, cpus: int = 2) -> Iterator[Nodes]:
     """A cluster with a head and some more nodes, to which this process is connected."""
     before = signal.getsignal(signal.SIGTERM)
     with TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own
-        head = {"num_cpus": HEAD_CPUS, "include_dashboard": False, "node_ip_address": LOOPBACK}
+        head = {"num_cpus": head_cpus, "include_dashboard": False, "node_ip_address": LOOPBACK}
         made = Cluster(
             initialize_head=True,
+            shutdown_at_exit=False,  # it needs the main thread; the end of this context is enough
             head_node_args={**head, "object_store_memory": STORE_BYTES, "temp_dir": folder},
         )
         nodes = Nodes(made)
         try:
             for _ in range(workers):
-                nodes.add()
+                nodes.add(cpus)
             ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
             made.wait_for_nodes()
             yield nodes

@@ -1,0 +1,64 @@
+"""The job of the scenes with lost nodes. Workers import it, and should not import the benchmark."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import oddlot
+from oddlot.workloads.digits import digits
+
+BATCH, STEP_SECONDS, COMPUTED = 32, 0.2, 0.25
+"""Samples of a minibatch; seconds of its step; the computed share of them. The rest is a wait for an accelerator."""
+WIDTH = 1_000
+
+
+def network() -> nn.Module:
+    """A network of about a million parameters."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(),
+                         nn.Linear(WIDTH, 10))  # fmt: skip
+
+
+@dataclass
+class Step:
+    """A training step that computes and then waits. It notes its beginning in a file of its process."""
+
+    notes: Path
+    seconds: float = STEP_SECONDS
+
+    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the loss of a minibatch."""
+        began = time.perf_counter()
+        if model.training:  # not an evaluation
+            with (self.notes / str(os.getpid())).open("a") as file:
+                file.write(f"{time.time()}\n")
+        loss = cross_entropy(model(batch[0].float() / 16), batch[1])
+        some = torch.ones(64, 64)
+        while time.perf_counter() - began < COMPUTED * self.seconds:
+            some = some @ some / 64
+        time.sleep((1 - COMPUTED) * self.seconds)
+        return loss
+
+
+def outputs(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return what the accuracy compares."""
+    return model(batch[0].float() / 16), batch[1]
+
+
+def job(notes: Path, seconds: float = STEP_SECONDS) -> oddlot.Job:
+    """Return the job: the packaged digits."""
+    given = digits()
+    return oddlot.Job(
+        network, given.train_data, training_step=Step(notes, seconds), eval_data=given.eval_data,
+        metrics={"accuracy": oddlot.accuracy}, predict=outputs, optimizer=oddlot.SGD(0.05, momentum=0.9),
+        batch_size=BATCH, name="digits", device="cpu",
+    )  # fmt: skip
+
+
+def begun(notes: Path) -> list[float]:
+    """Return when steps were begun, in Unix seconds."""
+    return sorted(float(line) for file in notes.iterdir() for line in file.read_text().split())

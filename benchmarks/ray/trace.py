@@ -1,0 +1,110 @@
+"""A recorded spot market on a Ray cluster whose nodes come and go, many times faster."""
+
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import oddlot
+from benchmarks.ray.job import job
+from benchmarks.ray.nodes import Nodes, cluster
+from benchmarks.ray.speed import Driven, driven
+from oddlot.core.events import Joined
+from oddlot.core.records import Record
+from oddlot.history.audit import prove
+from oddlot.machines.market_traces import read_alive
+from oddlot.workloads.digits import digits
+
+FILE = "spot_bamboo_2020/aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv"
+BEGIN, FASTER, MOST = 24_300.0, 60.0, 4
+"""First second of the trace; how many times faster it is played; the largest number of nodes."""
+
+
+@dataclass
+class Counts:
+    """How many nodes there are over time."""
+
+    changes: Sequence[tuple[float, int]]
+    """Seconds from the beginning, and the number of nodes from then on"""
+    seconds: float
+
+
+def counts(data: Path, end: float) -> Counts:
+    """Return the number of nodes from `BEGIN` to `end`, in seconds of the trace."""
+    steps = read_alive(data / FILE)
+    inside = [at for at in steps.seconds if BEGIN < at < end]
+    changes = [((at - BEGIN) / FASTER, min(MOST, int(steps.at(at)))) for at in [BEGIN, *inside]]
+    return Counts(changes, (end - BEGIN) / FASTER)
+
+
+class Market:
+    """Kills and adds nodes as the counts say, in a thread. Nodes are lost without notice."""
+
+    def __init__(self, nodes: Nodes, given: Counts) -> None:
+        self.nodes, self.given = nodes, given
+        self.lost: dict[str, float] = {}
+        """Time of the loss of each node, by Ray's id of it"""
+        self._thread = threading.Thread(target=self._run, args=(time.monotonic(),), daemon=True)
+        self._thread.start()
+
+    def _run(self, began: float) -> None:
+        for at, count in self.given.changes:
+            time.sleep(max(0.0, began + at - time.monotonic()))
+            while len(self.nodes.alive) > count:
+                node = self.nodes.alive[0]
+                self.lost[node.node_id] = time.monotonic()
+                self.nodes.kill(node)
+            while len(self.nodes.alive) < count:
+                self.nodes.add(1)
+
+    def close(self) -> None:
+        """Wait for the last change."""
+        self._thread.join()
+
+
+class Present:
+    """An observer that notes from when to when each worker was there."""
+
+    def __init__(self, run: Driven) -> None:
+        self.run = run
+        self.since: dict[str, tuple[float, str]] = {}
+        """By worker: the time at which it joined, and Ray's id of its node"""
+        for node in run.host.conductor.slots:
+            self._note(node)
+        run.host.observers.append(self)
+
+    def __call__(self, record: Record) -> None:
+        """Note a worker that joins."""
+        if isinstance(record.event, Joined):
+            self._note(record.event.node)
+
+    def _note(self, node: str) -> None:
+        worker = self.run.engine.actors.running.get(node)
+        if worker is not None and worker.started is not None:
+            self.since[node] = time.monotonic(), worker.started.ray_node
+
+    def seconds(self, lost: dict[str, float], begin: float, end: float) -> float:
+        """Return the machine-seconds between two times. A machine counts until its node was killed."""
+        return sum(
+            max(0.0, min(end, lost.get(node, end)) - max(begin, since)) for since, node in self.since.values()
+        )
+
+
+def goodput(given: Counts, undisturbed_seconds: float) -> tuple[float, bool]:
+    """Return what was merged, relative to what the present machines do undisturbed, and whether the log proves it."""
+    first = given.changes[0][1]
+    with (
+        cluster(first, head_cpus=0, cpus=1) as nodes,
+        tempfile.TemporaryDirectory(prefix="ray-benchmark-") as notes,
+        driven(job(Path(notes)), oddlot.Ray((first, MOST)), first) as run,
+    ):
+        rate = run.rate(undisturbed_seconds, first) / first
+        present, market = Present(run), Market(nodes, given)
+        begin, before = time.monotonic(), run.arrivals
+        run.during(given.seconds)
+        end, arrived = time.monotonic(), run.arrivals - before
+        market.close()
+        proof = prove(run.records, len(digits().train_data[1]))
+        return arrived / present.seconds(market.lost, begin, end) / rate, not proof.faults
