@@ -272,6 +272,12 @@ def host() -> str:
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
 
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process of this machine, which may have ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def end_of(files: Sequence[str]) -> bytes:
     """Return the end of these files, which may be gone."""
     parts = []

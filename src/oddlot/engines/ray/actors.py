@@ -1,7 +1,6 @@
 """The workers of a Ray cluster as the hub sees them: started, watched and replaced."""
 
 import logging
-import os
 import signal
 import threading
 from collections import deque
@@ -34,6 +33,7 @@ from oddlot.engines.ray.actor import (
     Started,
     WorkerActor,
     host,
+    send_signal,
 )
 from oddlot.engines.ray.cluster import put, waiting_for
 from oddlot.engines.ray.pieces import pieces_of
@@ -220,11 +220,10 @@ class Actors:
         if worker.started is None:
             return
         if worker.started.host == self._host:
-            with suppress(ProcessLookupError):
-                os.kill(worker.started.pid, number)
+            send_signal(worker.started.pid, number)
             return
         there = NodeAffinitySchedulingStrategy(worker.started.ray_node, soft=False)
-        ray.remote(os.kill).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(
+        ray.remote(send_signal).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(
             worker.started.pid, int(number)
         )
 

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address that other machines do not reach. Ray replaces 127.0.0.1 by an outer address on Linux."""
 OWN_CLUSTER: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": LOOPBACK}
 """Settings of a cluster that is started for one run: it listens to this machine alone."""
+CONNECT_SECONDS = 10.0
+"""Longest time for a connection to the cluster's head, in seconds."""
 SHARED_MEMORY = "/dev/shm"
 MIN_SHARED_BYTES = 1 << 30
 """Size of the shared-memory folder below which there is a warning."""
@@ -41,6 +44,8 @@ def connect(on: "Ray", closing: ExitStack) -> bool:
     if ray.is_initialized():
         return False
     address = on.address or os.environ.get("RAY_ADDRESS")
+    if address:
+        _check_address(address)
     os.environ.update(internals.quiet_environment())
     with _own_sigterm():
         try:
@@ -51,18 +56,40 @@ def connect(on: "Ray", closing: ExitStack) -> bool:
                 **({} if address else OWN_CLUSTER),
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            place = address or "this machine"
-            told = f"no Ray cluster answers at {place} ({error}): start one (ray start --head), or correct the address"
-            raise UsageError(told, "no_cluster", "address", address=place, reason=str(error)) from error
+            raise _no_cluster(address or "this machine", error) from error
     closing.callback(ray.shutdown)
     if address and not internals.uses_tokens():
         warn(
-            "the Ray cluster has no authentication: whoever reaches its ports can run code on all nodes. Set "
+            "the Ray cluster has no authentication: anyone who reaches its ports can run code on all nodes. Set "
             f"{internals.TOKEN_MODE}=token on all nodes and for this command (ray get-auth-token --generate), and "
             "close the ports to other networks",
             "no_authentication",
         )
     return not address
+
+
+def _check_address(address: str) -> None:
+    """Raise UsageError if nothing answers at HOST:PORT. Ray itself would try for minutes."""
+    if "://" in address:
+        told = (
+            f"{address} is an address of Ray Client: run the command on a node of the cluster, for example with "
+            "`ray job submit`, and use HOST:PORT or auto"
+        )
+        raise UsageError(told, "ray_client_address", "address", address=address)
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # such as "auto"
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, error) from None
+
+
+def _no_cluster(place: str, error: Exception) -> UsageError:
+    told = (
+        f"no Ray cluster answers at {place} ({error}): start one (ray start --head), or correct the address"
+    )
+    return UsageError(told, "no_cluster", "address", address=place, reason=str(error))
 
 
 @contextlib.contextmanager
@@ -85,8 +112,8 @@ def check_room(on: "Ray", is_own: bool) -> None:
     lacking = lacks(on, ray.cluster_resources())
     if is_own and lacking:
         raise UsageError(
-            f"{on.min_workers} workers with {_told(on.needs)} each do not fit on this machine, which lacks {lacking}: "
-            "use fewer workers or a smaller num_cpus, or connect to a cluster with `address`",
+            f"this machine lacks {lacking}: the least number of workers is {on.min_workers}, and each needs "
+            f"{_told(on.needs)}. Use fewer workers or a smaller num_cpus, or connect to a cluster with `address`",
             "not_enough_resources",
             "workers",
             workers=on.min_workers,
@@ -108,12 +135,9 @@ def waiting_for(on: "Ray", ready: int) -> str:
     import ray
 
     lacking = lacks(on, ray.cluster_resources())
-    more = "; an autoscaler may add machines" if internals.has_autoscaler() else ""
-    why = (
-        f"the cluster lacks {lacking}{more}"
-        if lacking
-        else "they are starting, or their resources are in use"
-    )
+    why = "they are starting, or their resources are in use"
+    if lacking:
+        why = f"the cluster lacks {lacking}. Nodes that join, by hand or by an autoscaler, get workers"
     return f"{ready} of at least {on.min_workers} workers are ready: {why}"
 
 

@@ -91,10 +91,11 @@ class Ray:
 
     def begin(self, closing: ExitStack) -> Open:
         """Connect to the cluster and start the actors, which import PyTorch while the job is prepared."""
-        from oddlot.engines.ray.actors import StartedActors
         from oddlot.engines.ray.cluster import check_room, connect
 
         check_room(self, connect(self, closing))
+        from oddlot.engines.ray.actors import StartedActors  # it needs Ray
+
         started = StartedActors(self)
         closing.callback(started.close)
         return partial(_open, self, started, closing)

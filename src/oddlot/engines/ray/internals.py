@@ -40,13 +40,6 @@ def uses_tokens() -> bool:
     return bool(_raylet.get_authentication_mode() != _raylet.AuthenticationMode.DISABLED)
 
 
-def has_autoscaler() -> bool:
-    """Return whether an autoscaler reports to the cluster, so that machines may still come."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    return _internal_kv_get(b"__autoscaling_status") is not None
-
-
 def quiet_environment() -> dict[str, str]:
     """Return environment variables for a cluster that is started for one run, which are not set yet."""
     wanted = {"RAY_USAGE_STATS_ENABLED": "0"}

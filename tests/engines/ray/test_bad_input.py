@@ -1,0 +1,128 @@
+"""What users may get wrong about clusters. No cluster is started."""
+
+import sys
+import threading
+from contextlib import ExitStack
+from socket import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+
+from oddlot import JobError, Ray, UsageError
+from oddlot.engines.parcel import pickled
+from oddlot.engines.ray import cluster, internals
+from oddlot.engines.ray.actor import check_versions
+from tests.fits import a_job
+from tests.transcripts import mask, raises, warns
+
+
+@pytest.mark.parametrize("workers", [0, (3, 2), (0, 4), (2, 3, 4), 2.5, (1, 20_000), "2-4"])
+def test_numbers_of_workers(workers: Any) -> None:
+    with raises(UsageError, "invalid_value", name="workers"):
+        Ray(workers)
+
+
+def test_a_range_of_workers() -> None:
+    on = Ray((2, 16))
+    assert (on.min_workers, on.max_workers, len(on.names)) == (2, 16, 16)
+    assert (Ray(4).min_workers, Ray(4).max_workers) == (1, 4)
+
+
+def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with raises(UsageError, "not_installed", package="ray"):
+        Ray().begin(ExitStack())
+
+
+def test_nothing_answers_at_an_address() -> None:
+    mask(port=r"(?<=127.0.0.1:)\d+")
+    with socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with raises(UsageError, "no_cluster", address=address):
+            cluster.connect(Ray(address=address), ExitStack())
+
+
+def test_an_address_of_ray_client() -> None:
+    with raises(UsageError, "ray_client_address"):
+        cluster.connect(Ray(address="ray://head:10001"), ExitStack())
+
+
+@pytest.mark.parametrize(
+    ("on", "lacks"),
+    [
+        (Ray((5, 8)), "1 CPU"),
+        (Ray((2, 2), num_gpus=1), "2 GPU"),
+        (Ray(2, resources={"spot": 1}), "1 spot"),
+        (Ray((2, 9)), ""),
+    ],
+)
+def test_resources_that_the_cluster_lacks(on: Ray, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    assert cluster.lacks(on, ray.cluster_resources()) == lacks
+    cluster.check_room(on, is_own=False)  # machines may come
+    if lacks:
+        with raises(UsageError, "not_enough_resources", lacks=lacks):
+            cluster.check_room(on, is_own=True)
+
+
+class Locked:
+    """A loss with a lock."""
+
+    def __init__(self) -> None:
+        self.inner = {"lock": threading.Lock()}
+
+    def __call__(self, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return y.sum()
+
+
+def a_closure() -> Any:
+    """A function with a lock in its closure."""
+    lock = threading.Lock()
+    return lambda y, t: y.sum() * lock.locked()
+
+
+@pytest.mark.parametrize(("loss", "attribute"), [(Locked(), "loss.inner.lock"), (a_closure(), "loss.lock")])
+def test_the_attribute_that_cannot_be_pickled_is_named(loss: Any, attribute: str) -> None:
+    with raises(UsageError, "cannot_be_pickled", attribute=attribute):
+        pickled(a_job(loss=loss))
+
+
+def test_other_versions_on_a_node() -> None:
+    hub = {"Python": "3.11", "PyTorch": "2.13.0", "oddlot": "0.1.0"}
+    check_versions(hub, hub, "w1")
+    mask(host=r"(?<=w1 on )\S+")
+    with raises(JobError, "version_mismatch", different={"PyTorch": ("2.13.0", "2.12.1")}):
+        check_versions(hub, hub | {"PyTorch": "2.12.1"}, "w1")
+
+
+def test_a_full_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise ray.exceptions.ObjectStoreFullError
+
+    monkeypatch.setattr(ray, "put", full)
+    with raises(JobError, "object_store_full"):
+        cluster.put(b"")
+
+
+def test_a_small_folder_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=64 << 20))
+    with warns("small_shared_memory", bytes=64 << 20):
+        cluster.check_shared_memory(0)
+
+
+@pytest.fixture
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(cluster, "_check_address", lambda _: None)
+
+
+@pytest.mark.usefixtures("_no_ray")
+def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "uses_tokens", lambda: False)
+    with ExitStack() as closing, warns("no_authentication"):
+        cluster.connect(Ray(address="10.0.0.5:6379"), closing)

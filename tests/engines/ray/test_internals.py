@@ -1,0 +1,97 @@
+"""Ray's private interface still is what the engine takes it for."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from benchmarks.ray.nodes import Nodes, cluster, drain
+from oddlot.engines.ray import internals
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with cluster(workers=1) as made:
+        yield made
+
+
+def answer_of(call: Any) -> Any:
+    """What `on_completed` brings."""
+    answers: SimpleQueue[Any] = SimpleQueue()
+    internals.on_completed(call, answers.put)
+    return answers.get(timeout=30)
+
+
+@ray.remote
+def an_array() -> Any:
+    """More than Ray sends with a message."""
+    return np.arange(1_000_000)
+
+
+@ray.remote(max_retries=0)
+def broken() -> None:
+    """Raise."""
+    raise ArithmeticError("my own mistake")
+
+
+@ray.remote
+def a_minute() -> None:
+    """Keep a node busy."""
+    time.sleep(60)
+
+
+@ray.remote
+def files() -> list[str]:
+    """The files with this process's output."""
+    return internals.output_files()
+
+
+@pytest.mark.usefixtures("nodes")
+def test_an_answer_comes_without_waiting_and_shares_the_stores_memory() -> None:
+    call = an_array.remote()
+    array = answer_of(call)
+    again = ray.get(call, timeout=30)
+    assert np.array_equal(array, np.arange(1_000_000))
+    assert array.ctypes.data == again.ctypes.data
+    assert not array.flags.writeable
+
+
+@pytest.mark.usefixtures("nodes")
+def test_an_exception_comes_in_place_of_an_answer() -> None:
+    answer = answer_of(broken.remote())
+    assert isinstance(answer, ray.exceptions.RayTaskError)
+    assert "my own mistake" in str(answer)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_process_knows_its_files() -> None:
+    paths = answer_of(files.remote())
+    assert paths
+    assert all(Path(path).exists() for path in paths)
+
+
+def test_drained_nodes(nodes: Nodes) -> None:
+    (added,) = nodes.alive
+    assert not internals.draining_nodes()
+    there = NodeAffinitySchedulingStrategy(added.node_id, soft=False)
+    busy = a_minute.options(scheduling_strategy=there).remote()  # an idle node ends at once
+    answer_of(files.options(scheduling_strategy=there).remote())
+    end = time.time() + 60
+    drain(added.node_id, seconds=60)
+    assert internals.draining_nodes()[added.node_id] == pytest.approx(end, abs=2)
+    ray.cancel(busy, force=True)
+
+
+@pytest.mark.parametrize("mode", ["token", "disabled"])
+def test_whether_tokens_are_used(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(internals.TOKEN_MODE, mode)
+    ray._raylet.Config.initialize("")  # as Ray does when it has changed the mode
+    assert internals.uses_tokens() == (mode == "token")
