@@ -14,7 +14,7 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 NOTE = "<!-- Written by `make results`. Do not edit. -->"
 HIGHLIGHTS = (
     ("overhead", "single_worker_20ms"),
-    ("overhead", "sync_over_ddp_30ms"),
+    ("ray", "preempted_time_over_ray_train"),
     ("checkpoint", "pause_over_copy_100m"),
     ("simulator", "updates_per_second_1000"),
     ("faults", "goodput_all"),

@@ -27,6 +27,11 @@ FIGURES = {
     "overhead": """
         single_worker_20ms single_worker_2ms single_worker_20ms_two_in_flight single_worker_2ms_two_in_flight
         sync_over_ddp_30ms sync_over_ddp_8ms async_over_ddp_30ms async_over_ddp_8ms""",
+    "ray": """
+        ray_over_local_20ms ray_over_local_200ms ray_over_local_25m copies_per_update_in copies_per_update_out
+        async_over_ray_train preempted_time_over_ray_train wasted_tasks_per_loss longest_pause_seconds
+        ray_train_repeated_steps accuracy ray_train_accuracy loss_detected_seconds node_loss_detected_seconds
+        goodput_trace exactly_once""",
     "simulator": """
         updates_per_second_1000 cost_growth_10000 answers_per_second_fastest_k_1000 heap_per_second_1000""",
     "slide": """
@@ -55,6 +60,10 @@ FIGURES = {
 }
 NOT_MEASURED = {
     "faults": """goodput_kill goodput_freeze goodput_slow goodput_hub torchft_goodput_kill torchft_goodput_slow""",
+    "ray": """
+        async_over_ray_train preempted_time_over_ray_train wasted_tasks_per_loss longest_pause_seconds
+        ray_train_repeated_steps accuracy ray_train_accuracy loss_detected_seconds node_loss_detected_seconds
+        goodput_trace exactly_once""",
 }
 """Figures that are null in the smoke form."""
 IF_REACHED = "time_to_"

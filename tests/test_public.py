@@ -14,7 +14,7 @@ NAMES = (
     "__version__ accuracy Adam AdamW AdaptiveK AdaptiveLoad Asynchronous BackupTasks CheckpointError "
     "codecs commands Deadline Downpour ElasticAveraging estimate events FastestK faults FederatedAveraging fit "
     "Interrupted Job JobError Local LocalSGD lr_schedules Machine machines OddlotError "
-    "Optimizer ProportionalLoad Quorum read_chaos read_fleet replay Run SGD Shards Simulated sparse "
+    "Optimizer ProportionalLoad Quorum Ray read_chaos read_fleet replay Run SGD Shards Simulated sparse "
     "StopRun strategies Strategy Synchronous testing UsageError VCASGD"
 )
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ import oddlot
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 from oddlot.engines.loop import drive
-from oddlot.engines.ray import actors, cluster
+from oddlot.engines.ray import cluster, handles
 from oddlot.engines.ray.pieces import joined
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
@@ -147,7 +147,7 @@ def copies(parameters: int, updates: int) -> tuple[float, float]:
             written["out"] += 1 + (not _is_in_store(block.ctypes.data))
             return found
 
-        with patch.object(store, "receive", received), patch.object(actors, "put", counted):
+        with patch.object(store, "receive", received), patch.object(handles, "put", counted):
             run.until(lambda: run.arrivals >= before + updates)
         arrived = run.arrivals - before
     return written["in"] / arrived, written["out"] / arrived

@@ -43,12 +43,12 @@ def test_nothing_answers_at_an_address() -> None:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with raises(UsageError, "no_cluster", address=address):
-            cluster.connect(Ray(address=address), ExitStack())
+            cluster.connect(address, None, ExitStack())
 
 
 def test_an_address_of_ray_client() -> None:
     with raises(UsageError, "ray_client_address"):
-        cluster.connect(Ray(address="ray://head:10001"), ExitStack())
+        cluster.connect("ray://head:10001", None, ExitStack())
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_an_address_of_ray_client() -> None:
 )
 def test_resources_that_the_cluster_lacks(on: Ray, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    assert cluster.lacks(on, ray.cluster_resources()) == lacks
-    cluster.check_room(on, is_own=False)  # machines may come
+    assert cluster.lacks(on.fleet, ray.cluster_resources()) == lacks
+    cluster.check_room(on.fleet, is_own=False)  # machines may come
     if lacks:
         with raises(UsageError, "not_enough_resources", lacks=lacks):
-            cluster.check_room(on, is_own=True)
+            cluster.check_room(on.fleet, is_own=True)
 
 
 class Locked:
@@ -125,4 +125,4 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "uses_tokens", lambda: False)
     with ExitStack() as closing, warns("no_authentication"):
-        cluster.connect(Ray(address="10.0.0.5:6379"), closing)
+        cluster.connect("10.0.0.5:6379", None, closing)

@@ -12,7 +12,7 @@ import oddlot
 from benchmarks.ray.nodes import Nodes, cluster
 from oddlot import Asynchronous
 from oddlot.core.events import Joined, Leaving, Struck
-from oddlot.engines.ray import actors
+from oddlot.engines.ray import actors, entrance
 from oddlot.faults import Fault
 from oddlot.faults.plan import Chaos
 from oddlot.history.replay import replay
@@ -33,7 +33,7 @@ def nodes() -> Iterator[Nodes]:
 def test_a_run_waits_for_its_least_number_of_workers_and_takes_more(
     nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors, "TELL_SECONDS", 0.5)
+    monkeypatch.setattr(entrance, "TELL_SECONDS", 0.5)
     caplog.set_level(logging.INFO)
     with scene(slow_job(0.2), on_ray((2, 3), num_cpus=1)) as run:
         nodes.add(1)

@@ -5,18 +5,21 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from benchmarks.ray.nodes import Nodes, cluster, drain
 from oddlot import JobError
-from oddlot.core.events import Joined, Leaving
+from oddlot.core.events import Joined, Leaving, Lost
 from oddlot.history.run_folder import RunFolder
 from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
-from tests.transcripts import mask, raises
+from tests.transcripts import mask, raises, warns
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
@@ -132,4 +135,34 @@ class Deadly:
 @pytest.mark.usefixtures("nodes")
 def test_a_row_that_kills_three_workers_is_named() -> None:
     with scene(slow_job(training_step=Deadly()), on_ray()) as run, raises(JobError, "bad_samples"):
+        run.finish()
+
+
+@dataclass
+class Hungry:
+    """A training step that once, in one process, takes more memory than the node may use."""
+
+    flag: Path
+
+    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        with suppress(FileExistsError):
+            self.flag.touch(exist_ok=False)
+            self.memory = torch.ones(300_000_000)
+            time.sleep(60)
+        time.sleep(0.05)
+        return mse_loss(model(batch[0]), batch[1])
+
+
+def test_a_worker_that_ray_kills_for_want_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mask(node=r"\bw\d\b")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+    used = total - 1024 * int(free.split()[1])
+    monkeypatch.setenv(
+        "RAY_memory_usage_threshold", f"{(used + 2e9) / total:.4f}"
+    )  # two workers need about 1 GB
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
+    hungry = slow_job(training_step=Hungry(tmp_path / "flag"))
+    with cluster(), scene(hungry, on_ray()) as run, warns("worker_out_of_memory"):
+        run.until(lambda: any(isinstance(record.event, Lost) for record in run.records))
         run.finish()

@@ -1,155 +1,35 @@
 """The workers of a Ray cluster as the hub sees them: started, watched and replaced."""
 
-import logging
 import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from oddlot.core.errors import JobError
 from oddlot.core.events import Joined, Leaving, Lost
-from oddlot.core.tasks import NodeId, TaskId
+from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 from oddlot.engines.evaluations import Evaluations
 from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Message
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.ray import internals
-from oddlot.engines.ray.actor import (
-    CONTROL,
-    CONTROL_THREADS,
-    TASK_THREADS,
-    Beat,
-    Failure,
-    Hub,
-    Started,
-    WorkerActor,
-    host,
-    send_signal,
-)
-from oddlot.engines.ray.cluster import put, waiting_for
-from oddlot.engines.ray.pieces import pieces_of
+from oddlot.engines.ray.actor import CONTROL, Beat, Failure, Hub, Started, host, send_signal
+from oddlot.engines.ray.entrance import Entrance
+from oddlot.engines.ray.handles import ActorHandle, News
+from oddlot.engines.ray.node_watch import NodeWatch
+from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX, RespawnPolicy
-from oddlot.engines.worker_state import WorkerState
-from oddlot.train.flat_buffer import FlatBuffer
-
-if TYPE_CHECKING:
-    from oddlot.engines.ray.config import Ray
 
 BEAT_SECONDS = 1.0
 """Interval of heartbeats, in seconds."""
-DRAIN_SECONDS = 1.0
-"""Interval at which the cluster is asked for nodes that are drained, in seconds."""
-SUSPECT_SECONDS = 90.0
-"""Seconds after which a node that seemed to be lost gets workers again, unless Ray has noticed a loss."""
-TELL_SECONDS = 5.0
-"""Seconds without enough workers after which a line says what the run waits for."""
-logger = logging.getLogger(__name__)
-
-
-class Published:
-    """Weights in the object store. They are removed with the last reference to this."""
-
-    def __init__(self, weights: FlatBuffer) -> None:
-        self.ref = put(pieces_of(weights.memory.numpy()))
-
-
-class OpenTask(NamedTuple):
-    """A task that was sent to a worker."""
-
-    published: Published
-    """The weights that it reads."""
-    weights: FlatBuffer
-    """The same weights at the hub."""
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class ActorHandle(WorkerState):
-    """A worker, from the request for its actor to its end."""
-
-    actor: Any
-    heard: float | None = None
-    """Time of its last sign of life. None: it has not started."""
-    started: Started | None = None
-    noticed: bool = False
-    """Whether it was told that its node is drained."""
-    calls: set[Any] = field(default_factory=set)
-    """References to the answers that are to come."""
-    tasks: dict[TaskId, OpenTask] = field(default_factory=dict)
-
-    def is_on(self, node: str) -> bool:
-        """Return whether it is on the node with this id of Ray's."""
-        return self.started is not None and self.started.ray_node == node
-
-
-class StartedActors:
-    """Actors that were requested before the run had ids for its workers."""
-
-    def __init__(self, on: "Ray") -> None:
-        self.on = on
-        self.hub_node: str = ray.get_runtime_context().get_node_id()
-        remote = ray.remote(
-            max_restarts=0,  # which samples are computed again is the ledger's to say
-            max_task_retries=0,
-            max_concurrency=TASK_THREADS,
-            concurrency_groups={CONTROL: CONTROL_THREADS},
-        )
-        self._class = remote(WorkerActor)
-        self._early = [self._request(name) for name in on.names]
-
-    def take(self, index: int, name: str, avoid: Collection[str] = ()) -> Any:
-        """Return an actor for the worker `index`: the first time the one that was requested early.
-
-        `avoid` are Ray's ids of nodes on which it must not be.
-        """
-        if index == EVALUATOR_INDEX:
-            return self._class.options(
-                num_cpus=0,
-                runtime_env=dict(self.on.runtime_env or {}),
-                scheduling_strategy=NodeAffinitySchedulingStrategy(self.hub_node, soft=False),
-            ).remote(name)
-        actor, self._early[index] = self._early[index], None
-        return actor or self._request(name, avoid)
-
-    def close(self) -> None:
-        """Kill the actors that were not taken."""
-        for actor in filter(None, self._early):
-            ray.kill(actor)
-
-    def _request(self, name: str, avoid: Collection[str] = ()) -> Any:
-        """Request an actor. It waits in Ray until the cluster has room for it. The hub's node comes last."""
-        on = self.on
-        hard = {"ray.io/node-id": NotIn(*avoid)} if avoid else {}
-        return self._class.options(
-            num_cpus=on.num_cpus,
-            num_gpus=on.num_gpus,
-            resources=dict(on.resources or {}),
-            runtime_env=dict(on.runtime_env or {}),
-            scheduling_strategy=NodeLabelSchedulingStrategy(
-                hard, soft={"ray.io/node-id": NotIn(self.hub_node)}
-            ),
-        ).remote(name)
-
-
-class News(NamedTuple):
-    """An answer of a worker, which a thread of Ray's has received."""
-
-    worker: ActorHandle
-    call: Any
-    """Reference to the answer."""
-    then: Callable[[Any], None]
-    """Handles the answer."""
-    answer: Any
-    """An exception if the worker could not give one."""
 
 
 class Actors:
@@ -160,22 +40,15 @@ class Actors:
 
     def __init__(
         self,
-        on: "Ray",
         started: StartedActors,
         ids: NodeIds,
         setup: Any,
         logs: WorkerLogs,
         clock: Callable[[], float],
     ) -> None:
-        self.on, self.started, self.ids, self.setup, self.logs, self.clock = (
-            on,
-            started,
-            ids,
-            setup,
-            logs,
-            clock,
-        )
-        self.policy = RespawnPolicy(on.max_workers, on.respawn)
+        self.started, self.fleet, self.ids, self.setup = started, started.fleet, ids, setup
+        self.logs, self.clock = logs, clock
+        self.policy = RespawnPolicy(len(self.fleet.names), self.fleet.respawn)
         self.evaluations = Evaluations()
         self.evaluator_ready: Callable[[], None] = lambda: None
         """Called when the evaluator is ready."""
@@ -183,24 +56,16 @@ class Actors:
         self.messages: deque[Message] = deque()
         """For the host."""
         self.news: SimpleQueue[News] = SimpleQueue()
-        self.draining: Mapping[str, float] = {}
-        """Ray's ids of the nodes that are drained."""
-        self.suspects: dict[str, float] = {}
-        """Ray's ids of nodes that seem to be lost, with the time since when. Ray needs up to a minute to notice."""
-        self._entering: list[Message] | None = []
-        """Workers that are ready before the run starts. None: it has started."""
+        self.nodes = NodeWatch(started.hub_node, clock)
+        self.entrance = Entrance(self.fleet, clock())
         self._host, self._hub = host(), Hub.here()
-        self._looked = self._told_at = clock()
-        self._told = ""
-        self._ended = threading.Event()
-        threading.Thread(target=self._watch_nodes, name="oddlot draining nodes", daemon=True).start()
+        self._looked = clock()
 
     def spawn(self, index: int) -> None:
         """Request a worker, or the evaluator. It is heard from once the cluster has room for it."""
         node = self.ids.next(index)
-        worker = ActorHandle(
-            node, index, self.clock(), actor=self.started.take(index, node, self.suspects.keys())
-        )
+        actor = self.started.take(index, node, self.nodes.suspects.keys())
+        worker = ActorHandle(node, index, self.clock(), actor=actor)
         self.running[node] = worker
         ready = partial(self._ready, worker)
         self.call(worker, ready, worker.actor.begin, self._hub, max(index, 0), self.setup)
@@ -249,7 +114,7 @@ class Actors:
         self.signal(worker, signal.SIGKILL)  # a frozen process hears nothing of Ray
         busy = bool(self.evaluations.requested if worker.is_evaluator else worker.tasks)
         death = worker.death(bool(worker.tasks), busy)
-        if worker.ready and not worker.is_evaluator:
+        if worker.ready and not worker.is_evaluator and not self.entrance.lost(worker.node):
             self.messages.append(Lost(worker.node, death.cause))
         self.policy.died(death, self.clock())
         if worker.is_evaluator:
@@ -286,12 +151,14 @@ class Actors:
                 f"the runtime environment cannot be set up: {error}", "runtime_env_failed", reason=str(error)
             )
         if getattr(error, "actor_init_failed", False) or isinstance(error, ray.exceptions.RayTaskError):
-            told = f"the worker {worker.node} did not start. Is oddlot installed on all nodes?\n{error}"
-            raise JobError(told, "worker_not_started", node=worker.node, reason=str(error))
+            why = "failed" if worker.ready else "did not start. Is oddlot installed on all nodes?"
+            raise JobError(
+                f"{worker.node} {why}\n{error}", "worker_failed", node=worker.node, reason=str(error)
+            )
         if isinstance(error, ray.exceptions.ActorUnavailableError):
-            self._suspect(worker)
+            self.nodes.suspect(worker, self.running.values())
         worker.exit_code = self.logs.keep(worker.node, worker.started)
-        if "out of memory" in str(error).lower() or "(oom)" in str(error).lower():
+        if isinstance(error, ray.exceptions.OutOfMemoryError):
             told = f"Ray killed {worker.node}, because its node was running out of memory"
             warn(
                 f"{told}. Use fewer workers on a node (a larger num_cpus)",
@@ -299,15 +166,6 @@ class Actors:
                 node=worker.node,
             )
         self.lose(worker)
-
-    def _suspect(self, worker: ActorHandle) -> None:
-        """Start no further workers on the node of this one, unless another one of it has just been heard."""
-        if worker.started is None or worker.started.ray_node == self.started.hub_node:
-            return
-        node, recent = worker.started.ray_node, self.clock() - 2 * BEAT_SECONDS
-        others = [one for one in self.running.values() if one is not worker and one.is_on(node)]
-        if not any(one.heard is not None and one.heard > recent for one in others):
-            self.suspects.setdefault(node, self.clock())
 
     def fail(self, worker: ActorHandle, failure: Failure) -> None:
         """Raise the error of a worker, and keep the end of its output."""
@@ -317,30 +175,28 @@ class Actors:
     def check(self) -> None:
         """Replace workers that are due, end those that are silent, and say what the run waits for."""
         now = self.clock()
-        pause = now - self._looked
+        pause, patience = now - self._looked, self.fleet.lost_after_seconds
         self._looked = now
         for worker in list(self.running.values()):
             if worker.heard is None:
                 continue
             if pause > BEAT_SECONDS:  # the hub was away itself
                 worker.heard += pause
-            if now - worker.heard > self.on.lost_after_seconds:
-                told = f"{worker.node} has given no sign of life for {self.on.lost_after_seconds:g} s and is replaced"
-                warn(told, "worker_silent", node=worker.node, seconds=self.on.lost_after_seconds)
+            if now - worker.heard > patience:
+                told = f"{worker.node} has given no sign of life for {patience:g} s and is replaced"
+                warn(told, "worker_silent", node=worker.node, seconds=patience)
                 worker.taken_away = True
-                self._suspect(worker)
+                self.nodes.suspect(worker, self.running.values())
                 self.lose(worker)
-        for node, since in list(self.suspects.items()):
-            if now - since > SUSPECT_SECONDS:  # Ray would have noticed
-                del self.suspects[node]
+        self.nodes.forgive()
         for index in self.policy.due(now):
             self.spawn(index)
         self._warn_drained()
-        self._tell(now)
+        self.entrance.tell(now)
 
     def close(self) -> None:
         """Kill all actors."""
-        self._ended.set()
+        self.nodes.close()
         for worker in self.running.values():
             with suppress(ray.exceptions.RayError, ValueError):
                 ray.kill(worker.actor)
@@ -352,16 +208,15 @@ class Actors:
         self.call(worker, partial(self._beaten, worker), beat, BEAT_SECONDS)
 
     def _beaten(self, worker: ActorHandle, beat: Beat) -> None:
+        self._beat(worker)
         if beat == "node_lost":
             worker.taken_away = True
-            if worker.started is not None:
-                self.suspects[worker.started.ray_node] = self.clock()
+            self.nodes.suspect(worker)
             self.lose(worker)
-            return
-        self._beat(worker)
-        if beat == "leaving" and worker.ready and not worker.is_evaluator and not worker.leaving:
+        elif beat == "leaving" and not worker.is_evaluator:
             worker.leaving = True
-            self.messages.append(Leaving(worker.node))
+            if worker.ready:
+                self.messages.append(Leaving(worker.node))
             self.dismiss(worker)
 
     def _ready(self, worker: ActorHandle, started: Started | Failure) -> None:
@@ -372,36 +227,11 @@ class Actors:
         if worker.is_evaluator:
             self.evaluator_ready()
             return
-        joined = Joined(worker.node, self.on.dollars_per_hour)
-        if self._entering is None:
-            self.messages.append(joined)
-            return
-        self._entering.append(joined)
-        if len(self._entering) >= self.on.min_workers:
-            self.messages.extend(self._entering)
-            self._entering = None
-
-    def _tell(self, now: float) -> None:
-        """Say what the run waits for, once and again if it changes."""
-        if self._entering is None or now - self._told_at < TELL_SECONDS:
-            return
-        self._told_at = now
-        if (told := waiting_for(self.on, len(self._entering))) != self._told:
-            self._told = told
-            logger.info("%s", told)
-
-    # --- nodes that are drained ----------------------------------------------------------------
-
-    def _watch_nodes(self) -> None:
-        """Ask for drained nodes now and then, in a thread of its own: the cluster's head may not answer."""
-        while not self._ended.wait(DRAIN_SECONDS):
-            with suppress(Exception):  # it is asked again
-                self.draining = internals.draining_nodes()
+        self.messages.extend(self.entrance.enter(Joined(worker.node, self.fleet.dollars_per_hour)))
 
     def _warn_drained(self) -> None:
         """Give notice to the workers of drained nodes, once."""
         for worker in self.running.values():
-            there = any(worker.is_on(node) for node in self.draining)
-            if there and not worker.noticed and not worker.is_evaluator:
+            if self.nodes.must_leave(worker) and not worker.noticed and not worker.is_evaluator:
                 worker.noticed = True
                 self.control(worker.node, "leave")

@@ -10,14 +10,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.user_warnings import warn
 from oddlot.engines.ray import internals
-
-if TYPE_CHECKING:
-    from oddlot.engines.ray.config import Ray
+from oddlot.engines.ray.fleet import Fleet
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address that other machines do not reach. Ray replaces 127.0.0.1 by an outer address on Linux."""
@@ -30,7 +28,7 @@ MIN_SHARED_BYTES = 1 << 30
 """Size of the shared-memory folder below which there is a warning."""
 
 
-def connect(on: "Ray", closing: ExitStack) -> bool:
+def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing: ExitStack) -> bool:
     """Connect to the cluster of `address`, or start one on this machine. Return whether one was started.
 
     A connection that the program has already is used, and stays. Raise UsageError if Ray is not installed or the
@@ -43,7 +41,7 @@ def connect(on: "Ray", closing: ExitStack) -> bool:
         raise UsageError(told, "not_installed", package="ray") from None
     if ray.is_initialized():
         return False
-    address = on.address or os.environ.get("RAY_ADDRESS")
+    address = address or os.environ.get("RAY_ADDRESS")
     if address:
         _check_address(address)
     os.environ.update(internals.quiet_environment())
@@ -51,7 +49,7 @@ def connect(on: "Ray", closing: ExitStack) -> bool:
         try:
             ray.init(
                 address=address,
-                runtime_env=dict(on.runtime_env or {}),
+                runtime_env=dict(runtime_env or {}),
                 logging_level=logging.ERROR,
                 **({} if address else OWN_CLUSTER),
             )
@@ -105,40 +103,40 @@ def _own_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def check_room(on: "Ray", is_own: bool) -> None:
+def check_room(fleet: Fleet, is_own: bool) -> None:
     """Raise UsageError if a cluster that was started for this run can never have the least number of workers."""
     import ray
 
-    lacking = lacks(on, ray.cluster_resources())
+    lacking = lacks(fleet, ray.cluster_resources())
     if is_own and lacking:
         raise UsageError(
-            f"this machine lacks {lacking}: the least number of workers is {on.min_workers}, and each needs "
-            f"{_told(on.needs)}. Use fewer workers or a smaller num_cpus, or connect to a cluster with `address`",
+            f"this machine lacks {lacking}: the least number of workers is {fleet.min_workers}, and each needs "
+            f"{_told(fleet.needs)}. Use fewer workers or a smaller num_cpus, or connect to a cluster with `address`",
             "not_enough_resources",
             "workers",
-            workers=on.min_workers,
+            workers=fleet.min_workers,
             lacks=lacking,
         )
 
 
-def lacks(on: "Ray", there: Mapping[str, float]) -> str:
+def lacks(fleet: Fleet, there: Mapping[str, float]) -> str:
     """Return which resources are missing for the least number of workers, as text; empty if none are."""
-    total = {name: amount * on.min_workers for name, amount in on.needs.items()}
+    total = {name: amount * fleet.min_workers for name, amount in fleet.needs.items()}
     missing = {
         name: amount - there.get(name, 0.0) for name, amount in total.items() if amount > there.get(name, 0.0)
     }
     return _told(missing)
 
 
-def waiting_for(on: "Ray", ready: int) -> str:
+def waiting_for(fleet: Fleet, ready: int) -> str:
     """Return what a run waits for that has only `ready` of its least number of workers."""
     import ray
 
-    lacking = lacks(on, ray.cluster_resources())
+    lacking = lacks(fleet, ray.cluster_resources())
     why = "they are starting, or their resources are in use"
     if lacking:
         why = f"the cluster lacks {lacking}. Nodes that join, by hand or by an autoscaler, get workers"
-    return f"{ready} of at least {on.min_workers} workers are ready: {why}"
+    return f"{ready} of at least {fleet.min_workers} workers are ready: {why}"
 
 
 def check_shared_memory(needed: int) -> None:

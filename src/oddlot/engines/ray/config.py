@@ -2,16 +2,17 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from oddlot.core.tasks import NodeId
 from oddlot.core.validation import AboveZero, AtLeastOne, Must, NotNegative, check_settings
 from oddlot.engines.base import FaultKind, Open, Opened, RunData
+from oddlot.engines.ray.fleet import Fleet
 
 if TYPE_CHECKING:
-    from oddlot.engines.ray.actors import StartedActors
+    from oddlot.engines.ray.placement import StartedActors
 
 MAX_WORKERS = 10_000
 """Largest number of workers."""
@@ -85,18 +86,20 @@ class Ray:
         return [f"w{number + 1}" for number in range(self.max_workers)]
 
     @property
-    def needs(self) -> dict[str, float]:
-        """Resources that each worker needs."""
-        return {"CPU": self.num_cpus, "GPU": self.num_gpus, **(self.resources or {})}
+    def fleet(self) -> Fleet:
+        """The workers' names and needs."""
+        same = {one.name: getattr(self, one.name) for one in fields(Fleet) if one.name != "names"}
+        return Fleet(names=self.names, **same)
 
     def begin(self, closing: ExitStack) -> Open:
         """Connect to the cluster and start the actors, which import PyTorch while the job is prepared."""
         from oddlot.engines.ray.cluster import check_room, connect
 
-        check_room(self, connect(self, closing))
-        from oddlot.engines.ray.actors import StartedActors  # it needs Ray
+        fleet = self.fleet
+        check_room(fleet, connect(self.address, fleet.runtime_env, closing))
+        from oddlot.engines.ray.placement import StartedActors  # it needs Ray
 
-        started = StartedActors(self)
+        started = StartedActors(fleet)
         closing.callback(started.close)
         return partial(_open, self, started, closing)
 
@@ -129,6 +132,6 @@ def _open(
         keep_shards=data.keep_shards,
         process=ProcessSetup.of_hub(max(1, int(on.num_cpus))),
     )
-    engine = RayEngine(on, started, setup, data.logs, now, taken)
+    engine = RayEngine(started, setup, data.logs, now, taken)
     closing.callback(engine.close)
     return Opened(engine, Pool(lambda: FlatBuffer.empty(data.layout)), faults=engine.faults)

@@ -1,12 +1,11 @@
 """The mailbox and port of workers on a Ray cluster."""
 
-import logging
 import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -19,11 +18,13 @@ from oddlot.engines.node_ids import EVALUATOR, NodeIds
 from oddlot.engines.parcel import pickled, tensor_of
 from oddlot.engines.payloads import decode_into
 from oddlot.engines.ray.actor import Answer, Failure, Setup
-from oddlot.engines.ray.actors import ActorHandle, Actors, OpenTask, Published, StartedActors
+from oddlot.engines.ray.actors import Actors
 from oddlot.engines.ray.cluster import put
 from oddlot.engines.ray.evaluator import Evaluator
 from oddlot.engines.ray.faults import RayFaults
+from oddlot.engines.ray.handles import ActorHandle, OpenTask, Published
 from oddlot.engines.ray.pieces import Bytes, joined
+from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX
 from oddlot.train.flat_buffer import FlatBuffer
@@ -31,12 +32,8 @@ from oddlot.train.store import Payload
 from oddlot.wire.framing import FrameError
 from oddlot.wire.packet import Packet
 
-if TYPE_CHECKING:
-    from oddlot.engines.ray.config import Ray
-
 CHECK_SECONDS = 0.25
 """Longest wait, in seconds: signals, silent workers and due replacements are noticed after it."""
-logger = logging.getLogger(__name__)
 
 
 class RayEngine:
@@ -48,7 +45,6 @@ class RayEngine:
 
     def __init__(
         self,
-        on: "Ray",
         started: StartedActors,
         setup: Setup,
         logs: Path | None = None,
@@ -58,15 +54,15 @@ class RayEngine:
         self._began = time.monotonic() - now
         self.setup = setup
         parcel = put([np.frombuffer(part, np.uint8) for part in pickled(setup)])
-        ids = NodeIds(on.names, taken)
-        self.actors = Actors(on, started, ids, parcel, WorkerLogs(logs), lambda: self.now)
+        ids = NodeIds(started.fleet.names, taken)
+        self.actors = Actors(started, ids, parcel, WorkerLogs(logs), lambda: self.now)
         self.faults = RayFaults(self.actors)
         self.evaluator = Evaluator(self.actors)
         self._published: WeakValueDictionary[int, Published] = WeakValueDictionary()
         self._newest: Published | None = None
         self._loaded: list[TaskId] = []
         self._checked = self.now
-        for index in range(on.max_workers):
+        for index in range(len(ids.names)):
             self.actors.spawn(index)
         if setup.job.eval_data is not None:
             self.actors.spawn(EVALUATOR_INDEX)

@@ -7,7 +7,8 @@ from oddlot.core.events import Evaluated
 from oddlot.core.user_warnings import warn
 from oddlot.engines.node_ids import EVALUATOR
 from oddlot.engines.ray.actor import Failure
-from oddlot.engines.ray.actors import ActorHandle, Actors, Published
+from oddlot.engines.ray.actors import Actors
+from oddlot.engines.ray.handles import ActorHandle, Published
 from oddlot.engines.respawn import EVALUATOR_INDEX
 
 

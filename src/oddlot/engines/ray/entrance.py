@@ -1,0 +1,45 @@
+"""The beginning of a run: it waits for the least number of workers."""
+
+import logging
+
+from oddlot.core.events import Joined
+from oddlot.core.tasks import NodeId
+from oddlot.engines.ray.cluster import waiting_for
+from oddlot.engines.ray.fleet import Fleet
+
+TELL_SECONDS = 5.0
+"""Seconds without enough workers after which a line says what the run waits for."""
+logger = logging.getLogger(__name__)
+
+
+class Entrance:
+    """Holds workers back until the least number of them is ready."""
+
+    def __init__(self, fleet: Fleet, now: float) -> None:
+        self.fleet = fleet
+        self._waiting: dict[NodeId, Joined] | None = {}
+        """None: the run has started."""
+        self._told, self._told_at = "", now
+
+    def enter(self, joined: Joined) -> list[Joined]:
+        """Return the workers that join the run now that this one is ready."""
+        if self._waiting is None:
+            return [joined]
+        self._waiting[joined.node] = joined
+        if len(self._waiting) < self.fleet.min_workers:
+            return []
+        entering, self._waiting = self._waiting, None
+        return list(entering.values())
+
+    def lost(self, node: NodeId) -> bool:
+        """Return whether a lost worker had not entered yet."""
+        return self._waiting is not None and self._waiting.pop(node, None) is not None
+
+    def tell(self, now: float) -> None:
+        """Say what the run waits for, once and again when it changes."""
+        if self._waiting is None or now - self._told_at < TELL_SECONDS:
+            return
+        self._told_at = now
+        if (told := waiting_for(self.fleet, len(self._waiting))) != self._told:
+            self._told = told
+            logger.info("%s", told)

@@ -1,0 +1,59 @@
+"""Workers of a Ray cluster, and their open tasks, as the hub sees them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from oddlot.core.tasks import TaskId
+from oddlot.engines.ray.actor import Started
+from oddlot.engines.ray.cluster import put
+from oddlot.engines.ray.pieces import pieces_of
+from oddlot.engines.worker_state import WorkerState
+from oddlot.train.flat_buffer import FlatBuffer
+
+
+class Published:
+    """Weights in the object store. They are removed with the last reference to this."""
+
+    def __init__(self, weights: FlatBuffer) -> None:
+        self.ref = put(pieces_of(weights.memory.numpy()))
+
+
+class OpenTask(NamedTuple):
+    """A task that was sent to a worker."""
+
+    published: Published
+    """The weights that it reads."""
+    weights: FlatBuffer
+    """The same weights at the hub."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ActorHandle(WorkerState):
+    """A worker, from the request for its actor to its end."""
+
+    actor: Any
+    heard: float | None = None
+    """Time of its last sign of life. None: it has not started."""
+    started: Started | None = None
+    noticed: bool = False
+    """Whether it was told that its node is drained."""
+    calls: set[Any] = field(default_factory=set)
+    """References to the answers that are to come."""
+    tasks: dict[TaskId, OpenTask] = field(default_factory=dict)
+
+    def is_on(self, node: str) -> bool:
+        """Return whether it is on the node with this id of Ray's."""
+        return self.started is not None and self.started.ray_node == node
+
+
+class News(NamedTuple):
+    """An answer of a worker, which a thread of Ray's has received."""
+
+    worker: ActorHandle
+    call: Any
+    """Reference to the answer."""
+    then: Callable[[Any], None]
+    """Handles the answer."""
+    answer: Any
+    """An exception if the worker could not give one."""

@@ -1,0 +1,60 @@
+"""Requests for actors: on which nodes of the cluster workers run."""
+
+from collections.abc import Collection
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
+
+from oddlot.engines.ray.actor import CONTROL, CONTROL_THREADS, TASK_THREADS, WorkerActor
+from oddlot.engines.ray.fleet import Fleet
+from oddlot.engines.respawn import EVALUATOR_INDEX
+
+
+class StartedActors:
+    """Actors that were requested before the run had ids for its workers."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.hub_node: str = ray.get_runtime_context().get_node_id()
+        remote = ray.remote(
+            max_restarts=0,  # which samples are computed again is the ledger's to say
+            max_task_retries=0,
+            max_concurrency=TASK_THREADS,
+            concurrency_groups={CONTROL: CONTROL_THREADS},
+        )
+        self._class = remote(WorkerActor)
+        self._early = [self._request(name) for name in fleet.names]
+
+    def take(self, index: int, name: str, avoid: Collection[str] = ()) -> Any:
+        """Return an actor for the worker `index`: the first time the one that was requested early.
+
+        `avoid` are Ray's ids of nodes on which it must not be.
+        """
+        if index == EVALUATOR_INDEX:
+            return self._class.options(
+                num_cpus=0,
+                runtime_env=dict(self.fleet.runtime_env or {}),
+                scheduling_strategy=NodeAffinitySchedulingStrategy(self.hub_node, soft=False),
+            ).remote(name)
+        actor, self._early[index] = self._early[index], None
+        return actor or self._request(name, avoid)
+
+    def close(self) -> None:
+        """Kill the actors that were not taken."""
+        for actor in filter(None, self._early):
+            ray.kill(actor)
+
+    def _request(self, name: str, avoid: Collection[str] = ()) -> Any:
+        """Request an actor. It waits in Ray until the cluster has room for it. The hub's node comes last."""
+        fleet = self.fleet
+        hard = {"ray.io/node-id": NotIn(*avoid)} if avoid else {}
+        return self._class.options(
+            num_cpus=fleet.num_cpus,
+            num_gpus=fleet.num_gpus,
+            resources=dict(fleet.resources or {}),
+            runtime_env=dict(fleet.runtime_env or {}),
+            scheduling_strategy=NodeLabelSchedulingStrategy(
+                hard, soft={"ray.io/node-id": NotIn(self.hub_node)}
+            ),
+        ).remote(name)
