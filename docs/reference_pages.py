@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -226,9 +226,13 @@ def type_text(hint: Any) -> str:
     parts = [type_text(part) for part in get_args(hint) if part is not type(None)]
     if get_origin(hint) in (list, tuple):
         return "list"
+    if get_origin(hint) is dict:
+        return "table"
+    if get_origin(hint) is Literal:
+        return "text"
     if isinstance(hint, type) and issubclass(hint, Table):
         return "table"
-    return TYPES.get(hint, "") if not parts else next(filter(None, parts), "")
+    return TYPES.get(hint, "") if not parts else " or ".join(dict.fromkeys(filter(None, parts)))
 
 
 def default_text(default: Any) -> str:

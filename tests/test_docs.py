@@ -7,6 +7,7 @@ differ by a tenth, `...` is any text.
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -125,6 +126,7 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("ODDLOT_DATA", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     return tmp_path

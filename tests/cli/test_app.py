@@ -41,7 +41,7 @@ SMALL = ("simulate", "my_jobs:small", *ON_FLEET)
 
 @pytest.mark.usefixtures("fork_server")
 def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
-    """Two runs get a folder each; --resume goes on with the newest one, and its books are exact."""
+    """Two runs get a folder each; --resume latest goes on with the newest one, and its books are exact."""
     first = oddlot.json("train", "digits", "--until", "epochs>=1")
     second = oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1")
     assert first.keys() >= KEYS
@@ -49,26 +49,26 @@ def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
     assert first["samples_merged"] == 1437
     files = sorted(path.name for path in Path("runs/digits-2").iterdir())
     assert files == ["checkpoints", "lock", "model.safetensors", "records.jsonl", "run.json", "summary.json"]
-    nothing_done = oddlot("train", "digits", "--resume").out.splitlines()[-1]
+    nothing_done = oddlot("train", "digits", "--resume", "latest").out.splitlines()[-1]
     transcribe(nothing_done)
-    resumed = oddlot("train", "digits", "--until", "epochs>=3", "--resume")
+    resumed = oddlot("train", "digits", "--until", "epochs>=3", "--resume", "latest")
     assert resumed.code == 0
     assert nothing_done not in resumed.out
     summary = json.loads(Path("runs/digits-2/summary.json").read_text())
     assert (summary["samples_merged"], summary["ended"]) == (3 * 1437, "epochs>=3")
     path = "runs/digits-simulated-N"
-    oddlot.refuses("no_run", "simulate", "digits", *ON_FLEET, "--resume", path=path)
+    oddlot.refuses("no_run", "simulate", "digits", *ON_FLEET, "--resume", "latest", path=path)
 
 
 def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Oddlot) -> None:
     begun = ("--strategy", "fastest_k", "--set", "strategy.k=1", "--until", "epochs>=1", "--seed", "4")
     run = oddlot.json(*SMALL, *begun)["run_dir"]
-    assert oddlot.json(*SMALL, "--resume", "--until", "epochs>=2")["epochs"] == 2
+    assert oddlot.json(*SMALL, "--resume", "latest", "--until", "epochs>=2")["epochs"] == 2
     for flags, different in {
         ("--set", "strategy.k=2"): {"strategy": tuple(f"FastestK(k={k}, samples=None)" for k in (1, 2))},
         ("--seed", "5"): {"seed": (4, 5)},
     }.items():
-        oddlot.refuses("other_job", *SMALL, "--resume", *flags, different=different)
+        oddlot.refuses("other_job", *SMALL, "--resume", "latest", *flags, different=different)
     assert oddlot.json(*SMALL, "--out", run, "--force", "--seed", "5")["epochs"] == 1
 
 
@@ -78,11 +78,11 @@ def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
     Path("job.toml").write_text('workload = "my_jobs:small"\n[run]\nseed = 5\nuntil = "epochs>=1"\n')
     oddlot.json(*simulate, "--strategy", "asynchronous", "--seed", "0", "--set", "job.batch_size=8")
     Path("job.toml").write_text('workload = "my_jobs:small"\n[run]\nseed = 5\nuntil = "epochs>=2"\n')
-    resumed = oddlot.json(*simulate, "--resume")
+    resumed = oddlot.json(*simulate, "--resume", "latest")
     assert (resumed["run_dir"], resumed["ended"]) == ("runs/job-simulated-1", "epochs>=2")
     assert resumed["samples_merged"] == 2 * 16
-    oddlot.json(*simulate, "--resume", "--until", "epochs>=3")
-    last = oddlot.json(*simulate, "--resume")["ended"]
+    oddlot.json(*simulate, "--resume", "latest", "--until", "epochs>=3")
+    last = oddlot.json(*simulate, "--resume", "latest")["ended"]
     assert last == "epochs>=3", "it keeps what it was told the last time"
 
 
@@ -92,7 +92,7 @@ def test_flags_for_the_settings_of_a_training_script(oddlot: Oddlot) -> None:
     run = json.loads(Path("run/run.json").read_text())
     assert "SGD(lr=0.25, " in run["optimizer"]
     assert run["about"]["settings"]["job"]["device"] == "cpu"
-    assert oddlot.json(*SMALL, "--out", "run", "--resume", "--epochs", "2")["ended"] == "epochs>=2"
+    assert oddlot.json(*SMALL, "--out", "run", "--resume", "latest", "--epochs", "2")["ended"] == "epochs>=2"
 
 
 def test_a_killed_run_names_the_command_that_resumes_it(oddlot: Oddlot) -> None:
@@ -102,12 +102,12 @@ def test_a_killed_run_names_the_command_that_resumes_it(oddlot: Oddlot) -> None:
         answer = oddlot(command, "run")
         resume = next(line for line in answer.out.splitlines() if line.startswith("  resume "))
         assert answer.code == code
-        assert shlex.split(resume)[1:] == ["oddlot", *SMALL, "--resume", "--out", "run"]
+        assert shlex.split(resume)[1:] == ["oddlot", *SMALL, "--resume", "latest", "--out", "run"]
     assert oddlot.json(*shlex.split(resume)[2:])["ended"] == "epochs>=1"
     run = json.loads(Path("run/run.json").read_text())
     for arguments in (["rm", "-rf", "/"], "train; rm", None, [], ["train", 3]):
         made_up = run["about"] | {"command": arguments}
-        assert how_to_resume(made_up, "run") == "oddlot.fit(..., out='run', resume=True)"
+        assert how_to_resume(made_up, "run") == "oddlot.fit(..., out='run', resume=\"latest\")"
 
 
 def test_a_file_in_place_of_a_run_s_folder(oddlot: Oddlot) -> None:
@@ -126,7 +126,7 @@ def test_folders_are_left_as_they_were_where_nothing_begins(oddlot: Oddlot) -> N
     oddlot.refuses("unknown_name", *wrong, kind="figure")
     assert [path.name for path in Path("runs").iterdir()] == ["small-simulated-1"]
     Path("runs/small-simulated-7").mkdir()
-    again = oddlot.json(*SMALL, "--resume")
+    again = oddlot.json(*SMALL, "--resume", "latest")
     assert again["run_dir"] == first["run_dir"], "the newest that has begun"
 
 
@@ -192,7 +192,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     assert summary["ended"] == "interrupted"
     *_, told, again = err.splitlines()
     transcribe(told)
-    assert shlex.split(again) == ["oddlot", *command, "--resume", "--out", folder]
+    assert shlex.split(again) == ["oddlot", *command, "--resume", "latest", "--out", folder]
     until = f"versions>={summary['versions'] + 1}"
     resumed = oddlot.json(*shlex.split(again)[1:], "--until", until)
     assert resumed["versions"] == summary["versions"] + 1
@@ -224,7 +224,7 @@ def test_a_second_ctrl_c_says_what_there_is(oddlot: Oddlot) -> None:
     assert process.returncode == 130
     *_, told, again = err.splitlines()
     transcribe(told)
-    assert shlex.split(again) == ["oddlot", *command, "--resume", "--out", "runs/job-simulated-1"]
+    assert shlex.split(again) == ["oddlot", *command, "--resume", "latest", "--out", "runs/job-simulated-1"]
 
 
 def test_ctrl_c_before_anything_has_begun(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +255,9 @@ def test_a_simulation_is_the_same_every_time(oddlot: Oddlot) -> None:
 def test_no_run_changes_its_clock(oddlot: Oddlot) -> None:
     """Real and virtual dollars are never added up."""
     oddlot.json(*SMALL, "--out", "run")
-    on_workers = ("train", "my_jobs:small", "--out", "run", "--resume")
+    on_workers = ("train", "my_jobs:small", "--out", "run", "--resume", "latest")
     oddlot.refuses("other_clock", *on_workers, path="run", command="simulate")
-    assert oddlot.json(*SMALL, "--out", "run", "--until", "epochs>=2", "--resume")["epochs"] == 2
+    assert oddlot.json(*SMALL, "--out", "run", "--until", "epochs>=2", "--resume", "latest")["epochs"] == 2
 
 
 def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
@@ -326,6 +326,9 @@ def test_help_and_completion_need_nothing_heavy(begin: str) -> None:
         ("oddlot strategies v", ["vc_asgd"]),
         ("oddlot simulate digits --strategy f", ["fastest_k", "federated_averaging"]),
         ("oddlot train digits --device cu", ["cuda"]),
+        ("oddlot train digits --engine r", ["ray"]),
+        ("oddlot train digits --resume l", ["latest"]),
+        ("oddlot train digits --set engine.kind=l", ["engine.kind=local"]),
         ("oddlot train digits --set job.opt", ["job.optimizer=", "job.optimizer.lr="]),
         ("oddlot train digits --set run.codec=b", ["run.codec=bf16"]),
         ("oddlot train digits --set strategy=dow", ["strategy=downpour"]),
@@ -345,9 +348,9 @@ def test_resume_takes_the_newest_run_of_this_workload_and_no_other(oddlot: Oddlo
     Path("others.py").write_text("from my_jobs import small")
     for workload in ("my_jobs:small", "others:small"):
         oddlot.json("train", workload, "--workers", "1", "--epochs", "1")
-    again = oddlot.json("train", "my_jobs:small", "--resume", "--epochs", "2")
+    again = oddlot.json("train", "my_jobs:small", "--resume", "latest", "--epochs", "2")
     assert again["run_dir"] == "runs/small-1"
-    other = "train", "my_jobs:small", "--resume", "--out", "runs/small-2"
+    other = "train", "my_jobs:small", "--resume", "latest", "--out", "runs/small-2"
     oddlot.refuses("other_workload", *other, workload="others:small")
 
 

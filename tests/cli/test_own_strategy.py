@@ -34,7 +34,7 @@ def module(oddlot: Oddlot) -> None:
 def test_a_strategy_is_named_by_its_import_path(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = ["train", "digits", "--strategy", "my_strategies:Mine", "--set", "strategy.samples=50"]
     assert oddlot.json(*begun, "--epochs", "1", "--out", "run")["ended"] == "epochs>=1"
-    again = oddlot.json("train", "digits", "--resume", "--out", "run", "--epochs", "2")
+    again = oddlot.json("train", "digits", "--resume", "latest", "--out", "run", "--epochs", "2")
     assert (again["ended"], again["samples_merged"]) == ("epochs>=2", 2 * 1437)
     described = oddlot("strategies", "my_strategies:Mine").out
     assert "strategy.samples" in described

@@ -105,7 +105,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     """In pieces that end anywhere, through a resume, and from the beginning when it was cut."""
     options: dict[str, Any] = {"out": tmp_path / "whole", "checkpoint_every": "2 versions"}
     fit(a_job(), Asynchronous(), fleet(), until="epochs>=1", **options)
-    run = fit(a_job(), Asynchronous(), fleet(), until="epochs>=2", resume=True, **options)
+    run = fit(a_job(), Asynchronous(), fleet(), until="epochs>=2", resume="latest", **options)
     whole = (tmp_path / "whole" / "records.jsonl").read_bytes()
     (tmp_path / "run").mkdir()
     log = tmp_path / "run" / "records.jsonl"

@@ -17,6 +17,7 @@ from oddlot.core.errors import UsageError, UsageErrors
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.strategy import Strategy
 from oddlot.engines.local.config import Local
+from oddlot.engines.ray.config import Ray
 from oddlot.strategies import AdaptiveK, AdaptiveLoad, FastestK, LocalSGD, Quorum, Synchronous
 from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS
 from oddlot.strategies.support.stage_switching import ByPlateau
@@ -61,7 +62,7 @@ def refused(folder: Path, text: str, code: str, *sets: str, **fields: Any) -> No
 
 def use(file: JobFile) -> None:
     file.strategy()
-    file.local()
+    file.engine()
     file.run_settings()
     file.job()
 
@@ -69,7 +70,7 @@ def use(file: JobFile) -> None:
 def test_a_job_file_says_everything(tmp_path: Path) -> None:
     file = read(tmp_path, JOB)
     assert file.strategy() == LocalSGD(steps=4, server=SGD(lr=1.0, momentum=0.9))
-    assert file.local() == Local(workers=3)
+    assert file.engine() == Local(workers=3)
     assert file.run_settings() == {"until": "epochs>=2", "codec": "fp16"}
     assert file.name == "job"
     job = file.job()
@@ -86,7 +87,7 @@ def test_the_module_s_own_example_is_valid(tmp_path: Path) -> None:
 def test_a_workload_alone_takes_the_defaults() -> None:
     file = JobFile.read("digits")
     assert file.strategy() == Synchronous()
-    assert file.local() == Local()
+    assert file.engine() == Local()
     assert file.run_settings() == {}
     assert file.name == "digits"
     assert JobFile.read("package.module:function").name == "function"
@@ -98,7 +99,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     )
     assert file.strategy() == LocalSGD(4, SGD(lr=0.1, momentum=0.9))
     assert file.run_settings() == {"until": "loss<=1e-3", "codec": "plain"}
-    assert file.local() == Local(workers=1)
+    assert file.engine() == Local(workers=1)
 
 
 def test_another_strategy_leaves_the_old_one_s_settings_behind(tmp_path: Path) -> None:
@@ -154,6 +155,21 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
             "workers = 2.5",
             "invalid_value",
             {"line": 10, "name": "engine.workers", "given": 2.5},
+        ),
+        ("workers = 3", "workers = [16, 2]", "invalid_value", {"line": 10, "given": [16, 2]}),
+        ("workers = 3", "workers = [2, 16]", "range_of_workers", {"line": 10, "given": (2, 16)}),
+        ("workers = 3", "kind = 'rai'", "unknown_name", {"line": 10, "kind": "engine", "nearest": "ray"}),
+        (
+            "workers = 3",
+            "num_gpus = 1",
+            "setting_of_another_engine",
+            {"line": 10, "engine": "local", "name": "num_gpus"},
+        ),
+        (
+            "workers = 3",
+            "threads = 2\nkind = 'ray'",
+            "setting_of_another_engine",
+            {"line": 10, "engine": "ray", "name": "threads"},
         ),
         ('"fp16"', '"fp8"', "unknown_name", {"line": 7, "kind": "codec", "nearest": "fp16"}),
         ("hidden", "hiddn", "unknown_name", {"line": 3, "kind": "option", "nearest": "hidden"}),
@@ -229,6 +245,8 @@ def test_a_fault_in_a_file_has_its_line(
         ("job.max_grad_norm=none", "invalid_value", {"name": "job.max_grad_norm", "given": "none"}),
         ("job.optimizer.kind=[]", "unknown_name", {"kind": "optimizer", "given": "[]"}),
         ("workload.hidden=-1", "invalid_value", {"name": "hidden", "given": -1}),
+        ("engine.num_cpus=3", "setting_of_another_engine", {"engine": "local", "name": "num_cpus"}),
+        ("engine.workers=[1, 2]", "range_of_workers", {"given": (1, 2)}),
         ("engine.workrs=3", "unknown_key", {"given": "workrs", "nearest": "workers"}),
         ("until=3", "unknown_key", {"given": "until", "nearest": "run.until"}),
         ("run.workers=3", "unknown_key", {"given": "workers", "nearest": "engine.workers"}),
@@ -398,5 +416,47 @@ def test_only_kinds_that_a_setting_may_have_are_listed() -> None:
     assert 'switch.kind = "gradients"   # gradients, plateau, error\n' in kinds[AdaptiveLoad]
 
 
-def test_the_engine_table_has_the_settings_of_local() -> None:
-    assert EngineTable.model_fields.keys() == settings_of(Local).keys() - {"as_if"}
+def test_the_engine_table_has_the_settings_of_both_engines() -> None:
+    local, ray = settings_of(Local).keys() - {"as_if"}, settings_of(Ray).keys()
+    assert EngineTable.model_fields.keys() == {"kind"} | local | ray
+    only = dict.fromkeys(local - ray, "local") | dict.fromkeys(ray - local, "ray")
+    assert only == settings.OF_ONE_ENGINE
+
+
+@pytest.mark.parametrize(
+    ("table", "sets", "engine"),
+    [
+        ("", [], Local()),
+        ('kind = "local"\nworkers = 3', [], Local(3)),
+        ("workers = 3", ["kind=ray"], Ray(3)),
+        ("workers = [2, 16]\nnum_gpus = 1", ["kind=ray"], Ray((2, 16), num_gpus=1)),
+        (
+            'kind = "ray"\nworkers = [2, 16]\nnum_gpus = 1',
+            ["in_flight=3"],
+            Ray((2, 16), num_gpus=1, in_flight=3),
+        ),
+        ('kind = "ray"', ["resources.spot=1", "workers=[4, 4]"], Ray((4, 4), resources={"spot": 1})),
+        ('kind = "ray"\nruntime_env = { working_dir = "." }', [], Ray(runtime_env={"working_dir": "."})),
+        ('kind = "ray"', ["address=auto", "lost_after_seconds=3"], Ray(address="auto", lost_after_seconds=3)),
+    ],
+)
+def test_an_engine_is_chosen(tmp_path: Path, table: str, sets: list[str], engine: Local | Ray) -> None:
+    text = f'workload = "digits"\n[engine]\n{table}\n'
+    assert read(tmp_path, text, *(f"engine.{text}" for text in sets)).engine() == engine
+
+
+def test_an_engine_s_own_checks_have_their_place(tmp_path: Path) -> None:
+    file = read(tmp_path, 'workload = "digits"\n[engine]\nkind = "ray"\nworkers = [2, 20_000]\n')
+    with raises(UsageError, "invalid_value", name="workers", line=4), file.source.placed_in_any():
+        file.engine()
+
+
+def test_an_earlier_run_s_settings_of_another_engine_are_left_out(tmp_path: Path) -> None:
+    before = {"workload": {"name": "digits"}, "engine": {"workers": 3, "threads": 2}}
+    ray = Override.parse("engine.kind=ray")
+    assert JobFile.read("digits", [ray], before).engine() == Ray(3)
+    path = tmp_path / "job.toml"
+    path.write_text('workload = "digits"\n')
+    earlier = [Override.parse("engine.threads=2"), Override.parse("engine.workers=3")]
+    assert JobFile.read(str(path), [ray], earlier=earlier).engine() == Ray(3)
+    assert JobFile.read(str(path), earlier=earlier).engine() == Local(3, threads=2)

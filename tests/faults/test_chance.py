@@ -34,7 +34,8 @@ def struck(fault: Fault, epochs: int = 20, seed: int = 0, on: Simulated = MACHIN
 def lives(folder: Path, fault: Fault, *kills: float) -> list[Record]:
     """Return the log of a run whose hub is killed at these times, without strikes that only go on after a kill."""
     for number, kill in enumerate([*kills, inf]):
-        options: dict[str, Any] = {"out": folder, "resume": number > 0, "observers": [KillAt(kill)]}
+        resume = "latest" if number > 0 else None
+        options: dict[str, Any] = {"out": folder, "resume": resume, "observers": [KillAt(kill)]}
         options |= {"chaos": Chaos([fault]), "checkpoint_every": "2 versions"}
         try:
             oddlot.fit(a_job(), Asynchronous(), MACHINES, until="epochs>=20", **options)

@@ -17,6 +17,7 @@ from oddlot.faults import Chaos, Fault
 from oddlot.faults.injector import FaultInjector
 from oddlot.faults.lasting import LastingFaults
 from oddlot.history.log import read_log
+from oddlot.history.run_settings import Resume
 from oddlot.run.result import Run
 from tests.engines.log import events, names, times, updates
 from tests.fits import SAMPLES, Place, a_job, fleet, local, trained
@@ -278,7 +279,7 @@ def test_a_resumed_run_is_struck_by_what_has_not_struck_yet(tmp_path: Path) -> N
         Fault("corrupt", at_versions=(3, 30)),
     ]
 
-    def goes(until: str, resume: bool, kill: float, *faults: Fault) -> list[tuple[str, float]]:
+    def goes(until: str, resume: Resume | None, kill: float, *faults: Fault) -> list[tuple[str, float]]:
         """What has struck until then, and when."""
         options: dict[str, Any] = {"chaos": Chaos(faults), "observers": [KillAt(kill)], "resume": resume}
         on = machines(2)
@@ -289,14 +290,16 @@ def test_a_resumed_run_is_struck_by_what_has_not_struck_yet(tmp_path: Path) -> N
         return [(r.event.kind, round(r.now, 1)) for r in log if isinstance(r.event, Struck)]
 
     with pytest.raises(Killed):
-        goes("epochs>=8", False, 0.61, *faults)
-    told = goes("epochs>=8", True, inf, *faults)
+        goes("epochs>=8", None, 0.61, *faults)
+    told = goes("epochs>=8", "latest", inf, *faults)
     slowed = [now for kind, now in told if kind == "slow"]
     log = [r for r in read_log(tmp_path / "records.jsonl") if r.now < 0.6]
     sufferers = {event.node for event in events(log, Struck) if event.kind == "slow"}
     assert slowed == [0.1, 0.3, *([0.6] * len(sufferers)), 0.9, 1.2], "what lasts goes on"
     assert len(told) - len(slowed) == 2, "corrupt"
-    told = goes("epochs>=9", True, inf, Fault("drop", at_versions=(40,)), Fault("corrupt", at_versions=(50,)))
+    told = goes(
+        "epochs>=9", "latest", inf, Fault("drop", at_versions=(40,)), Fault("corrupt", at_versions=(50,))
+    )
     assert [kind for kind, _ in told][-2:] == ["drop", "corrupt"]
 
 
@@ -334,5 +337,5 @@ def test_the_hub_is_killed_once_and_the_run_goes_on(
         with pytest.raises(Killed):
             oddlot.fit(a_job(), Asynchronous(), on, checkpoint_every="5 versions", **options)
     assert names(read_log(tmp_path / "records.jsonl"), Struck) == ["Struck"]
-    assert oddlot.fit(a_job(), Asynchronous(), on, resume=True, **options).ended == "epochs>=6"
+    assert oddlot.fit(a_job(), Asynchronous(), on, resume="latest", **options).ended == "epochs>=6"
     goes_on(tmp_path, "epochs>=7", on)

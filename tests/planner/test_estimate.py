@@ -175,7 +175,7 @@ LONG = "x" * 300
 @pytest.mark.parametrize(
     ("words", "code", "fields"),
     [
-        ("--resume", "not_with_seeds", {"flag": "--resume"}),
+        ("--resume latest", "not_with_seeds", {"flag": "--resume"}),
         ("--until accuracy>=0.9", "goal_without_compute", {"flag": "--until accuracy>=0.9"}),
         (f"--out {LONG}", "unusable_folder", {"path": LONG}),
         ("--out both", "folder_not_empty", {"path": "both"}),
@@ -331,7 +331,7 @@ def test_what_was_not_reached_is_told(market: Oddlot) -> None:
 
 def test_a_folder_that_was_never_made_is_not_named(tmp_path: Path) -> None:
     """Where an estimate was stopped before its first run."""
-    asked = Asked("simulate digits", "digits", {}, [], False, False, False, False)
+    asked = Asked("simulate digits", "digits", {}, [], None, False, False, False)
     for folder, is_named in ((tmp_path / "none", False), (tmp_path, True)):
         said = StringIO()
         asked._tell_runs([], str(folder), Console(file=said))

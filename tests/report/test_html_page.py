@@ -183,7 +183,7 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
     run = (tmp_path, Asynchronous(), unequal(), "epochs>=20")
     with pytest.raises(Killed):
         fitted(*run, observers=[KillAt(2.5)], **options)
-    figures = fitted(*run, resume=True, **options)
+    figures = fitted(*run, resume="latest", **options)
     lost = next(r.event for r in figures.records if isinstance(r.event, Resumed))
     lanes = Course.of(figures.records, 48, figures.tally.seconds).lanes.values()
     paid, up = sum(lane.dollars for lane in lanes), sum(lane.traffic.bytes_up for lane in lanes)

@@ -17,7 +17,7 @@ from oddlot.checkpoint.format import Snapshot, check_log, newest, saved
 from oddlot.checkpoint.storage import Storage
 from oddlot.checkpoint.writer import BackgroundSaver
 from oddlot.core.errors import CheckpointError, UsageError
-from oddlot.history.claim import fetch
+from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, equals, everything, fleet, trained
@@ -34,13 +34,13 @@ def test_another_machine_goes_on_with_other_workers_and_exact_books(tmp_path: Pa
     begun(tmp_path / "one", url)
     assert not (tmp_path / "one" / "checkpoints").exists()
     other = RunFolder(tmp_path / "other", url)
-    fetch(other)
+    assert resumes(other, "latest")
     run, _ = trained(a_job(), Asynchronous(), fleet(3), "epochs>=4", other, resume=True)
     assert merged(tmp_path / "other") == everything(SAMPLES, 4)
     lines = [(tmp_path / name / "records.jsonl").read_text().splitlines() for name in ("one", "other")]
     assert lines[1][: len(lines[0])] == lines[0], "the whole log has come along"
     assert run.summary["samples_wasted"] == 0
-    assert begun(tmp_path / "third", url, until="epochs>=5", resume=True).ended == "epochs>=5"
+    assert begun(tmp_path / "third", url, until="epochs>=5", resume="latest").ended == "epochs>=5"
     assert merged(tmp_path / "third") == everything(SAMPLES, 5)
 
 
@@ -48,7 +48,7 @@ def test_a_resumed_run_remembers_where_its_checkpoints_are(tmp_path: Path, url: 
     begun(tmp_path / "run", None, until="epochs>=1")
     begun(tmp_path / "run", url, force=True)
     assert not (tmp_path / "run" / "checkpoints").exists()
-    begun(tmp_path / "run", None, until="epochs>=3", resume=True)
+    begun(tmp_path / "run", None, until="epochs>=3", resume="latest")
     assert checkpoints(url)[-1].startswith("00000018-")
     begun(tmp_path / "run", None, until="epochs>=1", force=True)
     assert checkpoints(url) == [], "force throws the old run away, wherever it is"
@@ -83,7 +83,7 @@ def test_no_run_takes_another_s_place_or_fetches_damaged_settings(tmp_path: Path
         begun(tmp_path / "two", url)
     Storage(url).write("run.json", [b'{"format": 1}'])
     with raises(CheckpointError, "damaged_file", path=f"{url}/run.json"):
-        begun(tmp_path / "two", url, resume=True)
+        begun(tmp_path / "two", url, resume="latest")
     assert checkpoints(url) == before
     assert not (tmp_path / "two" / "run.json").exists()
     begun(tmp_path / "two", url, until="epochs>=1", force=True)
@@ -117,12 +117,12 @@ def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
     storage.write(last["name"], [bytes(last["bytes"])])
     told = {"damage": "wrong_checksum", "path": storage.path(name), "file": last["name"].removeprefix("log/")}
     with warns("damage_left_out", **told), saved_at_once():
-        begun(tmp_path / "two", url, until="epochs>=3", resume=True)
+        begun(tmp_path / "two", url, until="epochs>=3", resume="latest")
     assert merged(tmp_path / "two") == everything(SAMPLES, 3)
     for name in storage.names("log"):
         storage.write(f"log/{name}", [bytes(len(storage.read(f"log/{name}")))])
     with raises(CheckpointError, "no_whole_checkpoint", path=url) as caught:
-        begun(tmp_path / "three", url, resume=True)
+        begun(tmp_path / "three", url, resume="latest")
     assert {each.code for each in caught.fields["damage"]} == {"wrong_checksum"}
     assert not (tmp_path / "three").exists()
 
@@ -182,9 +182,9 @@ def test_nothing_is_removed_that_cannot_be_read(
     with monkeypatch.context() as patch:
         patch.setattr(saver, "parts_of", out_of_reach)
         with warns("old_checkpoints_not_removed", path=url, reason="503"), saved_at_once():
-            begun(tmp_path / "one", url, until="epochs>=4", resume=True)
+            begun(tmp_path / "one", url, until="epochs>=4", resume="latest")
     assert before <= set(Storage(url).names("log"))
-    begun(tmp_path / "two", url, until="epochs>=5", resume=True)
+    begun(tmp_path / "two", url, until="epochs>=5", resume="latest")
     assert merged(tmp_path / "two") == everything(SAMPLES, 5)
 
 
@@ -204,12 +204,12 @@ def test_a_checkpoint_of_a_history_that_does_not_hold_never_comes_back(tmp_path:
     begun(tmp_path, None)
     names = saved(Storage(tmp_path / "checkpoints"))
     shutil.move(tmp_path / "checkpoints" / names[-1], tmp_path / "aside")
-    begun(tmp_path, None, until="versions>=14", resume=True, keep_checkpoints=100)
+    begun(tmp_path, None, until="versions>=14", resume="latest", keep_checkpoints=100)
     shutil.move(tmp_path / "aside", tmp_path / "checkpoints" / names[-1])
     for later in saved(Storage(tmp_path / "checkpoints")):
         if later not in names:
             shutil.rmtree(tmp_path / "checkpoints" / later)
-    begun(tmp_path, None, until="epochs>=4", resume=True)
+    begun(tmp_path, None, until="epochs>=4", resume="latest")
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
@@ -225,8 +225,8 @@ def test_a_checkpoint_that_cannot_be_read_now_stops_the_resume(
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "check", broken)
         with raises(CheckpointError, "unreadable_file", path=str(path)):
-            begun(tmp_path, None, until="epochs>=4", resume=True)
-    begun(tmp_path, None, until="epochs>=4", resume=True)
+            begun(tmp_path, None, until="epochs>=4", resume="latest")
+    begun(tmp_path, None, until="epochs>=4", resume="latest")
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
@@ -235,7 +235,7 @@ def test_a_relative_place_is_found_from_elsewhere(tmp_path: Path, monkeypatch: p
     begun(tmp_path / "run", "saved")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    begun(tmp_path / "run", None, until="epochs>=3", resume=True)
+    begun(tmp_path / "run", None, until="epochs>=3", resume="latest")
     assert merged(tmp_path / "run") == everything(SAMPLES, 3)
 
 
@@ -249,7 +249,7 @@ def test_what_cannot_be_reached_is_told_before_anything_starts(tmp_path: Path) -
         oddlot.fit(a_job(), Synchronous(), equals(1), checkpoints="memory://a")
     assert caught.value.key == "checkpoints"
     with raises(CheckpointError, "no_whole_checkpoint", path="memory://nothing", damage=[]):
-        begun(tmp_path / "run", "memory://nothing", resume=True)
+        begun(tmp_path / "run", "memory://nothing", resume="latest")
 
 
 def test_a_password_is_neither_shown_nor_readable_by_others(tmp_path: Path, oddlot: Oddlot) -> None:
@@ -257,7 +257,7 @@ def test_a_password_is_neither_shown_nor_readable_by_others(tmp_path: Path, oddl
     url, shown = "memory://user:s3cr3t@bucket/run", "memory://user:***@bucket/run"
     storage, run = Storage(url), tmp_path / "run"
     begun(run, url)
-    begun(run, None, until="epochs>=3", resume=True)
+    begun(run, None, until="epochs>=3", resume="latest")
     assert merged(run) == everything(SAMPLES, 3)
     files = [path for path in run.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
     assert [(path.name, path.stat().st_mode & 0o777) for path in files] == [("run.json", 0o600)]
@@ -280,6 +280,6 @@ def test_a_place_without_checkpoints_is_none_to_go_on_from(tmp_path: Path, url: 
     begun(tmp_path / "run", None)
     begun_there = str(tmp_path / "run" / "checkpoints")
     with raises(UsageError, "checkpoints_elsewhere", given=url, begun=begun_there):
-        begun(tmp_path / "run", url, until="epochs>=3", resume=True)
-    begun(tmp_path / "run", None, until="epochs>=3", resume=True)
+        begun(tmp_path / "run", url, until="epochs>=3", resume="latest")
+    begun(tmp_path / "run", None, until="epochs>=3", resume="latest")
     assert merged(tmp_path / "run") == everything(SAMPLES, 3)

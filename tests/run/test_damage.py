@@ -67,7 +67,7 @@ def test_the_run_of_another_job_is_told_with_the_difference(tmp_path: Path) -> N
     }
     for setting, (job, strategy) in others.items():
         with raises(CheckpointError, "other_job", path=str(tmp_path)) as caught:
-            oddlot.fit(job, strategy, fleet(), until="epochs>=4", out=tmp_path, resume=True)
+            oddlot.fit(job, strategy, fleet(), until="epochs>=4", out=tmp_path, resume="latest")
         ((name, values),) = caught.fields["different"].items()
         assert (name, values[0]) == (setting, was[setting])
         assert content(tmp_path) == before
@@ -79,7 +79,7 @@ def test_a_model_of_another_dtype_is_told_with_the_dtypes(tmp_path: Path) -> Non
     points, sides = a_job().train_data
     job = a_job(lambda: net().double(), train_data=(points.double(), sides))
     with raises(CheckpointError, "other_job") as caught:
-        oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=4", out=tmp_path, resume=True)
+        oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=4", out=tmp_path, resume="latest")
     assert caught.fields["different"]["0.bias"] == ("float32 [5]", "float64 [5]")
     assert len(caught.fields["different"]) == 4
 
@@ -217,7 +217,7 @@ def test_a_folder_that_cannot_be_used_is_told_and_left_as_it_is(
     (tmp_path / "file").write_text("")
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
     with raises(CheckpointError, "no_run", path=str(tmp_path / "nowhere")):
-        begun(tmp_path / "nowhere", resume=True)
+        begun(tmp_path / "nowhere", resume="latest")
     for name in ("file", "file/run"):
         with raises(UsageError, "unusable_folder", path=str(tmp_path / name)):
             begun(tmp_path / name)
@@ -225,10 +225,10 @@ def test_a_folder_that_cannot_be_used_is_told_and_left_as_it_is(
         with raises(UsageError, "unusable_name", name="out", given=str(tmp_path / name)):
             begun(tmp_path / name)
         with raises(UsageError, "unusable_name", name="checkpoints", given=name):
-            begun(tmp_path / "old", resume=True, checkpoints=name)
+            begun(tmp_path / "old", resume="latest", checkpoints=name)
     monkeypatch.setattr("oddlot.history.claim.hold", read_only)
     with raises(UsageError, "unusable_folder", path=str(tmp_path / "old")):
-        begun(tmp_path / "old", resume=True)
+        begun(tmp_path / "old", resume="latest")
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 

@@ -69,7 +69,7 @@ def test_a_disk_that_fills_up_leaves_the_old_checkpoint_intact(disk: Path) -> No
     remount(disk, "size=64m")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run = trains(disk, "epochs>=3", resume=True)
+        run = trains(disk, "epochs>=3", resume="latest")
     assert run.ended == "epochs>=3"
     assert merged(disk / "run") == everything(SAMPLES, 3)
 
@@ -87,5 +87,5 @@ def test_a_full_or_read_only_disk_is_told_before_anything_starts(disk: Path) -> 
     with refused(disk / "other", errno.EROFS):
         trains(disk, "epochs>=1", name="other")
     with refused(disk / "run", errno.EROFS):
-        trains(disk, "epochs>=2", resume=True)
+        trains(disk, "epochs>=2", resume="latest")
     assert merged(disk / "run") == everything(SAMPLES, 1)

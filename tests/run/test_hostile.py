@@ -21,6 +21,7 @@ from oddlot import Asynchronous, CheckpointError, JobError, UsageError
 from oddlot.checkpoint.format import to_json
 from oddlot.history.log import read_log
 from oddlot.history.replay import replay
+from oddlot.history.run_settings import Resume
 from oddlot.report.html_page import page
 from oddlot.report.run_report import Figures
 from tests.fits import a_job, fleet
@@ -86,7 +87,7 @@ def _tables(plain: Any) -> Iterator[Any]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two machines that was killed."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    goes_on(folder, "versions>=12", resume=False)
+    goes_on(folder, "versions>=12", resume=None)
     (folder / "summary.json").unlink()
     return folder
 
@@ -97,7 +98,9 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
-def goes_on(folder: Path, until: str = "versions>=20", resume: bool = True, **options: Any) -> None:
+def goes_on(
+    folder: Path, until: str = "versions>=20", resume: Resume | None = "latest", **options: Any
+) -> None:
     options = {"checkpoint_every": "1 versions", **options}
     oddlot.fit(a_job(), Asynchronous(), fleet(), until=until, out=folder, resume=resume, **options)
 
@@ -252,7 +255,7 @@ def test_a_checkpoint_that_is_a_link_is_passed_over_and_only_the_link_removed(
 
 
 @pytest.mark.usefixtures("victim")
-@pytest.mark.parametrize("how", [{}, {"resume": False, "force": True}], ids=["resume", "force"])
+@pytest.mark.parametrize("how", [{}, {"resume": None, "force": True}], ids=["resume", "force"])
 @pytest.mark.parametrize("what", ["setting", "relative setting", "folder of a run", "link"])
 def test_checkpoints_that_only_the_folder_names_are_not_taken_for_its_own(
     run: Path, victim: Path, what: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -274,11 +277,11 @@ def test_checkpoints_that_only_the_folder_names_are_not_taken_for_its_own(
 def test_a_part_of_the_log_is_not_removed_through_a_link(run: Path, victim: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"
     shutil.rmtree(run)
-    goes_on(run, "versions>=2", resume=False, checkpoints=place)
+    goes_on(run, "versions>=2", resume=None, checkpoints=place)
     shutil.rmtree(place / "log")
     (place / "log").symlink_to(victim)
     with raises(UsageError, "unusable_folder", path=str(place)):
-        goes_on(run, resume=False, force=True, checkpoints=place)
+        goes_on(run, resume=None, force=True, checkpoints=place)
 
 
 @pytest.mark.parametrize("where", ["run", "place"])

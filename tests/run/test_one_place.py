@@ -28,9 +28,9 @@ from tests.transcripts import raises
 
 def test_a_machine_that_comes_back_is_told_that_the_run_has_gone_on(tmp_path: Path, url: str) -> None:
     begun(tmp_path / "one", url, until="epochs>=1")
-    begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+    begun(tmp_path / "two", url, until="epochs>=2", resume="latest")
     with raises(CheckpointError, "gone_on_elsewhere", records=15, sound=7):
-        begun(tmp_path / "one", url, until="epochs>=3", resume=True)
+        begun(tmp_path / "one", url, until="epochs>=3", resume="latest")
     assert checkpoints(url)[-1].startswith("00000012-")
 
 
@@ -42,7 +42,7 @@ def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> Non
         if not tried and any(isinstance(action, Step) for action in record.actions):
             tried.append(None)
             with raises(UsageError, "folder_in_use", path=url) if is_folder else nullcontext():
-                begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+                begun(tmp_path / "two", url, until="epochs>=2", resume="latest")
 
     if not is_folder:
         with raises(JobError, "gone_on_elsewhere"):
@@ -59,8 +59,8 @@ def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Pat
     begun(tmp_path / "one", str(place), until="epochs>=1")
     holder = RunFolder(tmp_path / "one", place)
     with claim(holder, resume=True, force=False), raises(UsageError, "folder_in_use", path=str(place)):
-        begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
-    begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
+        begun(tmp_path / "two", str(place), until="epochs>=2", resume="latest")
+    begun(tmp_path / "two", str(place), until="epochs>=2", resume="latest")
     assert merged(tmp_path / "two") == everything(SAMPLES, 2)
 
 
@@ -72,7 +72,7 @@ def test_the_job_s_own_fault_is_told_though_the_run_has_gone_on_elsewhere(tmp_pa
     def breaks(outputs: Tensor, targets: Tensor) -> Tensor:
         calls.append(1)
         if len(calls) == 5:
-            begun(tmp_path / "two", "memory://a", until="epochs>=1", resume=True)
+            begun(tmp_path / "two", "memory://a", until="epochs>=1", resume="latest")
             raise OSError("mine")
         return cross_entropy(outputs, targets)
 
@@ -92,10 +92,10 @@ def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path:
     more = b'{"is":"Record","now":9.0,"event":{"is":"Ticked"},"actions":[],"remark":""}\n'
     log.write_bytes(b"".join([*lines, *[more] * 40]))
     reseal(log)
-    begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+    begun(tmp_path / "two", url, until="epochs>=2", resume="latest")
     with raises(CheckpointError, "gone_on_elsewhere", log=str(log)):
-        begun(tmp_path / "old", url, until="epochs>=3", resume=True)
-    begun(tmp_path / "new", url, until="epochs>=3", resume=True)
+        begun(tmp_path / "old", url, until="epochs>=3", resume="latest")
+    begun(tmp_path / "new", url, until="epochs>=3", resume="latest")
     assert merged(tmp_path / "new") == everything(SAMPLES, 3)
 
 

@@ -126,7 +126,7 @@ def test_a_round_that_ends_as_the_run_goes_on_is_seen(tmp_path: Path) -> None:
     goes_on(tmp_path, "seconds>=0.4", on, AdaptiveK(k=3, most=4))
     strategy, seen = AdaptiveK(k=3, most=4), list[Record]()
     oddlot.fit(
-        a_job(), strategy, on, until="seconds>=0.5", out=tmp_path, resume=True, observers=[seen.append]
+        a_job(), strategy, on, until="seconds>=0.5", out=tmp_path, resume="latest", observers=[seen.append]
     )
     asked = [before.event for before, record in pairwise(seen) if isinstance(record.event, Changed)]
     assert [type(event) for event in asked] == [Resumed, Resumed]
@@ -139,7 +139,7 @@ def test_one_process_at_a_time_holds_a_run_and_after_kill_9_of_everything_it_goe
     with program("-c", ENDLESS, run) as process:
         says(process, "saved")
         how: Any
-        for how in ({"resume": True}, {"force": True}):
+        for how in ({"resume": "latest"}, {"force": True}):
             with raises(UsageError, "folder_in_use", path=str(run)) as caught:
                 begun(run, **how)
             assert str(process.pid) in caught.fields["holder"].split()
@@ -179,12 +179,12 @@ def test_a_run_is_held_against_its_own_process_too(tmp_path: Path) -> None:
 
     def again(_: Record) -> None:
         with raises(UsageError, "folder_in_use", path=str(tmp_path)) as caught:
-            begun(tmp_path, resume=True)
+            begun(tmp_path, resume="latest")
         holders.update(caught.fields["holder"].split())
 
     begun(tmp_path, until="versions>=1", observers=[again])
     assert str(os.getpid()) in holders
-    begun(tmp_path, resume=True)
+    begun(tmp_path, resume="latest")
 
 
 @pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
@@ -295,7 +295,7 @@ def test_what_begins_again_keeps_the_place_of_its_checkpoints(tmp_path: Path) ->
     shutil.rmtree(place)
     for name in ("records.jsonl", "model.safetensors", "summary.json"):
         (run / name).unlink()
-    begun(run, resume=True)
+    begun(run, resume="latest")
     settings = json.loads((run / "run.json").read_text())
     assert (settings["checkpoints"], settings["about"]) == (str(place), {"by": "me"})
     assert checkpoint.newest(Storage(place)).version > 0
@@ -305,7 +305,7 @@ def test_an_older_model_stays_until_there_is_a_newer_checkpoint(tmp_path: Path) 
     begun(tmp_path)
     model = tmp_path / "model.safetensors"
     with raises(JobError, "user_code_failed", where="m0.2"):
-        begun(tmp_path, "epochs>=9", a_job(loss=Breaks(1)), resume=True)
+        begun(tmp_path, "epochs>=9", a_job(loss=Breaks(1)), resume="latest")
     assert model.exists()
 
     def kill_when_it_is_gone(_: Record) -> None:
@@ -313,7 +313,7 @@ def test_an_older_model_stays_until_there_is_a_newer_checkpoint(tmp_path: Path) 
             raise Killed
 
     with pytest.raises(Killed):  # checkpoints are written in the background, however long that takes
-        begun(tmp_path, "epochs>=20000", resume=True, observers=[kill_when_it_is_gone])
+        begun(tmp_path, "epochs>=20000", resume="latest", observers=[kill_when_it_is_gone])
     goes_on(tmp_path, "versions>=1")
     assert model.exists()
 
@@ -361,10 +361,10 @@ def test_lost_work_has_cost_its_time_and_its_money(tmp_path: Path) -> None:
     on = Simulated([Machine("m", 0.01, dollars_per_hour=3600.0)])
     options: dict[str, Any] = {"until": "epochs>=12", "out": tmp_path, "checkpoint_every": "20 versions"}
     for killed_at in (2.0, 3.0, 4.0):
-        resume = killed_at > 2.0
+        resume: Any = "latest" if killed_at > 2.0 else None
         with pytest.raises(Killed):
             oddlot.fit(a_job(), Asynchronous(), on, resume=resume, observers=[KillAt(killed_at)], **options)
-    run = oddlot.fit(a_job(), Asynchronous(), on, resume=True, **options)
+    run = oddlot.fit(a_job(), Asynchronous(), on, resume="latest", **options)
     needed = 12 * SAMPLES * 0.01
     assert run.summary["seconds"] > needed + 1.0, "the clock went on where it had stopped"
     assert run.dollars == pytest.approx(run.summary["seconds"], abs=0.3), (

@@ -66,9 +66,9 @@ def test_a_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
 
     assert shards(2, until="epochs>=1") == 2
     with warns("few_shards", shards=2, workers=4):
-        assert shards(4, until="epochs>=2", resume=True) == 2
+        assert shards(4, until="epochs>=2", resume="latest") == 2
     with raises(CheckpointError, "other_job", different={"shards": (2, 4)}):
-        shards(4, until="epochs>=3", resume=True, shards=4)
+        shards(4, until="epochs>=3", resume="latest", shards=4)
 
 
 def test_data_in_parts_have_as_many_shards(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_data_in_parts_have_as_many_shards(tmp_path: Path) -> None:
     saved = json.loads(file.read_text())
     assert saved["shards"] == 3
     file.write_text(json.dumps(saved | {"shards": 1}))
-    fit(job, VCASGD(), fleet(2), until="epochs>=2", out=out, resume=True)
+    fit(job, VCASGD(), fleet(2), until="epochs>=2", out=out, resume="latest")
     assert json.loads(file.read_text())["shards"] == 1
 
 

@@ -40,7 +40,7 @@ def test_an_observer_may_stop_the_run_which_is_measured_and_saved(
     run = oddlot.fit(job, Synchronous(), fleet(), until="epochs>=9", out=tmp_path, observers=[enough])
     assert (run.ended, run.summary["versions"], run.history[-1]["versions"]) == (ended, 1, 1)
     assert Figures.read(tmp_path).summary["ended"] == ended
-    again = oddlot.fit(job, Synchronous(), fleet(), until="versions>=3", out=tmp_path, resume=True)
+    again = oddlot.fit(job, Synchronous(), fleet(), until="versions>=3", out=tmp_path, resume="latest")
     assert again.summary["versions"] == 3
 
 

@@ -66,7 +66,9 @@ def test_a_resumed_run_goes_on_with_the_rate_where_it_was(
 def test_a_continuation_has_the_same_schedule_and_clipping(tmp_path: Path) -> None:
     def starts(name: str, **changes: Any) -> Callable[..., oddlot.Run]:
         def go(**anew: Any) -> oddlot.Run:
-            return begun(tmp_path / name, "epochs>=1", a_job(**changes | anew), resume=bool(anew))
+            return begun(
+                tmp_path / name, "epochs>=1", a_job(**changes | anew), resume="latest" if anew else None
+            )
 
         go()
         return go

@@ -259,7 +259,7 @@ def test_an_optimizer_of_ones_own_is_trained_saved_and_resumed(
     """The stopped run comes to the model of the one that was not, and can be replayed."""
     whole = fit(job, deepcopy(strategy), fleet(1), until="epochs>=6")
     fit(job, deepcopy(strategy), fleet(1), until="epochs>=3", out=tmp_path)
-    resumed = fit(job, deepcopy(strategy), fleet(1), until="epochs>=6", out=tmp_path, resume=True)
+    resumed = fit(job, deepcopy(strategy), fleet(1), until="epochs>=6", out=tmp_path, resume="latest")
     for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
     assert replay(tmp_path).difference is None

@@ -17,6 +17,7 @@ from oddlot.cli.run_command import FLAGS, Asked, without_nan
 from oddlot.config.given_files import check_kinds
 from oddlot.core.errors import CheckpointError, JobError, OddlotError, UsageError
 from oddlot.core.printable import printable
+from oddlot.history.run_settings import resume_mode
 
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
@@ -28,8 +29,8 @@ EXIT_CODES = (
 )
 ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
 
-LOCAL_ONLY = {f"engine.{name}" for name in ("workers", "threads", "respawn", "dollars_per_hour")}
-"""Settings of worker processes that simulated machines do not have."""
+NOT_SIMULATED = {f"engine.{name}" for name in completing.ENGINE_SETTINGS if name != "in_flight"}
+"""Settings of workers that simulated machines do not have."""
 
 app = typer.Typer(
     help="Train PyTorch models on machines that fail, differ in speed, or are far apart.",
@@ -44,6 +45,7 @@ app = typer.Typer(
 def train(
     workload: options.Workload,
     strategy: options.Strategy = None,
+    engine: options.Engine = None,
     workers: options.Workers = None,
     lr: options.Rate = None,
     device: options.Device = None,
@@ -52,7 +54,7 @@ def train(
     sets: options.Sets = None,
     out: options.Out = None,
     checkpoints: options.Checkpoints = None,
-    resume: options.Resume = False,
+    resume: options.Resume = None,
     force: options.Force = False,
     chaos: options.ChaosFile = None,
     as_json: options.Json = False,
@@ -60,13 +62,13 @@ def train(
     *,
     run: dict[str, Any],
 ) -> None:
-    """Train a workload on worker processes of this machine."""
+    """Train a workload on worker processes of this machine, or on a Ray cluster."""
     flags = _flags(locals() | run)
     check_kinds(workload, chaos=chaos)
     _find_modules_here()
-    command = ["train", workload]
-    asked = Asked(command, workload, flags, sets or [], resume, force, as_json, quiet, chaos, on_workers=True)
-    asked.run("", lambda settings: settings.local())
+    command, mode = ["train", workload], resume_mode(resume)
+    asked = Asked(command, workload, flags, sets or [], mode, force, as_json, quiet, chaos, on_workers=True)
+    asked.run("", lambda settings: settings.engine())
 
 
 @app.command(epilog=EXIT_CODES)
@@ -82,7 +84,7 @@ def simulate(
     sets: options.Sets = None,
     out: options.SimulatedOut = None,
     checkpoints: options.Checkpoints = None,
-    resume: options.Resume = False,
+    resume: options.Resume = None,
     force: options.Force = False,
     chaos: options.ChaosFile = None,
     seeds: options.Seeds = None,
@@ -99,7 +101,7 @@ def simulate(
     flags = _flags(locals() | run)
     check_kinds(workload, machines, chaos)
     for text in sets or []:
-        if (key := text.partition("=")[0].strip()) in LOCAL_ONLY:
+        if (key := text.partition("=")[0].strip()) in NOT_SIMULATED:
             told = f"--set {text}: `{key}` is for `oddlot train`; {machines} describes the machines"
             raise UsageError(told, "not_simulated", flag=f"--set {text}", name=key)
 
@@ -112,7 +114,7 @@ def simulate(
 
     _find_modules_here()
     command = ["simulate", workload, "--machines", machines, *([] if computes else ["--no-compute"])]
-    asked = Asked(command, workload, flags, sets or [], resume, force, as_json, quiet, chaos)
+    asked = Asked(command, workload, flags, sets or [], resume_mode(resume), force, as_json, quiet, chaos)
     if seeds is None:
         asked.run("-simulated", fleet)
     else:
@@ -370,7 +372,7 @@ def _run_app() -> int:
 def as_options(text: str) -> str:
     """Return a message that names the arguments of `fit` and the options of the command line with the latter alone.
 
-    `resume=True (--resume)` becomes `--resume`.
+    `force=True (--force)` becomes `--force`.
     """
     return ARGUMENTS.sub(r"\1", text)
 

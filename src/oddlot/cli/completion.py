@@ -2,14 +2,21 @@
 
 from collections.abc import Iterable, Iterator
 
+from oddlot.history.run_settings import MODES
 from oddlot.run.config import RunConfig
 from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+ENGINES = {"local": "Worker processes of this machine.", "ray": "Workers on a Ray cluster."}
+ENGINE_SETTINGS = (
+    *("kind", "workers", "threads", "num_cpus", "num_gpus", "resources", "runtime_env", "address"),
+    *("in_flight", "lost_after_seconds", "respawn", "dollars_per_hour"),
+)
+"""Keys of `[engine]`."""
 SETTINGS = (
     *(f"run.{name}" for name in RunConfig.flags()),
     *(f"run.{name}" for name in ("checkpoints", "out")),
-    *(f"engine.{name}" for name in ("workers", "threads", "in_flight", "respawn", "dollars_per_hour")),
+    *(f"engine.{name}" for name in ENGINE_SETTINGS),
     *(f"job.{name}" for name in ("batch_size", "device", "keep_optimizer", "lr_schedule", "max_grad_norm")),
     "job.optimizer",
     "job.optimizer.lr",
@@ -36,6 +43,16 @@ def strategies(incomplete: str) -> list[Choice]:
     return list(_beginning(incomplete, {**STRATEGIES, **WRAPPERS}.items()))
 
 
+def engines(incomplete: str) -> list[Choice]:
+    """Return the engines of `oddlot train` that begin so."""
+    return list(_beginning(incomplete, ENGINES.items()))
+
+
+def resume_modes(incomplete: str) -> list[Choice]:
+    """Return the values of `--resume` that begin so."""
+    return list(_beginning(incomplete, MODES.items()))
+
+
 def devices(incomplete: str) -> list[str]:
     """Return the devices that begin so."""
     return [name for name in DEVICES if name.startswith(incomplete)]
@@ -51,7 +68,7 @@ def settings(incomplete: str) -> list[str]:
     name, equals, begin = incomplete.partition("=")
     if not equals:
         return [f"{each}=" for each in SETTINGS if each.startswith(name)]
-    values = {"run.codec": CODECS, "job.device": DEVICES}.get(name, ())
+    values = {"run.codec": CODECS, "job.device": DEVICES, "engine.kind": ENGINES}.get(name, ())
     if name in {"strategy", "strategy.name"}:
         values = tuple(each for each, _ in strategies(begin))
     return [f"{name}={value}" for value in values if value.startswith(begin)]

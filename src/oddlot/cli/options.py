@@ -8,12 +8,24 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from oddlot.cli import completion as completing
+from oddlot.core.errors import InvalidValue
 from oddlot.core.field_docs import field_docs
+from oddlot.history.run_settings import resume_mode
 from oddlot.run.config import RunConfig
 
 METAVARS = {"until": "GOAL", "codec": "NAME", "evaluate_every": "INTERVAL", "checkpoint_every": "INTERVAL"}
 PLAIN = (bool, int, float, str)
 NUMBERS = {int: "N", float: "X"}
+
+
+def _checked_resume(given: str | None) -> str | None:
+    """Raise InvalidValue for another value of `--resume`, also for the flag that follows it."""
+    try:
+        return resume_mode(given)
+    except InvalidValue as error:
+        told = f"--resume {given}: use --resume latest, or --resume auto, which starts a run if there is none"
+        raise error.retold(told, flag=f"--resume {given}") from None
+
 
 Workload = Annotated[
     str,
@@ -84,13 +96,29 @@ Checkpoints = Annotated[
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume the run in --out (default: the workload's newest run).")
+    str | None,
+    typer.Option(
+        metavar="latest|auto",
+        callback=_checked_resume,
+        help="Resume --out (default: the workload's newest run). auto: or start one.",
+        autocompletion=completing.resume_modes,
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the run in --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Where workers run: local (this machine) or ray (a Ray cluster).",
+        show_default="local",
+        autocompletion=completing.engines,
+    ),
+]
 Workers = Annotated[
-    int | None, typer.Option(metavar="N", help="Number of worker processes.", show_default="2")
+    str | None,
+    typer.Option(metavar="N", help="Number of workers. With --engine ray also MIN-MAX.", show_default="2"),
 ]
 ChaosFile = Annotated[str | None, typer.Option("--chaos", metavar="FILE.toml", help="Faults to inject.")]
 RunDir = Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")]

@@ -1,6 +1,7 @@
 """`oddlot train` and `oddlot simulate`: from arguments to a run and its summary."""
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,10 +15,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from oddlot.cli.options import RUN
-from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, workload_of
+from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
 from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.core.user_warnings import warn
-from oddlot.history.run_settings import COMMAND, engine_kind, resuming
+from oddlot.history.run_settings import (
+    AUTO,
+    COMMAND,
+    LATEST,
+    Resume,
+    engine_kind,
+    resuming,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,15 +36,21 @@ if TYPE_CHECKING:
     from oddlot.engines.host import Observer
     from oddlot.faults.plan import Chaos
     from oddlot.history.metrics import Tally
+    from oddlot.history.run_folder import RunFolder
     from oddlot.planner.estimate import Estimate
     from oddlot.run.result import Run
 
 SIGNALLED = 128
 """Exit code of a stopped command, plus the number of the signal."""
+LOCAL = "local"
+"""The default engine of `oddlot train`."""
+RANGE = re.compile(r"([+-]?\d+)(?:-(\d+))?")
+"""A number of workers, or a smallest and a largest number."""
 MAX_COLUMNS = 1000
 """Largest width of a table, in columns."""
 FLAGS = {
     "strategy": ("strategy", "name"),
+    "engine": ("engine", "kind"),
     "workers": ("engine", "workers"),
     "lr": ("job", "optimizer", "lr"),
     "device": ("job", "device"),
@@ -58,27 +72,29 @@ class Asked:
     workload: str
     flags: dict[str, Any]
     sets: Sequence[str]
-    resume: bool
+    resume: Resume | None
     force: bool
     as_json: bool
     quiet: bool
     chaos: str | None = None
     """Path of the faults file."""
     on_workers: bool = False
-    """Whether the run starts worker processes."""
+    """Whether the run starts workers, by default as processes of this machine."""
 
     def run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
         """Run the command and print the summary. Worker processes import PyTorch at the same time as this one."""
         from oddlot.engines.local.fork_client import end_early, start_early
 
         try:
-            if self.on_workers:
+            if self.on_workers and self.flags["engine"] in {None, LOCAL}:
                 start_early()
             self._run(suffix, place)
         finally:
             end_early()
 
     def _run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
+        from oddlot.config.job_file import JobFile
+        from oddlot.engines.local.fork_client import end_early
         from oddlot.history.run_folder import RunFolder
 
         if self.resume and self.force:
@@ -86,8 +102,14 @@ class Asked:
             raise UsageError(told, "resume_and_force")
         folder = ""
         try:
-            settings, folder = self._settings(suffix)
-            stopped_by = self._fit(settings, place, Path(folder))
+            # What `latest` continues may have settings without which the flags make no sense.
+            has_own = self.resume != LATEST or self.workload.endswith(".toml")
+            own = JobFile.read(self.workload, self.overrides()) if has_own else None
+            folder = self._folder(own, suffix)
+            settings, continues = self._settings(own, folder)
+            if settings.table.engine.kind != LOCAL:
+                end_early()
+            stopped_by = self._fit(settings, place, Path(folder), continues)
         except OddlotError:
             self._forget(folder)
             raise
@@ -114,52 +136,68 @@ class Asked:
     def _hint(self, folder: str) -> str:
         return f"in {folder}. To resume:\n  {self.again(folder)}"
 
-    def _settings(self, suffix: str) -> "tuple[JobFile, str]":
-        """Return the settings and the run folder. A resumed run keeps the settings that are not given again."""
+    def _folder(self, own: "JobFile | None", suffix: str) -> str:
+        """Return the run folder. A new one below `runs` is made."""
+        if given := self.flags["out"] or (own.out if own else None):
+            return str(given)
+        name = (own.name if own else self.workload.rpartition(":")[2]) + suffix
+        if self.resume == LATEST:
+            found = newest(name, self.workload)
+            if found is None:
+                raise no_run(name)
+            return str(found)
+        begun = newest(name, self.workload, own.checkpoints if own else None) if self.resume == AUTO else None
+        return str(begun or next_free(name))
+
+    def _settings(self, own: "JobFile | None", folder: str) -> "tuple[JobFile, bool]":
+        """Return the settings, and whether a run continues: it keeps the settings that are not given again."""
         from oddlot.config.job_file import JobFile
         from oddlot.config.overrides import Override
-        from oddlot.history.claim import fetch
+        from oddlot.history.resume_mode import resumes
         from oddlot.history.run_folder import RunFolder
 
-        folder, overrides = self.flags["out"], self.overrides()
-        if not self.resume:
-            settings = JobFile.read(self.workload, overrides)
-            return settings, folder or settings.out or str(next_free(settings.name + suffix))
-        is_file = self.workload.endswith(".toml")
-        file = JobFile.read(self.workload, overrides) if is_file else None
-        name = Path(self.workload).stem if is_file else self.workload.rpartition(":")[2]
-        folder = folder or (file.out if file else None) or str(newest(name + suffix, self.workload))
-        fetch(RunFolder(folder, file.checkpoints if file else self.flags["checkpoints"]))
-        self._check_clock(folder)
-        about = _sound(RunFolder(folder).about)
-        if not is_run_of(about, self.workload):
-            begun = workload_of(about)
-            told = f"{folder} is a run of {begun}, not of {self.workload}: resume that, or use another folder"
-            raise UsageError(told, "other_workload", path=folder, workload=begun)
+        run = RunFolder(folder, own.checkpoints if own else self.flags["checkpoints"])
+        was_begun, continues = run.is_begun, resumes(run, self.resume)
+        if own and not continues:
+            return own, False
+        try:
+            about = self._checked_about(run, folder if was_begun else run.place)
+        except UsageError:
+            if not was_begun:
+                run.remove_fetched()
+            raise
         if about.get("chaos") and self.chaos is None:
             told = f"the run had --chaos {about['chaos']}, which is not resumed: pass it again"
             warn(told, "chaos_not_said_again", chaos=about["chaos"])
-        if is_file:  # the file may have changed; earlier flags still hold
+        overrides = self.overrides()
+        if self.workload.endswith(".toml"):  # the file may have changed; earlier flags still hold
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
-            return JobFile.read(self.workload, [*earlier, *overrides]), folder
-        return JobFile.read(self.workload, overrides, about.get("settings")), folder
+            return JobFile.read(self.workload, overrides, earlier=earlier), True
+        return JobFile.read(self.workload, overrides, about.get("settings")), True
 
-    def _check_clock(self, folder: str) -> None:
-        """Raise UsageError if a real run would be resumed in the simulator, or the other way round."""
-        from oddlot.history.run_folder import RunFolder
-
-        run, begun = RunFolder(folder), {"local": "train", "simulated": "simulate"}
+    def _checked_about(self, run: "RunFolder", place: str) -> dict[str, Any]:
+        """Return the notes on a run that is resumed. Raise UsageError if it is not a run of this command."""
+        # Real and virtual time are never added up.
+        begun = {"local": "train", "ray": "train", "simulated": "simulate"}
         command = begun.get(engine_kind(run.settings())) if run.is_begun else None
         if command and command != self.command[0]:
-            told = f"{folder} is a run of `oddlot {command}`: resume it with that, or use another folder"
-            raise UsageError(told, "other_clock", path=folder, command=command)
+            told = f"{place} is a run of `oddlot {command}`: resume it with that, or use another folder"
+            raise UsageError(told, "other_clock", path=place, command=command)
+        about = _sound(run.about)
+        if not is_run_of(about, self.workload):
+            workload = workload_of(about)
+            told = (
+                f"{place} is a run of {workload}, not of {self.workload}: resume that, or use another folder"
+            )
+            raise UsageError(told, "other_workload", path=place, workload=workload)
+        return about
 
     def overrides(self) -> "list[Override]":
         """Return the settings that flags give. Raise UsageError if two of them set the same."""
         from oddlot.config.overrides import Override
 
         overrides = [
-            Override(f"{_flag(name)} {value}", FLAGS[name], f"epochs>={value}" if name == "epochs" else value)
+            Override(f"{_flag(name)} {value}", FLAGS[name], _setting(name, value))
             for name, value in self.flags.items()
             if value is not None
         ]
@@ -189,7 +227,9 @@ class Asked:
         flags += [["--set", text] for text in self.sets]
         return resuming([*self.command, *chain(*flags), *self.arguments[len(self.command) :]], folder)
 
-    def _fit(self, settings: "JobFile", place: "Callable[[JobFile], EngineConfig]", folder: Path) -> int:
+    def _fit(
+        self, settings: "JobFile", place: "Callable[[JobFile], EngineConfig]", folder: Path, continues: bool
+    ) -> int:
         """Train, print the summary, and return the signal that stopped the run; 0 if none did."""
         from rich.console import Console
 
@@ -205,7 +245,7 @@ class Asked:
         # What the job's own code prints is not part of the answer.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
         with aside, told(console), shown(console, f"{title} in {folder}", tally) as observer:
-            run, stopped_by = self._trained(settings, place, folder, observer, tally)
+            run, stopped_by = self._trained(settings, place, folder, continues, observer, tally)
         files = RunFolder(folder).written
         closing = summary(title, run.summary, self.command[0] == "simulate", files)
         console.print(closing, soft_wrap=True)
@@ -222,7 +262,7 @@ class Asked:
 
     def _why_nothing(self, run: "Run", tally: "Tally") -> str:
         """Return why the run made no version."""
-        if self.resume and tally.versions:
+        if tally.versions:
             return f"Nothing was trained: the run had already reached {run.ended}. Set a later goal (--until)"
         if not tally.workers:
             return f"Nothing was trained before {run.ended}: no machine became available"
@@ -326,6 +366,7 @@ class Asked:
         settings: "JobFile",
         place: "Callable[[JobFile], EngineConfig]",
         folder: Path,
+        continues: bool,
         observer: "Observer",
         tally: "Tally",
     ) -> "tuple[Run, int]":
@@ -348,7 +389,7 @@ class Asked:
                     settings.strategy(),
                     on,
                     out=folder,
-                    resume=self.resume,
+                    resume=LATEST if continues else None,
                     force=self.force,
                     observers=[observer],
                     quiet=True,
@@ -364,6 +405,15 @@ class Asked:
 def _flag(name: str) -> str:
     """Return the flag of a setting."""
     return f"--{name.replace('_', '-')}"
+
+
+def _setting(flag: str, value: Any) -> Any:
+    """Return the setting that the value of a flag stands for."""
+    if flag == "epochs":
+        return f"epochs>={value}"
+    if flag == "workers" and (numbers := RANGE.fullmatch(value)):
+        return [int(number) for number in numbers.groups()] if numbers[2] else int(value)
+    return value
 
 
 def _sound(about: dict[str, Any]) -> dict[str, Any]:

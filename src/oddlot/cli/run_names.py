@@ -48,13 +48,22 @@ def next_free(name: str) -> Path:
             return folder
 
 
-def newest(name: str, workload: str) -> Path:
-    """Return the newest run of this name that is a run of the workload. Raise UsageError if there is none."""
+def newest(name: str, workload: str, checkpoints: str | None = None) -> Path | None:
+    """Return the newest run of this name that is a run of the workload; None if there is none.
+
+    `checkpoints` is where it must have its checkpoints. None: anywhere.
+    """
     from oddlot.history.run_folder import RunFolder
 
     for number in sorted(numbers(name), reverse=True):
-        run = RunFolder(RUNS / f"{name}-{number}")
-        if run.is_begun and is_run_of(run.about, workload):
+        run = RunFolder(RUNS / f"{name}-{number}", checkpoints)
+        is_there = run.given_checkpoints in {"", run.begun_checkpoints}
+        if run.is_begun and is_run_of(run.about, workload) and is_there:
             return run.path
-    told = f"there is no run {RUNS}/{name}-N to resume: name its folder with --out"
-    raise UsageError(told, "no_run", path=f"{RUNS}/{name}-N")
+    return None
+
+
+def no_run(name: str) -> UsageError:
+    """Return the error for a workload without runs."""
+    told = f"there is no run {RUNS}/{name}-N to resume: name its folder with --out, or use --resume auto to start one"
+    return UsageError(told, "no_run", path=f"{RUNS}/{name}-N")

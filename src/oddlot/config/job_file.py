@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import (
@@ -41,13 +41,13 @@ from pydantic import (
     create_model,
     field_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oddlot.config.dataclass_tables import Change, Maker, as_fault, column, validator
 from oddlot.config.overrides import Override, choosers_first
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, STRATEGY_TABLES
 from oddlot.config.toml_errors import KeyPath, Table, at_line, faults, locate, read_table, said, unknown_key
-from oddlot.core.errors import UsageError, joined
+from oddlot.core.errors import UnknownName, UsageError, joined
 from oddlot.core.strategy import Strategy
 from oddlot.core.validation import ABOVE_ZERO, NOT_NEGATIVE, at_least, hints_of
 from oddlot.run.config import RunConfig
@@ -55,12 +55,19 @@ from oddlot.workloads.registry import check_workload, load_workload
 
 if TYPE_CHECKING:
     from oddlot.engines.local.config import Local
+    from oddlot.engines.ray.config import Ray
     from oddlot.train.job import Job
 
 Count = Annotated[int, AfterValidator(validator(at_least(1)))]
-Price = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
+NotNegative = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
 Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
+WORKERS = "a number of at least 1, or [minimum, maximum]"
+ENGINES = ("local", "ray")
+OF_ONE_ENGINE = {"threads": "local"} | dict.fromkeys(
+    ("num_cpus", "num_gpus", "resources", "runtime_env", "address", "lost_after_seconds"), "ray"
+)
+"""Settings that only one engine has, and its kind."""
 
 
 class OfJobFile(Table):
@@ -120,19 +127,73 @@ class JobTable(OfJobFile):
     """Largest norm of a gradient, for gradient clipping. None: the workload's."""
 
 
-class EngineTable(OfJobFile):
-    """The worker processes of `oddlot train`. Of these settings, simulated machines have only `in_flight`."""
+def _known_engine(value: object) -> object:
+    with as_fault():
+        if isinstance(value, str) and value not in ENGINES:
+            raise UnknownName("engine", value, ENGINES)
+    return value
 
-    workers: Count | None = None
-    """Number of worker processes. None: 2."""
+
+def _workers(value: object) -> int | tuple[int, int]:
+    """Return a number of workers, or a smallest and a largest one."""
+    if type(value) is int and value >= 1:
+        return value
+    ends = value if isinstance(value, list | tuple) else ()
+    if len(ends) == 2 and all(type(end) is int for end in ends) and 1 <= ends[0] <= ends[1]:
+        return ends[0], ends[1]
+    raise PydanticCustomError("refused", "Input should be {must}", {"must": WORKERS})
+
+
+class EngineTable(OfJobFile):
+    """The workers of `oddlot train`. Of these settings, simulated machines have only `in_flight`."""
+
+    kind: Annotated[Literal["local", "ray"], BeforeValidator(_known_engine)] = "local"
+    """Engine: `local` (worker processes of this machine) or `ray` (a Ray cluster)."""
+    workers: Annotated[int | tuple[int, int] | None, pydantic.PlainValidator(_workers)] = None
+    """Number of workers. On Ray also `[minimum, maximum]`. None: 2."""
     threads: Count | None = None
-    """Threads of each worker. None: the CPU cores divided by the workers."""
+    """Local only: threads of each worker. None: the CPU cores divided by the workers."""
+    num_cpus: NotNegative | None = None
+    """Ray only: CPUs that each worker needs, which is also its number of threads. None: 1."""
+    num_gpus: NotNegative | None = None
+    """Ray only: GPUs that each worker needs. None: 0."""
+    resources: dict[str, float] | None = None
+    """Ray only: further resources that each worker needs, such as `{ spot = 1 }`."""
+    runtime_env: dict[str, pydantic.JsonValue] | None = None
+    """Ray only: Ray's runtime environment, such as `{ working_dir = "." }`."""
+    address: Text | None = None
+    """Ray only: address of the cluster, such as `10.0.0.5:6379` or `auto`. None: that of `$RAY_ADDRESS`."""
     in_flight: Count | None = None
-    """Open tasks of each worker. 2 hides the network latency at a staleness of 1. None: 1."""
+    """Open tasks of each worker. 2 hides the network latency at a staleness of 1. None: 1 locally, 2 on Ray."""
+    lost_after_seconds: Positive | None = None
+    """Ray only: seconds without a sign of life after which a worker counts as lost. None: 10."""
     respawn: bool | None = None
     """Whether lost workers are replaced. None: true."""
-    dollars_per_hour: Price | None = None
+    dollars_per_hour: NotNegative | None = None
     """Price of a worker, in dollars per hour. None: 0."""
+
+    @field_validator("*")
+    @classmethod
+    def _of_this_engine(cls, value: Any, info: ValidationInfo) -> Any:
+        is_complete = info.context is None  # flags may choose another engine than the file alone
+        with as_fault():
+            if is_complete and (kind := info.data.get("kind")):
+                _check_engine(kind, str(info.field_name), value)
+        return value
+
+
+def _check_engine(kind: str, name: str, value: object) -> None:
+    """Raise UsageError if the engine of this kind does not have the setting, or not with this value."""
+    own = OF_ONE_ENGINE.get(name, kind)
+    if own != kind:
+        told = f'the {kind} engine has no `{name}`: leave it out, or use kind = "{own}" (--engine {own})'
+        raise UsageError(told, "setting_of_another_engine", engine=kind, name=name)
+    if kind == "local" and isinstance(value, tuple):
+        told = (
+            f"`engine.workers` is {list(value)}, but the local engine has a fixed number of workers: use a number "
+            '(--workers N), or kind = "ray" (--engine ray)'
+        )
+        raise UsageError(told, "range_of_workers", engine=kind, given=value)
 
 
 class RunPlaces(OfJobFile):
@@ -244,18 +305,25 @@ class JobFile:
 
     @classmethod
     def read(
-        cls, given: str, overrides: Sequence[Override] = (), before: Mapping[str, Any] | None = None
+        cls,
+        given: str,
+        overrides: Sequence[Override] = (),
+        before: Mapping[str, Any] | None = None,
+        earlier: Sequence[Override] = (),
     ) -> "JobFile":
-        """Read a job file or use a workload's name, on top of the settings of an earlier run `before`.
+        """Read a job file or use a workload's name, on top of the settings of an earlier run.
 
-        Raise UsageError with every fault and its flag, or its file and line.
+        `before` are its settings, and `earlier` its overrides. Raise UsageError with every fault and its flag, or its
+        file and line.
         """
         path = Path(given) if given.endswith(".toml") else None
         text = read_table(path, FileTable)[0] if path else ""
         plain = tomllib.loads(text) if path else deepcopy(dict(before or {}))
         chosen = [] if path else [Override("", ("workload", "name"), given)]
-        source = Source(plain, overrides, path, text)
-        for override in sorted([*chosen, *overrides], key=choosers_first):
+        if before or earlier:
+            earlier = _without_other_engine(plain if before else {}, earlier, overrides)
+        source = Source(plain, [*earlier, *overrides], path, text)
+        for override in sorted([*chosen, *source.overrides], key=choosers_first):
             override.put_into(source.plain)
         try:
             return cls(FileTable.model_validate(source.plain), source)
@@ -312,11 +380,28 @@ class JobFile:
         """Return the run settings that were given, as keywords of `fit`."""
         return {name: value for name, value in _given(self.table.run).items() if name != "out"}
 
-    def local(self) -> "Local":
-        """Return the worker processes."""
+    def engine(self) -> "Local | Ray":
+        """Return the workers."""
+        given = _given(self.table.engine)
+        if given.pop("kind") == "ray":
+            from oddlot.engines.ray.config import Ray
+
+            return Ray(**given)
         from oddlot.engines.local.config import Local
 
-        return Local(**_given(self.table.engine))
+        return Local(**given)
+
+
+def _without_other_engine(
+    before: dict[str, Any], earlier: Sequence[Override], now: Sequence[Override]
+) -> list[Override]:
+    """Remove the settings that the engine of now does not have from those of an earlier run."""
+    kind = next((each.value for each in reversed(now) if each.keys == ("engine", "kind")), None)
+    other = {("engine", name) for name, own in OF_ONE_ENGINE.items() if kind and own != kind}
+    for table, name in other:
+        if isinstance(before.get(table), dict):
+            before[table].pop(name, None)
+    return [each for each in earlier if each.keys[:2] not in other]
 
 
 def _given(table: Table) -> dict[str, Any]:

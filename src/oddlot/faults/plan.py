@@ -202,7 +202,7 @@ class Chaos:
         if self.capacity is not None and "preempt" not in engine.faults:
             raise _cannot_inject(engine, "preempt", "capacity")
         if self.capacity is not None and not engine.respawn:
-            told = "capacity needs Local(respawn=True): preempted workers must be replaced when the capacity rises"
+            told = "capacity needs respawn=True: preempted workers must be replaced when the capacity rises"
             raise UsageError(told, "capacity_without_respawn", "chaos")
         self.check_machines(engine.names)
 

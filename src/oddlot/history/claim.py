@@ -1,20 +1,30 @@
 """Claiming of a run folder, and of the location of its checkpoints, for one process."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-from oddlot.checkpoint.atomic_files import told_where
-from oddlot.checkpoint.disk import make_folder, replace_file
-from oddlot.checkpoint.storage import LOG_PARTS, unreadable
+from oddlot.checkpoint.disk import make_folder
+from oddlot.checkpoint.storage import LOG_PARTS
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.masked_urls import masked
 from oddlot.core.serialization import DAMAGED
 from oddlot.history.lock import LOCK, hold
-from oddlot.history.run_folder import CHECKPOINTS, LOG, MODEL, RUN_ID, SUMMARY, RunFolder
+from oddlot.history.run_folder import (
+    CHECKPOINTS,
+    LOG,
+    MODEL,
+    RUN_ID,
+    SUMMARY,
+    WORKER_LOGS,
+    RunFolder,
+)
 from oddlot.history.run_settings import SETTINGS, not_empty, parsed
+
+DRAFT = re.compile(rf"\.({re.escape(SETTINGS)}|{re.escape(LOG)})\.\d+")
+"""Name of a file that `replace_file` was writing when the process was killed."""
 
 
 @contextmanager
@@ -25,51 +35,23 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
     """
     folder.forced = force
     with ExitStack() as closing:
-        try:
-            if resume:
-                fetch(folder)
+        with unusable_folder(folder):
             _check(folder, resume, force)
             make_folder(folder.path)
             hold(folder.path, closing)
             _check(folder, resume, force)  # another process may have begun a run meanwhile
-        except OSError as error:
-            told, reason = f"cannot use {folder.path} as the run folder: {error.strerror}", error.strerror
-            raise UsageError(told, "unusable_folder", path=str(folder.path), reason=reason) from None
-        _lock_place(folder, closing, resume)
+        lock_place(folder, closing, resume)
         yield
 
 
-def fetch(folder: RunFolder) -> None:
-    """Copy the log and run.json from the location of the checkpoints into the folder, if no run is in it.
-
-    Raise CheckpointError if there is no complete checkpoint.
-    """
-    if folder.is_begun or not folder.given_checkpoints:
-        return
-    from oddlot.checkpoint.format import log_of, newest
-
-    with ExitStack() as closing:
-        _lock_place(folder, closing, resume=True)  # before anything is fetched
-        log = log_of(newest(folder.storage, with_log=True))
-        settings = _fetched_settings(folder)
-        with told_where(folder.path):
-            make_folder(folder.path)
-            hold(folder.path, closing)
-            if not folder.is_begun:  # another process may have fetched it meanwhile
-                replace_file(folder.log, log)
-                folder.write(SETTINGS, settings | {CHECKPOINTS: folder.checkpoints})
-
-
-def _fetched_settings(folder: RunFolder) -> dict[str, Any]:
-    """Return the run.json next to the checkpoints. Raise CheckpointError if it cannot be read."""
-    path = folder.storage.path(SETTINGS)
+@contextmanager
+def unusable_folder(folder: RunFolder) -> Iterator[None]:
+    """Raise UsageError if the code inside cannot use the run folder."""
     try:
-        return parsed(folder.storage.read(SETTINGS))
+        yield
     except OSError as error:
-        raise unreadable(path, error) from error
-    except DAMAGED:
-        told = f"{path} is damaged: restore it from a copy"
-        raise CheckpointError(told, "damaged_file", path=path) from None
+        told, reason = f"cannot use {folder.path} as the run folder: {error.strerror}", error.strerror
+        raise UsageError(told, "unusable_folder", path=str(folder.path), reason=reason) from None
 
 
 def make_room(folder: RunFolder) -> None:
@@ -83,8 +65,10 @@ def make_room(folder: RunFolder) -> None:
         _check_place(folder, force=False)  # another one may have begun meanwhile
         return
     try:
-        parts = (f"{LOG_PARTS}/{name}" for name in folder.storage.names(LOG_PARTS) if PART.fullmatch(name))
-        for name in (*parts, *folder.checkpoint_names(), SETTINGS):
+        parts = folder.storage.names(LOG_PARTS)
+        ours = [name for name in parts if PART.fullmatch(name.removesuffix(".partial"))]
+        log = [LOG_PARTS] if ours == parts else [f"{LOG_PARTS}/{name}" for name in ours]
+        for name in (*log, *folder.checkpoint_names(), SETTINGS):  # the settings last: they tell whose it is
             folder.storage.remove(name)
     except OSError as error:
         raise folder.unusable_place(error) from error
@@ -93,7 +77,7 @@ def make_room(folder: RunFolder) -> None:
         (folder.path / name).unlink(missing_ok=True)
 
 
-def _lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
+def lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
     """Lock the place of the checkpoints too, if it is a folder: not all object stores have locks."""
     place = folder.storage.local("") if folder.is_elsewhere else None
     if place is None or (resume and not place.is_dir()):  # which will be told
@@ -105,18 +89,53 @@ def _lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
         raise folder.unusable_place(error) from None
 
 
+def users_files(folder: RunFolder) -> list[Path]:
+    """Return the files in the folder, without what a process may leave that is killed before its run has begun."""
+    found = folder.path.iterdir() if folder.path.exists() else ()
+    return [path for path in found if not _is_leftover(path, folder.given_checkpoints)]
+
+
+def _is_leftover(path: Path, checkpoints: str) -> bool:
+    if path.name == LOCK or DRAFT.fullmatch(path.name):
+        return True
+    if path.is_dir() and path.name == WORKER_LOGS:
+        return all(log.suffix == ".log" for log in path.iterdir())
+    return path.is_dir() and Path(checkpoints).is_relative_to(path.absolute())
+
+
+def not_a_run(folder: RunFolder, of_checkpoints: bool = False) -> UsageError:
+    """Return the error for files that are no run's in the folder, or at the location of its checkpoints."""
+    if of_checkpoints:
+        told = f"{folder.place} has no run and is not overwritten: use another location for checkpoints"
+        return UsageError(told, "not_a_run", path=folder.place)
+    told = f"{folder.path} is not a run folder and is not overwritten: use another folder"
+    return UsageError(told, "not_a_run", path=str(folder.path))
+
+
+def place_names(folder: RunFolder) -> list[str]:
+    """Return the names at the location of the checkpoints, without a lock and an unfinished run.json.
+
+    Raise UsageError if they cannot be read.
+    """
+    try:
+        return [name for name in folder.storage.names() if name not in {LOCK, f"{SETTINGS}.partial"}]
+    except OSError as error:
+        path, reason = folder.place, str(error)
+        told = f"{path} cannot be read ({reason}): make it reachable, or use another location"
+        raise UsageError(told, "unreadable_file", path=path, reason=reason) from None
+
+
 def _check(folder: RunFolder, resume: bool, force: bool) -> None:
     """Raise UsageError or CheckpointError if the folder cannot be used in this way."""
     is_run = folder.is_begun
-    used = folder.path.exists() and any(path.name != LOCK for path in folder.path.iterdir())
+    used = is_run or bool(users_files(folder))
     if resume and not is_run:
-        told = f"there is no run to resume in {folder.path}. Start one without resume=True (--resume)"
+        told = f'there is no run to resume in {folder.path}. Use resume="auto" (--resume auto) to start one'
         raise CheckpointError(told, "no_run", path=str(folder.path))
     if used and not (resume or force):
         raise not_empty(str(folder.path))
     if used and force and not is_run:
-        told = f"{folder.path} is not a run folder and is not overwritten: use another folder"
-        raise UsageError(told, "not_a_run", path=str(folder.path))
+        raise not_a_run(folder)
     if used:
         _check_own_place(folder)
     if resume:
@@ -167,14 +186,8 @@ def _check_place(folder: RunFolder, force: bool) -> None:
     if Path(folder.given_checkpoints).resolve() == folder.path.resolve():
         told = f"{folder.path} is the run folder itself: leave `checkpoints` out, or use another location"
         raise UsageError(told, "checkpoints_in_run", "checkpoints", path=str(folder.path))
-    try:
-        names = [name for name in folder.storage.names() if name != LOCK]
-    except OSError as error:
-        path, reason = folder.place, str(error)
-        told = f"{path} cannot be read ({reason}): make it reachable, or use another location"
-        raise UsageError(told, "unreadable_file", path=path, reason=reason) from None
+    names = place_names(folder)
     if names and not force:
         raise not_empty(folder.place)
     if names and SETTINGS not in names:
-        told = f"{folder.place} has no run and is not overwritten: use another place for checkpoints"
-        raise UsageError(told, "not_a_run", path=folder.place)
+        raise not_a_run(folder, of_checkpoints=True)

@@ -135,6 +135,11 @@ class RunFolder:
         with told_where(self.model):
             write_model(model, self.model)
 
+    def remove_fetched(self) -> None:
+        """Remove the log and run.json, which were fetched for nothing."""
+        for name in (LOG, SETTINGS):
+            (self.path / name).unlink(missing_ok=True)
+
     def remove_if_unused(self) -> None:
         """Remove the folder if it has nothing but a lock."""
         with suppress(OSError):
@@ -145,13 +150,18 @@ class RunFolder:
     @property
     def ended_before_checkpoint(self) -> bool:
         """Whether the run ended before its first checkpoint. Raise CheckpointError if checkpoints cannot be read."""
-        from oddlot.checkpoint.format import MANIFEST
-
         if self.model.exists() or self._has_learned or has_records(self.log):
             return False
+        return not self.has_whole_checkpoint
+
+    @property
+    def has_whole_checkpoint(self) -> bool:
+        """Whether a checkpoint was finished. Raise CheckpointError if checkpoints cannot be read."""
+        from oddlot.checkpoint.format import MANIFEST
+
         names = self.checkpoint_names()
         try:
-            return not any(MANIFEST in self.storage.names(name) for name in names)
+            return any(MANIFEST in self.storage.names(name) for name in names)
         except OSError as error:
             raise unreadable(self.place, error) from error
 
@@ -205,7 +215,8 @@ class RunFolder:
         if (self.path / LOG_PARTS).is_dir() and not self.log.exists():
             raise CheckpointError(
                 f"{self.path} has the checkpoints of a run, but is not its run folder. Resume the run in a new folder: "
-                f"out=DIR, resume=True, checkpoints={self.path} (--out DIR --resume --checkpoints {self.path})",
+                f'out=DIR, resume="latest", checkpoints={self.path} '
+                f"(--out DIR --resume latest --checkpoints {self.path})",
                 "folder_of_checkpoints",
                 path=str(self.path),
             )

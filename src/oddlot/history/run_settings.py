@@ -4,9 +4,9 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from oddlot.core.errors import CheckpointError, UsageError
+from oddlot.core.errors import CheckpointError, InvalidValue, UsageError
 
 FORMAT = 1
 SETTINGS = "run.json"
@@ -15,6 +15,14 @@ MAX_NAMED = 10
 COMMAND = "command"
 """Key in `about`: arguments of the `oddlot` command that started the run."""
 COMMANDS = ("train", "simulate")
+Resume = Literal["latest", "auto"]
+"""`latest` continues a run; `auto` continues it or, if there is none, starts one."""
+LATEST: Resume = "latest"
+AUTO: Resume = "auto"
+MODES: dict[Resume, str] = {
+    LATEST: "Continue the run; an error if there is none.",
+    AUTO: "Continue the run, or start one if there is none.",
+}
 WHERE_SAID = {"lr_schedule", "max_grad_norm", "keep_optimizer", "computes"}
 """Settings that are in run.json only if they were set."""
 
@@ -27,6 +35,15 @@ def parsed(settings: bytes) -> dict[str, Any]:
     ):
         raise ValueError("no job, or no strategy")
     return saved
+
+
+def resume_mode(given: object) -> Resume | None:
+    """Return the way to resume. Raise InvalidValue if this is none."""
+    for mode in (None, *MODES):
+        if isinstance(given, str | None) and given == mode:
+            return mode
+    must = '"latest" (continues a run), "auto" (continues a run, or starts one if there is none) or None'
+    raise InvalidValue("resume", given, must)
 
 
 def check_format(path: Path, saved: dict[str, Any]) -> None:
@@ -58,7 +75,7 @@ def engine_kind(saved: dict[str, Any]) -> str:
 
 def resuming(arguments: Sequence[str], folder: str) -> str:
     """Return the command that resumes a run which these arguments of `oddlot` began."""
-    return shlex.join(["oddlot", *arguments, "--resume", "--out", folder])
+    return shlex.join(["oddlot", *arguments, "--resume", LATEST, "--out", folder])
 
 
 def how_to_resume(about: dict[str, Any], folder: str) -> str:
@@ -67,7 +84,7 @@ def how_to_resume(about: dict[str, Any], folder: str) -> str:
     is_ours = isinstance(arguments, list) and all(isinstance(one, str) for one in arguments)
     if is_ours and arguments and arguments[0] in COMMANDS:
         return resuming(arguments, folder)
-    return f"oddlot.fit(..., out={folder!r}, resume=True)"
+    return f'oddlot.fit(..., out={folder!r}, resume="{LATEST}")'
 
 
 def no_run(path: Path) -> CheckpointError:
@@ -85,7 +102,8 @@ def no_run(path: Path) -> CheckpointError:
 def not_empty(path: str) -> UsageError:
     """Return the error for a folder that is not empty."""
     return UsageError(
-        f"{path} is not empty: resume=True (--resume) continues the run in it, force=True (--force) overwrites it",
+        f'{path} is not empty: resume="latest" (--resume latest) continues the run in it, force=True (--force) '
+        "overwrites it",
         "folder_not_empty",
         path=path,
     )

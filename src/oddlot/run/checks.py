@@ -29,7 +29,8 @@ def check_types(job: object, strategy: object, engine: object, codec: object, ab
     _check_job(job)
     _check_strategy(strategy)
     if isinstance(engine, type) or not isinstance(engine, EngineConfig):
-        raise InvalidValue("engine", engine, "oddlot.Local(workers=2) or oddlot.Simulated(machines)")
+        must = "oddlot.Local(workers=2), oddlot.Ray(workers=8) or oddlot.Simulated(machines)"
+        raise InvalidValue("engine", engine, must)
     if codec is not None and not isinstance(codec, Codec):
         raise InvalidValue("codec", codec, 'a codec, such as "bf16" or oddlot.codecs.Half("bf16")')
     _check_about(about)

@@ -15,7 +15,9 @@ from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.faults.plan import Chaos
 from oddlot.history.claim import claim
+from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_settings import Resume, resume_mode
 from oddlot.run.config import RunConfig, settings_text, with_settings
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.spec import Recipe
@@ -31,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
     `run` is the result so far; `signal` is the number of the signal."""
 
     def __init__(self, run: Run, signal: int) -> None:
-        saved = f", saved in {run.folder} (resume=True continues it)" if run.folder else ""
+        saved = f', saved in {run.folder} (resume="latest" continues it)' if run.folder else ""
         super().__init__(
             f"stopped at version {run.summary['versions']:,}{saved}; the attribute `run` has the model"
         )
@@ -44,21 +46,22 @@ def fit(
     engine: EngineConfig | None = None,
     *,
     out: str | PathLike[str] | None = None,
-    resume: bool = False,
+    resume: Resume | None = None,
     force: bool = False,
     checkpoints: str | PathLike[str] | None = None,
     observers: Sequence[Observer] = (),
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Train a job with a strategy, on local worker processes or on a simulated fleet.
+    """Train a job with a strategy, on local worker processes, a Ray cluster or a simulated fleet.
 
     Args:
         job: The model, the data and the loss.
         strategy: Which workers to wait for and how to merge updates, such as `Synchronous()`.
-        engine: `Local(workers=...)`, the default, or `Simulated(machines)`.
+        engine: `Local(workers=...)`, the default, `Ray(workers=...)` or `Simulated(machines)`.
         out: Run folder for the log, checkpoints and the model. None: nothing is saved.
-        resume: Continue from the newest whole checkpoint of the run in `out`.
+        resume: `"latest"` continues from the newest complete checkpoint of the run in `out`, or of the run at
+            `checkpoints` if `out` has none. `"auto"` does the same, and starts a new run if there is none.
         force: Overwrite the run in `out`.
         checkpoints: Another location for checkpoints: a folder, or a URL that fsspec reaches (`s3://bucket/run`). It
             has all that another machine needs to resume the run in a new `out`.
@@ -81,9 +84,10 @@ def fit(
     _check_observers(observers)
     recipe = Recipe(job, strategy, Local() if engine is None else engine, config)
     folder = RunFolder(out, checkpoints) if out is not None else None
+    continues = folder is not None and resumes(folder, resume)
     with (
-        claim(folder, resume, force) if folder else nullcontext(),
-        prepared(recipe, folder, resume) as training,
+        claim(folder, continues, force) if folder else nullcontext(),
+        prepared(recipe, folder, continues) as training,
         _progress(quiet) as line,
     ):
         if batch := recipe.effective_batch:
@@ -121,7 +125,8 @@ def _check_folders(
     out: object, checkpoints: object, resume: object, force: object, chaos: object, quiet: object
 ) -> None:
     """Raise UsageError if these arguments do not fit together."""
-    for name, flag in {"resume": resume, "force": force, "quiet": quiet}.items():
+    resume_mode(resume)
+    for name, flag in {"force": force, "quiet": quiet}.items():
         if not isinstance(flag, bool):
             raise InvalidValue(name, flag, "True or False")
     if resume and force:

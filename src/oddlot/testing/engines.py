@@ -5,7 +5,8 @@
 
 `MyEngine` is an engine config, as `fit` takes it: see `oddlot.engines.base.EngineConfig`.
 
-Killed workers must be replaced under a new name, as by `Local(respawn=True)` or machines with `seconds_to_return`.
+Killed workers must be replaced under a new name, as by `Local(respawn=True)`, `Ray(respawn=True)` or machines with
+`seconds_to_return`.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,0 +1,86 @@
+"""The decision whether a run continues or a new one starts: `resume="latest"`, `resume="auto"` or neither."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from oddlot.checkpoint.atomic_files import told_where
+from oddlot.checkpoint.disk import make_folder, replace_file
+from oddlot.checkpoint.format import log_of, newest
+from oddlot.checkpoint.storage import unreadable
+from oddlot.core.errors import CheckpointError
+from oddlot.core.serialization import DAMAGED
+from oddlot.history.claim import lock_place, not_a_run, place_names, unusable_folder, users_files
+from oddlot.history.lock import hold
+from oddlot.history.log import read_header
+from oddlot.history.run_folder import CHECKPOINTS, RunFolder
+from oddlot.history.run_settings import AUTO, SETTINGS, Resume, parsed
+
+
+def resumes(folder: RunFolder, mode: Resume | None) -> bool:
+    """Return whether the run continues that is in the folder, or at the location of its checkpoints.
+
+    A run that is only at that location is fetched into the folder. Raise UsageError or CheckpointError if it cannot be
+    fetched, or if `auto` finds files of others where a new run would start.
+    """
+    if mode is None:
+        return False
+    with unusable_folder(folder):
+        if not folder.is_begun:
+            if mode == AUTO and not _is_begun_elsewhere(folder):
+                return False
+            fetch(folder, mode)
+    return True
+
+
+def _is_begun_elsewhere(folder: RunFolder) -> bool:
+    """Return whether the location of the checkpoints has a run. Raise UsageError if there are other files."""
+    names = place_names(folder) if folder.given_checkpoints else []
+    is_begun = bool(names) and (SETTINGS in names or folder.has_whole_checkpoint)
+    used = users_files(folder)
+    if used and not (is_begun and used == [folder.log] and _is_log(folder)):
+        raise not_a_run(folder)
+    if names and not is_begun:
+        raise not_a_run(folder, of_checkpoints=True)
+    return is_begun
+
+
+def _is_log(folder: RunFolder) -> bool:
+    """Return whether the folder has the log of a run, as after a fetch that was killed."""
+    try:
+        return bool(read_header(folder.log))
+    except CheckpointError:
+        return False
+
+
+def fetch(folder: RunFolder, mode: Resume) -> None:
+    """Copy the log and run.json from the location of the checkpoints into the folder, if no run is in it.
+
+    Raise CheckpointError if there is no complete checkpoint. With `auto`, a run that was killed before its first one
+    has only a run.json, and starts again.
+    """
+    if folder.is_begun or not folder.given_checkpoints:
+        return
+    with ExitStack() as closing:
+        lock_place(folder, closing, resume=True)  # before anything is fetched
+        starts_again = mode == AUTO and not folder.has_whole_checkpoint
+        log = None if starts_again else log_of(newest(folder.storage, with_log=True))
+        settings = _fetched_settings(folder)
+        with told_where(folder.path):
+            make_folder(folder.path)
+            hold(folder.path, closing)
+            if not folder.is_begun:  # another process may have fetched it meanwhile
+                if log is not None:
+                    replace_file(folder.log, log)
+                folder.write(SETTINGS, settings | {CHECKPOINTS: folder.checkpoints})
+
+
+def _fetched_settings(folder: RunFolder) -> dict[str, Any]:
+    """Return the run.json next to the checkpoints. Raise CheckpointError if it cannot be read."""
+    path = folder.storage.path(SETTINGS)
+    try:
+        return parsed(folder.storage.read(SETTINGS))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except DAMAGED:
+        told = f"{path} is damaged: restore it from a copy"
+        raise CheckpointError(told, "damaged_file", path=path) from None

@@ -1,0 +1,86 @@
+"""`--engine` and `--workers`: which engine a command runs on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot import Local, Ray
+from oddlot.cli.run_command import Asked
+from oddlot.engines.local import fork_client
+from tests.command import Oddlot
+
+SMALL = ("train", "my_jobs:small")
+
+
+@pytest.fixture
+def engines(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The engine of each command, which does not run, before it whether a fork server was started early for it."""
+    oddlot.starts_early = True
+    found: list[Any] = []
+
+    def fit(_: Asked, settings: Any, place: Any, *__: Any) -> int:
+        found.append(place(settings))
+        return 0
+
+    monkeypatch.setattr(Asked, "_fit", fit)
+    monkeypatch.setattr(fork_client, "start_early", lambda: found.append("started"))
+    monkeypatch.setattr(fork_client, "end_early", lambda: found.append("ended"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("flags", "seen"),
+    [
+        ("", ["started", Local(), "ended"]),
+        ("--engine local --workers 3", ["started", Local(3), "ended"]),
+        ("--engine ray", ["ended", Ray(), "ended"]),
+        ("--engine ray --workers 4", ["ended", Ray(4), "ended"]),
+        ("--engine ray --workers 2-16 --set engine.num_gpus=1", ["ended", Ray((2, 16), num_gpus=1), "ended"]),
+        ("--set engine.kind=ray --set engine.workers=[2,16]", ["started", "ended", Ray((2, 16)), "ended"]),
+    ],
+)
+def test_an_engine_from_flags(oddlot: Oddlot, engines: list[Any], flags: str, seen: list[Any]) -> None:
+    answer = oddlot(*SMALL, *flags.split())
+    assert answer.code == 0, answer.err
+    assert engines == seen
+
+
+def test_an_engine_from_a_job_file(oddlot: Oddlot, engines: list[Any]) -> None:
+    Path("job.toml").write_text('workload = "my_jobs:small"\n[engine]\nkind = "ray"\nworkers = [1, 4]\n')
+    oddlot("train", "job.toml")
+    oddlot("train", "job.toml", "--engine", "local", "--workers", "2")
+    assert [one for one in engines if not isinstance(one, str)] == [Ray((1, 4)), Local(2)]
+    oddlot.refuses("range_of_workers", "train", "job.toml", "--engine", "local", line=4)
+
+
+@pytest.mark.parametrize("kind", ["local", "ray"])
+def test_a_run_may_change_its_engine(oddlot: Oddlot, engines: list[Any], kind: str) -> None:
+    """Without the settings that the other one does not have."""
+    own: dict[str, dict[str, Any]] = {
+        "local": {"threads": 2},
+        "ray": {"num_cpus": 2.0, "resources": {"spot": 1.0}},
+    }
+    engine = {"kind": kind, "workers": 3, **own[kind]}
+    about = {
+        "command": ["train", "my_jobs:small"],
+        "settings": {"workload": {"name": "my_jobs:small"}, "engine": engine},
+    }
+    Path("run").mkdir()
+    Path("run/records.jsonl").write_text("")
+    settings = {"format": 1, "job": "small", "strategy": "Synchronous()", "engine": {"kind": kind}}
+    Path("run/run.json").write_text(json.dumps({**settings, "about": about}))
+    resume = (*SMALL, "--out", "run", "--resume", "latest")
+    for flags in ((), ("--engine", "local"), ("--engine", "ray")):
+        answer = oddlot(*resume, *flags)
+        assert answer.code == 0, answer.err
+    found = [one for one in engines if not isinstance(one, str)]
+    with_own = {"local": Local(3, threads=2), "ray": Ray(3, num_cpus=2.0, resources={"spot": 1.0})}
+    without = {"local": Local(3), "ray": Ray(3)}
+    assert found == [
+        with_own[kind],
+        *((with_own if name == kind else without)[name] for name in ("local", "ray")),
+    ]
+    simulate = ("simulate", *SMALL[1:], "--machines", "fleet.toml", *resume[2:])
+    oddlot.refuses("other_clock", *simulate, command="train")
