@@ -124,5 +124,6 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_no_ray")
 def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "uses_tokens", lambda: False)
+    monkeypatch.setattr(internals, "is_head", lambda: False)
     with ExitStack() as closing, warns("no_authentication"):
         cluster.connect("10.0.0.5:6379", None, closing)

@@ -1,5 +1,7 @@
 """Ray's private interface still is what the engine takes it for."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,3 +97,16 @@ def test_whether_tokens_are_used(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(internals.TOKEN_MODE, mode)
     ray._raylet.Config.initialize("")  # as Ray does when it has changed the mode
     assert internals.uses_tokens() == (mode == "token")
+
+
+@pytest.mark.usefixtures("nodes")
+def test_who_has_started_a_cluster() -> None:
+    assert not internals.is_head()
+    shown = (
+        "import ray; from oddlot.engines.ray import cluster, internals; from contextlib import ExitStack\n"
+    )
+    shown += (
+        "with ExitStack() as closing: print(cluster.connect('local', None, closing), internals.is_head())"
+    )
+    told = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True).stdout
+    assert told.split() == ["True", "True"]

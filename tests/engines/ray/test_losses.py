@@ -64,7 +64,7 @@ def more() -> Iterator[Nodes]:
 
 def test_a_node_whose_raylet_is_killed(more: Nodes) -> None:
     nodes, added = more, more.alive[0]
-    with scene(slow_job(0.2), on_ray(3)) as run:
+    with scene(slow_job(0.2), on_ray(3, num_cpus=1)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
         lost = run.on_node(added.node_id)
         os.kill(nodes.raylet(added), signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_a_node_whose_raylet_is_killed(more: Nodes) -> None:
 
 def test_a_frozen_node(more: Nodes) -> None:
     nodes, added = more, more.alive[0]
-    with scene(slow_job(0.2), on_ray(3)) as run:
+    with scene(slow_job(0.2), on_ray(3, num_cpus=1)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
         lost = run.on_node(added.node_id)
         nodes.send(added, signal.SIGSTOP)
@@ -88,7 +88,7 @@ def test_a_frozen_node(more: Nodes) -> None:
 
 def test_workers_of_a_drained_node_hand_over_and_leave(more: Nodes) -> None:
     added = more.alive[0]
-    with scene(slow_job(0.2), on_ray(3)) as run:
+    with scene(slow_job(0.2), on_ray(3, num_cpus=1)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
         leaving = run.on_node(added.node_id)
         drain(added.node_id, seconds=60)
@@ -147,7 +147,10 @@ class Hungry:
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         with suppress(FileExistsError):
             self.flag.touch(exist_ok=False)
-            self.memory = torch.ones(300_000_000)
+            memory = []
+            while len(memory) < 16:
+                memory.append(torch.ones(100_000_000))
+                time.sleep(0.1)
             time.sleep(60)
         time.sleep(0.05)
         return mse_loss(model(batch[0]), batch[1])
@@ -165,4 +168,3 @@ def test_a_worker_that_ray_kills_for_want_of_memory(monkeypatch: pytest.MonkeyPa
     hungry = slow_job(training_step=Hungry(tmp_path / "flag"))
     with cluster(), scene(hungry, on_ray()) as run, warns("worker_out_of_memory"):
         run.until(lambda: any(isinstance(record.event, Lost) for record in run.records))
-        run.finish()

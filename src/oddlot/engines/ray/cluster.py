@@ -51,19 +51,20 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
                 address=address,
                 runtime_env=dict(runtime_env or {}),
                 logging_level=logging.ERROR,
-                **({} if address else OWN_CLUSTER),
+                **(OWN_CLUSTER if address in {None, "local"} else {}),
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _no_cluster(address or "this machine", error) from error
     closing.callback(ray.shutdown)
-    if address and not internals.uses_tokens():
+    is_own = internals.is_head()
+    if not is_own and not internals.uses_tokens():
         warn(
             "the Ray cluster has no authentication: anyone who reaches its ports can run code on all nodes. Set "
             f"{internals.TOKEN_MODE}=token on all nodes and for this command (ray get-auth-token --generate), and "
             "close the ports to other networks",
             "no_authentication",
         )
-    return not address
+    return is_own
 
 
 def _check_address(address: str) -> None:

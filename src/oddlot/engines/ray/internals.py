@@ -32,6 +32,14 @@ def output_files() -> list[str]:
     return [path for path in paths if path]
 
 
+def is_head() -> bool:
+    """Return whether this process has started the cluster to which it is connected."""
+    import ray
+
+    node: Any = ray._private.worker._global_node
+    return bool(node.is_head())
+
+
 def uses_tokens() -> bool:
     """Return whether this process authenticates itself to the cluster."""
     import ray
