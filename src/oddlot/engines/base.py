@@ -133,6 +133,10 @@ class EngineConfig(Protocol):
         """Whether the clock is simulated."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether workers may run on other machines, which may have other devices."""
+
+    @property
     def computes(self) -> bool:
         """Whether tasks are computed; False: the run has times and no model."""
 

@@ -47,7 +47,8 @@ class Recipe:
     def __post_init__(self) -> None:
         job, engine, config = self.job, self.engine, self.config
         check_types(job, self.strategy, engine, config.codec, config.about)
-        choose_device(job.device)  # raises UsageError now, not later
+        if not engine.is_remote:
+            choose_device(job.device)  # raises UsageError now, not later
         check_shards(config.shards, self.samples, job)
         check_sizes(job, engine, self.traits, self.samples, self.shards)
         if config.chaos is not None:

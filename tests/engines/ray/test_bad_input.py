@@ -11,10 +11,12 @@ import pytest
 import ray
 import torch
 
-from oddlot import JobError, Ray, UsageError
+from oddlot import JobError, Ray, Synchronous, UsageError
 from oddlot.engines.parcel import pickled
 from oddlot.engines.ray import cluster, internals
-from oddlot.engines.ray.actor import check_versions
+from oddlot.engines.ray.actor import WorkerActor, check_versions
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from tests.fits import a_job
 from tests.transcripts import mask, raises, warns
 
@@ -89,6 +91,18 @@ def a_closure() -> Any:
 def test_the_attribute_that_cannot_be_pickled_is_named(loss: Any, attribute: str) -> None:
     with raises(UsageError, "cannot_be_pickled", attribute=attribute):
         pickled(a_job(loss=loss))
+
+
+@pytest.mark.parametrize(("name", "device"), [("evaluator", "cpu"), ("w1", "")])
+def test_a_device_that_only_workers_have(name: str, device: str) -> None:
+    Recipe(a_job(device="cuda:7"), Synchronous(), Ray(), RunConfig(until="epochs>=1"))  # the hub needs none
+    actor = WorkerActor.__new__(WorkerActor)
+    actor.name = name
+    if device:
+        assert str(actor._device("cuda:7")) == device
+        return
+    with raises(UsageError, "missing_device"):
+        actor._device("cuda:7")
 
 
 def test_other_versions_on_a_node() -> None:

@@ -147,7 +147,7 @@ class Hungry:
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         with suppress(FileExistsError):
             self.flag.touch(exist_ok=False)
-            memory = []
+            memory = list[Tensor]()
             while len(memory) < 16:
                 memory.append(torch.ones(100_000_000))
                 time.sleep(0.1)

@@ -61,6 +61,7 @@ class Local:
 
     kind: ClassVar[str] = "local"
     workers_setting: ClassVar[str] = "workers"
+    is_remote: ClassVar[bool] = False
     is_virtual: ClassVar[bool] = False
     computes: ClassVar[bool] = True
     faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill", "leave", "slow", "freeze", "preempt"})

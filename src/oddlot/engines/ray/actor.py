@@ -24,10 +24,11 @@ import numpy as np
 import torch
 
 from oddlot import __version__
-from oddlot.core.errors import JobError, OddlotWarning
+from oddlot.core.errors import JobError, OddlotWarning, UsageError
 from oddlot.core.events import Cancelled
 from oddlot.core.tasks import Facts, Task, TaskId
 from oddlot.engines.failure import plain_failure
+from oddlot.engines.node_ids import EVALUATOR
 from oddlot.engines.pace import Pace
 from oddlot.engines.parcel import tensor_of, unpickled
 from oddlot.engines.process_setup import ProcessSetup
@@ -158,12 +159,21 @@ class WorkerActor:
             setup.constants,
             setup.seed,
             setup.shards,
-            choose_device(setup.job.device, 0),  # Ray shows each actor its own devices
+            self._device(setup.job.device),
             time.perf_counter,
             setup.keep_shards,
         )
         self.runner = TaskRunner(learner, setup.codec)
         return Started(os.getpid(), _ray_node(), host(), _output_files())
+
+    def _device(self, wish: str) -> torch.device:
+        """Return the device: the first one that Ray shows this actor. The evaluator may have only the processor."""
+        try:
+            return choose_device(wish)
+        except UsageError:
+            if self.name != EVALUATOR:
+                raise
+            return torch.device("cpu")
 
     def _compute(
         self, task: Task, weights: Sequence[Bytes], out: FlatBuffer

@@ -63,6 +63,7 @@ class Ray:
 
     kind: ClassVar[str] = "ray"
     workers_setting: ClassVar[str] = "workers"
+    is_remote: ClassVar[bool] = True
     is_virtual: ClassVar[bool] = False
     computes: ClassVar[bool] = True
     faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill", "leave", "slow", "freeze", "preempt"})

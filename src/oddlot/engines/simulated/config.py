@@ -40,6 +40,7 @@ class Simulated:
 
     kind: ClassVar[str] = "simulated"
     workers_setting: ClassVar[str] = "machines"
+    is_remote: ClassVar[bool] = False
     is_virtual: ClassVar[bool] = True
     respawn: ClassVar[bool] = True
     faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill", "leave", "slow", "freeze", "preempt"})
