@@ -9,8 +9,8 @@ ODDLOT_DATA=... python -m benchmarks.ray [--quick|--smoke] [--save] [--only PART
 - losses: the same job with oddlot and with Ray Train (`pip install "ray[train]"`; TorchTrainer with gloo, its options
   against preemptions on, checkpoints every 10 s on both sides), undisturbed and while nodes are killed without notice;
   another node joins 10 s after each loss. Seconds are counted from the first step to the last one.
-- detection: seconds from a fault to the loss in the log.
-- trace: nodes come and go as in a recorded spot market. A machine counts from when its worker has joined.
+- trace: nodes come and go as in a recorded spot market. A machine counts from when its worker has joined. Then a worker
+  is killed, and a node frozen.
 """
 
 import argparse
@@ -21,13 +21,14 @@ from pathlib import Path
 from benchmarks.figures import RAY
 from benchmarks.ray import losses, speed, trace
 from benchmarks.ray.job import BATCH, COMPUTED, STEP_SECONDS
+from benchmarks.ray.nodes import cluster
 from benchmarks.report import Measured, Size, finish, parse, parser, show
 from oddlot.core.errors import UsageError
 from oddlot.workloads.digits import digits
 
 SPEED = {"20ms": (1_000_000, 0.02), "200ms": (1_000_000, 0.2), "25m": (25_000_000, 0.2)}
-FRACTIONS = {Size.QUICK: (0.4, 0.8), Size.FULL: (0.2, 0.4, 0.6, 0.8)}
-EPOCHS = {Size.SMOKE: 1, Size.QUICK: 7, Size.FULL: 26}
+FRACTIONS = {Size.QUICK: (0.25, 0.8), Size.FULL: (0.2, 0.4, 0.6, 0.8)}
+EPOCHS = {Size.SMOKE: 1, Size.QUICK: 6, Size.FULL: 26}
 """Of the job with losses: a few seconds, about 30 s, and about 120 s."""
 
 
@@ -36,9 +37,10 @@ def measure_speed(size: Size) -> dict[str, Measured]:
     block, count = size.pick((0.5, 1), (4.0, 2), (8.0, 5))
     found: dict[str, Measured] = {}
     part = size.pick(100, 1, 1)
-    for name, (parameters, seconds) in SPEED.items():
-        found[f"ray_over_local_{name}"] = speed.ratios(parameters // part, seconds, block, count)
-    found["copies_per_update_in"], found["copies_per_update_out"] = speed.copies(1_000_000, 20)
+    with cluster():
+        for name, (parameters, seconds) in SPEED.items():
+            found[f"ray_over_local_{name}"] = speed.ratios(parameters // part, seconds, block, count)
+        found["copies_per_update_in"], found["copies_per_update_out"] = speed.copies(1_000_000, 20)
     return found
 
 
@@ -48,15 +50,18 @@ def measure_losses(size: Size) -> dict[str, Measured]:
     minibatches = epochs * len(digits().train_data[1]) / BATCH
     nominal = minibatches / losses.WORKERS * STEP_SECONDS
     if size is Size.SMOKE:
-        losses.ours(epochs, STEP_SECONDS / 10, [])
+        with losses.fresh() as nodes:
+            losses.ours(nodes, epochs, STEP_SECONDS / 10, [])
         return {}
     times = [share * nominal for share in FRACTIONS[size]]
-    plain, lost = losses.ours(epochs, STEP_SECONDS, []), losses.ours(epochs, STEP_SECONDS, times)
     kinds = {"elastic": True} if size is Size.QUICK else {"elastic": True, "fixed": False}
-    peers = {
-        kind: [losses.theirs(epochs, STEP_SECONDS, some, elastic) for some in ([], times)]
-        for kind, elastic in kinds.items()
-    }
+    with losses.fresh() as nodes:
+        peers = {kind: [losses.theirs(nodes, epochs, STEP_SECONDS, [], kinds[kind])] for kind in kinds}
+        plain = losses.ours(nodes, epochs, STEP_SECONDS, [])
+        lost = losses.ours(nodes, epochs, STEP_SECONDS, times)
+    for kind, both in peers.items():
+        with losses.fresh() as nodes:
+            both.append(losses.theirs(nodes, epochs, STEP_SECONDS, times, kinds[kind]))
     rows = [_row("oddlot, asynchronous", plain, lost)]
     rows += [_row(f"Ray Train, {kind}", *both) for kind, both in peers.items()]
     columns = ["", "seconds", "steps again", "accuracy", "seconds with losses", "steps again", "accuracy"]
@@ -80,18 +85,6 @@ def _row(name: str, plain: losses.Outcome, lost: losses.Outcome) -> list[str]:
     return [name, *told[0], *told[1]]
 
 
-def measure_detection(size: Size) -> dict[str, Measured]:
-    """Measure how soon losses are noticed."""
-    if size is Size.SMOKE:
-        return {}
-    return {
-        "loss_detected_seconds": losses.seconds_until_noticed(losses.kill_a_worker, 10.0),
-        "node_loss_detected_seconds": losses.seconds_until_noticed(
-            losses.freeze_a_node, losses.SILENT_SECONDS
-        ),
-    }
-
-
 def measure_trace(size: Size) -> dict[str, Measured]:
     """Measure the goodput while nodes come and go. UsageError: the trace is not there."""
     if size is Size.SMOKE:
@@ -100,14 +93,18 @@ def measure_trace(size: Size) -> dict[str, Measured]:
     if not data or not (Path(data) / trace.FILE).exists():
         raise UsageError(f"$ODDLOT_DATA has no {trace.FILE}", "no_data", path=trace.FILE)
     given = trace.counts(Path(data), size.pick(0.0, 26_100.0, 27_900.0))
-    goodput, proved = trace.goodput(given, size.pick(1.0, 8.0, 16.0))
-    return {"goodput_trace": goodput, "exactly_once": float(proved)}
+    outcome = trace.play(given, size.pick(1.0, 6.0, 16.0))
+    return {
+        "goodput_trace": outcome.goodput,
+        "exactly_once": float(outcome.proved),
+        "loss_detected_seconds": outcome.kill_noticed,
+        "node_loss_detected_seconds": outcome.freeze_noticed,
+    }
 
 
 PARTS: Mapping[str, Callable[[Size], dict[str, Measured]]] = {
     "speed": measure_speed,
     "losses": measure_losses,
-    "detection": measure_detection,
     "trace": measure_trace,
 }
 

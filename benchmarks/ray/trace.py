@@ -1,5 +1,6 @@
 """A recorded spot market on a Ray cluster whose nodes come and go, many times faster."""
 
+import signal
 import tempfile
 import threading
 import time
@@ -18,8 +19,9 @@ from oddlot.machines.market_traces import read_alive
 from oddlot.workloads.digits import digits
 
 FILE = "spot_bamboo_2020/aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv"
-BEGIN, FASTER, MOST = 24_300.0, 60.0, 4
-"""First second of the trace; how many times faster it is played; the largest number of nodes."""
+BEGIN, FASTER, MOST, SILENT_SECONDS = 24_300.0, 60.0, 4, 3.0
+"""First second of the trace; how many times faster it is played; the largest number of nodes;
+`lost_after_seconds`."""
 
 
 @dataclass
@@ -92,13 +94,26 @@ class Present:
         )
 
 
-def goodput(given: Counts, undisturbed_seconds: float) -> tuple[float, bool]:
-    """Return what was merged, relative to what the present machines do undisturbed, and whether the log proves it."""
+@dataclass
+class Outcome:
+    """What became of a run."""
+
+    goodput: float
+    """What was merged, relative to what the present machines do undisturbed"""
+    proved: bool
+    kill_noticed: float
+    """Seconds from the end of a worker's process to its loss in the log"""
+    freeze_noticed: float
+    """Seconds from the freeze of a node to the loss of its workers in the log"""
+
+
+def play(given: Counts, undisturbed_seconds: float) -> Outcome:
+    """Play a trace on a cluster. Then kill a worker, and freeze the node of another one."""
     first = given.changes[0][1]
     with (
         cluster(first, head_cpus=0, cpus=1) as nodes,
         tempfile.TemporaryDirectory(prefix="ray-benchmark-") as notes,
-        driven(job(Path(notes)), oddlot.Ray((first, MOST)), first) as run,
+        driven(job(Path(notes)), oddlot.Ray((first, MOST), lost_after_seconds=SILENT_SECONDS), first) as run,
     ):
         rate = run.rate(undisturbed_seconds, first) / first
         present, market = Present(run), Market(nodes, given)
@@ -107,4 +122,24 @@ def goodput(given: Counts, undisturbed_seconds: float) -> tuple[float, bool]:
         end, arrived = time.monotonic(), run.arrivals - before
         market.close()
         proof = prove(run.records, len(digits().train_data[1]))
-        return arrived / present.seconds(market.lost, begin, end) / rate, not proof.faults
+        goodput = arrived / present.seconds(market.lost, begin, end) / rate
+        return Outcome(goodput, not proof.faults, killed(run), frozen(run, nodes))
+
+
+def killed(run: Driven) -> float:
+    """Kill a worker. Return the seconds until the hub knows it."""
+    node = next(iter(run.host.conductor.slots))
+    began = time.monotonic()
+    run.engine.faults.kill(node)
+    run.until(lambda: node not in run.host.conductor.slots)
+    return time.monotonic() - began
+
+
+def frozen(run: Driven, nodes: Nodes) -> float:
+    """Freeze the node of a worker. Return the seconds until the hub knows it."""
+    node = next(iter(run.host.conductor.slots))
+    place = run.engine.actors.running[node].started.ray_node
+    began = time.monotonic()
+    nodes.send(next(each for each in nodes.alive if each.node_id == place), signal.SIGSTOP)
+    run.until(lambda: node not in run.host.conductor.slots)
+    return time.monotonic() - began
