@@ -88,7 +88,9 @@ def _plots() -> dict[Path, int]:
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.ray if name == "ray" else ()) for name in FIGURES]
+)
 def test_a_benchmark_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
