@@ -128,6 +128,7 @@ def play(given: Counts, undisturbed_seconds: float) -> Outcome:
 
 def killed(run: Driven) -> float:
     """Kill a worker. Return the seconds until the hub knows it."""
+    run.until(lambda: bool(run.host.conductor.slots))
     node = next(iter(run.host.conductor.slots))
     began = time.monotonic()
     run.engine.faults.kill(node)
@@ -137,6 +138,7 @@ def killed(run: Driven) -> float:
 
 def frozen(run: Driven, nodes: Nodes) -> float:
     """Freeze the node of a worker. Return the seconds until the hub knows it."""
+    run.until(lambda: bool(run.host.conductor.slots))
     node = next(iter(run.host.conductor.slots))
     place = run.engine.actors.running[node].started.ray_node
     began = time.monotonic()
