@@ -48,6 +48,20 @@ def test_nothing_answers_at_an_address() -> None:
             cluster.connect(address, None, ExitStack())
 
 
+def test_a_cluster_that_refuses_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(ray, "init", refuse)
+    mask(port=r"(?<=127.0.0.1:)\d+")
+    with socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with raises(UsageError, "cluster_refused", address=address):
+            cluster.connect(address, None, ExitStack())
+
+
 def test_an_address_of_ray_client() -> None:
     with raises(UsageError, "ray_client_address"):
         cluster.connect("ray://head:10001", None, ExitStack())
@@ -132,7 +146,7 @@ def test_a_small_folder_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> Non
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "init", lambda **_: None)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.setattr(cluster, "_check_address", lambda _: None)
+    monkeypatch.setattr(cluster, "_check_address", lambda _: True)
 
 
 @pytest.mark.usefixtures("_no_ray")

@@ -42,8 +42,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
     if ray.is_initialized():
         return False
     address = address or os.environ.get("RAY_ADDRESS")
-    if address:
-        _check_address(address)
+    answers = bool(address) and _check_address(str(address))
     os.environ.update(internals.quiet_environment())
     with _own_sigterm():
         try:
@@ -54,7 +53,8 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
                 **(OWN_CLUSTER if address in {None, "local"} else {}),
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise _no_cluster(address or "this machine", error) from error
+            place = address or "this machine"
+            raise (_refused(place, error) if answers else _no_cluster(place, error)) from error
     closing.callback(ray.shutdown)
     is_own = internals.is_head()
     if not is_own and not internals.uses_tokens():
@@ -67,8 +67,11 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
     return is_own
 
 
-def _check_address(address: str) -> None:
-    """Raise UsageError if nothing answers at HOST:PORT. Ray itself would try for minutes."""
+def _check_address(address: str) -> bool:
+    """Return whether something answers at HOST:PORT; false for other forms of addresses.
+
+    Raise UsageError if nothing does: Ray itself would try for minutes.
+    """
     if "://" in address:
         told = (
             f"{address} is an address of Ray Client: run the command on a node of the cluster, for example with "
@@ -77,11 +80,12 @@ def _check_address(address: str) -> None:
         raise UsageError(told, "ray_client_address", "address", address=address)
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
-        return  # such as "auto"
+        return False  # such as "auto"
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, error) from None
+    return True
 
 
 def _no_cluster(place: str, error: Exception) -> UsageError:
@@ -89,6 +93,14 @@ def _no_cluster(place: str, error: Exception) -> UsageError:
         f"no Ray cluster answers at {place} ({error}): start one (ray start --head), or correct the address"
     )
     return UsageError(told, "no_cluster", "address", address=place, reason=str(error))
+
+
+def _refused(place: str, error: Exception) -> UsageError:
+    told = (
+        f"the Ray cluster at {place} does not accept the connection ({error}): use the {internals.TOKEN_MODE}, token "
+        "and RAY_USE_TLS of its nodes"
+    )
+    return UsageError(told, "cluster_refused", "address", address=place, reason=str(error))
 
 
 @contextlib.contextmanager
