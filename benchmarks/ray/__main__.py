@@ -26,6 +26,8 @@ from benchmarks.report import Measured, Size, finish, parse, parser, show
 from oddlot.core.errors import UsageError
 from oddlot.workloads.digits import digits
 
+STORE_BYTES = 2_500_000_000
+"""Object store for the weights and updates of 25 million parameters."""
 SPEED = {"20ms": (1_000_000, 0.02), "200ms": (1_000_000, 0.2), "25m": (25_000_000, 0.2)}
 FRACTIONS = {Size.QUICK: (0.25, 0.8), Size.FULL: (0.2, 0.4, 0.6, 0.8)}
 EPOCHS = {Size.SMOKE: 1, Size.QUICK: 6, Size.FULL: 26}
@@ -37,7 +39,7 @@ def measure_speed(size: Size) -> dict[str, Measured]:
     block, count = size.pick((0.5, 1), (4.0, 2), (8.0, 5))
     found: dict[str, Measured] = {}
     part = size.pick(100, 1, 1)
-    with cluster():
+    with cluster(store_bytes=STORE_BYTES):
         for name, (parameters, seconds) in SPEED.items():
             found[f"ray_over_local_{name}"] = speed.ratios(parameters // part, seconds, block, count)
         found["copies_per_update_in"], found["copies_per_update_out"] = speed.copies(1_000_000, 20)

@@ -18,6 +18,7 @@ from oddlot.engines.ray.cluster import LOOPBACK
 
 HEAD_CPUS = 2
 STORE_BYTES = 100_000_000
+"""Size of a node's object store."""
 
 
 class Nodes:
@@ -78,7 +79,9 @@ def _descendants(parent: int) -> list[int]:
 
 
 @contextmanager
-def cluster(workers: int = 0, head_cpus: int = HEAD_CPUS, cpus: int = 2) -> Iterator[Nodes]:
+def cluster(
+    workers: int = 0, head_cpus: int = HEAD_CPUS, cpus: int = 2, store_bytes: int = STORE_BYTES
+) -> Iterator[Nodes]:
     """A cluster with a head and some more nodes, to which this process is connected."""
     before = signal.getsignal(signal.SIGTERM)
     with TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder, warnings.catch_warnings():
@@ -87,7 +90,7 @@ def cluster(workers: int = 0, head_cpus: int = HEAD_CPUS, cpus: int = 2) -> Iter
         made = Cluster(
             initialize_head=True,
             shutdown_at_exit=False,  # it needs the main thread; the end of this context is enough
-            head_node_args={**head, "object_store_memory": STORE_BYTES, "temp_dir": folder},
+            head_node_args={**head, "object_store_memory": store_bytes, "temp_dir": folder},
         )
         nodes = Nodes(made)
         try:

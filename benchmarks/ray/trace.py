@@ -19,9 +19,8 @@ from oddlot.machines.market_traces import read_alive
 from oddlot.workloads.digits import digits
 
 FILE = "spot_bamboo_2020/aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv"
-BEGIN, FASTER, MOST, SILENT_SECONDS = 24_300.0, 60.0, 4, 3.0
-"""First second of the trace; how many times faster it is played; the largest number of nodes;
-`lost_after_seconds`."""
+BEGIN, FASTER, MOST = 24_300.0, 60.0, 4
+"""First second of the trace; how many times faster it is played; the largest number of nodes."""
 
 
 @dataclass
@@ -113,7 +112,7 @@ def play(given: Counts, undisturbed_seconds: float) -> Outcome:
     with (
         cluster(first, head_cpus=0, cpus=1) as nodes,
         tempfile.TemporaryDirectory(prefix="ray-benchmark-") as notes,
-        driven(job(Path(notes)), oddlot.Ray((first, MOST), lost_after_seconds=SILENT_SECONDS), first) as run,
+        driven(job(Path(notes)), oddlot.Ray((first, MOST)), first) as run,
     ):
         rate = run.rate(undisturbed_seconds, first) / first
         present, market = Present(run), Market(nodes, given)

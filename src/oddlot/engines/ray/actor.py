@@ -125,9 +125,9 @@ class WorkerActor:
     def __repr__(self) -> str:  # Ray puts it before each line of output
         return self.name
 
-    def begin(self, hub: Hub, index: int, parts: Sequence[Bytes]) -> Started | Failure:
+    def begin(self, hub: Hub, is_first: bool, parts: Sequence[Bytes]) -> Started | Failure:
         """Prepare the job, of which `parts` are the pickled `Setup`."""
-        return self.thread.submit(_answer, self._begin, hub, index, parts).result()
+        return self.thread.submit(_answer, self._begin, hub, is_first, parts).result()
 
     def compute(self, task: Task, weights: Sequence[Bytes]) -> tuple[Answer, list[Bytes]]:
         """Compute a task. Return its facts and the update: the block, or the packet of a codec, in pieces."""
@@ -145,9 +145,9 @@ class WorkerActor:
         """Return the metrics of these weights."""
         return self.thread.submit(_answer, self._evaluate, weights).result()
 
-    def _begin(self, hub: Hub, index: int, parts: Sequence[Bytes]) -> Started:
+    def _begin(self, hub: Hub, is_first: bool, parts: Sequence[Bytes]) -> Started:
         check_versions(hub.versions, versions(), self.name)
-        if index > 0:
+        if not is_first:
             warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
         sys.path += [path for path in hub.path if path not in sys.path and Path(path).exists()]
         setup = _unpickled(parts, self.name)

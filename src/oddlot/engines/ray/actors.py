@@ -68,7 +68,7 @@ class Actors:
         worker = ActorHandle(node, index, self.clock(), actor=actor)
         self.running[node] = worker
         ready = partial(self._ready, worker)
-        self.call(worker, ready, worker.actor.begin, self._hub, max(index, 0), self.setup)
+        self.call(worker, ready, worker.actor.begin, self._hub, index == 0, self.setup)
         self._beat(worker)
 
     def is_running(self, worker: ActorHandle) -> bool:
