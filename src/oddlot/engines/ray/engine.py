@@ -146,9 +146,7 @@ class RayEngine:
         worker.tasks[task.id] = OpenTask(published, weights)
         answered = partial(self._answered, worker, task.id)
         self.actors.call(worker, answered, worker.actor.compute, task, published.ref)
-        if (
-            task.kind != "weights"
-        ):  # those are checked, and decoded, against the version that they started from
+        if task.kind != "weights":  # weights are compared with the version that they started from
             self._loaded.append(task.id)
 
     def _publish(self, version: int, weights: FlatBuffer) -> Published:

@@ -37,7 +37,7 @@ class ActorHandle(WorkerState):
     """Time of its last sign of life. None: it has not started."""
     started: Started | None = None
     noticed: bool = False
-    """Whether it was told that its node is drained."""
+    """Whether it got notice because its node is drained."""
     calls: set[Any] = field(default_factory=set)
     """References to the answers that are to come."""
     tasks: dict[TaskId, OpenTask] = field(default_factory=dict)

@@ -26,6 +26,7 @@ class WorkerLogs:
         self.folder = folder
         self._host = host()
         self._fetches: list[Any] = []
+        """References to output of other machines, without which it would not come."""
 
     def keep(self, node: NodeId, started: Started | None) -> int | None:
         """Keep the output of a worker that died. Return its exit code if its output has one, as `-SIGSEGV`.
@@ -55,7 +56,7 @@ class WorkerLogs:
 
 
 def _crash_of(log: bytes) -> int | None:
-    """Return minus the signal by which a process has crashed, if its output says so."""
+    """Return the exit code of a crash, the negative number of its signal. None: the output names no signal."""
     found = CRASHED.findall(log)
     if not found:
         return None
