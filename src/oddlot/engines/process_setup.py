@@ -1,10 +1,16 @@
-"""Setting up a worker's process."""
+"""Setting up a worker's process, on any engine of real processes."""
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from oddlot.train.data import Cuts
+from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import Job
+from oddlot.train.learner import Learner
+from oddlot.wire.codec import Codec
 
 
 @dataclass(frozen=True)
@@ -28,3 +34,31 @@ class ProcessSetup:
             torch.set_default_device(self.default_device)
         if job.worker_init is not None:
             job.worker_init()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSetup:
+    """What a worker needs of a run, sent once."""
+
+    job: Job
+    layout: Layout
+    constants: Mapping[str, torch.Tensor]
+    """Tensors outside of blocks (`Layout.constants`)."""
+    codec: Codec | None
+    seed: int
+    shards: Cuts
+    keep_shards: bool
+    process: ProcessSetup
+
+    def learner(self, device: torch.device) -> Learner:
+        """Return the learner of this process, which computes on a device."""
+        return Learner(
+            self.job,
+            self.layout,
+            self.constants,
+            self.seed,
+            self.shards,
+            device,
+            time.perf_counter,
+            self.keep_shards,
+        )

@@ -7,12 +7,9 @@ import socket
 import time
 import warnings
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
-
-import torch
 
 from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import Cancelled
@@ -23,30 +20,18 @@ from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
 from oddlot.engines.local.shared_memory import Arena, open_parcel
 from oddlot.engines.pace import Pace
-from oddlot.engines.process_setup import ProcessSetup
+from oddlot.engines.process_setup import WorkerSetup
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.machines.machine import Machine
-from oddlot.train.data import Cuts
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.job import Job, choose_device
-from oddlot.train.learner import Learner
-from oddlot.wire.codec import Codec
+from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.train.job import choose_device
 from oddlot.wire.packet import Packet
 
 
-@dataclass(frozen=True)
-class Setup:
+@dataclass(frozen=True, kw_only=True)
+class Setup(WorkerSetup):
     """The setup of a worker, sent once."""
 
-    job: Job
-    layout: Layout
-    constants: Mapping[str, torch.Tensor]
-    """Value of a block number without a block."""
-    codec: Codec | None
-    seed: int
-    shards: Cuts
-    keep_shards: bool
-    process: ProcessSetup
     machines: tuple[Machine, ...]
     """Machines whose speed the workers imitate. Empty: full speed."""
     blocks: int
@@ -73,16 +58,7 @@ class Worker:
         self.pace = Pace(setup.machines[index] if setup.machines else None, setup.seed)
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
-        learner = Learner(
-            setup.job,
-            setup.layout,
-            setup.constants,
-            setup.seed,
-            setup.shards,
-            choose_device(setup.job.device, index),
-            time.perf_counter,
-            setup.keep_shards,
-        )
+        learner = setup.learner(choose_device(setup.job.device, index))
         self.runner = TaskRunner(learner, setup.codec)
         self.scratch = FlatBuffer.empty(setup.layout) if setup.codec else None
 

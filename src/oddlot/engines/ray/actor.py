@@ -31,14 +31,11 @@ from oddlot.engines.failure import plain_failure
 from oddlot.engines.node_ids import EVALUATOR
 from oddlot.engines.pace import Pace
 from oddlot.engines.parcel import tensor_of, unpickled
-from oddlot.engines.process_setup import ProcessSetup
+from oddlot.engines.process_setup import WorkerSetup
 from oddlot.engines.ray.pieces import Bytes, joined, pieces_of
 from oddlot.engines.task_runner import TaskRunner
-from oddlot.train.data import Cuts
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.job import Job, choose_device
-from oddlot.train.learner import Learner
-from oddlot.wire.codec import Codec
+from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.train.job import choose_device
 from oddlot.wire.packet import Packet
 
 Result = TypeVar("Result")
@@ -51,20 +48,6 @@ PARENT_SECONDS = 0.25
 """Interval at which a worker looks whether its node's raylet is still there, in seconds."""
 MAX_LOG_BYTES = 256_000
 """Largest part of the output of a worker that is kept, from its end."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The setup of a worker, which is put into the object store once."""
-
-    job: Job
-    layout: Layout
-    constants: Mapping[str, torch.Tensor]
-    codec: Codec | None
-    seed: int
-    shards: Cuts
-    keep_shards: bool
-    process: ProcessSetup
 
 
 @dataclass(frozen=True)
@@ -126,7 +109,7 @@ class WorkerActor:
         return self.name
 
     def begin(self, hub: Hub, is_first: bool, parts: Sequence[Bytes]) -> Started | Failure:
-        """Prepare the job, of which `parts` are the pickled `Setup`."""
+        """Prepare the job, of which `parts` are the pickled `WorkerSetup`."""
         return self.thread.submit(_answer, self._begin, hub, is_first, parts).result()
 
     def compute(self, task: Task, weights: Sequence[Bytes]) -> tuple[Answer, list[Bytes]]:
@@ -153,16 +136,7 @@ class WorkerActor:
         setup = _unpickled(parts, self.name)
         setup.process.apply(setup.job)
         self.setup, self.pace = setup, Pace(None, setup.seed)
-        learner = Learner(
-            setup.job,
-            setup.layout,
-            setup.constants,
-            setup.seed,
-            setup.shards,
-            self._device(setup.job.device),
-            time.perf_counter,
-            setup.keep_shards,
-        )
+        learner = setup.learner(self._device(setup.job.device))
         self.runner = TaskRunner(learner, setup.codec)
         return Started(os.getpid(), _ray_node(), host(), _output_files())
 
@@ -244,10 +218,10 @@ class WorkerActor:
         return packet.write(self.sent)
 
 
-def _unpickled(parts: Sequence[Bytes], node: str) -> Setup:
+def _unpickled(parts: Sequence[Bytes], node: str) -> WorkerSetup:
     """Return the setup. Raise JobError if a module is missing here."""
     try:
-        setup: Setup = unpickled(parts)
+        setup: WorkerSetup = unpickled(parts)
     except ModuleNotFoundError as error:
         told = (
             f"{node} on {socket.gethostname()} has no module {error.name}: install it on all nodes, or send your own "

@@ -35,7 +35,7 @@ BEAT_SECONDS = 1.0
 class Actors:
     """Requests actors, hears their signs of life, and handles their ends.
 
-    `setup` is a reference to the pickled `Setup`. Answers wait in a queue until `hear` handles them.
+    `setup` is a reference to the pickled `WorkerSetup`. Answers wait in a queue until `hear` handles them.
     """
 
     def __init__(

@@ -114,8 +114,7 @@ def _open(
     taken: Collection[NodeId],
 ) -> Opened:
     """Send the job to the workers."""
-    from oddlot.engines.process_setup import ProcessSetup
-    from oddlot.engines.ray.actor import Setup
+    from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine
     from oddlot.train.flat_buffer import FlatBuffer
@@ -123,7 +122,7 @@ def _open(
     from oddlot.wire.plain import Plain
 
     check_shared_memory((on.in_flight + 1) * data.layout.bytes)
-    setup = Setup(
+    setup = WorkerSetup(
         job=data.job,
         layout=data.layout,
         constants=data.constants,

@@ -17,7 +17,8 @@ from oddlot.engines.host import Arrival, Message
 from oddlot.engines.node_ids import EVALUATOR, NodeIds
 from oddlot.engines.parcel import pickled, tensor_of
 from oddlot.engines.payloads import decode_into
-from oddlot.engines.ray.actor import Answer, Failure, Setup
+from oddlot.engines.process_setup import WorkerSetup
+from oddlot.engines.ray.actor import Answer, Failure
 from oddlot.engines.ray.actors import Actors
 from oddlot.engines.ray.cluster import put
 from oddlot.engines.ray.evaluator import Evaluator
@@ -46,7 +47,7 @@ class RayEngine:
     def __init__(
         self,
         started: StartedActors,
-        setup: Setup,
+        setup: WorkerSetup,
         logs: Path | None = None,
         now: float = 0.0,
         taken: Collection[NodeId] = (),
