@@ -262,6 +262,30 @@ RAY = {
     ),
     "exactly_once": Figure("1 if every run's log proves that each sample was merged exactly once.", ">= 1"),
 }
+EVERY = "Gossip, adaptive / at every step"
+GOSSIP = {
+    "traffic_ratio": Figure(f"{EVERY}: bytes of exchanges, 8 peers, a pull of 1.3 steps.", "<= 0.08"),
+    "time_ratio": Figure(f"{EVERY}: time of the same number of epochs.", "<= 0.50"),
+    "accuracy_gap_points": Figure(
+        "Accuracy of the averaged model, gossip at every step - adaptive.", "<= 0.5", "points"
+    ),
+    "adaptive_over_period_gap_points": Figure(
+        "Accuracy of the averaged model, fixed period - adaptive, equal bytes.", "<= 0.2", "points"
+    ),
+    "adaptive_over_random_gap_points": Figure(
+        "Accuracy of the averaged model, random exchanges - adaptive, equal bytes.", "<= 0.2", "points"
+    ),
+    "os_bytes_over_log_bytes": Figure(
+        "Bytes between four processes, counted by the operating system / in the logs.", "<= 1.02"
+    ),
+    "kill_survived_share": Figure("Share of runs that reach their goal after `kill -9` of a peer.", ">= 1"),
+    "kill_accuracy_gap_points": Figure(
+        "Accuracy of the averaged model, undisturbed - after `kill -9` of a peer.", "<= 1", "points"
+    ),
+    "partition_healed": Figure(
+        "1 if both halves of a partition trained on, and agree after it has healed.", ">= 1"
+    ),
+}
 BENCHMARKS = {
     "overhead": Benchmark("Overhead", OVERHEAD),
     "hub": Benchmark("Hub", HUB),
@@ -270,6 +294,7 @@ BENCHMARKS = {
     "simulator": Benchmark("Simulator", SIMULATOR),
     "faults": Benchmark("Faults", FAULTS, needs_data=True),
     "ray": Benchmark("Ray", RAY, needs_data=True),
+    "gossip": Benchmark("Gossip", GOSSIP, needs_data=True),
     "stragglers": Benchmark(
         "Stragglers",
         STRAGGLERS,

@@ -11,9 +11,9 @@ import oddlot
 from tests.transcripts import raises
 
 NAMES = (
-    "__version__ accuracy Adam AdamW AdaptiveK AdaptiveLoad Asynchronous BackupTasks CheckpointError "
+    "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks CheckpointError "
     "codecs commands Deadline Downpour ElasticAveraging estimate events FastestK faults FederatedAveraging fit "
-    "Interrupted Job JobError Local LocalSGD lr_schedules Machine machines OddlotError "
+    "Gossip Interrupted Job JobError Local LocalSGD lr_schedules Machine machines OddlotError "
     "Optimizer ProportionalLoad Quorum Ray read_chaos read_fleet replay Run SGD Shards Simulated sparse "
     "StopRun strategies Strategy Synchronous testing UsageError VCASGD"
 )

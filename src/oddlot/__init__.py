@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from oddlot.run.user_observers import StopRun
     from oddlot.strategies import (
         VCASGD,
+        AdaptiveGossip,
         AdaptiveK,
         AdaptiveLoad,
         Asynchronous,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         ElasticAveraging,
         FastestK,
         FederatedAveraging,
+        Gossip,
         LocalSGD,
         ProportionalLoad,
         Quorum,
@@ -50,6 +52,7 @@ __all__ = [
     "VCASGD",
     "Adam",
     "AdamW",
+    "AdaptiveGossip",
     "AdaptiveK",
     "AdaptiveLoad",
     "Asynchronous",
@@ -60,6 +63,7 @@ __all__ = [
     "ElasticAveraging",
     "FastestK",
     "FederatedAveraging",
+    "Gossip",
     "Interrupted",
     "Job",
     "JobError",
@@ -110,8 +114,8 @@ _HOMES = {
     "config.fleet_file": "read_fleet",
     "history.replay": "replay",
     "run.result": "Run",
-    "strategies": "VCASGD AdaptiveK AdaptiveLoad Asynchronous BackupTasks Deadline Downpour ElasticAveraging FastestK "
-    "FederatedAveraging LocalSGD ProportionalLoad Quorum Synchronous",
+    "strategies": "VCASGD AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks Deadline Downpour "
+    "ElasticAveraging FastestK FederatedAveraging Gossip LocalSGD ProportionalLoad Quorum Synchronous",
     "train.job": "Job accuracy",
     "train.sharded_data": "Shards",
     "run.user_observers": "StopRun",

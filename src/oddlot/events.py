@@ -2,6 +2,7 @@
 
 from oddlot.core.events import (
     Arrived,
+    Averaged,
     Cancelled,
     Changed,
     Evaluated,
@@ -11,7 +12,12 @@ from oddlot.core.events import (
     Joined,
     Leaving,
     Lost,
+    ModelReceived,
+    ModelRejected,
+    ModelRequested,
     Ordered,
+    PeerJoined,
+    PeerLost,
     Priced,
     Rang,
     Refused,
@@ -21,23 +27,33 @@ from oddlot.core.events import (
     Struck,
     Ticked,
 )
+from oddlot.core.peers import Drift, LayerDrift, PeerModel
 from oddlot.core.records import Record
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId
 
 __all__ = [
     "Arrived",
+    "Averaged",
     "Cancelled",
     "Changed",
+    "Drift",
     "Evaluated",
     "Event",
     "Facts",
     "Fitted",
     "Gone",
     "Joined",
+    "LayerDrift",
     "Leaving",
     "Lost",
+    "ModelReceived",
+    "ModelRejected",
+    "ModelRequested",
     "NodeId",
     "Ordered",
+    "PeerJoined",
+    "PeerLost",
+    "PeerModel",
     "Priced",
     "Rang",
     "Record",

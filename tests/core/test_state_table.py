@@ -10,6 +10,7 @@ from oddlot.core import conductor, conductor_commands
 from oddlot.core import events as happened
 from oddlot.core.commands import (
     Assign,
+    Average,
     Blend,
     Cancel,
     Command,
@@ -17,12 +18,16 @@ from oddlot.core.commands import (
     Evaluate,
     HandOver,
     Keep,
+    Mark,
     Release,
+    Request,
+    Send,
     Start,
     Step,
     Wake,
 )
 from oddlot.core.events import Stimulus
+from oddlot.core.peers import PeerModel
 from oddlot.core.tasks import Facts, Task
 from tests.core.scripted import Stage
 
@@ -55,6 +60,12 @@ EVENTS: dict[str, Callable[[Stage], Stimulus]] = {
     "Ordered": lambda _: happened.Ordered("c", 1.0),
     "Gone": lambda _: happened.Gone("a"),
     "Stopped": lambda _: happened.Stopped(),
+    "Averaged": lambda _: happened.Averaged(("a",), 0.0, 0),
+    "PeerJoined": lambda _: happened.PeerJoined("q"),
+    "PeerLost": lambda _: happened.PeerLost("p"),
+    "ModelRequested": lambda _: happened.ModelRequested("p", 1),
+    "ModelReceived": lambda _: happened.ModelReceived(PeerModel("p>2", "p", 8)),
+    "ModelRejected": lambda _: happened.ModelRejected("p", None, "NaN"),
 }
 COMMANDS: dict[str, list[Command]] = {
     "Assign": [Assign("a", 8)],
@@ -67,6 +78,10 @@ COMMANDS: dict[str, list[Command]] = {
     "Keep": [Keep(0)],
     "Release": [Keep(0), Release(0)],
     "Wake": [Wake(1.0)],
+    "Request": [Request("p", 1)],
+    "Send": [Send("p")],
+    "Average": [Average({"p>1": 0.5})],
+    "Mark": [Mark()],
 }
 WAYS = {
     "none": (),
@@ -101,6 +116,8 @@ def after(state: str, event: str, kind: str) -> Stage:
     """A conductor in which this has happened to a task or worker of this state. Another worker, b, has no task."""
     stage = Stage()
     stage.tell(happened.Joined("b"))
+    stage.tell(happened.PeerJoined("p"))
+    stage.tell(happened.ModelReceived(PeerModel("p>1", "p", 8)))
     way = WAYS["idle" if (kind, state) == ("task", "none") else state]
     for step in (*way, event):
         if step == "Assign" and event == "Blend":

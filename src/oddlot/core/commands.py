@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from oddlot.core.peers import ModelId, PeerModel
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Kind, NodeId, Task, TaskId, UpdateId
+
+DriftOf = Literal["model", "layers"]
+"""Which drift a step measures: that of the whole model, or that of each layer too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class Step:
     """Window length, in merges, for `Changed`, which follows if this is not 0. Windows start again after a resume."""
     merged: int | None = None
     """Set by the conductor: samples merged or skipped before, for the learning rate schedule. None: no schedule."""
+    drift: DriftOf | None = None
+    """What to measure of the change since the last `Mark`, for `Changed`, which then follows. None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +85,10 @@ class Blend:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Discard an update. Its samples are computed again."""
+    """Discard an update, whose samples are computed again, or a peer's model."""
 
-    update: UpdateId
-    """Id of an update in the inbox."""
+    update: UpdateId | ModelId
+    """Id of an update or of a peer's model in the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,71 @@ class Wake:
     """Time of the alarm, in seconds of the run's clock."""
 
 
-Command = Assign | Cancel | HandOver | Evaluate | Step | Blend | Drop | Keep | Release | Wake
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Ask a peer for its weights. `ModelReceived`, `ModelRejected` or `PeerLost` follows unless a message is lost."""
+
+    peer: NodeId
+    """Name of a peer."""
+    tag: int
+    """Number that the answer will carry."""
+    layers: tuple[int, ...] | None = None
+    """Numbers of the trainable parameters to ask for, in the layout's order. None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a peer the present weights."""
+
+    peer: NodeId
+    """Name of a peer."""
+    answers: int | None = None
+    """Tag of its request. None: it did not ask."""
+    reply_tag: int | None = None
+    """Number that its answer will carry. None: no answer is expected."""
+    loss: float | None = None
+    """Running training loss, for the receiver."""
+    weight: float = 1.0
+    """Sum weight that is given away, for push-sum averaging."""
+    layers: tuple[int, ...] | None = None
+    """Numbers of the trainable parameters to send, in the layout's order. None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Average models of peers into the own one: W <- (1 - sum of shares) W + sum of share x weights.
+
+    Layers that a model does not have keep their values.
+    """
+
+    shares: Mapping[ModelId, float]
+    """Share of each model, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Mark the present weights: `Step(drift=...)` measures the distance from them."""
+
+    layers: tuple[int, ...] | None = None
+    """Numbers of the trainable parameters to mark. None: all."""
+
+
+Command = (
+    Assign
+    | Cancel
+    | HandOver
+    | Evaluate
+    | Step
+    | Blend
+    | Drop
+    | Keep
+    | Release
+    | Wake
+    | Request
+    | Send
+    | Average
+    | Mark
+)
 
 
 # --- actions -----------------------------------------------------------------------------------
@@ -148,4 +219,30 @@ class Skip:
     """Positions of the samples: rows of (epoch, start, stop)."""
 
 
-Action = Start | Abort | Evict | Skip | HandOver | Evaluate | Step | Blend | Drop | Keep | Release
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send the present weights to a peer."""
+
+    peer: NodeId
+    """Name of the peer."""
+    model: PeerModel
+    """What the peer gets to know of them."""
+
+
+Action = (
+    Start
+    | Abort
+    | Evict
+    | Skip
+    | HandOver
+    | Evaluate
+    | Step
+    | Blend
+    | Drop
+    | Keep
+    | Release
+    | Request
+    | Dispatch
+    | Average
+    | Mark
+)

@@ -17,6 +17,7 @@ from oddlot.core.conductor_commands import carry_out
 from oddlot.core.errors import ProtocolError
 from oddlot.core.events import (
     Arrived,
+    Averaged,
     Cancelled,
     Changed,
     Evaluated,
@@ -26,7 +27,12 @@ from oddlot.core.events import (
     Joined,
     Leaving,
     Lost,
+    ModelReceived,
+    ModelRejected,
+    ModelRequested,
     Ordered,
+    PeerJoined,
+    PeerLost,
     Priced,
     Rang,
     Refused,
@@ -37,6 +43,7 @@ from oddlot.core.events import (
     Ticked,
 )
 from oddlot.core.ledger import Ledger, Skipped
+from oddlot.core.peers import Peers
 from oddlot.core.random_streams import stream
 from oddlot.core.records import ECHO, Record
 from oddlot.core.serialization import Misfit, from_plain, to_plain
@@ -81,6 +88,7 @@ class Conductor:
     held: dict[TaskId, Task] = field(default_factory=dict)
     """Tasks that workers have not finished or acknowledged, open or not."""
     tasks_made: int = 0
+    peers: Peers = field(default_factory=Peers)
 
     def __post_init__(self) -> None:
         self.rng: Random = stream(self.seed, "strategy")
@@ -210,7 +218,25 @@ class Conductor:
                 assert isinstance(told, Lost)  # no sample is the cause
                 yield told
 
-    def _noted(self, _: Struck | Priced | Ordered | Gone | Stopped) -> Iterator[Event]:
+    def _peer_joined(self, event: PeerJoined) -> Iterator[Event]:
+        if event.peer not in self.peers.living:
+            self.peers.join(event.peer)
+            yield event
+
+    def _peer_lost(self, event: PeerLost) -> Iterator[Event]:
+        if event.peer in self.peers.living:
+            del self.peers.living[event.peer]
+            yield event
+
+    def _model_requested(self, event: ModelRequested) -> Iterator[Event]:
+        if event.peer in self.peers.living:
+            yield event
+
+    def _model_received(self, event: ModelReceived) -> Iterator[Event]:
+        self.peers.models[event.model.id] = event.model
+        yield event
+
+    def _noted(self, _: Struck | Priced | Ordered | Gone | Averaged | Stopped) -> Iterator[Event]:
         """Handle an event that only the log needs."""
         yield from ()
 
@@ -294,6 +320,10 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
     Refused: Conductor._refused,
     Ticked: Conductor._ticked,
     Resumed: Conductor._resumed,
-    **dict.fromkeys((Struck, Priced, Ordered, Gone, Stopped), Conductor._noted),
-    **dict.fromkeys((Changed, Evaluated, Fitted), Conductor._told),
+    **dict.fromkeys((Struck, Priced, Ordered, Gone, Averaged, Stopped), Conductor._noted),
+    PeerJoined: Conductor._peer_joined,
+    PeerLost: Conductor._peer_lost,
+    ModelRequested: Conductor._model_requested,
+    ModelReceived: Conductor._model_received,
+    **dict.fromkeys((Changed, Evaluated, Fitted, ModelRejected), Conductor._told),
 }

@@ -14,20 +14,26 @@ from oddlot.core.commands import (
     Abort,
     Action,
     Assign,
+    Average,
     Blend,
     Cancel,
     Command,
+    Dispatch,
     Drop,
     Evaluate,
     HandOver,
     Keep,
+    Mark,
     Release,
+    Request,
+    Send,
     Start,
     Step,
     Wake,
 )
 from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Changed
+from oddlot.core.peers import PeerModel
 from oddlot.core.spans import Span
 from oddlot.core.strategy import Books
 from oddlot.core.task_timeouts import TaskTimeouts
@@ -174,10 +180,13 @@ def _merge(books: OpenBooks, command: Step | Blend, points: bool) -> Changed | N
         closed = books.ledger.merge(update) or closed
     books.version += 1
     # A measured merge is reported by the store, which alone knows the numbers.
-    return Changed(books.version) if closed and not command.measure else None
+    is_measured = command.measure or (isinstance(command, Step) and command.drift is not None)
+    return Changed(books.version) if closed and not is_measured else None
 
 
 def _drop(books: OpenBooks, command: Drop) -> Outcome:
+    if books.peers.models.pop(command.update, None) is not None:
+        return command, None
     facts = books.inbox.pop(command.update, None)
     if facts is None:
         told = f"{command} is impossible: it is not in the inbox"
@@ -223,6 +232,46 @@ def _wake(books: OpenBooks, command: Wake) -> Outcome:
     return None, None
 
 
+def _request(books: OpenBooks, command: Request) -> Outcome:
+    _check_peer(books, command)
+    return command, None
+
+
+def _send(books: OpenBooks, command: Send) -> Outcome:
+    _check_peer(books, command)
+    model = PeerModel(
+        books.peers.next_id(),
+        books.peers.me,
+        books.ledger.merged_in_all,
+        command.answers,
+        command.reply_tag,
+        command.loss,
+        command.weight,
+        command.layers,
+    )
+    return Dispatch(command.peer, model), None
+
+
+def _check_peer(books: OpenBooks, command: Request | Send) -> None:
+    if command.peer not in books.peers.living:
+        told = f"{command} is impossible: {command.peer} is not among view.peers"
+        raise ProtocolError(told, "no_such_peer", peer=command.peer)
+
+
+def _average(books: OpenBooks, command: Average) -> Outcome:
+    if not command.shares:
+        raise ProtocolError(f"{command} is impossible: it names no model", "empty_merge")
+    for model, share in command.shares.items():
+        if books.peers.models.pop(model, None) is None:
+            told = f"{command} is impossible: {model} is not in the inbox"
+            raise ProtocolError(told, "no_such_update", update=model)
+        if not 0 <= share <= 1:
+            told = f"{command} is impossible: the share of {model} is {share}, not from 0 to 1"
+            raise ProtocolError(told, "unmergeable_update", update=model, kind="weights", share=share)
+    books.version += 1
+    return command, None
+
+
 def _version(books: OpenBooks, version: int | None, command: Command) -> int:
     """Return the version that a command names (None: the newest). Raise ProtocolError if it is not kept."""
     if version is None or version == books.version:
@@ -244,4 +293,8 @@ _CARRY_OUT: dict[type, Callable[[OpenBooks, Any], Outcome]] = {
     Keep: _keep,
     Release: _release,
     Wake: _wake,
+    Request: _request,
+    Send: _send,
+    Average: _average,
+    Mark: lambda _, command: (command, None),
 }

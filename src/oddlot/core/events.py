@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from oddlot.core.peers import Drift, PeerModel
 from oddlot.core.tasks import Facts, NodeId, TaskId
 
 
@@ -74,6 +75,8 @@ class Changed:
     inner: float | None = None
     """Inner product of the merge directions, summed over a window of merges, with the sum over the previous window.
     Measured at the end of a window. None: not measured or not finite."""
+    drift: Drift | None = None
+    """Change of the weights since they were marked. None: not measured or not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,76 @@ class Rang:
     """Time of the alarm, in seconds of the run's clock."""
 
 
-Event = Joined | Leaving | Lost | Arrived | Cancelled | Changed | Evaluated | Fitted | Rang
+@dataclass(frozen=True, slots=True)
+class PeerJoined:
+    """A peer of the mesh can be reached, for the first time or again."""
+
+    peer: NodeId
+    """Name of the peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """A peer of the mesh was lost, or cannot be reached. No answer to a request will come from it."""
+
+    peer: NodeId
+    """Name of the peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequested:
+    """A peer asks for this peer's weights."""
+
+    peer: NodeId
+    """Name of the peer."""
+    tag: int
+    """Number that the answer must carry."""
+    layers: tuple[int, ...] | None = None
+    """Numbers of the trainable parameters that it asks for. None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReceived:
+    """A peer's weights arrived. They stay in the inbox until they are merged or dropped."""
+
+    model: PeerModel
+    """The model, without its tensors."""
+    bytes: int = 0
+    """Bytes that it took on the network."""
+    seconds: float = 0.0
+    """Seconds from the request or, if it was pushed, from sending."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRejected:
+    """A peer's weights were rejected and not stored."""
+
+    peer: NodeId
+    """Name of the sender."""
+    answers: int | None
+    """Tag of the request that they answered. None: they were pushed."""
+    reason: str
+    """Why they were rejected, as text."""
+    code: str | None = None
+    """Code of the `Refusal`; None if they could not be read."""
+
+
+Event = (
+    Joined
+    | Leaving
+    | Lost
+    | Arrived
+    | Cancelled
+    | Changed
+    | Evaluated
+    | Fitted
+    | Rang
+    | PeerJoined
+    | PeerLost
+    | ModelRequested
+    | ModelReceived
+    | ModelRejected
+)
 """An event that a strategy receives."""
 
 
@@ -187,6 +259,18 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Averaged:
+    """The first peer of a mesh averaged the models of all living peers. Strategies do not receive it."""
+
+    peers: tuple[NodeId, ...]
+    """Names of the peers."""
+    disagreement: float
+    """Root mean square distance of their models from the average, relative to the norm of the average."""
+    bytes: int
+    """Bytes of the models on the network."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The run stopped. The time since the last record counts and was paid for. Strategies do not receive it."""
 
@@ -196,5 +280,5 @@ class Ticked:
     """A timeout or an alarm is due. Strategies receive `Cancelled` or `Rang`."""
 
 
-Stimulus = Event | Refused | Resumed | Struck | Priced | Ordered | Gone | Stopped | Ticked
+Stimulus = Event | Refused | Resumed | Struck | Priced | Ordered | Gone | Averaged | Stopped | Ticked
 """An event that a conductor receives and a log records."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from oddlot.core.commands import Action
 from oddlot.core.events import Stimulus
+from oddlot.core.tasks import NodeId
 
 ECHO = "echo"
 """Remark of a record whose update belongs to a closed task: it was not merged."""
@@ -21,3 +22,5 @@ class Record:
     """Actions that followed, in order."""
     remark: str = ""
     """`echo` marks an update that arrived too late to count."""
+    peer: NodeId | None = None
+    """Peer of a mesh whose log has the record. None: the hub's."""

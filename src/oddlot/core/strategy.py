@@ -11,6 +11,7 @@ from oddlot.core.commands import Assign, Command
 from oddlot.core.events import Event
 from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import Optimizer
+from oddlot.core.peers import Peers
 from oddlot.core.serialization import saved_by_place
 from oddlot.core.tasks import Facts, Kind, NodeId, Task, TaskId, UpdateId
 from oddlot.core.worker_stats import Roster
@@ -41,6 +42,8 @@ class Traits:
     """Whether the strategy adapts to the `norm` or `inner` of `Changed`."""
     measured_loads: tuple[int, ...] = ()
     """Task sizes, in samples, for which it receives estimated durations of rounds (`Fitted`)."""
+    mesh: bool = False
+    """Whether every worker is a peer with a model of its own, without a hub."""
     local_steps: bool = False
     """Whether workers take local steps of one minibatch each."""
     task_samples: int | None = None
@@ -91,6 +94,7 @@ class Books(Protocol):
     kept: dict[str, int]
     rng: Random
     roster: Roster
+    peers: Peers
 
     def expects(self, task: TaskId) -> bool:
         """Whether an update of this task would count."""
@@ -118,6 +122,11 @@ class View:
         return self._books.ledger.epoch
 
     @property
+    def samples(self) -> int:
+        """Return the samples merged or skipped so far, over all epochs."""
+        return self._books.ledger.merged_in_all
+
+    @property
     def batch(self) -> int:
         """Return the job's batch size, in samples."""
         return self._books.batch
@@ -136,6 +145,26 @@ class View:
     def work_left(self) -> bool:
         """Whether there are samples to assign now."""
         return self._books.ledger.work_left
+
+    @property
+    def me(self) -> NodeId:
+        """Return the name of this peer of a mesh; empty in a run with a hub."""
+        return self._books.peers.me
+
+    @property
+    def peers(self) -> Collection[NodeId]:
+        """Return the other living peers of a mesh, in the order in which they joined."""
+        return self._books.peers.living.keys()
+
+    @property
+    def mesh(self) -> Collection[NodeId]:
+        """Return the living peers of a mesh, this one included, by the number of their machine."""
+        return self._books.peers.in_order()
+
+    @property
+    def machines(self) -> Collection[str]:
+        """Return the machines of a mesh, lost ones included, in the order of their numbers."""
+        return self._books.peers.machines
 
     @property
     def nodes(self) -> Collection[NodeId]:

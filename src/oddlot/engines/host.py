@@ -9,12 +9,15 @@ from typing import Any, Protocol
 from oddlot.core.commands import (
     Abort,
     Action,
+    Average,
     Blend,
+    DriftOf,
     Drop,
     Evaluate,
     Evict,
     HandOver,
     Keep,
+    Mark,
     Release,
     Start,
     Step,
@@ -22,6 +25,7 @@ from oddlot.core.commands import (
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import ProtocolError, Refusal
 from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Lost, Refused, Stimulus, Ticked
+from oddlot.core.peers import Drift
 from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
@@ -37,12 +41,16 @@ class Change(Protocol):
     """The change of the weights in a measured merge."""
 
     @property
-    def norm(self) -> float:
-        """Return the Euclidean norm of the change."""
+    def norm(self) -> float | None:
+        """Return the Euclidean norm of the change; None if it was not measured."""
 
     @property
     def inner(self) -> float | None:
         """Return the inner product of this direction with the previous one, each summed over a window of merges."""
+
+    @property
+    def drift(self) -> Drift | None:
+        """Return the distance from the marked weights; None if it was not measured or is not finite."""
 
 
 class Store(Protocol):
@@ -58,7 +66,11 @@ class Store(Protocol):
         """Put an update into the inbox. Raise `Refusal` if it is invalid."""
 
     def step(
-        self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
+        self,
+        shares: Mapping[UpdateId, float],
+        measure: int = 0,
+        merged: int | None = None,
+        drift: DriftOf | None = None,
     ) -> Change | None:
         """Take an optimizer step with the sum of share x update. `merged` samples determine the learning rate."""
 
@@ -67,6 +79,9 @@ class Store(Protocol):
 
     def drop(self, update: UpdateId) -> None:
         """Discard an update."""
+
+    def mark(self, layers: Iterable[int] | None = None) -> None:
+        """Mark the present weights of these layers, from which steps measure the drift. None: of all."""
 
 
 class Port(Protocol):
@@ -214,13 +229,13 @@ class Host:
 
     def _act(self, record: Record) -> list[Changed]:
         """Execute actions. Yield events of measured merges."""
-        merges = sum(isinstance(action, Step | Blend) for action in record.actions)
+        merges = sum(isinstance(action, Step | Blend | Average) for action in record.actions)
         version, changes = self.conductor.version - merges, list[Changed]()
         for action in record.actions:
             change = self._perform(action)
-            if isinstance(action, Step | Blend):
+            if isinstance(action, Step | Blend | Average):
                 version += 1
-                if action.measure:
+                if _is_measured(action):
                     changes.append(_changed(version, change))
         return changes
 
@@ -233,8 +248,8 @@ class Host:
                 self.port.start(task, self.store.acquire(task.version))
             case Abort() | Evict() | HandOver():
                 self._interrupt(action)
-            case Step(shares, measure, merged):
-                change = self.store.step(shares, measure, merged)
+            case Step(shares, measure, merged, drift):
+                change = self.store.step(shares, measure, merged, drift)
             case Blend(shares, measure):
                 change = self.store.blend(shares, measure)
             case Drop(update):
@@ -245,6 +260,8 @@ class Host:
                 self.store.acquire(version)
             case Release(version):
                 self.store.release(version)
+            case Mark(layers):
+                self.store.mark(layers)
         return change
 
     def _interrupt(self, action: Abort | Evict | HandOver) -> None:
@@ -262,7 +279,15 @@ class Host:
         return "".join(lines)
 
 
+def _is_measured(merge: Step | Blend | Average) -> bool:
+    """Return whether `Changed` with measured values follows a merge."""
+    if isinstance(merge, Average):
+        return False
+    return bool(merge.measure) or (isinstance(merge, Step) and merge.drift is not None)
+
+
 def _changed(version: int, change: Change | None) -> Changed:
     """Return the event of a measured merge, without values that were not computed or are not finite."""
     norm, inner = (None, None) if change is None else (change.norm, change.inner)
-    return Changed(version, *(None if one is None or not isfinite(one) else one for one in (norm, inner)))
+    norm, inner = (None if one is None or not isfinite(one) else one for one in (norm, inner))
+    return Changed(version, norm, inner, change.drift if change else None)

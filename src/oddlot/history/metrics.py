@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oddlot.core.commands import Blend, Step
+from oddlot.core.commands import Average, Blend, Step
 from oddlot.core.errors import CheckpointError
 from oddlot.core.events import (
     Arrived,
@@ -34,7 +34,7 @@ from oddlot.history.worker_timeline import Worker, WorkerTimeline
 VERSION_FIGURES = ("seconds", "versions", "epochs", "dollars")
 """Keys of a row of the history besides the metrics: time, epochs and cost of the version."""
 MAX_NOTED, NOTES = 10_000, 4
-MERGES = (Step, Blend)
+MERGES = (Step, Blend, Average)
 SMOOTHING = 0.05
 """Weight of the newest update in the running training loss."""
 

@@ -19,6 +19,7 @@ from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume, resume_mode
 from oddlot.run.config import RunConfig, settings_text, with_settings
+from oddlot.run.mesh_simulation import prepared_mesh
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
@@ -87,7 +88,7 @@ def fit(
     continues = folder is not None and resumes(folder, resume)
     with (
         claim(folder, continues, force) if folder else nullcontext(),
-        prepared(recipe, folder, continues) as training,
+        (prepared_mesh if recipe.traits.mesh else prepared)(recipe, folder, continues) as training,
         _progress(quiet) as line,
     ):
         if batch := recipe.effective_batch:

@@ -2,6 +2,7 @@
 
 from oddlot.core.strategy import Strategy, Traits, View, assign, assign_all, assign_idle, shares_by_samples
 from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.strategies.adaptive_gossip import AdaptiveGossip
 from oddlot.strategies.adaptive_k import AdaptiveK
 from oddlot.strategies.adaptive_load import AdaptiveLoad
 from oddlot.strategies.asynchronous import Asynchronous
@@ -11,6 +12,7 @@ from oddlot.strategies.downpour import Downpour
 from oddlot.strategies.elastic_averaging import ElasticAveraging
 from oddlot.strategies.fastest_k import FastestK
 from oddlot.strategies.federated_averaging import FederatedAveraging
+from oddlot.strategies.gossip import Gossip
 from oddlot.strategies.local_sgd import LocalSGD
 from oddlot.strategies.proportional_load import ProportionalLoad
 from oddlot.strategies.quorum import Quorum
@@ -20,6 +22,7 @@ from oddlot.strategies.vc_asgd import VCASGD
 
 __all__ = [
     "VCASGD",
+    "AdaptiveGossip",
     "AdaptiveK",
     "AdaptiveLoad",
     "Asynchronous",
@@ -32,6 +35,7 @@ __all__ = [
     "ElasticAveraging",
     "FastestK",
     "FederatedAveraging",
+    "Gossip",
     "LocalSGD",
     "ProportionalLoad",
     "Quorum",

@@ -8,6 +8,7 @@ from oddlot.core.errors import UnknownName, UsageError
 from oddlot.core.optimizers import SGD
 from oddlot.core.strategy import Strategy
 from oddlot.core.user_code import imported_class, is_import_path
+from oddlot.strategies.adaptive_gossip import AdaptiveGossip
 from oddlot.strategies.adaptive_k import AdaptiveK
 from oddlot.strategies.adaptive_load import AdaptiveLoad
 from oddlot.strategies.asynchronous import Asynchronous
@@ -17,6 +18,7 @@ from oddlot.strategies.downpour import Downpour
 from oddlot.strategies.elastic_averaging import ElasticAveraging
 from oddlot.strategies.fastest_k import FastestK
 from oddlot.strategies.federated_averaging import FederatedAveraging
+from oddlot.strategies.gossip import Gossip
 from oddlot.strategies.local_sgd import LocalSGD
 from oddlot.strategies.proportional_load import ProportionalLoad
 from oddlot.strategies.quorum import Quorum
@@ -34,6 +36,8 @@ BY_NAME: dict[str, type[Strategy]] = {
     "elastic_averaging": ElasticAveraging,
     "downpour": Downpour,
     "vc_asgd": VCASGD,
+    "gossip": Gossip,
+    "adaptive_gossip": AdaptiveGossip,
 }
 """Strategies by their names on the command line and in job files."""
 

@@ -11,6 +11,8 @@ STRATEGIES = {
     "elastic_averaging": "Train weights per worker; move them and the model towards each other (EASGD).",
     "downpour": "Add the weight difference of several local steps as it arrives.",
     "vc_asgd": "Average each worker's weights into the model as they arrive, after one pass over a shard.",
+    "gossip": "Train on every worker, and average models with peers at fixed intervals, without a hub.",
+    "adaptive_gossip": "Like gossip, and exchange models only when the own one has changed enough.",
 }
 """Summaries by the names in `oddlot.strategies.registry.BY_NAME`."""
 WRAPPERS = {

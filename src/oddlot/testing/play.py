@@ -8,8 +8,12 @@ cancelled a                 it stopped a task: first one that was cancelled, the
 leave a, lose a             it gets notice; it is lost
 wait 2.5                    seconds pass; alarms and timeouts ring when they are due
 wait alarm                  time passes until the next alarm or timeout
-change norm=1 inner=-1      the store reports a measured merge
+change norm=1 inner=-1      the store reports a measured merge; option: drift=0.1, relative to the marked weights
 evaluated accuracy=0.9      the oldest requested evaluation is finished
+peer p, peer_lost p         peer p of a mesh can be reached; it is lost. The first worker that joins is the own one
+request p 3                 peer p asks for the model, with tag 3
+model p answers=1           a model of peer p arrives; options: reply=2, the tag of its answer; loss=0.5; weight=0.25
+bad_model p answers=1       a model of peer p is rejected
 fitted 2x8=0.5 3x8=0.7      mean seconds until 2 or 3 workers have finished tasks of 8 samples
 resume                      the run is resumed from a checkpoint: all workers are lost
 show                        nothing happens; the state of the run is shown
@@ -23,13 +27,17 @@ from typing import Any
 from oddlot.core.commands import (
     Abort,
     Action,
+    Average,
     Blend,
+    Dispatch,
     Drop,
     Evaluate,
     Evict,
     HandOver,
     Keep,
+    Mark,
     Release,
+    Request,
     Skip,
     Start,
     Step,
@@ -45,16 +53,22 @@ from oddlot.core.events import (
     Joined,
     Leaving,
     Lost,
+    ModelReceived,
+    ModelRejected,
+    ModelRequested,
+    PeerJoined,
+    PeerLost,
     Refused,
     Resumed,
     Stimulus,
     Ticked,
 )
 from oddlot.core.ledger import Ledger
+from oddlot.core.peers import Drift, LayerDrift, PeerModel, Peers
 from oddlot.core.records import Record
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy
-from oddlot.core.tasks import Facts, Task, TaskId
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId
 
 RINGS_AT_MOST = 1000
 """Largest number of alarms in one `wait`. A strategy that always sets an alarm for the present time would never end."""
@@ -97,9 +111,10 @@ class Data:
         return " ".join(["data", *parts])
 
     def conductor(self, strategy: Strategy) -> Conductor:
-        """Return a conductor at the start of a run on these data."""
+        """Return a conductor at the start of a run on these data: of peer `a`, if the strategy wants a mesh."""
         ledger = Ledger(self.size, self.epochs, self.shards, self.barrier, self.skip_bad)
-        return Conductor(strategy, ledger, self.batch, self.in_flight)
+        peers = Peers("a", ["a"]) if strategy.traits(self.batch).mesh else Peers()
+        return Conductor(strategy, ledger, self.batch, self.in_flight, peers=peers)
 
 
 @dataclass
@@ -114,6 +129,10 @@ class Play:
     """Versions whose `Evaluated` is still to come."""
     measuring: int = 0
     """Number of `Changed` of measured merges that are still to come."""
+    requests: list[tuple[NodeId, int]] = field(default_factory=list)
+    """Peers and tags of requests that were not answered yet."""
+    models: int = 0
+    """Number of models that peers have sent."""
 
     def do(self, line: str) -> Iterator[Record]:
         """Carry out a line and yield its records. Raise UsageError if it is not possible now."""
@@ -138,8 +157,14 @@ class Play:
                     self.tasks[task.id] = task
                 case Evaluate(version) if version not in self.evaluating:
                     self.evaluating.append(version)
-                case Step(measure=window) | Blend(measure=window) if window:
+                case Step(measure=window, drift=drift) if window or drift is not None:
                     self.measuring += 1
+                case Blend(measure=window) if window:
+                    self.measuring += 1
+                case Request(peer, tag):
+                    self.requests.append((peer, tag))
+                case Dispatch(peer, PeerModel(reply_tag=int(tag))):
+                    self.requests.append((peer, tag))
 
     def _join(self, node: str) -> Iterator[Stimulus]:
         yield Joined(node)
@@ -184,9 +209,42 @@ class Play:
                 )
         self.now = end
 
-    def _change(self, norm: str, inner: str = "") -> Iterator[Stimulus]:
+    def _change(self, norm: str, inner: str = "", drift: str = "") -> Iterator[Stimulus]:
         self.measuring -= 1
-        yield Changed(self.conductor.version, float(norm), float(inner) if inner else None)
+        change = LayerDrift(float(drift), 1.0, 1.0 + float(drift)) if drift else None
+        measured = Drift(change.distance, 1.0, 1.0, (change, change)) if change else None
+        yield Changed(self.conductor.version, float(norm), float(inner) if inner else None, measured)
+
+    def _peer(self, peer: str) -> Iterator[Stimulus]:
+        yield PeerJoined(peer)
+
+    def _peer_lost(self, peer: str) -> Iterator[Stimulus]:
+        yield PeerLost(peer)
+
+    def _request(self, peer: str, tag: str) -> Iterator[Stimulus]:
+        yield ModelRequested(peer, int(tag))
+
+    def _model(
+        self, peer: str, answers: str = "", reply: str = "", loss: str = "", weight: str = "1"
+    ) -> Iterator[Stimulus]:
+        self.models += 1
+        tag = int(answers) if answers else None
+        if (peer, tag) in self.requests:
+            self.requests.remove((peer, tag))  # type: ignore[arg-type]  # it is a number then
+        yield ModelReceived(
+            PeerModel(
+                f"{peer}>{self.models}",
+                peer,
+                samples=self.conductor.ledger.merged_in_all,
+                answers=tag,
+                reply_tag=int(reply) if reply else None,
+                loss=float(loss) if loss else None,
+                weight=float(weight),
+            )
+        )
+
+    def _bad_model(self, peer: str, answers: str = "") -> Iterator[Stimulus]:
+        yield ModelRejected(peer, int(answers) if answers else None, "a number is not finite")
 
     def _evaluated(self, **metrics: str) -> Iterator[Stimulus]:
         if not self.evaluating:
@@ -235,6 +293,11 @@ VERBS: dict[str, Callable[..., Iterator[Stimulus]]] = {
     "change": Play._change,
     "evaluated": Play._evaluated,
     "fitted": Play._fitted,
+    "peer": Play._peer,
+    "peer_lost": Play._peer_lost,
+    "request": Play._request,
+    "model": Play._model,
+    "bad_model": Play._bad_model,
     "resume": Play._resume,
     "show": Play._show,
 }
@@ -281,13 +344,37 @@ def _notation(action: Action) -> str:
             return f"skip {_spans(spans)}"
         case HandOver(task_id):
             return f"hand over {task_id}"
-        case Step(shares, measure) | Blend(shares, measure):
-            parts = [f"{update}*{share:.2f}" for update, share in shares.items()]
-            return " ".join([type(action).__name__.lower(), *parts, *["measure"] * (measure > 0)])
+        case Step() | Blend() | Average():
+            return _merge_notation(action)
         case Drop(update):
             return f"drop {update}"
+        case Request() | Dispatch() | Mark():
+            return _exchange_notation(action)
         case Evaluate(version) | Keep(version) | Release(version):
             return f"{type(action).__name__.lower()} v{version}"
+
+
+def _merge_notation(merge: Step | Blend | Average) -> str:
+    parts = [f"{update}*{share:.2f}" for update, share in merge.shares.items()]
+    measured = not isinstance(merge, Average) and merge.measure > 0
+    drift = [merge.drift] if isinstance(merge, Step) and merge.drift is not None else []
+    return " ".join([type(merge).__name__.lower(), *parts, *["measure"] * measured, *drift])
+
+
+def _exchange_notation(action: Request | Dispatch | Mark) -> str:
+    match action:
+        case Request(peer, tag):
+            return f"request {peer} {tag}"
+        case Dispatch(peer, model):
+            return " ".join(["send", peer, *_about(model)])
+        case Mark(layers):
+            return " ".join(["mark", *map(str, layers or ())])
+
+
+def _about(model: PeerModel) -> list[str]:
+    told = {"answers": model.answers, "reply": model.reply_tag, "layers": model.layers}
+    parts = [f"{name}={value}" for name, value in told.items() if value is not None]
+    return parts + ([f"weight={model.weight:g}"] if model.weight != 1 else [])
 
 
 def _spans(spans: tuple[Span, ...]) -> str:

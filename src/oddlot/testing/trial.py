@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, NoReturn
 
@@ -32,7 +33,10 @@ Move = tuple[str, int, int]
 """Kind of an event, which of the possible candidates it happens to, and its amount."""
 WEIGHTS = {"join": 8, "finish": 8, "lose": 8, "cancelled": 4, "leave": 2, "late": 2, "wait": 2, "refuse": 2}
 RARE = {"evaluated": 2, "fitted": 2, "resume": 1}
-MOVES = [verb for verb, weight in (WEIGHTS | RARE).items() for _ in range(weight)]
+MESH = {"peer": 2, "peer_lost": 1, "request": 3, "model": 4, "push": 2, "bad_model": 1}
+"""Moves of peers, which strategies with a hub do not get."""
+MOVES = [verb for verb, weight in (WEIGHTS | RARE | MESH).items() for _ in range(weight)]
+PEERS = ("p", "q", "r")
 FITTED = "fitted 1x1=1", "fitted 1x1=0.1 2x1=0.3 2x4=1", "fitted 3x2=1", "fitted 1x4=0.5 4x4=2 9x8=9"
 LINES_AT_MOST = 400
 
@@ -57,8 +61,13 @@ class Trial:
     """
 
     def __init__(self, make: Callable[[], Strategy], data: Data, workers: int) -> None:
-        self.make, self.data, self.workers = make, data, workers
-        self.play = Play(data.conductor(make()))
+        self.make, self.workers = make, workers
+        strategy = make()
+        self.is_mesh = strategy.traits(data.batch).mesh
+        if self.is_mesh:
+            data, self.workers = replace(data, in_flight=1), 1
+        self.data = data
+        self.play = Play(data.conductor(strategy))
         self.others = [(1, data.conductor(make()))]
         """Conductors that must make the same decisions, and the number of the promise."""
         self.log: list[Record] = []
@@ -108,10 +117,14 @@ class Trial:
             self._do(line)
             break
         while self.play.measuring:
-            self._do(f"change norm=1 inner={amount - 1}")
+            self._do(f"change norm=1 inner={amount - 1} drift=0.{amount}")
 
     def _line(self, verb: str, pick: int, amount: int) -> str | None:
         """Return the line of a move if it is possible now."""
+        if verb in MESH:
+            return self._peer_line(verb, PEERS[pick % len(PEERS)], amount) if self.is_mesh else None
+        if self.is_mesh and verb in {"lose", "leave", "resume"}:
+            return None
         if verb == "join":
             return self._join() if len(self.conductor.busy) < self.workers else None
         if verb == "wait":
@@ -129,6 +142,17 @@ class Trial:
             return None
         name = whom[pick % len(whom)]
         return f"{verb} {name}" + (self._part(name, amount) if verb == "finish" else "")
+
+    def _peer_line(self, verb: str, peer: str, amount: int) -> str | None:
+        """Return the line of a move of a peer."""
+        if verb == "request":
+            return f"request {peer} {amount}"
+        if verb == "push":
+            return f"model {peer} loss={amount} weight=0.5" + (" reply=1" if amount > 1 else "")
+        if verb in {"model", "bad_model"}:
+            asked, tag = self.play.requests[-1] if self.play.requests else (peer, amount)
+            return f"{verb} {asked} answers={tag}"
+        return f"{verb} {peer}"
 
     def _candidates(self, verb: str) -> list[str]:
         """Return the workers or tasks to which this may happen."""
@@ -155,7 +179,7 @@ class Trial:
 
     def _next_answer(self) -> str | None:
         if self.play.measuring:
-            return "change norm=1 inner=1"
+            return "change norm=1 inner=1 drift=0.01"
         if not self.conductor.slots and not self.conductor.done:
             return self._join()
         for task in self.play.tasks.values():

@@ -7,6 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from oddlot.core.peers import Drift
 from oddlot.train.flat_buffer import FlatBuffer, Role
 from oddlot.train.optimizer_math import Directions, HubOptimizer
 from oddlot.train.step_counts import Stretch, Stretches
@@ -20,11 +21,13 @@ Updates = Sequence[tuple[FlatBuffer, float]]
 class Change:
     """The change of the trainable parameters by a measured merge."""
 
-    norm: float
-    """Euclidean norm of the change."""
+    norm: float | None
+    """Euclidean norm of the change. None: not measured."""
     inner: float | None
     """Inner product of the summed directions of this window and of the previous one. None: this merge does not end a
     window, or there is no previous one."""
+    drift: Drift | None = None
+    """Distance from the marked weights. None: not measured or not finite."""
 
 
 @dataclass(slots=True)

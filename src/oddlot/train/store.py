@@ -1,17 +1,19 @@
 """The store: the weights of the model, the inbox of updates, and the two merges, step and blend."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Protocol, cast, get_args
 
 import torch
 from torch import Tensor
 
+from oddlot.core.commands import DriftOf
 from oddlot.core.errors import CheckpointError, ProtocolError, Refusal
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.train import merging as merge
+from oddlot.train.drift import DriftMeter
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.gates import Arrival, Gate, norm_of, standard_gates
 from oddlot.train.merging import Change, Meter
@@ -26,6 +28,8 @@ class Payload:
     kind: Kind
     flat: FlatBuffer
     free: Callable[[], None] | None = None
+    layers: tuple[int, ...] | None = None
+    """Numbers of the trainable parameters that a peer's model has; the others of `flat` are unused. None: all."""
 
     def corrupt(self) -> None:
         """Fill floating-point tensors with NaN, for fault injection: in a copy, because others may read the memory. The
@@ -36,6 +40,13 @@ class Payload:
         for _, view in self.flat.views():
             if view.is_floating_point():
                 view.fill_(torch.nan)
+
+    def complete(self, weights: FlatBuffer) -> None:
+        """Copy the layers that it has not from these weights, which a merge then does not move."""
+        if self.layers is not None:
+            for number, entry in enumerate(weights.layout.trainable_entries):
+                if number not in self.layers:
+                    self.flat.view(entry.name).copy_(weights.view(entry.name))
 
     def release(self) -> None:
         """Return the memory. A second call does nothing."""
@@ -102,6 +113,7 @@ class Store:
         self._gates = standard_gates() if gates is None else gates
         self._schedule = schedule
         self._meter: Meter | None = None
+        self._drift: DriftMeter | None = None
 
     def acquire(self, version: int) -> FlatBuffer:
         """Return the weights of the current or a held version. They do not change until they are released."""
@@ -148,27 +160,48 @@ class Store:
         self.inbox.pop(update).release()
 
     def step(
-        self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
+        self,
+        shares: Mapping[UpdateId, float],
+        measure: int = 0,
+        merged: int | None = None,
+        drift: DriftOf | None = None,
     ) -> Change | None:
         """Make one step of the optimizers with the sum of share x update, for gradients and deltas.
 
         A parameter without a gradient in any update keeps its value. If only some updates have one, it is zero in the
         others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean. Return a
-        `Change` if the merge is measured. A schedule needs the number of samples `merged` before.
+        `Change` if the merge is measured. A schedule needs the number of samples `merged` before. `drift` is what to
+        measure of the distance from the marked weights.
         """
         updates = self._updates(shares, ("gradient", "delta"), "Step", "Blend")
-        self._optimizers.begin(1.0 if self._schedule is None or merged is None else self._schedule(merged))
+        factor = 1.0 if self._schedule is None or merged is None else self._schedule(merged)
+        self._optimizers.begin(factor)
         base, out, meter = self._open(measure)
         stretches = self._steps.advance([flat for flat, _ in updates])
         merge.step(self._optimizers.by_section, base, updates, out, stretches, meter)
-        return self._close(shares, out, meter)
+        change = self._close(shares, out, meter)
+        if drift is None:
+            return change
+        measured = self._drift_meter().measure(self.weights, drift == "layers", factor)
+        return replace(change or Change(None, None), drift=measured)
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
         """Average weights into the model: W <- (1 - sum of shares) W + sum of share x weights. Buffers as in `step`."""
         updates = self._updates(shares, ("weights",), "Blend", "Step")
         base, out, meter = self._open(measure)
+        for update in shares:
+            self.inbox[update].complete(base)
         merge.blend(base, updates, out, meter)
         return self._close(shares, out, meter)
+
+    def mark(self, layers: Iterable[int] | None = None) -> None:
+        """Mark the present weights of these layers, from which steps measure the drift. None: of all."""
+        self._drift_meter().mark(self.weights, layers)
+
+    def _drift_meter(self) -> DriftMeter:
+        """Return the meter. Its first marked weights are those of the first call."""
+        self._drift = self._drift or DriftMeter(self.weights)
+        return self._drift
 
     @property
     def norm(self) -> float:
@@ -180,14 +213,25 @@ class Store:
 
         `kept` are the held versions to include.
         """
-        state = {"version": torch.tensor(self.version), "optimizer_steps": self._steps.counts}
-        state |= {f"optimizer/{name}": tensor for name, tensor in self._optimizers.state.items()}
+        state = {"version": torch.tensor(self.version), **self.optimizer_tensors()}
         state |= {f"weights/{name}": tensor for name, tensor in self.weights.sections()}
         for version in kept:
             state |= {f"kept/{version}/{name}": part for name, part in self._held[version].sections()}
         for update, payload in self.inbox.items():
             state |= {f"inbox/{payload.kind}/{update}/{name}": part for name, part in payload.flat.sections()}
         return state
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the optimizers, for `load_optimizer`. They are views."""
+        state = {f"optimizer/{name}": tensor for name, tensor in self._optimizers.state.items()}
+        return {"optimizer_steps": self._steps.counts, **state}
+
+    def load_optimizer(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with the optimizers of another store of the same model and optimizers."""
+        self._optimizers.load(
+            {name.removeprefix("optimizer/"): tensor for name, tensor in state.items() if "/" in name}
+        )
+        self._steps.load(state["optimizer_steps"])
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load saved tensors into a new store. Kept versions can be acquired.

@@ -1,12 +1,13 @@
 """Computation of a simulated run: the job's real gradients, or only their durations."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from oddlot.core.commands import DriftOf
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.engines.payloads import decode_into, most_bytes, users_code
 from oddlot.engines.task_runner import TaskRunner
@@ -138,7 +139,13 @@ class Shadow:
     def receive(self, facts: Facts, payload: Any) -> None:
         """Accept every update."""
 
-    def step(self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None) -> None:
+    def step(
+        self,
+        shares: Mapping[UpdateId, float],
+        measure: int = 0,
+        merged: int | None = None,
+        drift: DriftOf | None = None,
+    ) -> None:
         """Do nothing."""
         self.version += 1
 
@@ -147,4 +154,7 @@ class Shadow:
         self.version += 1
 
     def drop(self, update: UpdateId) -> None:
+        """Do nothing."""
+
+    def mark(self, layers: Iterable[int] | None = None) -> None:
         """Do nothing."""

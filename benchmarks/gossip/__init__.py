@@ -1,0 +1,1 @@
+"""Gossip with and without adaptive communication."""

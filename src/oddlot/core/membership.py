@@ -1,0 +1,348 @@
+"""Membership of a mesh: which peers live. A state machine without clock, sockets or threads.
+
+The protocol is SWIM (Das, Gupta, Motivala, DSN 2002) with its suspicion mechanism: each peer pings one other peer per
+period, asks others to ping one that does not answer, suspects it, and declares it lost when it does not refute that.
+News of peers travels on these messages. Any message of a peer, also that of an exchange, proves that it lives.
+
+Unlike in SWIM, a lost peer is pinged now and then. One that was only cut off hears that it is lost, refutes it with a
+higher incarnation, and is a member again: a mesh heals after a partition. A restarted process has another name.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil, inf, log2
+from random import Random
+from typing import Literal, NamedTuple
+
+from oddlot.core.events import PeerJoined, PeerLost
+from oddlot.core.tasks import NodeId
+
+State = Literal["alive", "suspected", "lost"]
+MAX_NEWS = 10
+"""News on one message. A peer that was unknown gets all of it."""
+HELPERS = 3
+"""Peers that are asked to ping one that does not answer."""
+
+
+class News(NamedTuple):
+    """What is known of a peer. Of two news, that of the higher incarnation is newer; then lost beats suspected, and
+    suspected beats alive."""
+
+    peer: NodeId
+    address: str
+    incarnation: int
+    """Number with which the peer itself has refuted a suspicion last."""
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks for an `Ack` with the same number."""
+
+    number: int
+    news: tuple[News, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Answers a ping."""
+
+    number: int
+    news: tuple[News, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PingRequest:
+    """Asks a peer to ping a third one, and to pass its `Ack` on."""
+
+    number: int
+    peer: NodeId
+    news: tuple[News, ...] = ()
+
+
+MembershipMessage = Ping | Ack | PingRequest
+PeerEvent = PeerJoined | PeerLost
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipSettings:
+    """Times of the protocol, in seconds."""
+
+    ping_seconds: float = 0.5
+    """Time between two pings, and until an answer is late."""
+    suspicion_seconds: float = 2.0
+    """Time in which a suspected peer can refute that it is lost."""
+    retry_seconds: float = 2.0
+    """Time between two pings of lost peers."""
+
+
+@dataclass
+class Member:
+    """Another peer."""
+
+    address: str
+    incarnation: int = 0
+    state: State = "alive"
+    heard_at: float = 0.0
+    """Time of its last message."""
+    suspected_at: float = inf
+
+
+@dataclass
+class Probe:
+    """A ping that was not answered yet."""
+
+    peer: NodeId
+    number: int
+    sent_at: float
+    is_indirect: bool = False
+    """Whether other peers were asked to ping it."""
+
+
+@dataclass
+class Membership:
+    """The other peers of a mesh, as the peer `me` knows them.
+
+    Pass each message to `receive`, and call `tick` at `next_at`. Both return the events for the strategy; `outbox` then
+    has the messages to send.
+    """
+
+    me: NodeId
+    address: str
+    rng: Random
+    settings: MembershipSettings = field(default_factory=MembershipSettings)
+    incarnation: int = 0
+    members: dict[NodeId, Member] = field(default_factory=dict)
+    outbox: list[tuple[NodeId, MembershipMessage]] = field(default_factory=list)
+    """Messages to send, with their receivers."""
+    probe: Probe | None = None
+    ring: list[NodeId] = field(default_factory=list)
+    """Peers to ping next, the last one first."""
+    numbers: int = 0
+    relayed: dict[int, tuple[NodeId, int]] = field(default_factory=dict)
+    """Pings on behalf of another peer, with that peer and its number."""
+    to_tell: dict[NodeId, int] = field(default_factory=dict)
+    """How often news of a peer will still be sent."""
+    ping_at: float = 0.0
+    retry_at: float = 0.0
+
+    def begin(self, now: float) -> None:
+        """Start the clock."""
+        self.ping_at, self.retry_at = now + self.settings.ping_seconds, now + self.settings.retry_seconds
+        self.to_tell[self.me] = self._repeats()
+
+    def meet(self, members: Mapping[NodeId, str], now: float) -> list[PeerEvent]:
+        """Know these peers at their addresses. They are alive until they do not answer."""
+        return [
+            event
+            for peer, address in members.items()
+            for event in self._learn(News(peer, address, 0, "alive"), now)
+        ]
+
+    @property
+    def living(self) -> list[NodeId]:
+        """Return the peers that are not lost."""
+        return [peer for peer, member in self.members.items() if member.state != "lost"]
+
+    @property
+    def next_at(self) -> float:
+        """Return the time at which `tick` is due."""
+        return min(self.ping_at, self.retry_at, self._late_at, *self._lost_at()) if self.members else inf
+
+    def greet(self, peer: NodeId) -> None:
+        """Ping a peer now, for example the one through which this peer joins."""
+        self._send(peer, Ping(self._number()))
+
+    def leave(self) -> None:
+        """Tell a few peers that this one leaves. It answers no message from now on."""
+        self.to_tell = {}
+        news = (News(self.me, self.address, self.incarnation, "lost"),)
+        for peer in self.living:
+            self.outbox.append((peer, Ping(self._number(), news)))
+
+    def unreachable(self, peer: NodeId, now: float) -> None:
+        """Note that the connection to a peer broke or cannot be made: it is suspected."""
+        if peer in self.members:
+            self._suspect(peer, now)
+
+    def receive(self, sender: NodeId, message: MembershipMessage, now: float) -> list[PeerEvent]:
+        """Process a message of a peer. Answers are in the outbox."""
+        events = list(self._all_learned(message.news, now))
+        self.heard(sender, now)
+        match message:
+            case Ping(number):
+                self._send(sender, Ack(number), tell_all=bool(events))
+            case PingRequest(number, peer) if peer in self.members:
+                own = self._number()
+                self.relayed[own] = sender, number
+                self._send(peer, Ping(own))
+            case Ack(number):
+                if self.probe is not None and number == self.probe.number:
+                    self.heard(self.probe.peer, now)
+                elif number in self.relayed:
+                    requester, asked = self.relayed.pop(number)
+                    self._send(requester, Ack(asked))
+        return events
+
+    def heard(self, peer: NodeId, now: float) -> None:
+        """Note that a peer lives: it has sent any message. A lost one stays lost until it has refuted that."""
+        member = self.members.get(peer)
+        if member is not None:
+            member.heard_at = now
+            if member.state == "suspected":
+                member.state, member.suspected_at = "alive", inf
+                self.to_tell.pop(peer, None)
+            if self.probe is not None and self.probe.peer == peer:
+                self.probe = None
+
+    def tick(self, now: float) -> list[PeerEvent]:
+        """Do what is due."""
+        if self.probe is not None and now >= self._late_at:
+            self._press(self.probe, now)
+        if now >= self.ping_at:
+            self.ping_at = now + self.settings.ping_seconds
+            self._ping_next(now)
+        if now >= self.retry_at:
+            self.retry_at = now + self.settings.retry_seconds
+            lost = [peer for peer, member in self.members.items() if member.state == "lost"]
+            if lost:
+                self._send(self.rng.choice(lost), Ping(self._number()))
+        overdue = [peer for peer, member in self.members.items() if self._is_overdue(member, now)]
+        return [event for peer in overdue for event in self._declare_lost(peer)]
+
+    # --- probing -------------------------------------------------------------------------------
+
+    @property
+    def _late_at(self) -> float:
+        if self.probe is None:
+            return inf
+        return self.probe.sent_at + self.settings.ping_seconds * (2 if self.probe.is_indirect else 1)
+
+    def _lost_at(self) -> Iterator[float]:
+        return (
+            member.suspected_at + self.settings.suspicion_seconds
+            for member in self.members.values()
+            if member.state == "suspected"
+        )
+
+    def _is_overdue(self, member: Member, now: float) -> bool:
+        due = member.suspected_at + self.settings.suspicion_seconds
+        return member.state == "suspected" and now >= due
+
+    def _ping_next(self, now: float) -> None:
+        """Ping the next peer in a shuffled order, unless it was heard within a period and there is no news."""
+        if self.probe is not None:
+            return
+        if not self.ring:
+            self.ring = self.living
+            self.rng.shuffle(self.ring)
+        while self.ring:
+            peer = self.ring.pop()
+            member = self.members[peer]
+            if member.state != "lost":
+                break
+        else:
+            return
+        if self.to_tell or now - member.heard_at >= self.settings.ping_seconds:
+            self.probe = Probe(peer, self._number(), now)
+            self._send(peer, Ping(self.probe.number))
+
+    def _press(self, probe: Probe, now: float) -> None:
+        """Ask other peers to ping one whose answer is late; suspect it when that has not helped."""
+        others = [peer for peer in self.living if peer != probe.peer]
+        if probe.is_indirect or not others:
+            self._suspect(probe.peer, now)
+            self.probe = None
+            return
+        probe.is_indirect = True
+        for helper in self.rng.sample(others, min(HELPERS, len(others))):
+            self._send(helper, PingRequest(probe.number, probe.peer))
+
+    def _suspect(self, peer: NodeId, now: float) -> None:
+        member = self.members[peer]
+        if member.state == "alive":
+            member.state, member.suspected_at = "suspected", now
+            self.to_tell[peer] = self._repeats()
+
+    def _declare_lost(self, peer: NodeId) -> Iterator[PeerEvent]:
+        member = self.members[peer]
+        member.state, member.suspected_at = "lost", inf
+        self.to_tell[peer] = self._repeats()
+        yield PeerLost(peer)
+
+    # --- news ----------------------------------------------------------------------------------
+
+    def _all_learned(self, news: Iterable[News], now: float) -> Iterator[PeerEvent]:
+        for one in news:
+            yield from self._learn(one, now)
+
+    def _learn(self, news: News, now: float) -> Iterator[PeerEvent]:
+        """Take over what is newer than what is known."""
+        peer, address, incarnation, state = news
+        if peer == self.me:
+            if state != "alive" and incarnation >= self.incarnation:
+                self.incarnation = incarnation + 1
+                self.to_tell[peer] = self._repeats()
+            return
+        member = self.members.get(peer)
+        if member is None:
+            member = self.members[peer] = Member(address, incarnation, state, now)
+            self.to_tell[peer] = self._repeats()
+            if state == "suspected":
+                member.suspected_at = now
+            if state != "lost":
+                yield PeerJoined(peer)
+            return
+        rank = {"alive": 0, "suspected": 1, "lost": 2}
+        if (incarnation, rank[state]) <= (member.incarnation, rank[member.state]):
+            return
+        before, member.state = member.state, state
+        member.address, member.incarnation = address, incarnation
+        member.suspected_at = now if state == "suspected" else inf
+        self.to_tell[peer] = self._repeats()
+        if state == "lost" and before != "lost":
+            yield PeerLost(peer)
+        elif state != "lost" and before == "lost":
+            yield PeerJoined(peer)
+
+    def _send(self, receiver: NodeId, message: MembershipMessage, tell_all: bool = False) -> None:
+        """Put a message with news into the outbox."""
+        news = self._news(receiver, tell_all)
+        match message:
+            case Ping(number):
+                message = Ping(number, news)
+            case Ack(number):
+                message = Ack(number, news)
+            case PingRequest(number, peer):
+                message = PingRequest(number, peer, news)
+        self.outbox.append((receiver, message))
+
+    def _news(self, receiver: NodeId, tell_all: bool) -> tuple[News, ...]:
+        """Return the news that was told least often; this peer, and what the receiver must refute, come first."""
+        first = [self.me]
+        member = self.members.get(receiver)
+        if member is not None and member.state != "alive":
+            first.append(receiver)
+        told = sorted(self.to_tell, key=lambda peer: -self.to_tell[peer])
+        names = dict.fromkeys([*first, *told, *(self.members if tell_all else ())])
+        chosen = list(names) if tell_all else list(names)[:MAX_NEWS]
+        for peer in chosen:
+            if peer in self.to_tell:
+                self.to_tell[peer] -= 1
+                if self.to_tell[peer] <= 0:
+                    del self.to_tell[peer]
+        return tuple(self._known(peer) for peer in chosen)
+
+    def _known(self, peer: NodeId) -> News:
+        if peer == self.me:
+            return News(peer, self.address, self.incarnation, "alive")
+        member = self.members[peer]
+        return News(peer, member.address, member.incarnation, member.state)
+
+    def _repeats(self) -> int:
+        """Return how often news is sent: with high probability, all peers then get it."""
+        return 3 * ceil(log2(len(self.members) + 2))
+
+    def _number(self) -> int:
+        self.numbers += 1
+        return self.numbers

@@ -1,0 +1,102 @@
+"""The peers of a mesh, as one of them knows them, and the models that they exchange."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from oddlot.core.tasks import NodeId, machine_of
+
+ModelId = str
+"""A sent model's name, such as `w2>17`: its sender, and how many models that has sent. Never reused."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerModel:
+    """A peer's model on its way to another peer, without its tensors."""
+
+    id: ModelId
+    """Id of the model."""
+    sender: NodeId
+    """Name of the peer whose weights these are."""
+    samples: int
+    """Samples that the sender had trained on."""
+    answers: int | None = None
+    """Tag of the request that it answers. None: it was pushed."""
+    reply_tag: int | None = None
+    """Tag with which the sender expects a model in return. None: it expects none."""
+    loss: float | None = None
+    """Running training loss of the sender. None: unknown."""
+    weight: float = 1.0
+    """Sum weight that the sender gave away with the model, for push-sum averaging."""
+    layers: tuple[int, ...] | None = None
+    """Numbers of the trainable parameters that it has, in the layout's order. None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDrift:
+    """The change of one trainable parameter since it was marked. Norms are Euclidean."""
+
+    distance: float
+    """Norm of the difference from the marked values."""
+    marked_norm: float
+    """Norm of the marked values."""
+    norm: float
+    """Norm of the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The change of the trainable parameters since they were marked (see the command `Mark`)."""
+
+    distance: float
+    """Euclidean norm of the difference from the marked weights."""
+    marked_norm: float
+    """Euclidean norm of the marked weights."""
+    lr_factor: float = 1.0
+    """Factor of the learning rate schedule in the last step."""
+    layers: tuple[LayerDrift, ...] = ()
+    """By trainable parameter, in the layout's order, if the step measured layers."""
+
+    @property
+    def relative(self) -> float:
+        """Return the distance relative to the norm of the marked weights; 0 if both are 0."""
+        return self.distance / self.marked_norm if self.marked_norm else float(self.distance > 0)
+
+
+@dataclass
+class Peers:
+    """The peers that one peer knows, and the models in its inbox. Empty in runs with a hub."""
+
+    me: NodeId = ""
+    """Name of this peer. Empty: the run has a hub."""
+    machines: list[str] = field(default_factory=list)
+    """Machines of the mesh; their order numbers them in topologies."""
+    living: dict[NodeId, None] = field(default_factory=dict)
+    """The other peers that are not lost."""
+    models: dict[ModelId, PeerModel] = field(default_factory=dict)
+    """Received models that are neither merged nor dropped yet."""
+    models_sent: int = 0
+
+    def join(self, peer: NodeId) -> None:
+        """Add a peer. Its machine is numbered after the others, if it is new."""
+        self.living[peer] = None
+        if machine_of(peer) not in self.machines:
+            self.machines.append(machine_of(peer))
+
+    def in_order(self) -> Collection[NodeId]:
+        """Return the names of the living peers, this one included, by the number of their machine."""
+        number = {machine: place for place, machine in enumerate(self.machines)}
+        known = [*self.living, self.me]
+        return sorted(known, key=lambda peer: (number.get(machine_of(peer), len(number)), peer))
+
+    @property
+    def lead(self) -> NodeId:
+        """Return the living peer whose machine has the lowest number."""
+        number = {machine: place for place, machine in enumerate(self.machines)}
+        return min(
+            (*self.living, self.me), key=lambda peer: (number.get(machine_of(peer), len(number)), peer)
+        )
+
+    def next_id(self) -> ModelId:
+        """Return the id of the next model that this peer sends."""
+        self.models_sent += 1
+        return f"{self.me}>{self.models_sent}"

@@ -1,0 +1,59 @@
+"""The average of the models of all living peers, which is the model of a run on a mesh."""
+
+from collections.abc import Iterable
+from math import sqrt
+
+from oddlot.core.tasks import NodeId
+from oddlot.train import merging
+from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.train.gates import norm_of
+
+
+class Averaging:
+    """A running mean of models, which is complete when each peer has sent its own or was lost.
+
+    The mean is computed as models arrive, in one block, and each peer counts alike. Counters and integers are those of
+    the first model.
+    """
+
+    def __init__(self, number: int, own: FlatBuffer, name: NodeId, others: Iterable[NodeId]) -> None:
+        self.number = number
+        self.mean = FlatBuffer.empty(own.layout, own.memory.device)
+        self.mean.copy_(own)
+        self.peers = [name]
+        """Peers whose models are in the mean."""
+        self.missing = dict.fromkeys(others)
+        self.bytes = 0
+        """Bytes of the models of the other peers on the network."""
+        self._squares = 0.0
+        """Sum of the squared distances of the models from their mean."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no model is missing."""
+        return not self.missing
+
+    @property
+    def disagreement(self) -> float:
+        """Return the root mean square distance of the models from the mean, relative to the norm of the mean."""
+        norm = norm_of(self.mean)
+        return sqrt(self._squares / len(self.peers)) / norm if norm else 0.0
+
+    def add(self, peer: NodeId, weights: FlatBuffer, size: int = 0) -> None:
+        """Add the model of a peer, which took `size` bytes. A second one of the same peer is ignored."""
+        if peer not in self.missing:
+            return
+        del self.missing[peer]
+        self.peers.append(peer)
+        self.bytes += size
+        share = 1.0 / len(self.peers)
+        self._squares += (1.0 - share) * norm_of(weights, self.mean) ** 2  # Welford's update of a variance
+        model = FlatBuffer.empty(weights.layout, weights.memory.device)
+        model.copy_(weights)
+        for index in weights.layout.of_role("counter"):
+            model.section(index).zero_()  # a merge adds increments
+        merging.blend(self.mean, [(model, share)], self.mean)
+
+    def lose(self, peer: NodeId) -> None:
+        """Expect no model of a lost peer."""
+        self.missing.pop(peer, None)

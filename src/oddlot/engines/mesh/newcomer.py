@@ -1,0 +1,50 @@
+"""A peer before it joins: it asks one living peer after the other for weights and optimizer state."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from oddlot.core.tasks import NodeId
+from oddlot.engines.host import Message
+from oddlot.engines.mesh.messages import FromPeer, State, StateRequest, Tensors
+from oddlot.engines.mesh.peer import PeerPort
+
+PATIENCE_SECONDS = 10.0
+"""Time until another peer is asked."""
+
+
+class Newcomer:
+    """Waits for the state of a peer. `joined` takes it over; what came before is passed on afterwards."""
+
+    def __init__(
+        self,
+        port: PeerPort,
+        known: Sequence[NodeId],
+        joined: Callable[[State, Tensors, NodeId], None],
+        now: float,
+    ) -> None:
+        self.port, self.known, self.joined = port, list(known), joined
+        self.waiting: list[Message] = []
+        self.asked_at = -inf
+        self.ring(now)
+
+    @property
+    def alarm(self) -> float:
+        """Return the time at which `ring` is due."""
+        return self.asked_at + PATIENCE_SECONDS
+
+    def ring(self, now: float) -> None:
+        """Ask the next peer."""
+        if now >= self.alarm:
+            self.asked_at = now
+            self.known.append(self.known.pop(0))
+            self.port.send(self.known[-1], StateRequest())
+
+    def receive(self, message: FromPeer | Message, now: float) -> None:
+        """Take over the state of a peer, or keep the message."""
+        if not isinstance(message, FromPeer):
+            self.waiting.append(message)
+        elif isinstance(message.message, State) and message.tensors is not None:
+            self.joined(message.message, message.tensors, message.sender)
+            message.release()
+        else:
+            message.release()

@@ -1,0 +1,73 @@
+"""Tensors of models as packets between peers, and back."""
+
+from collections.abc import Callable
+
+from oddlot.engines.mesh.messages import Tensors
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.wire.codec import Codec
+from oddlot.wire.framing import FrameError
+from oddlot.wire.packet import Named, Packet
+
+
+def parts(weights: FlatBuffer, layers: tuple[int, ...] | None) -> list[Named]:
+    """Return the named 1-D tensors that travel: all sections, or some trainable parameters and all buffers."""
+    layout = weights.layout
+    if layers is None:
+        return weights.sections()
+    entries = layout.trainable_entries
+    buffers = [*layout.of_role("buffer"), *layout.of_role("counter")]
+    trainable = [(entries[number].name, weights.view(entries[number].name).view(-1)) for number in layers]
+    return [*trainable, *((str(index), weights.section(index)) for index in buffers)]
+
+
+def packed(tensors: Tensors, codec: Codec) -> Packet:
+    """Return the packet of a model's tensors."""
+    return codec.encode(parts(tensors.weights, tensors.layers))
+
+
+def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, ...] | None) -> None:
+    """Write the tensors of a packet into a block, with counters of zero. Raise FrameError for those of another model.
+
+    Counters of a merge are increments, and a peer counts its own steps only.
+    """
+    check_layers(block.layout, layers)
+    targets = parts(block, layers)
+    sources = codec.decode(packet)
+    if _shapes(sources) != _shapes(targets):
+        told = f"a packet of {packet.size} bytes does not match the tensors of this model"
+        raise FrameError(told, "other_sections", bytes=packet.size)
+    for (_, target), (_, source) in zip(targets, sources, strict=True):
+        target.copy_(source)
+    for index in block.layout.of_role("counter"):
+        block.section(index).zero_()
+
+
+def check_layers(layout: Layout, layers: tuple[int, ...] | None) -> None:
+    """Raise FrameError if these are not numbers of trainable parameters in ascending order."""
+    count = len(layout.trainable_entries)
+    if layers is not None and (
+        sorted(set(layers)) != list(layers) or not all(0 <= one < count for one in layers)
+    ):
+        told = f"layers {layers[:5]} are not among the {count} parameters of this model"
+        raise FrameError(told, "no_such_layer", layers=layers[:5], count=count)
+
+
+def travels_unchanged(layout: Layout, layers: tuple[int, ...] | None) -> bool:
+    """Whether a receiver could read the sender's own block: a whole model without counters."""
+    return layers is None and not layout.of_role("counter")
+
+
+def copied(
+    tensors: Tensors, codec: Codec, take: Callable[[], FlatBuffer], give: Callable[[FlatBuffer], None]
+) -> tuple[int, Tensors]:
+    """Return the bytes of a packet of these tensors, and what a receiver decodes from it, in a block of its own."""
+    packet = packed(tensors, codec)
+    block = take()
+    unpack(packet, codec, block, tensors.layers)
+    size = packet.size
+    tensors.release()
+    return size, Tensors(block, lambda: give(block), tensors.layers, tensors.optimizer)
+
+
+def _shapes(tensors: list[Named]) -> list[tuple[str, object, object]]:
+    return [(name, one.dtype, one.shape) for name, one in tensors]

@@ -1,0 +1,245 @@
+"""A peer on any engine: a host with a membership, which answers the other peers."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from oddlot.core.commands import Action, Average, Dispatch, Request
+from oddlot.core.errors import Refusal
+from oddlot.core.events import (
+    Leaving,
+    ModelReceived,
+    ModelRejected,
+    ModelRequested,
+    PeerJoined,
+    PeerLost,
+)
+from oddlot.core.membership import Ack, Membership, Ping, PingRequest
+from oddlot.core.peers import PeerModel
+from oddlot.core.tasks import Facts, NodeId
+from oddlot.engines.host import Change, Host, Message, Port
+from oddlot.engines.mesh.averaging import Averaging
+from oddlot.engines.mesh.messages import (
+    Done,
+    Finished,
+    FromPeer,
+    ModelMessage,
+    ModelRequest,
+    PeerMessage,
+    Snapshot,
+    SnapshotRequest,
+    State,
+    StateRequest,
+    Stop,
+    Tensors,
+)
+from oddlot.train.store import Payload, Store
+
+
+class PeerPort(Port, Protocol):
+    """The own computation and the other peers, as a peer sees them. No method waits."""
+
+    def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
+        """Send a message. It may be lost."""
+
+
+@dataclass
+class PeerHost(Host):
+    """The host of a peer: also carries out exchanges."""
+
+    port: PeerPort
+    store: Store
+    requested_at: dict[int, float] = field(default_factory=dict)
+    """Times of the requests that were not answered yet, by tag."""
+
+    def snapshot(self, layers: tuple[int, ...] | None = None) -> Tensors:
+        """Return the present weights, which do not change until they are released."""
+        version = self.store.version
+        return Tensors(self.store.acquire(version), partial(self.store.release, version), layers)
+
+    def take(self, message: ModelMessage, came: FromPeer, now: float) -> None:
+        """Put the weights of a peer into the inbox, or reject them."""
+        model = message.model
+        try:
+            if came.problem or came.tensors is None:
+                raise Refusal(
+                    came.problem or f"model {model.id} has no tensors", "unreadable", update=model.id
+                )
+            self._check(model, came.sender)
+            facts = Facts(model.id, came.sender, self.store.version, max(1, model.samples), "weights")
+            payload = Payload("weights", came.tensors.weights, came.tensors.release, model.layers)
+            self.store.receive(facts, payload)
+        except Refusal as refusal:
+            if came.tensors is not None and refusal.code in {"other_sender", "model_twice"}:
+                came.tensors.release()
+            self.handle(ModelRejected(came.sender, model.answers, str(refusal), refusal.code), now)
+            return
+        tag = model.answers if model.answers is not None else -1
+        self.handle(ModelReceived(model, came.bytes, now - self.requested_at.pop(tag, now)), now)
+
+    def _check(self, model: PeerModel, sender: NodeId) -> None:
+        if model.sender != sender:
+            raise Refusal(
+                f"model {model.id} of {model.sender} came from {sender}", "other_sender", sender=sender
+            )
+        if model.id in self.conductor.peers.models:
+            raise Refusal(f"model {model.id} came twice", "model_twice", update=model.id)
+
+    def _perform(self, action: Action) -> Change | None:
+        match action:
+            case Request(peer, tag, layers):
+                self.requested_at = {tag: self.conductor.now}
+                self.port.send(peer, ModelRequest(tag, layers))
+                return None
+            case Dispatch(peer, model):
+                if model.reply_tag is not None:
+                    self.requested_at = {model.reply_tag: self.conductor.now}
+                self.port.send(peer, ModelMessage(model), self.snapshot(model.layers))
+                return None
+            case Average(shares):
+                return self.store.blend(shares)
+            case _:
+                return super()._perform(action)
+
+
+@dataclass
+class Peer:
+    """A peer of a mesh.
+
+    Once it has finished, it gets no task any more, and still answers the others. The first of the living peers leads:
+    it averages the models of all.
+    """
+
+    host: PeerHost
+    membership: Membership
+    finished: str = ""
+    """Why it has finished. Empty: it trains."""
+    stop: str = ""
+    """Why another peer has asked it to finish. Empty: none has."""
+    is_done: bool = False
+    """Whether the model is saved, so that it may end."""
+    others_finished: set[NodeId] = field(default_factory=set)
+    averaging: Averaging | None = None
+    """The average that it is collecting."""
+    averages: int = 0
+
+    @property
+    def name(self) -> NodeId:
+        """Return the name of the peer."""
+        return self.membership.me
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether it is the first of the living peers."""
+        return self.host.conductor.peers.lead == self.name
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether all living peers have finished."""
+        return bool(self.finished) and self.others_finished.issuperset(self.host.conductor.peers.living)
+
+    @property
+    def alarm(self) -> float:
+        """Return the time at which `ring` is due."""
+        return min(self.host.alarm, self.membership.next_at)
+
+    def ring(self, now: float) -> None:
+        """Handle due alarms and timeouts."""
+        if now >= self.membership.next_at:
+            self._tell(self.membership.tick(now), now)
+        self.host.ring(now)
+
+    def receive(self, message: FromPeer | Message, now: float) -> None:
+        """Handle a message of another peer, or of the own computation."""
+        if isinstance(message, FromPeer):
+            self._hear(message, now)
+        else:
+            self.host.receive(message, now)
+
+    def finish(self, reason: str, now: float) -> None:
+        """Take no further task, and tell the others."""
+        if not self.finished:
+            self.finished = reason
+            self.host.handle(Leaving(self.name), now)
+        self.say_finished()
+
+    def say_finished(self) -> None:
+        """Tell the others that this peer has finished. Repeat it: messages may be lost."""
+        self.tell_all(Finished(self.finished))
+
+    def tell_all(self, message: PeerMessage) -> None:
+        """Send a message to all living peers."""
+        for peer in list(self.host.conductor.peers.living):
+            self.host.port.send(peer, message)
+
+    def meet(self, known: Mapping[NodeId, str], now: float) -> None:
+        """Know these peers, at their addresses."""
+        self._tell(self.membership.meet(known, now), now)
+
+    def begin_average(self) -> Averaging:
+        """Ask all living peers for their weights, and return the average that they will make."""
+        self.averages += 1
+        own = self.host.snapshot()
+        others = list(self.host.conductor.peers.living)
+        self.averaging = Averaging(self.averages, own.weights, self.name, others)
+        own.release()
+        for peer in others:
+            self.host.port.send(peer, SnapshotRequest(self.averages))
+        return self.averaging
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def _hear(self, came: FromPeer, now: float) -> None:
+        self.membership.heard(came.sender, now)
+        match came.message:
+            case Ping() | Ack() | PingRequest():
+                self._tell(self.membership.receive(came.sender, came.message, now), now)
+            case ModelRequest(tag, layers):
+                self.host.handle(ModelRequested(came.sender, tag, layers), now)
+            case ModelMessage():
+                self.host.take(came.message, came, now)
+            case Finished():
+                self.others_finished.add(came.sender)
+            case Stop(reason):
+                self.stop = reason
+            case Done():
+                self.is_done = True
+            case _:
+                self._serve(came)
+        self.flush()
+
+    def _serve(self, came: FromPeer) -> None:
+        """Give or take the weights of an average, or give the state for a peer that joins."""
+        sender, host = came.sender, self.host
+        match came.message:
+            case SnapshotRequest(number):
+                host.port.send(sender, Snapshot(number), host.snapshot())
+            case Snapshot(number):
+                if (
+                    self.averaging is not None
+                    and number == self.averaging.number
+                    and came.tensors is not None
+                ):
+                    self.averaging.add(sender, came.tensors.weights, came.bytes)
+            case StateRequest():
+                optimizer = {name: one.clone() for name, one in host.store.optimizer_tensors().items()}
+                state = replace(host.snapshot(), optimizer=optimizer)
+                host.port.send(sender, State(host.conductor.ledger.epoch), state)
+        came.release()
+
+    def _tell(self, events: Iterable[PeerJoined | PeerLost], now: float) -> None:
+        """Tell the strategy of peers that joined or were lost."""
+        for event in events:
+            if isinstance(event, PeerLost):
+                self.others_finished.discard(event.peer)
+                if self.averaging is not None:
+                    self.averaging.lose(event.peer)
+            self.host.handle(event, now)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the membership has to say."""
+        messages, self.membership.outbox = self.membership.outbox, []
+        for peer, message in messages:
+            self.host.port.send(peer, message)

@@ -1,0 +1,233 @@
+"""A run on a simulated mesh: all peers in this process, under one virtual clock."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import Any
+
+from oddlot.core.errors import UsageError
+from oddlot.core.events import Evaluated, ModelReceived
+from oddlot.core.records import Record
+from oddlot.core.tasks import NodeId
+from oddlot.engines.base import RunData
+from oddlot.engines.host import Observer
+from oddlot.engines.loop import drive
+from oddlot.engines.mesh.computation import PeerComputation
+from oddlot.engines.mesh.messages import State, Tensors
+from oddlot.engines.mesh.newcomer import Newcomer
+from oddlot.engines.mesh.peer import Peer
+from oddlot.engines.mesh.simulated import Envelope, SimulatedMesh, SimulatedPort
+from oddlot.engines.payloads import users_code
+from oddlot.engines.simulated.config import Simulated
+from oddlot.history.metrics import Tally
+from oddlot.history.run_folder import RunFolder
+from oddlot.run.peer_run import PeerRun
+from oddlot.run.peer_share import PeerShare
+from oddlot.run.result import INTERRUPTED, Run
+from oddlot.run.signals import StopRequest
+from oddlot.run.spec import Recipe
+from oddlot.run.user_observers import SafeObserver
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.job import choose_device, made
+from oddlot.train.learner import Learner
+from oddlot.train.seeding import kept_chance, seed_all
+from oddlot.train.store import Pool
+
+
+class MeshSimulation:
+    """All peers of a run on simulated machines: what `Training` is for a run with a hub."""
+
+    def __init__(self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None) -> None:
+        engine = recipe.engine
+        if not isinstance(engine, Simulated) or not engine.computes:
+            told = "computes=False (--no-compute) has no weights, and peers of a mesh exchange them"
+            raise UsageError(told, "mesh_without_compute", "engine")
+        self.recipe, self.folder, self.names = recipe, folder, tuple(engine.names)
+        self.stop = StopRequest()
+        self.stopped = ""
+        self.tally = Tally(recipe.samples)
+        """The metrics of all peers together."""
+        self.observers: list[Observer] = [self.tally]
+        self.records: list[Record] = []
+        self.runs: dict[NodeId, PeerRun] = {}
+        self.touched = ""
+        """Peer that got the last message."""
+        seed_all(recipe.config.seed)
+        with users_code("the peers"):
+            self.model = made(recipe.job)
+        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
+        self.initial = FlatBuffer.empty(self.layout)
+        self.initial.gather(self.model)
+        self.mesh = SimulatedMesh(
+            engine.machines, self._computation(engine), self._make, recipe.job.batch_size, engine.seed
+        )
+
+    def observe(self, observers: Sequence[Observer]) -> None:
+        """Add observers. They receive the records of all peers, in the order of time."""
+        for observer in observers:
+            safe = SafeObserver(observer, self._stop)
+            safe.begin(self.recipe)
+            self.observers.append(safe)
+
+    def run(self) -> Run:
+        """Train until every peer has reached its share of the goal; return the average of all."""
+        with self.stop.heard():
+            ended = drive(self, self.mesh, self._ended, self._due)  # type: ignore[arg-type]
+        lead = self._lead()
+        mean = lead.final.mean if lead and lead.final else self.initial
+        mean.scatter(self.model)
+        self.model.eval()
+        self.tally.finish()
+        return Run(self.model, self._summary(ended), self.tally.quality.history, ended, None, self.records)
+
+    # --- what `drive` needs of a host ----------------------------------------------------------
+
+    @property
+    def alarm(self) -> float:
+        """Return never: the mesh plans the alarms of peers itself."""
+        return inf
+
+    def ring(self, now: float) -> None:
+        """Let all peers see that time has passed."""
+        for run in list(self.runs.values()):
+            run.follow(now)
+
+    def receive(self, envelope: Envelope, now: float) -> None:
+        """Let a peer handle its message."""
+        node = envelope.to
+        self.mesh.deliver(envelope)
+        run = self.runs.get(node)
+        if run is not None:
+            if node not in self.mesh.peers:
+                del self.runs[node]
+                return
+            run.follow(now)
+            self.mesh.plan_alarm(node)
+
+    # --- setting up ----------------------------------------------------------------------------
+
+    def _computation(self, engine: Simulated) -> PeerComputation:
+        recipe = self.recipe
+        data = RunData(
+            recipe.job,
+            self.layout,
+            self.layout.constants(self.model),
+            recipe.codec,
+            recipe.config.seed,
+            recipe.cuts,
+            recipe.config.keep_shards,
+        )
+        with users_code("the simulator"):
+            if recipe.job.worker_init is not None:
+                recipe.job.worker_init()
+            device = choose_device(recipe.job.device)
+            learner = Learner(data.job, data.layout, data.constants, data.seed, data.shards, device)
+        return PeerComputation(learner, Pool(lambda: FlatBuffer.empty(self.layout)), recipe.codec)
+
+    def _make(self, node: NodeId, port: SimulatedPort) -> "Peer | Newcomer":
+        """Return a peer with the initial weights or, once others train, one that asks them for their state."""
+        trained = [name for name, run in self.runs.items() if run.tally.versions]
+        if not trained:
+            weights = FlatBuffer.empty(self.layout)
+            weights.copy_(self.initial)
+            peer = self._begin(node, port, weights, 0, None)
+            self._introduce(node)
+            return peer
+        return Newcomer(port, trained, partial(self._join, node, port), self.mesh.now)
+
+    def _begin(
+        self, node: NodeId, port: SimulatedPort, weights: FlatBuffer, epoch: int, optimizer: Any
+    ) -> Peer:
+        share = PeerShare(self.recipe, node, self.names)
+        run = PeerRun(share, weights, port, node, epoch, optimizer, [lambda record: self._log(node, record)])
+        run.peer.membership.begin(self.mesh.now)
+        self.runs[node] = run
+        return run.peer
+
+    def _introduce(self, node: NodeId) -> None:
+        """Let a peer that starts with the others and them know each other."""
+        now, peer = self.mesh.now, self.runs[node].peer
+        for name, other in self.runs.items():
+            if name != node:
+                other.peer.meet({node: node}, now)
+                peer.meet({name: name}, now)
+                self.mesh.plan_alarm(name)
+
+    def _join(
+        self, node: NodeId, port: SimulatedPort, state: State, tensors: Tensors, sender: NodeId
+    ) -> None:
+        """Replace a newcomer by a peer with the state of another one, which introduces it to the others."""
+        weights = FlatBuffer.empty(self.layout)
+        weights.copy_(tensors.weights)
+        there, now = self.mesh.peers[node], self.mesh.now
+        newcomer = there.peer
+        assert isinstance(newcomer, Newcomer)
+        there.peer = peer = self._begin(node, port, weights, state.epoch, tensors.optimizer)
+        peer.meet({sender: sender}, now)
+        peer.membership.greet(sender)
+        peer.flush()
+        for message in newcomer.waiting:
+            peer.receive(message, now)
+
+    # --- under way -----------------------------------------------------------------------------
+
+    def _log(self, node: NodeId, record: Record) -> None:
+        """Pass a record of a peer on, numbered by the merges of all peers."""
+        event = record.event
+        if isinstance(event, Evaluated):
+            event = replace(event, version=self.tally.versions)
+            self.runs[node].heard(record)
+        told = replace(record, event=event, peer=node)
+        self.records.append(told)
+        for observer in self.observers:
+            observer(told)
+
+    def _ended(self) -> str:
+        self.tally.advance(self.mesh.now)
+        if self.stop.signal:
+            return INTERRUPTED
+        lead = self._lead()
+        if self.stopped and lead is not None:
+            lead.stop(self.stopped, self.mesh.now)
+        if lead is not None and lead.final is not None and lead.evaluating is None:
+            return lead.peer.finished
+        return ""
+
+    def _lead(self) -> PeerRun | None:
+        for run in self.runs.values():
+            if run.peer.is_lead:
+                return run
+        return None
+
+    def _due(self) -> float:
+        lead = self._lead()
+        return lead.due() if lead is not None else inf
+
+    def _stop(self, why: str) -> None:
+        self.stopped = self.stopped or why
+
+    def _summary(self, ended: str) -> dict[str, Any]:
+        received = [one.event for one in self.records if isinstance(one.event, ModelReceived)]
+        return self.tally.summary() | {
+            "exchanges": len(received),
+            "bytes_exchanged": sum(one.bytes for one in received),
+            "ended": ended,
+            "ended_version": self.tally.versions,
+            "records": len(self.records),
+            "run_dir": None,
+            "bytes_by_message": dict(self.mesh.bytes_sent),
+        }
+
+
+@contextmanager
+def prepared_mesh(
+    recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
+) -> Iterator[MeshSimulation]:
+    """Yield a run on a mesh that is ready, and close it afterwards."""
+    if resume:
+        raise UsageError("a run on a mesh cannot be resumed yet", "mesh_without_resume", "resume")
+    with ExitStack() as closing:
+        closing.enter_context(kept_chance())
+        yield MeshSimulation(recipe, closing, folder)

@@ -1,0 +1,73 @@
+"""The share of a run that one peer of a mesh has: samples, goal and conductor."""
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+from oddlot.core.conductor import Conductor
+from oddlot.core.ledger import Ledger
+from oddlot.core.peers import Peers
+from oddlot.core.shard_queue import Lane
+from oddlot.core.tasks import NodeId, machine_of
+from oddlot.run.goals import Goal
+from oddlot.run.spec import Recipe
+
+TOTALS = frozenset({"versions", "samples", "dollars"})
+"""Figures of a goal that peers reach together, each its share. Time, epochs and metrics are the same for all."""
+
+
+@dataclass(frozen=True)
+class PeerShare:
+    """The share of the peer `node` in a run on the machines `names`.
+
+    Peer i of n has the positions from S i / n to S (i + 1) / n of each epoch, S being the samples. As in PyTorch's
+    DistributedSampler, all peers shuffle alike, so that together they process every sample once per epoch. With
+    `shards` = n, positions keep their samples: each peer trains on a part of the data of its own.
+    """
+
+    recipe: Recipe
+    node: NodeId
+    names: tuple[str, ...]
+
+    @property
+    def first(self) -> int:
+        """Return the first position of an epoch that the peer processes."""
+        return self.recipe.samples * self._number // len(self.names)
+
+    @property
+    def stop(self) -> int:
+        """Return the end of its positions."""
+        return self.recipe.samples * (self._number + 1) // len(self.names)
+
+    @property
+    def samples(self) -> int:
+        """Return the number of samples that it processes per epoch."""
+        return self.stop - self.first
+
+    @property
+    def goal(self) -> Goal:
+        """Return the goal of the peer: of figures that peers reach together, its share."""
+        goal, count = self.recipe.goal, len(self.names)
+        terms = (one._replace(value=one.value / count) if one.figure in TOTALS else one for one in goal.terms)
+        return replace(goal, terms=tuple(terms))
+
+    @property
+    def _number(self) -> int:
+        return self.names.index(machine_of(self.node))
+
+    def conductor(self, epoch: int = 0) -> Conductor:
+        """Return the conductor of the peer, which begins with this epoch."""
+        how = self.recipe.config
+        lane = Lane(self.first, self.stop, epoch, self.first)
+        cuts = [self.first, self.stop]
+        ledger = Ledger(
+            self.samples, self.goal.epochs, 1, False, how.skip_bad, cuts, epoch=epoch, lanes=[lane]
+        )
+        return Conductor(
+            deepcopy(self.recipe.strategy),
+            ledger,
+            self.recipe.job.batch_size,
+            in_flight=1,
+            seed=how.seed,
+            scheduled=self.recipe.job.lr_schedule is not None,
+            peers=Peers(self.node, list(self.names)),
+        )

@@ -1,0 +1,152 @@
+"""Adaptive gossip: peers average their models with those of others when their own model has changed enough."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from math import exp, inf
+from typing import Annotated, Literal
+
+from oddlot.core.commands import DriftOf
+from oddlot.core.errors import UsageError
+from oddlot.core.events import Changed, ModelReceived
+from oddlot.core.peers import Drift
+from oddlot.core.strategy import STATE, View
+from oddlot.core.validation import AboveZero, Must
+from oddlot.strategies.support.peer_averaging import Fraction, PeerAveraging
+
+Rule = Literal["norm", "layer", "path", "lr", "event_grad"]
+RULES: tuple[Rule, ...] = ("norm", "layer", "path", "lr", "event_grad")
+GAIN = 0.1
+"""Relative change of the threshold after a step, for each exchange above the budget."""
+FIRST_STEPS = 30
+"""Steps at the start in which `event_grad` always sends, as its authors do."""
+
+
+@dataclass
+class AdaptiveGossip(PeerAveraging):
+    """Train on every peer, and average models with another peer when the own weights have changed enough since then.
+
+    The change is measured from the weights right after the last exchange. Rules, with x the weights, x' those after the
+    last exchange:
+
+    - `norm`: |x - x'| > threshold x |x'|.
+    - `layer`: the same for any one layer.
+    - `path`: the sum of the norms of all steps since > threshold x |x'|.
+    - `lr`: as `norm`, with a threshold that falls with the learning rate schedule.
+    - `event_grad`: a layer is exchanged when its norm has changed by more than a threshold of its own, which follows
+      the recent slope of that norm. Only such layers are sent.
+
+    With `norm`, `layer` and `path`, peers exchange often at first and rarely at the end, and their models drift apart:
+    the model of the run is the average of all peers.
+
+    Papers: Ho, Wu, Liu, "Adaptive Communication for Distributed Deep Learning on Commodity GPU Cluster" (CCGRID 2018),
+    for exchanges by the change of the local model; Ghosh et al., "EventGraD" (2021), algorithm 1, for `event_grad`.
+    """
+
+    rule: Annotated[Rule, Must(f"one of {', '.join(RULES)}", lambda value: value in RULES)] = "norm"
+    """What is compared with the threshold."""
+    threshold: AboveZero | None = None
+    """Relative change from which a peer exchanges; with `event_grad`, a factor on the slope. With a budget, its value
+    at the start. None: 0.05; 1 with `event_grad`."""
+    budget_share: Fraction | None = None
+    """Share of steps that are followed by an exchange, to which the threshold is steered. None: no such budget."""
+    budget_bytes_per_second: AboveZero | None = None
+    """Bytes per second that this peer receives, to which the threshold is steered. None: no such budget."""
+    path: float = field(default=0.0, metadata=STATE)
+    """Sum of the norms of the steps since the last exchange."""
+    steered: float = field(default=0.0, metadata=STATE)
+    """Threshold that a budget has led to. 0: none yet."""
+    seconds_per_step: float = field(default=0.0, metadata=STATE)
+    """Running mean of the time between steps, exchanges included."""
+    stepped_at: float | None = field(default=None, metadata=STATE)
+    """Time of the last step."""
+    bytes_per_exchange: float = field(default=0.0, metadata=STATE)
+    """Bytes of the last received model."""
+    layers_sent: dict[str, list[float]] = field(default_factory=dict)
+    """State of `event_grad`, by layer: norm when it was sent, threshold, last slope, steps since."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.budget_share is not None and self.budget_bytes_per_second is not None:
+            told = "budget_share and budget_bytes_per_second exclude each other: set one of them"
+            raise UsageError(
+                told, "not_one_of", "budget_share", given=["budget_share", "budget_bytes_per_second"]
+            )
+
+    @property
+    def measures(self) -> DriftOf:
+        """Return what each step must measure."""
+        return "layers" if self.rule in {"layer", "event_grad"} else "model"
+
+    @property
+    def window(self) -> int:
+        """Return 1 if the norm of each step is needed."""
+        return int(self.rule == "path")
+
+    def layers_due(self, view: View, changed: Changed | None) -> Collection[int] | None:
+        """Return the layers to exchange after a step. None: all. Empty: the weights have not changed enough."""
+        if changed is None or changed.drift is None:
+            return ()
+        self.path += changed.norm or 0.0
+        if self.rule == "event_grad":
+            return self._changed_layers(changed.drift)
+        is_due = self._change(changed.drift) > self._threshold
+        self._steer(view, is_due)
+        return None if is_due else ()
+
+    def exchanged(self, view: View, drift: Drift | None) -> None:
+        """Start a new path."""
+        self.path = 0.0
+
+    def received(self, event: ModelReceived) -> None:
+        """Note its size, for a budget of bytes."""
+        self.bytes_per_exchange = float(event.bytes)
+
+    @property
+    def _threshold(self) -> float:
+        return self.steered or self.threshold or (1.0 if self.rule == "event_grad" else 0.05)
+
+    def _change(self, drift: Drift) -> float:
+        match self.rule:
+            case "layer":
+                changes = [layer.distance / layer.marked_norm for layer in drift.layers if layer.marked_norm]
+                return max(changes, default=drift.relative)
+            case "path":
+                return self.path / drift.marked_norm if drift.marked_norm else inf
+            case "lr":
+                return drift.relative / drift.lr_factor if drift.lr_factor else 0.0
+            case _:
+                return drift.relative
+
+    def _steer(self, view: View, is_due: bool) -> None:
+        """Raise the threshold after an exchange and lower it after none, so that their share meets the budget."""
+        share = self._budget(view)
+        if share is not None:
+            self.steered = self._threshold * exp(GAIN * (is_due - share))
+
+    def _budget(self, view: View) -> float | None:
+        if self.budget_bytes_per_second is None:
+            return self.budget_share
+        if self.stepped_at is not None:
+            seconds = view.now - self.stepped_at
+            before = self.seconds_per_step or seconds
+            self.seconds_per_step = before + 0.05 * (seconds - before)
+        self.stepped_at = view.now
+        if not self.bytes_per_exchange:
+            return 1.0
+        return min(1.0, self.budget_bytes_per_second * self.seconds_per_step / self.bytes_per_exchange)
+
+    def _changed_layers(self, drift: Drift) -> list[int]:
+        """Return the layers whose norm has changed by more than their threshold, and adapt the thresholds."""
+        due = []
+        for number, layer in enumerate(drift.layers):
+            sent = self.layers_sent.setdefault(str(number), [layer.norm, 0.0, 0.0, 0.0])
+            norm, threshold, slope, steps = sent
+            change = abs(layer.norm - norm)
+            steps += 1
+            if self.steps <= FIRST_STEPS or change >= threshold:
+                now = change / steps
+                self.layers_sent[str(number)] = [layer.norm, self._threshold * (slope + now) / 2, now, 0.0]
+                due.append(number)
+            else:
+                sent[3] = steps
+        return due

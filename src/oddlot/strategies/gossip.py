@@ -1,0 +1,32 @@
+"""Gossip: peers average their models with those of others at fixed intervals."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from oddlot.core.events import Changed
+from oddlot.core.strategy import View
+from oddlot.core.validation import AtLeastOne
+from oddlot.strategies.support.peer_averaging import Fraction, PeerAveraging
+
+
+@dataclass
+class Gossip(PeerAveraging):
+    """Train on every peer, and average models with another peer every `period` steps, without a hub.
+
+    With `probability`, each step is followed by an exchange at random instead.
+
+    Papers: Jin, Yuan, Iandola, Keutzer, "How to scale distributed deep learning?" (2016), for pull and push; Blot et
+    al., "Gossip training for deep learning" (2016), for push with sum weights; Ying et al., "Exponential Graph is
+    Provably Efficient" (NeurIPS 2021), for topologies.
+    """
+
+    period: AtLeastOne = 1
+    """Steps between two exchanges of a peer."""
+    probability: Fraction | None = None
+    """Probability of an exchange after a step, in place of `period`. None: `period` is used."""
+
+    def layers_due(self, view: View, changed: Changed | None) -> Collection[int] | None:
+        """Return None, all layers, after every `period` steps or at random; else none."""
+        if self.probability is not None:
+            return None if view.rng.random() < self.probability else ()
+        return None if self.steps % self.period == 0 else ()

@@ -1,0 +1,212 @@
+"""Training with peers: local steps, and exchanges of models in between. What gossip strategies share."""
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from oddlot.core.commands import Average, Command, DriftOf, Drop, Mark, Request, Send, Step, Wake
+from oddlot.core.errors import UsageError
+from oddlot.core.events import (
+    Arrived,
+    Changed,
+    Event,
+    ModelReceived,
+    ModelRejected,
+    ModelRequested,
+    PeerLost,
+    Rang,
+)
+from oddlot.core.peers import Drift, PeerModel
+from oddlot.core.strategy import STATE, Strategy, Traits, View, assign_idle
+from oddlot.core.tasks import NodeId
+from oddlot.core.validation import AboveZero, Must, check_settings
+from oddlot.strategies.support.topologies import Topology, check_topology, partner, topology
+
+Mode = Literal["pull", "push", "push_pull"]
+Mixing = Literal["constant", "clock", "loss"]
+Layers = tuple[int, ...]
+"""Numbers of trainable parameters. Empty: none."""
+
+
+def _one_of(*words: str) -> Must:
+    return Must(f"one of {', '.join(words)}", lambda value: value in words)
+
+
+SMOOTHING = 0.05
+"""Weight of the newest task in the running training loss."""
+Fraction = Annotated[float, Must("above 0 and at most 1", lambda value: 0 < value <= 1)]
+
+
+@dataclass
+class PeerAveraging(Strategy):
+    """Base class of strategies in which peers train on their own and average their models with those of others.
+
+    A peer computes one minibatch after the other and steps with the job's optimizer. After a step, `layers_due` decides
+    whether it exchanges models. During a pull, it waits for the answer. The momentum stays as it is when weights are
+    averaged.
+    """
+
+    mode: Annotated[Mode, _one_of("pull", "push", "push_pull")] = "pull"
+    """`pull`: average a peer's weights into the own ones. `push`: send the weights with half of the own sum weight; the
+    receiver averages (GoSGD). `push_pull`: both peers average."""
+    topology: Annotated[Topology, Must("a topology", lambda value: not topology(value))] = "random"
+    """Which peer comes next: `random`, `ring`, `hypercube`, `exponential` or `matching`."""
+    mixing: Annotated[Mixing, _one_of("constant", "clock", "loss")] = "constant"
+    """Share of the other's weights in an average: `constant` (`share`), by the samples that both have trained on
+    (`clock`), or by both training losses (`loss`). `push` uses sum weights instead."""
+    share: Fraction = 0.5
+    """Share of the other's weights with `mixing="constant"`."""
+    answer_seconds: AboveZero = 30.0
+    """Seconds until a request that was not answered is given up."""
+    steps: int = field(default=0, metadata=STATE)
+    """Steps so far."""
+    exchanges: int = field(default=0, metadata=STATE)
+    """Exchanges that this peer began."""
+    weight: float = field(default=1.0, metadata=STATE)
+    """Sum weight of this peer, for `push`."""
+    loss: float | None = field(default=None, metadata=STATE)
+    """Running training loss."""
+    awaits: NodeId = field(default="", metadata=STATE)
+    """Peer whose answer is awaited. Empty: none."""
+    awaited_until: float = field(default=0.0, metadata=STATE)
+    """Time at which it is given up."""
+    rings_at: float = field(default=-1.0, metadata=STATE)
+    """Time of the last alarm that was set: there is one at a time."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.mode == "push" and self.mixing != "constant":
+            told = f"mixing = {self.mixing!r} has no effect on mode = 'push', which averages by sum weights"
+            raise UsageError(told, "setting_of_another_kind", "mixing", given=self.mixing, kind="push")
+
+    @property
+    def measures(self) -> DriftOf | None:
+        """Return what each step must measure for `layers_due`. None: nothing."""
+        return None
+
+    @property
+    def window(self) -> int:
+        """Return the window in which each step measures its norm, in merges. 0: it measures none."""
+        return 0
+
+    @abstractmethod
+    def layers_due(self, view: View, changed: Changed | None) -> Collection[int] | None:
+        """Return the layers to exchange after a step. None: all. Empty: no exchange.
+
+        `changed` is what the step has measured.
+        """
+
+    def received(self, event: ModelReceived) -> None:
+        """Note that a model was received."""
+
+    def exchanged(self, view: View, drift: Drift | None) -> None:
+        """Note that an exchange begins, for strategies that adapt to it."""
+
+    def traits(self, batch_size: int) -> Traits:
+        """Return the strategy's traits."""
+        return Traits(mesh=True, task_samples=batch_size, task_setting="batch_size", updates=1)
+
+    def validate(self, workers: int, metrics: Collection[str]) -> None:
+        """Raise UsageError if the topology does not exist for this number of peers."""
+        check_topology(self.topology, workers)
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Train, exchange, answer."""
+        match event:
+            case Arrived(update):
+                self._note_loss(update.loss)
+                yield Step({update.id: 1.0}, self.window, drift=self.measures)
+                self.steps += 1
+                if self.measures is None and not self.window:
+                    yield from self._after_step(view, None)
+                return
+            case Changed() if event.norm is not None or event.drift is not None:
+                yield from self._after_step(view, event)
+                return
+            case ModelRequested(peer, tag, layers):
+                yield Send(peer, answers=tag, loss=self.loss, layers=layers)
+            case ModelReceived(model):
+                self.received(event)
+                yield from self._average(model, view)
+            case ModelRejected(peer, answers) if answers == self.exchanges and peer == self.awaits:
+                self._give_up()
+            case PeerLost(peer) if peer == self.awaits:
+                self._give_up()
+            case Rang() if self.awaits:
+                yield from self._wait_on(view)
+        if not self.awaits:
+            yield from assign_idle(view, view.batch)
+
+    def _after_step(self, view: View, changed: Changed | None) -> Iterator[Command]:
+        layers = self.layers_due(view, changed)
+        if layers is None or layers:
+            peer = partner(self.topology, view, self.exchanges)
+            if peer is not None:
+                chosen = None if layers is None else tuple(sorted(layers))
+                self.exchanged(view, changed.drift if changed else None)
+                yield from self._exchange(peer, view, chosen)
+        if not self.awaits:
+            yield from assign_idle(view, view.batch)
+
+    def _exchange(self, peer: NodeId, view: View, layers: Layers | None) -> Iterator[Command]:
+        self.exchanges += 1
+        if self.mode == "push":
+            self.weight /= 2
+            yield Send(peer, loss=self.loss, weight=self.weight, layers=layers)
+            yield from self._mark(layers)
+            return
+        self.awaits, self.awaited_until = peer, view.now + self.answer_seconds
+        if self.mode == "pull":
+            yield Request(peer, self.exchanges, layers)
+        else:
+            yield Send(peer, reply_tag=self.exchanges, loss=self.loss, layers=layers)
+        if self.rings_at <= view.now:
+            self.rings_at = self.awaited_until
+            yield Wake(self.rings_at)
+
+    def _wait_on(self, view: View) -> Iterator[Command]:
+        """Give up a request that is overdue, or set the alarm for it."""
+        if view.now >= self.awaited_until:
+            self._give_up()
+        else:
+            self.rings_at = self.awaited_until
+            yield Wake(self.rings_at)
+
+    def _average(self, model: PeerModel, view: View) -> Iterator[Command]:
+        """Average a model into the own weights, or drop an answer that comes too late."""
+        is_answer = model.answers is not None
+        if is_answer and (model.sender, model.answers) != (self.awaits, self.exchanges):
+            yield Drop(model.id)
+            return
+        if model.reply_tag is not None and model.sender in view.peers:
+            yield Send(model.sender, answers=model.reply_tag, loss=self.loss, layers=model.layers)
+        yield Average({model.id: self._share_of(model, view)})
+        if is_answer or self.mode != "push":
+            yield from self._mark(model.layers)
+        if is_answer:
+            self._give_up()
+
+    def _mark(self, layers: Layers | None) -> Iterator[Command]:
+        if self.measures is not None:
+            yield Mark(layers)
+
+    def _share_of(self, model: PeerModel, view: View) -> float:
+        if self.mode == "push":
+            self.weight += model.weight
+            return model.weight / self.weight
+        if self.mixing == "clock":
+            own = view.samples
+            return model.samples / (own + model.samples) if own + model.samples else 0.5
+        if self.mixing == "loss" and model.loss is not None and self.loss is not None:
+            total = self.loss + model.loss
+            return self.loss / total if self.loss >= 0 <= model.loss and total else 0.5
+        return self.share
+
+    def _give_up(self) -> None:
+        """Await no answer any more."""
+        self.awaits = ""
+
+    def _note_loss(self, loss: float | None) -> None:
+        if loss is not None:
+            self.loss = loss if self.loss is None else self.loss + SMOOTHING * (loss - self.loss)

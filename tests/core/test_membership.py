@@ -1,0 +1,166 @@
+"""Members of a mesh in a world of messages that can be cut: who knows whom, and when."""
+
+from collections.abc import Callable
+from math import log2
+from random import Random
+
+import pytest
+
+from oddlot.core.event_queue import EventQueue
+from oddlot.core.events import PeerJoined, PeerLost
+from oddlot.core.membership import Membership, MembershipMessage, MembershipSettings
+
+SETTINGS = MembershipSettings(ping_seconds=0.5, suspicion_seconds=2.0, retry_seconds=2.0)
+
+
+class World:
+    """Peers whose messages take 10 ms, unless `is_cut(sender, receiver)`."""
+
+    def __init__(self, count: int, seed: int = 0) -> None:
+        self.events: EventQueue[None] = EventQueue()
+        self.rng = Random(seed)
+        self.peers: dict[str, Membership] = {}
+        self.told: list[tuple[float, str, PeerJoined | PeerLost]] = []
+        self.messages = 0
+        self.is_cut: Callable[[str, str], bool] = lambda _, __: False
+        for number in range(count):
+            self.add(f"p{number}")
+        for me, peer in self.peers.items():
+            self.note(me, peer.meet({name: name for name in self.peers if name != me}, 0.0))
+
+    def add(self, name: str) -> Membership:
+        peer = Membership(name, name, Random(f"{name} {self.rng.random()}"), SETTINGS)
+        peer.begin(self.events.now)
+        self.peers[name] = peer
+        self.events.at(self.events.now, lambda: self.tick(name))
+        return peer
+
+    def tick(self, name: str) -> None:
+        if (peer := self.peers.get(name)) is not None:
+            self.note(name, peer.tick(self.events.now))
+            self.events.at(self.events.now + 0.05, lambda: self.tick(name))
+
+    def note(self, me: str, events: list[PeerJoined | PeerLost]) -> None:
+        now = self.events.now
+        self.told += [(now, me, event) for event in events]
+        messages, self.peers[me].outbox = self.peers[me].outbox, []
+        for receiver, message in messages:
+            self.messages += 1
+            self.events.at(now + 0.01, lambda to=receiver, what=message: self.bring(me, to, what))  # type: ignore[misc]
+
+    def bring(self, sender: str, receiver: str, message: MembershipMessage) -> None:
+        if receiver in self.peers and not self.is_cut(sender, receiver):
+            self.note(receiver, self.peers[receiver].receive(sender, message, self.events.now))
+
+    def run(self, seconds: float) -> None:
+        self.events.next(self.events.now + seconds)
+        assert not self.events.heap or self.events.heap[0][0] >= self.events.now
+
+    def known(self) -> dict[str, set[str]]:
+        return {name: set(peer.living) for name, peer in self.peers.items()}
+
+    def knows_all(self) -> bool:
+        return all(living == self.peers.keys() - {name} for name, living in self.known().items())
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 40])
+def test_living_peers_stay_members(count: int) -> None:
+    world = World(count)
+    world.run(60)
+    assert world.knows_all()
+    assert not [event for _, _, event in world.told if isinstance(event, PeerLost)]
+
+
+def test_each_peer_sends_few_messages_however_many_there_are() -> None:
+    rates = []
+    for count in (8, 40):
+        world = World(count)
+        world.run(60)
+        rates.append(world.messages / count / 60)
+    assert max(rates) <= 5.0
+    assert rates[1] / rates[0] <= 1.3
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 40])
+def test_a_lost_peer_is_soon_known_to_all_and_told_once(count: int) -> None:
+    world = World(count)
+    world.run(10)
+    del world.peers["p1"]
+    world.run(0.5 * (count + 2) + 2.0 + 0.5 * 3 * log2(count + 2))
+    losses = [(me, event.peer) for _, me, event in world.told if isinstance(event, PeerLost)]
+    assert sorted(losses) == sorted((name, "p1") for name in world.peers)
+
+
+def test_a_newcomer_with_one_address_is_known_to_all() -> None:
+    world = World(40)
+    world.run(5)
+    new = world.add("new")
+    world.note("new", new.meet({"p3": "p3"}, world.events.now))
+    new.greet("p3")
+    world.note("new", [])
+    world.run(10)
+    assert world.knows_all()
+    assert [me for _, me, event in world.told if event == PeerJoined("new")].count("p0") == 1
+
+
+def test_one_broken_path_is_no_loss() -> None:
+    """Other peers ping the one that cannot be reached."""
+    world = World(6)
+    world.is_cut = lambda sender, receiver: {sender, receiver} == {"p0", "p1"}
+    world.run(60)
+    assert world.knows_all()
+
+
+def test_a_partition_heals() -> None:
+    world = World(6)
+    world.run(5)
+    world.is_cut = lambda sender, receiver: (sender in {"p0", "p1"}) != (receiver in {"p0", "p1"})
+    world.run(20)
+    assert world.known()["p0"] == {"p1"}
+    assert world.known()["p4"] == {"p2", "p3", "p5"}
+    world.is_cut = lambda _, __: False
+    world.run(30)
+    assert world.knows_all()
+
+
+def test_who_leaves_is_gone_at_once() -> None:
+    world = World(8)
+    world.run(5)
+    world.peers["p2"].leave()
+    world.note("p2", [])
+    del world.peers["p2"]
+    world.run(0.1)
+    assert world.knows_all()
+
+
+def test_a_frozen_peer_is_lost_and_comes_back() -> None:
+    world = World(4)
+    world.run(5)
+    world.is_cut = lambda sender, receiver: "p1" in {sender, receiver}
+    world.run(15)
+    assert all("p1" not in living for name, living in world.known().items() if name != "p1")
+    world.is_cut = lambda _, __: False
+    world.run(15)
+    assert world.knows_all()
+
+
+def test_messages_of_exchanges_spare_pings() -> None:
+    world = World(2)
+    for _ in range(200):
+        world.run(0.1)
+        for me, other in (("p0", "p1"), ("p1", "p0")):
+            world.peers[me].heard(other, world.events.now)
+    quiet = World(2)
+    quiet.run(20)
+    assert world.messages < quiet.messages / 2
+
+
+def test_strange_news_change_nothing() -> None:
+    """News of oneself as lost is refuted, and older news of others is ignored."""
+    from oddlot.core.membership import News, Ping
+
+    world = World(3)
+    me = world.peers["p0"]
+    me.receive("p1", Ping(1, (News("p0", "p0", 4, "lost"), News("p2", "p2", -1, "lost"))), 0.0)
+    assert me.incarnation == 5
+    assert set(me.living) == {"p1", "p2"}
