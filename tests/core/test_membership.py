@@ -98,6 +98,8 @@ def test_a_newcomer_with_one_address_is_known_to_all() -> None:
     world.note("new", new.meet({"p3": "p3"}, world.events.now))
     new.greet("p3")
     world.note("new", [])
+    world.run(0.05)
+    assert len(new.living) == 40, "from the answer alone"
     world.run(10)
     assert world.knows_all()
     assert [me for _, me, event in world.told if event == PeerJoined("new")].count("p0") == 1

@@ -76,15 +76,16 @@ def _check_ledger(ledger: Ledger) -> None:
     # An epoch that has begun is partly merged, or has a span that is leased or returned.
     last = ledger.epoch + len(ledger.merged) + len(spans) + len(returned) + 1
     epochs = range(ledger.epoch, last + 1)
-    _check_spans(spans, 0, ledger.size, epochs)
-    end = 0
+    begin = end = ledger.lanes[0].first  # a peer of a mesh has a part of the positions
+    stop = begin + ledger.size
+    _check_spans(spans, begin, stop, epochs)
     for number, lane in enumerate(ledger.lanes):
         is_under_way = lane.epoch + (lane.at == lane.last) in epochs or lane.first == lane.last
-        inside = lane.first == end <= lane.at <= lane.last <= ledger.size and is_under_way
+        inside = 0 <= lane.first == end <= lane.at <= lane.last <= stop and is_under_way
         _check(inside, f"shard {number}, from {lane.first} to {lane.last},")
         _check_spans(lane.returned, lane.first, lane.last, epochs)
         end = lane.last
-    _check(end == ledger.size, f"shards of {end} of {ledger.size} samples")
+    _check(end == stop, f"shards of {end - begin} of {ledger.size} samples")
     for task, lease in ledger.leases.items():
         _check(task in lease.tasks, f"a lease of {task} that is not its own")
     _check_accounts(ledger, epochs)
@@ -120,7 +121,8 @@ def _check_workers(books: Conductor) -> None:
 def _check_tasks(books: Conductor) -> None:
     for name, task in books.open.items():
         _check(task.id == name and name in books.busy.get(task.node, ()), f"an open task {name}")
-        _check_spans(task.spans, 0, books.ledger.size, range(MOST))
+        begin = books.ledger.lanes[0].first
+        _check_spans(task.spans, begin, begin + books.ledger.size, range(MOST))
     for name, facts in books.inbox.items():
         known = facts.id == name in books.ledger.leases and min(facts.based_on, facts.samples) >= 0
         _check(known, f"an update {name}")

@@ -60,23 +60,24 @@ Piece = tuple[int, int, UpdateId]
 """Start, stop (exclusive) and owner of an interval of positions in an epoch."""
 
 
-def prove(records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
+def prove(records: Iterable[Record], size: int, epochs: int = 0, first: int = 0, begin: int = 0) -> Proof:
     """Audit the records of a valid history (`log.surviving`) with `size` samples per epoch.
 
-    A missing sample in the first `epochs` epochs is a fault. Raise LookupError if the records are not a history.
+    A missing sample in the first `epochs` epochs is a fault. A peer of a mesh has the positions from `first` on, and
+    starts with epoch `begin`. Raise LookupError if the records are not a history.
     """
     sheets = Sheets()
     for record in records:
         sheets.note(record)
-    faults, holes, merged, whole = list(sheets.faults), list[tuple[int, int]](), 0, 0
+    faults, holes, merged, whole = list(sheets.faults), list[tuple[int, int]](), 0, begin
     for epoch, pieces in sorted(sheets.pieces.items()):
-        faults += _overlaps(epoch, sorted(pieces), size)
+        faults += _overlaps(epoch, sorted(pieces), first, first + size)
         here = sum(stop - start for start, stop, _ in pieces)
         merged += here
         whole += epoch == whole and here == size
         holes += [(epoch, size - here)] if here < size else []
     last = max([epochs, *(epoch + 1 for epoch in sheets.pieces)])
-    absent = (epoch for epoch in range(last) if epoch not in sheets.pieces)
+    absent = (epoch for epoch in range(begin, last) if epoch not in sheets.pieces)
     holes = sorted([*holes, *((epoch, size) for epoch in islice(absent, MAX_FAULTS))])
     faults += [_hole(epoch, count) for epoch, count in holes if epoch < epochs]
     return Proof(
@@ -84,10 +85,12 @@ def prove(records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
     )
 
 
-def prove_log(log: Path, records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
+def prove_log(
+    log: Path, records: Iterable[Record], size: int, epochs: int = 0, first: int = 0, begin: int = 0
+) -> Proof:
     """Audit a log on disk. Raise CheckpointError if its records are not the history of one run."""
     try:
-        return prove(records, size, epochs)
+        return prove(records, size, epochs, first, begin)
     except (LookupError, TypeError, ValueError) as error:
         told = f"{log} is damaged ({error!r}): restore the file from a copy"
         raise CheckpointError(told, "damaged_file", path=str(log), reason=repr(error)) from None
@@ -134,16 +137,16 @@ class Sheets:
             self.pieces[epoch].append((start, stop, whose))
 
 
-def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[OddlotError]:
-    for (_, stop, one), (start, end, other) in pairwise(pieces):
+def _overlaps(epoch: int, pieces: list[Piece], first: int, end: int) -> Iterator[OddlotError]:
+    for (_, stop, one), (start, other_stop, other) in pairwise(pieces):
         if start < stop:
-            last = min(stop, end) - 1
+            last = min(stop, other_stop) - 1
             which = f"samples {start}-{last}" if last > start else f"sample {start}"
             told = f"{which} of epoch {epoch} {'were' if last > start else 'was'} merged twice (in {one} and {other})"
             found = {"epoch": epoch, "first": start, "last": last, "updates": (one, other)}
             yield OddlotError(told, "merged_twice", **found)
-    if pieces and not 0 <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= size:
-        told = f"epoch {epoch} has positions beyond its {size} samples"
+    if pieces and not first <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= end:
+        told = f"epoch {epoch} has positions beyond its {end - first} samples"
         yield OddlotError(told, "no_such_position", epoch=epoch)
     if epoch < 0:
         yield OddlotError(f"the log names epoch {epoch}, which does not exist", "no_such_epoch", epoch=epoch)

@@ -16,6 +16,7 @@ from oddlot.history.run_folder import (
     CHECKPOINTS,
     LOG,
     MODEL,
+    PEERS,
     RUN_ID,
     SUMMARY,
     WORKER_LOGS,
@@ -72,7 +73,8 @@ def make_room(folder: RunFolder) -> None:
             folder.storage.remove(name)
     except OSError as error:
         raise folder.unusable_place(error) from error
-    shutil.rmtree(folder.path / CHECKPOINTS, ignore_errors=True)
+    for name in (CHECKPOINTS, PEERS):
+        shutil.rmtree(folder.path / name, ignore_errors=True)
     for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
         (folder.path / name).unlink(missing_ok=True)
 

@@ -13,6 +13,7 @@ from oddlot.checkpoint.storage import LOG_PARTS, Storage, unreadable
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.masked_urls import masked, passwords
 from oddlot.core.serialization import DAMAGED
+from oddlot.core.tasks import NodeId
 from oddlot.history.lock import LOCK
 from oddlot.history.log import has_records
 from oddlot.history.run_settings import (
@@ -39,9 +40,11 @@ EFFECTIVE_BATCH = "effective_batch"
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
+PEERS = "peers"
+"""Folder of the logs of peers, in a run on a mesh."""
 WORKER_LOGS = "workers"
 """Folder of the output of workers that failed on other machines."""
-FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
+FILES = (MODEL, SUMMARY, LOG, PEERS, CHECKPOINTS)
 """Files of a run, the most important first."""
 
 
@@ -66,6 +69,21 @@ class RunFolder:
             self.given_checkpoints = str(Path(self.given_checkpoints).expanduser().absolute())
         self.forced = False
         """Whether the run in the folder may be overwritten."""
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether the run is on a mesh, so that each peer has a log of its own."""
+        return (self.path / PEERS).is_dir()
+
+    def peer_log(self, node: NodeId) -> Path:
+        """Return the path of the log of a peer."""
+        return self.path / PEERS / f"{node}.jsonl"
+
+    def peer_logs(self) -> dict[NodeId, Path]:
+        """Return the logs of all peers, by their names."""
+        return {
+            path.name.removesuffix(".jsonl"): path for path in sorted((self.path / PEERS).glob("*.jsonl"))
+        }
 
     @property
     def checkpoints(self) -> str:

@@ -19,7 +19,7 @@ from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume, resume_mode
 from oddlot.run.config import RunConfig, settings_text, with_settings
-from oddlot.run.mesh_simulation import prepared_mesh
+from oddlot.run.mesh import prepared_mesh
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared

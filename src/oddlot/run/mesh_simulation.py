@@ -1,7 +1,7 @@
 """A run on a simulated mesh: all peers in this process, under one virtual clock."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -32,7 +32,7 @@ from oddlot.run.user_observers import SafeObserver
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import choose_device, made
 from oddlot.train.learner import Learner
-from oddlot.train.seeding import kept_chance, seed_all
+from oddlot.train.seeding import seed_all
 from oddlot.train.store import Pool
 
 
@@ -135,7 +135,7 @@ class MeshSimulation:
             peer = self._begin(node, port, weights, 0, None)
             self._introduce(node)
             return peer
-        return Newcomer(port, trained, partial(self._join, node, port), self.mesh.now)
+        return Newcomer(port, trained, partial(self._join, node, port), self.mesh.now, node)
 
     def _begin(
         self, node: NodeId, port: SimulatedPort, weights: FlatBuffer, epoch: int, optimizer: Any
@@ -219,15 +219,3 @@ class MeshSimulation:
             "run_dir": None,
             "bytes_by_message": dict(self.mesh.bytes_sent),
         }
-
-
-@contextmanager
-def prepared_mesh(
-    recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
-) -> Iterator[MeshSimulation]:
-    """Yield a run on a mesh that is ready, and close it afterwards."""
-    if resume:
-        raise UsageError("a run on a mesh cannot be resumed yet", "mesh_without_resume", "resume")
-    with ExitStack() as closing:
-        closing.enter_context(kept_chance())
-        yield MeshSimulation(recipe, closing, folder)

@@ -43,6 +43,9 @@ class Snapshot:
 class StateRequest:
     """Asks for weights and optimizer state, to join a mesh that trains already."""
 
+    address: str
+    """Address of the sender, who is not a member yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class State:

@@ -21,8 +21,9 @@ class Newcomer:
         known: Sequence[NodeId],
         joined: Callable[[State, Tensors, NodeId], None],
         now: float,
+        address: str,
     ) -> None:
-        self.port, self.known, self.joined = port, list(known), joined
+        self.port, self.known, self.joined, self.address = port, list(known), joined, address
         self.waiting: list[Message] = []
         self.asked_at = -inf
         self.ring(now)
@@ -37,7 +38,7 @@ class Newcomer:
         if now >= self.alarm:
             self.asked_at = now
             self.known.append(self.known.pop(0))
-            self.port.send(self.known[-1], StateRequest())
+            self.port.send(self.known[-1], StateRequest(self.address))
 
     def receive(self, message: FromPeer | Message, now: float) -> None:
         """Take over the state of a peer, or keep the message."""

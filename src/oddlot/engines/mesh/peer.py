@@ -43,6 +43,9 @@ class PeerPort(Port, Protocol):
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message. It may be lost."""
 
+    def know(self, peer: NodeId, address: str) -> None:
+        """Note the address of a peer that is not a member yet."""
+
 
 @dataclass
 class PeerHost(Host):
@@ -222,7 +225,8 @@ class Peer:
                     and came.tensors is not None
                 ):
                     self.averaging.add(sender, came.tensors.weights, came.bytes)
-            case StateRequest():
+            case StateRequest(address):
+                host.port.know(sender, address)
                 optimizer = {name: one.clone() for name, one in host.store.optimizer_tensors().items()}
                 state = replace(host.snapshot(), optimizer=optimizer)
                 host.port.send(sender, State(host.conductor.ledger.epoch), state)

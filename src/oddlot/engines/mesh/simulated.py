@@ -246,7 +246,8 @@ class SimulatedMesh:
             return execution.cancelled(self.now)
         self.lifecycle.progress.task_completed()
         loss, payload = self.computation.compute(execution.computed_task, execution.weights)
-        return Arrival(execution.facts(self.now, worker.machine.link, loss, 0), payload)
+        facts = execution.facts(self.now, worker.machine.link, loss, 0)
+        return Arrival(facts, payload)
 
 
 class SimulatedPort:
@@ -258,6 +259,9 @@ class SimulatedPort:
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message to a peer."""
         self.mesh.send(self.node, peer, message, tensors)
+
+    def know(self, peer: NodeId, address: str) -> None:
+        """Do nothing: the mesh knows all peers."""
 
     def start(self, task: Task, weights: Any) -> None:
         """Compute a task on the peer's own machine."""

@@ -1,0 +1,154 @@
+"""Starts the processes of peers, tells them each other's addresses, and replaces those that are killed.
+
+Once the peers have started, they need the launcher no more.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from oddlot.core.errors import JobError
+from oddlot.core.tasks import NodeId
+from oddlot.engines.node_ids import NodeIds
+from oddlot.engines.respawn import Death, RespawnPolicy
+
+START_SECONDS = 120.0
+"""Seconds until a peer must have said its address."""
+MAX_OUTPUT = 4_000
+"""Characters of a peer's output that an error has."""
+MODULE = "oddlot.run.peer_process"
+
+
+@dataclass
+class PeerProcess:
+    """A peer's process, as the launcher sees it."""
+
+    node: NodeId
+    index: int
+    process: "subprocess.Popen[bytes]"
+    output: Path
+    """File with what it writes to stdout and stderr."""
+    address: str = ""
+
+    def read_address(self) -> str:
+        """Wait for the address at which it listens; empty if it ends before it says one."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.process.stdout.close()
+        self.address = str(json.loads(line)["address"]) if line.endswith(b"\n") else ""
+        return self.address
+
+    def begin(self, peers: Mapping[NodeId, str], join: bool) -> None:
+        """Tell it the addresses of the others. With `join`, it takes over the state of one of them."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps({"peers": dict(peers), "join": join}).encode() + b"\n")
+            self.process.stdin.close()
+
+
+class Launcher:
+    """The processes of the peers of one run.
+
+    `parcel` is the descriptor of what every peer gets. `keep` are descriptors that peers hold open, such as that of
+    the lock of the run folder.
+    """
+
+    def __init__(
+        self, names: Sequence[str], parcel: int, outputs: Path, respawn: bool, keep: Sequence[int] = ()
+    ) -> None:
+        self.ids = NodeIds(names, ())
+        self.parcel, self.outputs, self.keep = parcel, outputs, list(keep)
+        self.policy = RespawnPolicy(len(names), respawn)
+        self.running: dict[NodeId, PeerProcess] = {}
+        self.ended: dict[NodeId, int] = {}
+        """Exit codes of peers that have ended."""
+
+    def start_all(self) -> None:
+        """Start every peer, and let them begin together. Raise JobError if one cannot start."""
+        peers = [self._spawn(index) for index in range(len(self.ids.names))]
+        for peer in peers:
+            if not peer.read_address():
+                self.close()
+                raise self._failed_start(peer)
+        addresses = {peer.node: peer.address for peer in peers}
+        for peer in peers:
+            peer.begin({node: one for node, one in addresses.items() if node != peer.node}, join=False)
+
+    def check(self, now: float, *, replace: bool = True) -> list[tuple[NodeId, int]]:
+        """Return the peers that have ended since the last call, with their exit codes. `replace` those killed."""
+        found = []
+        for node, peer in list(self.running.items()):
+            code = peer.process.poll()
+            if code is None:
+                continue
+            del self.running[node]
+            self.ended[node] = code
+            found.append((node, code))
+            if code < 0 and replace:
+                self.policy.died(Death(node, peer.index, code, had_tasks=True, idle=True), now)
+        for index in self.policy.due(now) if replace else ():
+            self._replace(index)
+        return found
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Ask the peers to finish: SIGTERM."""
+        for peer in self.running.values():
+            with suppress(ProcessLookupError):
+                peer.process.terminate()
+
+    def output_of(self, node: NodeId) -> str:
+        """Return the end of what a peer wrote to stdout and stderr."""
+        return (self.outputs / f"{node}.log").read_text("utf-8", "replace")[-MAX_OUTPUT:]
+
+    def signal(self, node: NodeId, number: signal.Signals) -> None:
+        """Send a signal to a peer's process."""
+        if peer := self.running.get(node):
+            with suppress(ProcessLookupError):
+                peer.process.send_signal(number)
+
+    def close(self) -> None:
+        """Kill the peers that still run."""
+        for peer in self.running.values():
+            with suppress(ProcessLookupError):
+                peer.process.kill()
+        for peer in self.running.values():
+            peer.process.wait()
+        self.running.clear()
+
+    def _replace(self, index: int) -> None:
+        """Start another peer on a machine, which joins through those that live."""
+        living = {node: one.address for node, one in self.running.items()}
+        if not living:
+            return
+        peer = self._spawn(index)
+        if peer.read_address():
+            peer.begin(living, join=True)
+
+    def _spawn(self, index: int) -> PeerProcess:
+        node = self.ids.next(index)
+        output = self.outputs / f"{node}.log"
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with ExitStack() as closing:
+            log: IO[Any] = closing.enter_context(output.open("wb"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, str(self.parcel), node, str(index)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=[self.parcel, *self.keep],
+                env=environment,
+                start_new_session=True,
+            )
+        peer = self.running[node] = PeerProcess(node, index, process, output)
+        return peer
+
+    def _failed_start(self, peer: PeerProcess) -> JobError:
+        told = f"peer {peer.node} ended while it started:\n{self.output_of(peer.node)}"
+        return JobError(told, "peer_not_started", node=peer.node)

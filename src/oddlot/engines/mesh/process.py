@@ -1,0 +1,95 @@
+"""The mailbox and port of a peer in a process of its own."""
+
+import queue
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from oddlot.core.errors import OddlotError
+from oddlot.core.membership import Membership
+from oddlot.core.tasks import NodeId, Task, TaskId
+from oddlot.engines.mesh.compute import ComputeThread
+from oddlot.engines.mesh.messages import PeerMessage, Tensors
+from oddlot.engines.mesh.transport import Sent, Transport
+
+LONGEST_WAIT_SECONDS = 0.2
+"""Longest wait of a mailbox, so that a peer sees signals and time that passes."""
+
+
+class ProcessMailbox:
+    """Messages of the other peers and of the own computation, on the clock that all peers of a run share."""
+
+    def __init__(self, incoming: "queue.SimpleQueue[Any]", began: float) -> None:
+        self.incoming, self.began = incoming, began
+        self.is_ready = False
+        """Whether the computation can start."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    @property
+    def is_spent(self) -> bool:
+        """Never: other peers may always send something."""
+        return False
+
+    def next(self, until: float) -> Any:
+        """Return the next message, after a short time None. Raise the error of the job's code."""
+        wait = min(max(until - self.now, 0.0), LONGEST_WAIT_SECONDS)
+        try:
+            item = self.incoming.get(timeout=wait) if wait else self.incoming.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(item, Sent):
+            item.release()
+            return None
+        if isinstance(item, OddlotError):
+            raise item
+        return item
+
+
+class ProcessPort:
+    """Sends to other peers over TCP, and computes in a thread."""
+
+    def __init__(self, transport: Transport, compute: ComputeThread) -> None:
+        self.transport, self.compute = transport, compute
+        self.membership: Membership | None = None
+        self.addresses: dict[NodeId, str] = {}
+        """Addresses of peers that are not members yet."""
+
+    def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
+        """Send a message to a peer."""
+        member = self.membership.members.get(peer) if self.membership else None
+        address = self.addresses.get(peer, "") if member is None else member.address
+        if address:
+            self.transport.send(peer, address, message, tensors)
+        elif tensors is not None:
+            tensors.release()
+
+    def know(self, peer: NodeId, address: str) -> None:
+        """Note the address of a peer that is not a member yet."""
+        self.addresses[peer] = address
+
+    def start(self, task: Task, weights: Any) -> None:
+        """Compute a task."""
+        self.compute.start(task, weights)
+
+    def abort(self, task: TaskId, node: NodeId) -> None:
+        """Stop a task at its next minibatch."""
+        self.compute.abort(task)
+
+    def evict(self, node: NodeId) -> None:
+        """Do nothing: a peer that hangs cannot end itself."""
+
+    def hand_over(self, task: TaskId, node: NodeId) -> None:
+        """Stop a task at its next minibatch."""
+        self.compute.abort(task)
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """Evaluate weights after the present task."""
+        self.compute.evaluate(version, weights)
+
+    def loaded(self) -> Iterable[TaskId]:
+        """Return no task: a version is held until its task has ended."""
+        return ()

@@ -1,0 +1,286 @@
+"""TCP connections between the processes of peers, on this machine.
+
+Each peer listens on 127.0.0.1. A message travels on a connection that its sender has opened; one thread sends to each
+peer, and one receives from each. Both sides prove by an HMAC challenge that they know the run's secret, and the sender
+says which model and which version of oddlot it has, before any message is read.
+"""
+
+import contextlib
+import json
+import queue
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from typing import Any
+
+from oddlot.core.tasks import NodeId
+from oddlot.engines.mesh.frames import decode, encode
+from oddlot.engines.mesh.messages import FromPeer, ModelMessage, PeerMessage, Tensors
+from oddlot.train.flat_buffer import Layout
+from oddlot.wire.codec import Codec
+from oddlot.wire.framing import FrameError
+
+HOST = "127.0.0.1"
+HANDSHAKE_SECONDS, SEND_SECONDS = 5.0, 30.0
+"""Seconds until a handshake, and the sending of one message, are given up."""
+HELLO_BYTES = 4096
+"""Largest size of what is said before a connection is used."""
+CONTROL_BYTES = 1 << 20
+"""Room for a message besides its tensors."""
+MAX_WAITING = 8
+"""Messages to a peer that wait to be sent. Further ones are dropped, as by a network."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a peer says of itself at the start of a connection."""
+
+    peer: NodeId
+    run: str
+    """Identifier of the run."""
+    oddlot: str
+    """Version of oddlot."""
+    layout: str
+    """Fingerprint of the model's layout."""
+
+    def problem(self, other: "Hello") -> str:
+        """Return why the peer `other` is not accepted; empty if it is."""
+        if other.run != self.run:
+            return f"{other.peer} belongs to another run ({other.run}, not {self.run})"
+        if other.oddlot != self.oddlot:
+            return (
+                f"{other.peer} has oddlot {other.oddlot}, and {self.peer} has {self.oddlot}: use one version"
+            )
+        if other.layout != self.layout:
+            told = (
+                f"{other.peer} has another model than {self.peer} (layouts {other.layout} and {self.layout})"
+            )
+            return f"{told}: its factory must make the same tensors on every peer"
+        return ""
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """A peer cannot be reached, or has closed its connection."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A connection was not accepted: by this peer or, if `by` is given, by another one."""
+
+    reason: str
+    by: NodeId = ""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message was sent or dropped: its tensors may change."""
+
+    release: Callable[[], None]
+
+
+Incoming = FromPeer | Unreachable | Rejected | Sent
+
+
+@dataclass
+class LinkBytes:
+    """Bytes that were sent to one peer."""
+
+    by_message: Counter[str] = field(default_factory=Counter)
+    """Bytes of frames, by the kind of message."""
+    by_system: int = 0
+    """Bytes that the operating system counted on closed connections (Linux)."""
+
+
+class Transport:
+    """Sends messages to peers, and puts those that arrive into `incoming`. No method waits."""
+
+    def __init__(self, hello: Hello, secret: bytes, layout: Layout, codec: Codec) -> None:
+        self.hello, self.secret, self.layout, self.codec = hello, secret, layout, codec
+        self.incoming: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.max_bytes = CONTROL_BYTES + 8 * layout.bytes
+        self.links: dict[NodeId, _Link] = {}
+        self.listener = Listener((HOST, 0), backlog=64)
+        _start(self._accept)
+
+    @property
+    def address(self) -> str:
+        """Return the address at which it listens."""
+        host, port = self.listener.address
+        return f"{host}:{port}"
+
+    def send(self, peer: NodeId, address: str, message: PeerMessage, tensors: Tensors | None = None) -> None:
+        """Send a message to the peer at an address. It is dropped if too many wait already."""
+        link = self.links.get(peer)
+        if link is None or link.address != address:
+            link = self.links[peer] = _Link(self, peer, address)
+        link.put(message, tensors)
+
+    def sent_bytes(self) -> Mapping[NodeId, LinkBytes]:
+        """Return the bytes sent to each peer so far."""
+        return {peer: link.counted() for peer, link in self.links.items()}
+
+    def close(self) -> None:
+        """Send what waits, for a short time, and close all connections."""
+        for link in self.links.values():
+            link.waiting.put(None)
+        for link in self.links.values():
+            link.thread.join(1.0)
+        self.listener.close()
+
+    # --- receiving -----------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self.listener.accept()
+            except OSError:
+                return  # it was closed
+            _start(self._receive, connection)
+
+    def _receive(self, connection: Connection) -> None:
+        """Check who has connected, then read messages until the connection ends."""
+        peer = ""
+        with contextlib.suppress(OSError, EOFError), connection:
+            _set_timeouts(connection, HANDSHAKE_SECONDS)
+            try:
+                deliver_challenge(connection, self.secret)
+                answer_challenge(connection, self.secret)
+                hello = Hello(**json.loads(connection.recv_bytes(HELLO_BYTES)))
+            except (AuthenticationError, ValueError, TypeError) as error:
+                self.incoming.put(Rejected(f"a connection was refused: {error}"))
+                return
+            problem = self.hello.problem(hello)
+            connection.send_bytes(json.dumps({"problem": problem, "by": self.hello.peer}).encode())
+            if problem:
+                self.incoming.put(Rejected(problem))
+                return
+            _set_timeouts(connection, 0.0)
+            peer = hello.peer
+            try:
+                while True:
+                    frame = connection.recv_bytes(self.max_bytes)
+                    self.incoming.put(decode(frame, peer, self.layout, self.codec))
+            except FrameError as error:
+                self.incoming.put(Rejected(f"{peer} sent an invalid message: {error}"))
+        if peer:
+            self.incoming.put(Unreachable(peer))
+
+
+class _Link:
+    """Sends messages to one peer, in a thread of its own."""
+
+    def __init__(self, transport: Transport, peer: NodeId, address: str) -> None:
+        self.transport, self.peer, self.address = transport, peer, address
+        self.waiting: queue.SimpleQueue[tuple[PeerMessage, Tensors | None] | None] = queue.SimpleQueue()
+        self.bytes = LinkBytes()
+        self.connection: Connection | None = None
+        self.thread = _start(self._work)
+
+    def put(self, message: PeerMessage, tensors: Tensors | None) -> None:
+        if self.waiting.qsize() < MAX_WAITING:
+            self.waiting.put((message, tensors))
+        elif tensors is not None:
+            tensors.release()
+
+    def counted(self) -> LinkBytes:
+        system = self.bytes.by_system + (_system_bytes(self.connection) if self.connection else 0)
+        return LinkBytes(Counter(self.bytes.by_message), system)
+
+    def _work(self) -> None:
+        while (item := self.waiting.get()) is not None:
+            message, tensors = item
+            try:
+                frame = encode(message, tensors, self.transport.codec)
+            finally:
+                if tensors is not None:
+                    self.transport.incoming.put(Sent(tensors.release))
+            self._send(message, frame)
+        self._close()
+
+    def _send(self, message: PeerMessage, frame: bytes) -> None:
+        try:
+            connection = self.connection or self._connect()
+            connection.send_bytes(frame)
+            self.bytes.by_message[_kind(message)] += len(frame)
+        except (OSError, EOFError, AuthenticationError, ValueError):
+            self._close()
+            self.transport.incoming.put(Unreachable(self.peer))
+
+    def _connect(self) -> Connection:
+        host, _, port = self.address.rpartition(":")
+        connection = Client((host, int(port)))
+        _set_timeouts(connection, HANDSHAKE_SECONDS)
+        try:
+            answer_challenge(connection, self.transport.secret)
+            deliver_challenge(connection, self.transport.secret)
+            connection.send_bytes(json.dumps(asdict(self.transport.hello)).encode())
+            answer = json.loads(connection.recv_bytes(HELLO_BYTES))
+        except BaseException:
+            connection.close()
+            raise
+        if answer["problem"]:
+            connection.close()
+            self.transport.incoming.put(Rejected(str(answer["problem"]), str(answer["by"])))
+            raise OSError(answer["problem"])
+        _set_timeouts(connection, SEND_SECONDS)
+        self.connection = connection
+        return connection
+
+    def _close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            self.bytes.by_system += _system_bytes(connection)
+            connection.close()
+
+
+def _kind(message: PeerMessage) -> str:
+    return "exchange" if isinstance(message, ModelMessage) else type(message).__name__
+
+
+def _start(work: Callable[..., None], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def _set_timeouts(connection: Connection, seconds: float) -> None:
+    """Let reads and writes fail after these seconds without progress. 0: never."""
+    with _socket(connection) as sock:
+        times = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, option, times)
+
+
+_SENT_AT = 120
+"""Offset of `tcpi_bytes_acked` (u64) in Linux's `struct tcp_info`."""
+
+
+def _system_bytes(connection: Connection) -> int:
+    """Return the bytes that the receiver has acknowledged, by the operating system. 0: it does not count them."""
+    option = getattr(socket, "TCP_INFO", None)
+    if option is None:
+        return 0
+    try:
+        with _socket(connection) as sock:
+            info = sock.getsockopt(socket.IPPROTO_TCP, option, 256)
+    except OSError:
+        return 0
+    return int(struct.unpack_from("<Q", info, _SENT_AT)[0]) if len(info) >= _SENT_AT + 8 else 0
+
+
+@contextlib.contextmanager
+def _socket(connection: Connection) -> Any:
+    """Yield the socket of a connection, for its options."""
+    sock = socket.socket(fileno=connection.fileno())
+    try:
+        yield sock
+    finally:
+        sock.detach()

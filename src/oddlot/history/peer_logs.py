@@ -1,0 +1,93 @@
+"""The logs of the peers of a mesh, and one history of all of them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from oddlot.core.commands import Average, Blend, Step
+from oddlot.core.events import Evaluated, Lost, PeerLost, Stopped
+from oddlot.core.records import Record
+from oddlot.core.tasks import NodeId
+from oddlot.history.growing_log import GrowingLog
+from oddlot.history.log import read_log, surviving
+from oddlot.history.run_folder import RunFolder
+
+
+def read_run_log(run: RunFolder) -> list[Record]:
+    """Return the records of a run: those of its log, or those of the logs of all peers as one history."""
+    if not run.is_mesh:
+        return list(read_log(run.log))
+    return one_history({node: surviving(read_log(path)) for node, path in run.peer_logs().items()})
+
+
+def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
+    """Return the records of all peers in the order of time, each with its peer.
+
+    An evaluation is numbered by the merges of all peers before it. A peer whose log ends before it has stopped was
+    lost: a record at the time at which another peer noticed it says so.
+    """
+    numbering = Numbering()
+    tagged = [replace(one, peer=node) for node, log in records.items() for one in log]
+    tagged += _losses(records)
+    return [numbering.numbered(one) for one in sorted(tagged, key=lambda one: one.now)]
+
+
+class Numbering:
+    """Numbers evaluations by the merges of all peers so far."""
+
+    def __init__(self) -> None:
+        self.merges = 0
+
+    def numbered(self, record: Record) -> Record:
+        """Return a record of the common history, whose records come in the order of time."""
+        self.merges += sum(isinstance(action, Step | Blend | Average) for action in record.actions)
+        if isinstance(record.event, Evaluated):
+            return replace(record, event=replace(record.event, version=self.merges))
+        return record
+
+
+class PeerLogs:
+    """Reads new records of all peers while they write their logs."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.logs: dict[NodeId, GrowingLog] = {}
+        self.numbering = Numbering()
+
+    def read(self) -> list[Record]:
+        """Return the new records of all peers, in the order of time. Raise CheckpointError if a log is damaged."""
+        found: list[Record] = []
+        for node, path in self.run.peer_logs().items():
+            log = self.logs.setdefault(node, GrowingLog(path))
+            if not log.offset and not _has_header(path):
+                continue
+            found += (replace(record, peer=node) for record in log.read() or ())
+        found.sort(key=lambda record: record.now)
+        return [self.numbering.numbered(record) for record in found]
+
+
+def _has_header(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.readline().endswith(b"\n")
+
+
+def _losses(records: Mapping[NodeId, Sequence[Record]]) -> Iterator[Record]:
+    """Yield the loss of each peer whose log ends before it has stopped, though others went on."""
+    noticed: dict[NodeId, list[float]] = {}
+    for log in records.values():
+        for record in log:
+            if isinstance(record.event, PeerLost):
+                noticed.setdefault(record.event.peer, []).append(record.now)
+    for node, log in records.items():
+        if log and not any(isinstance(one.event, Stopped | Lost) for one in log[-2:]):
+            last = log[-1].now
+            at = min((when for when in noticed.get(node, ()) if when >= last), default=None)
+            if at is not None:
+                yield Record(at, Lost(node), peer=node)
+
+
+def bytes_exchanged(records: Iterable[Record]) -> int:
+    """Return the bytes of the models that peers have received from each other."""
+    from oddlot.core.events import ModelReceived
+
+    return sum(one.event.bytes for one in records if isinstance(one.event, ModelReceived))

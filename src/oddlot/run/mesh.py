@@ -1,0 +1,33 @@
+"""A run on a mesh, on any engine that has one."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from oddlot.core.errors import UsageError
+from oddlot.engines.local.config import Local
+from oddlot.engines.simulated.config import Simulated
+from oddlot.history.run_folder import RunFolder
+from oddlot.run.mesh_local import MeshLocal
+from oddlot.run.mesh_simulation import MeshSimulation
+from oddlot.run.spec import Recipe
+from oddlot.train.seeding import kept_chance
+
+
+@contextmanager
+def prepared_mesh(
+    recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
+) -> Iterator[MeshSimulation | MeshLocal]:
+    """Yield a run on a mesh that is ready, and close it afterwards."""
+    if resume:
+        raise UsageError("a run on a mesh cannot be resumed yet", "mesh_without_resume", "resume")
+    with ExitStack() as closing:
+        closing.enter_context(kept_chance())
+        match recipe.engine:
+            case Simulated():
+                yield MeshSimulation(recipe, closing, folder)
+            case Local():
+                yield MeshLocal(recipe, closing, folder)
+            case engine:
+                name = type(recipe.strategy).__name__
+                told = f"{name} runs on a mesh of peers, and the {engine.kind} engine has none: use Local or Simulated"
+                raise UsageError(told, "engine_without_mesh", "engine", engine=engine.kind, strategy=name)

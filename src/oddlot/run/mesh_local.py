@@ -1,0 +1,166 @@
+"""A run on a mesh of local processes: the launcher, which starts them, follows their logs and returns the result."""
+
+import json
+import logging
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from oddlot.checkpoint.disk import make_folder
+from oddlot.core.errors import JobError
+from oddlot.engines.base import cores
+from oddlot.engines.failure import failure_of
+from oddlot.engines.host import Observer
+from oddlot.engines.local.config import Local
+from oddlot.engines.local.shared_memory import pack_parcel
+from oddlot.engines.mesh.launcher import Launcher
+from oddlot.engines.payloads import users_code
+from oddlot.engines.process_setup import ProcessSetup
+from oddlot.history.claim import make_room
+from oddlot.history.metrics import Tally, tally_of
+from oddlot.history.outcome import read_ending
+from oddlot.history.peer_logs import PeerLogs, read_run_log
+from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RUN_ID, RunFolder
+from oddlot.run.peer_process import PeerSetup, failure_path
+from oddlot.run.result import INTERRUPTED, Run
+from oddlot.run.signals import StopRequest
+from oddlot.run.spec import Recipe
+from oddlot.run.user_observers import SafeObserver
+from oddlot.train.flat_buffer import Layout
+from oddlot.train.job import made
+from oddlot.train.seeding import seed_all
+
+LOOK_SECONDS = 0.1
+"""Time between two looks at the processes and logs of peers."""
+END_SECONDS = 30.0
+"""Seconds until peers must have ended after the model is saved."""
+logger = logging.getLogger(__name__)
+
+
+class MeshLocal:
+    """The launcher of a run: what `Training` is for a run with a hub."""
+
+    def __init__(self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None) -> None:
+        assert isinstance(recipe.engine, Local)
+        self.recipe, self.closing = recipe, closing
+        self.is_kept = folder is not None
+        if folder is None:
+            folder = RunFolder(closing.enter_context(tempfile.TemporaryDirectory(prefix="oddlot-")))
+        self.folder = folder
+        self.stop = StopRequest()
+        self.stopped = ""
+        self.tally = Tally(recipe.samples)
+        self.observers: list[Observer] = [self.tally]
+        seed_all(recipe.config.seed)
+        with users_code("the launcher"):
+            self.model = made(recipe.job)
+        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
+        self._begin_folder()
+        self.began = time.monotonic()
+        self.launcher = self._launcher(recipe.engine)
+
+    def observe(self, observers: Sequence[Observer]) -> None:
+        """Add observers. They receive the records of all peers, in about the order of time."""
+        for observer in observers:
+            safe = SafeObserver(observer, self._stop)
+            safe.begin(self.recipe)
+            self.observers.append(safe)
+
+    def run(self) -> Run:
+        """Start the peers, and follow them until the model is saved."""
+        with self.stop.heard():
+            self.launcher.start_all()
+            logs = PeerLogs(self.folder)
+            while not self._is_over():
+                time.sleep(LOOK_SECONDS)
+                self._pass_on(logs)
+                self._check_processes()
+                if self.stop.signal or self.stopped:
+                    self.launcher.ask_to_stop(self.stopped or INTERRUPTED)
+            self._pass_on(logs)
+        summary = read_ending(self.folder)
+        self.model.load_state_dict(load_file(self.folder.model))
+        self.model.eval()
+        records = read_run_log(self.folder)
+        history = tally_of(records, self.recipe.samples).quality.history
+        kept = self.folder.path if self.is_kept else None
+        return Run(
+            self.model, summary | {"run_dir": kept and str(kept)}, history, summary["ended"], kept, records
+        )
+
+    def _is_over(self) -> bool:
+        """Whether the model is saved and all peers have ended. Kill those that do not end."""
+        if not read_ending(self.folder):
+            return False
+        until = time.monotonic() + END_SECONDS
+        while self.launcher.running and time.monotonic() < until:
+            self.launcher.check(self._now, replace=False)
+            time.sleep(LOOK_SECONDS / 5)
+        self.launcher.close()
+        return True
+
+    @property
+    def _now(self) -> float:
+        return time.monotonic() - self.began
+
+    def _pass_on(self, logs: PeerLogs) -> None:
+        for record in logs.read():
+            for observer in self.observers:
+                observer(record)
+
+    def _check_processes(self) -> None:
+        """Raise the error of a peer whose job failed; JobError if no peer is left."""
+        for node, code in self.launcher.check(self._now):
+            path = failure_path(self.folder.path, node)
+            if code > 0 and path.exists():
+                raise failure_of(node, json.loads(path.read_text(encoding="utf-8")))
+            if code > 0:
+                text = self.launcher.output_of(node)
+                raise JobError(f"peer {node} ended with exit code {code}:\n{text}", "peer_failed", node=node)
+            if code < 0:
+                logger.info("peer %s was killed by signal %d", node, -code)
+        if not self.launcher.running and not read_ending(self.folder):
+            told = "all peers were lost before the run was complete"
+            raise JobError(told, "no_workers_left")
+
+    def _begin_folder(self) -> None:
+        recipe, folder = self.recipe, self.folder
+        make_room(folder)
+        engine = recipe.engine
+        told = {
+            ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": 1},
+            RUN: recipe.config.plain(),
+            ABOUT: dict(recipe.config.about),
+        }
+        folder.begin({**recipe.identity(self.layout), **told})
+        make_folder(folder.path / PEERS)
+
+    def _launcher(self, engine: Local) -> Launcher:
+        threads = engine.threads or max(1, cores() // engine.workers)
+        setup = PeerSetup(
+            self.recipe,
+            str(self.folder.path),
+            str(self.folder.settings()[RUN_ID]),
+            secrets.token_bytes(32),
+            self.began,
+            ProcessSetup.of_hub(threads),
+        )
+        parcel = pack_parcel(setup)
+        self.closing.callback(os.close, parcel)
+        launcher = Launcher(engine.names, parcel, Path(self.folder.path / PEERS), engine.respawn)
+        self.closing.callback(launcher.close)
+        return launcher
+
+    def _stop(self, why: str) -> None:
+        self.stopped = self.stopped or why
+
+    def summary(self) -> dict[str, Any]:
+        """Return the summary so far."""
+        return self.tally.summary()

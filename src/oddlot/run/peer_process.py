@@ -1,0 +1,265 @@
+"""The program of one peer: `python -m oddlot.run.peer_process PARCEL NODE INDEX`, started by the launcher.
+
+It prints its address, reads the addresses of the others from stdin, and from then on needs the launcher no more.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import oddlot
+from oddlot.core.errors import JobError, OddlotError
+from oddlot.core.events import Joined, ModelRejected
+from oddlot.core.records import Record
+from oddlot.core.tasks import NodeId
+from oddlot.engines.failure import plain_failure
+from oddlot.engines.local.shared_memory import open_parcel
+from oddlot.engines.loop import drive
+from oddlot.engines.mesh.compute import ComputeThread, Ready
+from oddlot.engines.mesh.messages import State, Tensors
+from oddlot.engines.mesh.newcomer import Newcomer
+from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
+from oddlot.engines.mesh.transport import Hello, Rejected, Transport, Unreachable
+from oddlot.engines.pace import Pace
+from oddlot.engines.process_setup import ProcessSetup
+from oddlot.history.log import Log
+from oddlot.history.metrics import tally_of
+from oddlot.history.outcome import FAILED, in_short
+from oddlot.history.peer_logs import bytes_exchanged, read_run_log
+from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.run.peer_run import PeerRun
+from oddlot.run.peer_share import PeerShare
+from oddlot.run.spec import Recipe
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.job import choose_device, made
+from oddlot.train.learner import Learner
+from oddlot.train.seeding import seed_all
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PeerSetup:
+    """What every peer of a run gets."""
+
+    recipe: Recipe
+    folder: str
+    run_id: str
+    secret: bytes
+    began: float
+    """Time of the start, on the machine's monotonic clock."""
+    process: ProcessSetup
+
+
+class PeerProgram:
+    """One peer, from its start to the end of the run: what `drive` needs of a host."""
+
+    def __init__(self, setup: PeerSetup, node: NodeId, index: int) -> None:
+        self.setup, self.node, self.index = setup, node, index
+        recipe = self.recipe = setup.recipe
+        self.folder = RunFolder(setup.folder)
+        setup.process.apply(recipe.job)
+        seed_all(recipe.config.seed)
+        self.model = made(recipe.job)
+        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
+        self.share = PeerShare(recipe, node, tuple(recipe.engine.names))
+        hello = Hello(node, setup.run_id, oddlot.__version__, self.layout.fingerprint)
+        self.transport = Transport(hello, setup.secret, self.layout, recipe.codec)
+        self.mailbox = ProcessMailbox(self.transport.incoming, setup.began)
+        machines = getattr(recipe.engine, "as_if", None)
+        pace = Pace(machines[index] if machines else None, recipe.config.seed)
+        constants = self.layout.constants(self.model)
+        self.compute = ComputeThread(lambda: self._learner(constants), pace, self.transport.incoming)
+        self.port = ProcessPort(self.transport, self.compute)
+        self.run: PeerRun | None = None
+        self.log: Log | None = None
+        self.newcomer: Newcomer | None = None
+        self.is_ready = False
+        self.ended = ""
+
+    def _learner(self, constants: Mapping[str, Tensor]) -> Learner:
+        recipe = self.recipe
+        return Learner(
+            recipe.job,
+            self.layout,
+            constants,
+            recipe.config.seed,
+            recipe.cuts,
+            choose_device(recipe.job.device, self.index),
+            time.perf_counter,
+            recipe.config.keep_shards,
+        )
+
+    def main(self, peers: Mapping[NodeId, str], join: bool) -> None:
+        """Train until the run is done."""
+        if join:
+            self.port.addresses = dict(peers)
+            self.newcomer = Newcomer(
+                self.port, list(peers), self._join, self.mailbox.now, self.transport.address
+            )
+        else:
+            weights = FlatBuffer.empty(self.layout)
+            weights.gather(self.model)
+            self._begin(weights, 0, None).peer.meet(peers, self.mailbox.now)
+        drive(self, self.mailbox, lambda: self.ended, self._due)  # type: ignore[arg-type]
+        if self.log is not None:
+            self.log.flush()
+        self.transport.close()
+
+    # --- what `drive` needs ----------------------------------------------------------------------
+
+    @property
+    def alarm(self) -> float:
+        """Return the time at which `ring` is due."""
+        waiting = self.run.peer if self.run is not None else self.newcomer
+        return waiting.alarm if waiting is not None else inf
+
+    def ring(self, now: float) -> None:
+        """Handle due alarms."""
+        if self.run is not None:
+            self.run.peer.ring(now)
+            self._follow(now)
+        elif self.newcomer is not None:
+            self.newcomer.ring(now)
+
+    def receive(self, item: Any, now: float) -> None:
+        """Handle a message of a peer, of the own computation, or of the transport."""
+        peer = self.run.peer if self.run is not None else None
+        match item:
+            case Ready():
+                self.is_ready = True
+                self._announce(now)
+            case Unreachable(other):
+                if peer is not None:
+                    peer.membership.unreachable(other, now)
+            case Rejected(reason, by) if by:
+                raise JobError(f"{by} does not accept this peer: {reason}", "peer_refused", by=by)
+            case Rejected(reason):
+                logger.warning("%s", reason)
+                if peer is not None:
+                    peer.host.handle(ModelRejected("", None, reason), now)
+            case _ if peer is not None:
+                peer.receive(item, now)
+            case _ if self.newcomer is not None:
+                self.newcomer.receive(item, now)
+        self._follow(now)
+
+    # --- joining -------------------------------------------------------------------------------
+
+    def _begin(self, weights: FlatBuffer, epoch: int, optimizer: Mapping[str, Tensor] | None) -> PeerRun:
+        run = PeerRun(self.share, weights, self.port, self.transport.address, epoch, optimizer, [self._note])
+        self.log = Log(self.folder.peer_log(self.node), run.peer.host.conductor)
+        run.peer.host.observers.append(self.log)
+        self.port.membership = run.peer.membership
+        run.peer.membership.begin(self.mailbox.now)
+        self.run = run
+        self._announce(self.mailbox.now)
+        return run
+
+    def _join(self, state: State, tensors: Tensors, sender: NodeId) -> None:
+        """Begin with the state of a peer, which introduces this one to the others."""
+        peer = self._begin(tensors.weights, state.epoch, tensors.optimizer).peer
+        peer.meet({sender: self.port.addresses[sender]}, self.mailbox.now)
+        peer.membership.greet(sender)
+        peer.flush()
+
+    def _announce(self, now: float) -> None:
+        """Let the own worker join once it is ready and the peer has a model."""
+        if self.is_ready and self.run is not None and not self.run.peer.host.conductor.busy:
+            price = self.recipe.engine.dollars_per_hour
+            self.run.peer.receive(Joined(self.node, price), now)
+
+    # --- under way -----------------------------------------------------------------------------
+
+    def _note(self, record: Record) -> None:
+        if self.run is not None:
+            self.run.heard(record)
+
+    def _due(self) -> float:
+        return self.run.due() if self.run is not None else inf
+
+    def _follow(self, now: float) -> None:
+        """Do what follows; when the run is complete, save its model."""
+        run = self.run
+        if run is None:
+            return
+        run.follow(now)
+        if self.log is not None:
+            self.log.keep_up(now)
+            if run.peer.finished:
+                self.log.flush()
+        if run.final is not None and run.evaluating is None and not run.peer.is_done:
+            self._save(run, now)
+        if run.peer.finished and (self.folder.path / SUMMARY).exists():
+            run.peer.is_done = True
+        if run.peer.is_done and not self.ended:
+            run.end(now)
+            self.ended = run.peer.finished or "done"
+
+    def _save(self, run: PeerRun, now: float) -> None:
+        """Save the average of all peers as the model of the run."""
+        if (self.folder.path / SUMMARY).exists():
+            return
+        assert run.final is not None
+        run.final.mean.scatter(self.model)
+        self.model.eval()
+        self.folder.write_model(self.model)
+        records = read_run_log(self.folder)
+        tally = tally_of(records, self.recipe.samples)
+        tally.advance(now)
+        tally.finish()
+        exchanged = sum(type(record.event).__name__ == "ModelReceived" for record in records)
+        self.folder.write(
+            SUMMARY,
+            tally.summary()
+            | {
+                "ended": run.peer.finished,
+                "ended_version": tally.versions,
+                "records": len(records),
+                "run_dir": str(self.folder.path),
+                "exchanges": exchanged,
+                "bytes_exchanged": bytes_exchanged(records),
+                "peers_averaged": run.final.peers,
+                "disagreement": run.final.disagreement,
+            },
+        )
+
+
+def failure_path(folder: Path, node: NodeId) -> Path:
+    """Return the file with the error of a peer that failed."""
+    return folder / "peers" / f"{node}.error.json"
+
+
+def main() -> None:
+    """Run one peer."""
+    parcel, node, index = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    say = os.dup(1)
+    os.dup2(2, 1)  # what the job prints goes into its file
+    setup: PeerSetup = open_parcel(parcel)
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    try:
+        program = PeerProgram(setup, node, index)
+        os.write(say, json.dumps({"address": program.transport.address}).encode() + b"\n")
+        os.close(say)
+        told = json.loads(sys.stdin.readline())
+        program.main(told["peers"], told["join"])
+    except OddlotError as error:
+        with suppress(OSError):
+            text = json.dumps(plain_failure(error))
+            failure_path(Path(setup.folder), node).write_text(text, encoding="utf-8")
+        print(f"{FAILED}{in_short(error)}", file=sys.stderr)  # noqa: T201 - into the peer's file
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
