@@ -233,8 +233,8 @@ class Asked:
         """Train, print the summary, and return the signal that stopped the run; 0 if none did."""
         from rich.console import Console
 
-        from oddlot.history.log import read_log
         from oddlot.history.metrics import Tally
+        from oddlot.history.peer_logs import read_run_log
         from oddlot.history.run_folder import RunFolder
         from oddlot.report.run_report import strikes_in, told_strikes
         from oddlot.run.live_view import say, shown, summary, told
@@ -250,7 +250,7 @@ class Asked:
         closing = summary(title, run.summary, self.command[0] == "simulate", files)
         console.print(closing, soft_wrap=True)
         if self.chaos is not None:
-            say(console, f"  faults   {told_strikes(strikes_in(read_log(RunFolder(folder).log)))}")
+            say(console, f"  faults   {told_strikes(strikes_in(read_run_log(RunFolder(folder))))}")
         if max(tally.resumed_at, 0) == tally.versions and not stopped_by:
             say(console, f"  {self._why_nothing(run, tally)}")
         if self.as_json:

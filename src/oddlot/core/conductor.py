@@ -23,6 +23,7 @@ from oddlot.core.events import (
     Evaluated,
     Event,
     Fitted,
+    GoalReached,
     Gone,
     Joined,
     Leaving,
@@ -218,6 +219,12 @@ class Conductor:
                 assert isinstance(told, Lost)  # no sample is the cause
                 yield told
 
+    def _goal_reached(self, _: GoalReached) -> Iterator[Event]:
+        self.slots.clear()
+        self.idle.clear()
+        self.stalled.clear()
+        yield from ()
+
     def _peer_joined(self, event: PeerJoined) -> Iterator[Event]:
         if event.peer not in self.peers.living:
             self.peers.join(event.peer)
@@ -321,6 +328,7 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
     Ticked: Conductor._ticked,
     Resumed: Conductor._resumed,
     **dict.fromkeys((Struck, Priced, Ordered, Gone, Averaged, Stopped), Conductor._noted),
+    GoalReached: Conductor._goal_reached,
     PeerJoined: Conductor._peer_joined,
     PeerLost: Conductor._peer_lost,
     ModelRequested: Conductor._model_requested,

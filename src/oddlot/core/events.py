@@ -259,6 +259,14 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class GoalReached:
+    """A peer of a mesh has reached its share of the goal and gets no further task. Strategies do not receive it."""
+
+    goal: str
+    """The goal, or why the run ends before it is reached."""
+
+
+@dataclass(frozen=True, slots=True)
 class Averaged:
     """The first peer of a mesh averaged the models of all living peers. Strategies do not receive it."""
 
@@ -280,5 +288,7 @@ class Ticked:
     """A timeout or an alarm is due. Strategies receive `Cancelled` or `Rang`."""
 
 
-Stimulus = Event | Refused | Resumed | Struck | Priced | Ordered | Gone | Averaged | Stopped | Ticked
+Stimulus = (
+    Event | Refused | Resumed | Struck | Priced | Ordered | Gone | GoalReached | Averaged | Stopped | Ticked
+)
 """An event that a conductor receives and a log records."""

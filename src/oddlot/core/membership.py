@@ -161,9 +161,14 @@ class Membership:
             self.outbox.append((peer, Ping(self._number(), news)))
 
     def unreachable(self, peer: NodeId, now: float) -> None:
-        """Note that the connection to a peer broke or cannot be made: it is suspected."""
+        """Note that the connection to a peer broke: it is suspected."""
         if peer in self.members:
             self._suspect(peer, now)
+
+    def gone(self, peer: NodeId) -> list[PeerEvent]:
+        """Note that a peer's process has ended for sure: nothing listens at its address any more."""
+        member = self.members.get(peer)
+        return list(self._declare_lost(peer)) if member is not None and member.state != "lost" else []
 
     def receive(self, sender: NodeId, message: MembershipMessage, now: float) -> list[PeerEvent]:
         """Process a message of a peer. Answers are in the outbox."""

@@ -1,16 +1,18 @@
 """The logs of the peers of a mesh, and one history of all of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from oddlot.core.commands import Average, Blend, Step
+from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Evaluated, Lost, PeerLost, Stopped
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.history.growing_log import GrowingLog
-from oddlot.history.log import read_log, surviving
+from oddlot.history.log import read_header, read_log, surviving
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_settings import SETTINGS
 
 
 def read_run_log(run: RunFolder) -> list[Record]:
@@ -18,6 +20,18 @@ def read_run_log(run: RunFolder) -> list[Record]:
     if not run.is_mesh:
         return list(read_log(run.log))
     return one_history({node: surviving(read_log(path)) for node, path in run.peer_logs().items()})
+
+
+def samples_of(run: RunFolder) -> int:
+    """Return the samples of an epoch. Raise CheckpointError if the run's files do not have it."""
+    path = run.path / SETTINGS if run.is_mesh else run.log
+    try:
+        if run.is_mesh:
+            return max(1, int(run.settings()["samples"]))
+        return int(read_header(path)["conductor"]["ledger"]["size"])
+    except (LookupError, TypeError, ValueError):
+        told = f"{path} is damaged: it has no dataset size. Restore the file from a copy"
+        raise CheckpointError(told, "damaged_file", path=str(path), line=1) from None
 
 
 def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
@@ -84,10 +98,3 @@ def _losses(records: Mapping[NodeId, Sequence[Record]]) -> Iterator[Record]:
             at = min((when for when in noticed.get(node, ()) if when >= last), default=None)
             if at is not None:
                 yield Record(at, Lost(node), peer=node)
-
-
-def bytes_exchanged(records: Iterable[Record]) -> int:
-    """Return the bytes of the models that peers have received from each other."""
-    from oddlot.core.events import ModelReceived
-
-    return sum(one.event.bytes for one in records if isinstance(one.event, ModelReceived))

@@ -2,9 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from oddlot.core.conductor import Conductor
@@ -64,6 +65,8 @@ class Replay:
     """The conductor after them."""
     difference: Difference | None = None
     """The first difference. None: every decision was reproduced."""
+    logged: int = 0
+    """Number of records in the log, with lost work of a resume."""
 
 
 def replay(
@@ -85,7 +88,21 @@ def replay(
         raise InvalidValue("folder", folder, "a run's folder")
     run = RunFolder(folder)
     run.settings()  # CheckpointError: there is no run
-    path = run.log
+    if run.is_mesh:
+        return _replay_peers(run, strategy, import_strategy)
+    result = _replay_log(run.log, strategy, import_strategy)
+    check_whole(run, read_ending(run), result.logged)
+    return result
+
+
+def _replay_peers(run: RunFolder, strategy: type[Strategy] | None, import_strategy: bool) -> Replay:
+    """Replay the logs of all peers, until a decision differs. The conductor is that of the last peer."""
+    results = [_replay_log(path, strategy, import_strategy) for path in run.peer_logs().values()]
+    different = next((one for one in results if one.difference is not None), results[-1])
+    return replace(different, records=sum(one.records for one in results))
+
+
+def _replay_log(path: Path, strategy: type[Strategy] | None, import_strategy: bool) -> Replay:
     header = read_header(path)
     kind = _import_strategies(header["conductor"].get("strategy"), strategy, import_strategy)
     try:
@@ -96,9 +113,8 @@ def replay(
         told = f"{path}:1 has no valid state for the strategy {name}: {error!r}"
         raise CheckpointError(told, "other_strategy", **fields) from None
     log = list(read_log(path))
-    check_whole(run, read_ending(run), len(log))
     try:
-        return compare(conductor, numbered(log))
+        return replace(compare(conductor, numbered(log)), logged=len(log))
     except DAMAGED as error:
         told = f"{path} cannot be replayed: the strategy failed: {error!r}"
         raise CheckpointError(told, "not_replayable", path=str(path), reason=repr(error)) from error

@@ -8,16 +8,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Struck
 from oddlot.core.printable import printable
 from oddlot.core.records import Record
 from oddlot.faults.injector import CONTINUED
 from oddlot.formatting import waste
 from oddlot.history.audit import Proof, prove_log
-from oddlot.history.log import read_header, read_log, surviving
+from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, read_ending
+from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_logs import read_run_log, samples_of
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_settings import engine_kind, how_to_resume
 from oddlot.report.live_log import KILLED, state_of
@@ -45,17 +46,16 @@ class Figures:
         """Read a run folder. Raise CheckpointError if there is no run or its log is damaged."""
         run = RunFolder(folder)
         settings = run.settings()
-        header = read_header(run.log)
         ending = read_ending(run)
-        log = list(read_log(run.log))
+        log = read_run_log(run)
         check_whole(run, ending, len(log))
         records = surviving(log)
-        try:
-            size = int(header["conductor"]["ledger"]["size"])
-        except (LookupError, TypeError, ValueError):
-            told = f"{run.log} is damaged: its first line has no dataset size. Restore the file from a copy"
-            raise CheckpointError(told, "damaged_file", path=str(run.log), line=1) from None
-        proof = prove_log(run.log, records, size, _whole_epochs(ending))
+        size = samples_of(run)
+        proof = (
+            prove_peers(run, size)
+            if run.is_mesh
+            else prove_log(run.log, records, size, _whole_epochs(ending))
+        )
         tally = Tally(max(1, size))
         take_into_account(tally, records, run.log)
         if ending:

@@ -8,12 +8,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
 
-from oddlot.checkpoint.disk import make_folder
 from oddlot.core.errors import JobError
 from oddlot.engines.base import cores
 from oddlot.engines.failure import failure_of
@@ -23,11 +20,11 @@ from oddlot.engines.local.shared_memory import pack_parcel
 from oddlot.engines.mesh.launcher import Launcher
 from oddlot.engines.payloads import users_code
 from oddlot.engines.process_setup import ProcessSetup
-from oddlot.history.claim import make_room
 from oddlot.history.metrics import Tally, tally_of
 from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import PeerLogs, read_run_log
-from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RUN_ID, RunFolder
+from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
+from oddlot.run.mesh_folder import begin_folder
 from oddlot.run.peer_process import PeerSetup, failure_path
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.signals import StopRequest
@@ -62,7 +59,7 @@ class MeshLocal:
         with users_code("the launcher"):
             self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
-        self._begin_folder()
+        begin_folder(folder, recipe, self.layout)
         self.began = time.monotonic()
         self.launcher = self._launcher(recipe.engine)
 
@@ -130,18 +127,6 @@ class MeshLocal:
             told = "all peers were lost before the run was complete"
             raise JobError(told, "no_workers_left")
 
-    def _begin_folder(self) -> None:
-        recipe, folder = self.recipe, self.folder
-        make_room(folder)
-        engine = recipe.engine
-        told = {
-            ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": 1},
-            RUN: recipe.config.plain(),
-            ABOUT: dict(recipe.config.about),
-        }
-        folder.begin({**recipe.identity(self.layout), **told})
-        make_folder(folder.path / PEERS)
-
     def _launcher(self, engine: Local) -> Launcher:
         threads = engine.threads or max(1, cores() // engine.workers)
         setup = PeerSetup(
@@ -154,13 +139,9 @@ class MeshLocal:
         )
         parcel = pack_parcel(setup)
         self.closing.callback(os.close, parcel)
-        launcher = Launcher(engine.names, parcel, Path(self.folder.path / PEERS), engine.respawn)
+        launcher = Launcher(engine.names, parcel, self.folder.path / PEERS, engine.respawn)
         self.closing.callback(launcher.close)
         return launcher
 
     def _stop(self, why: str) -> None:
         self.stopped = self.stopped or why
-
-    def summary(self) -> dict[str, Any]:
-        """Return the summary so far."""
-        return self.tally.summary()

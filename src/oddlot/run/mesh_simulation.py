@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from oddlot.core.errors import UsageError
-from oddlot.core.events import Evaluated, ModelReceived
+from oddlot.core.events import Evaluated, Lost, Stopped
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import RunData
@@ -21,8 +21,10 @@ from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.simulated import Envelope, SimulatedMesh, SimulatedPort
 from oddlot.engines.payloads import users_code
 from oddlot.engines.simulated.config import Simulated
+from oddlot.history.log import Log
 from oddlot.history.metrics import Tally
-from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.run.mesh_folder import begin_folder, mesh_summary
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import PeerShare
 from oddlot.run.result import INTERRUPTED, Run
@@ -45,6 +47,7 @@ class MeshSimulation:
             told = "computes=False (--no-compute) has no weights, and peers of a mesh exchange them"
             raise UsageError(told, "mesh_without_compute", "engine")
         self.recipe, self.folder, self.names = recipe, folder, tuple(engine.names)
+        self.closing = closing
         self.stop = StopRequest()
         self.stopped = ""
         self.tally = Tally(recipe.samples)
@@ -60,6 +63,9 @@ class MeshSimulation:
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         self.initial = FlatBuffer.empty(self.layout)
         self.initial.gather(self.model)
+        self.logs: dict[NodeId, Log] = {}
+        if folder is not None:
+            begin_folder(folder, recipe, self.layout)
         self.mesh = SimulatedMesh(
             engine.machines, self._computation(engine), self._make, recipe.job.batch_size, engine.seed
         )
@@ -80,7 +86,22 @@ class MeshSimulation:
         mean.scatter(self.model)
         self.model.eval()
         self.tally.finish()
-        return Run(self.model, self._summary(ended), self.tally.quality.history, ended, None, self.records)
+        final = lead.final if lead else None
+        summary = mesh_summary(self.tally, self.records, ended, final, self.folder)
+        path = None
+        if self.folder is not None:
+            path = self.folder.path
+            self._end_logs()
+            self.folder.write_model(self.model)
+            self.folder.write(SUMMARY, summary)
+        return Run(self.model, summary, self.tally.quality.history, ended, path, self.records)
+
+    def _end_logs(self) -> None:
+        """Let all peers stop, and flush their logs."""
+        for run in self.runs.values():
+            run.peer.host.handle(Stopped(), self.mesh.now)
+        for log in self.logs.values():
+            log.flush()
 
     # --- what `drive` needs of a host ----------------------------------------------------------
 
@@ -102,6 +123,7 @@ class MeshSimulation:
         if run is not None:
             if node not in self.mesh.peers:
                 del self.runs[node]
+                run.peer.host.handle(Lost(node), now)
                 return
             run.follow(now)
             self.mesh.plan_alarm(node)
@@ -144,6 +166,10 @@ class MeshSimulation:
         run = PeerRun(share, weights, port, node, epoch, optimizer, [lambda record: self._log(node, record)])
         run.peer.membership.begin(self.mesh.now)
         self.runs[node] = run
+        if self.folder is not None:
+            log = self.logs[node] = Log(self.folder.peer_log(node), run.peer.host.conductor)
+            self.closing.callback(log.close)
+            run.peer.host.observers.append(log)
         return run.peer
 
     def _introduce(self, node: NodeId) -> None:
@@ -207,15 +233,3 @@ class MeshSimulation:
 
     def _stop(self, why: str) -> None:
         self.stopped = self.stopped or why
-
-    def _summary(self, ended: str) -> dict[str, Any]:
-        received = [one.event for one in self.records if isinstance(one.event, ModelReceived)]
-        return self.tally.summary() | {
-            "exchanges": len(received),
-            "bytes_exchanged": sum(one.bytes for one in received),
-            "ended": ended,
-            "ended_version": self.tally.versions,
-            "records": len(self.records),
-            "run_dir": None,
-            "bytes_by_message": dict(self.mesh.bytes_sent),
-        }

@@ -35,8 +35,9 @@ from oddlot.engines.process_setup import ProcessSetup
 from oddlot.history.log import Log
 from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, in_short
-from oddlot.history.peer_logs import bytes_exchanged, read_run_log
+from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.run.mesh_folder import mesh_summary
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import PeerShare
 from oddlot.run.spec import Recipe
@@ -139,9 +140,13 @@ class PeerProgram:
             case Ready():
                 self.is_ready = True
                 self._announce(now)
-            case Unreachable(other):
-                if peer is not None:
+            case Unreachable(other, is_gone):
+                if peer is not None and is_gone:
+                    peer.gone(other, now)
+                elif peer is not None:
                     peer.membership.unreachable(other, now)
+                    peer.membership.greet(other)
+                    peer.flush()
             case Rejected(reason, by) if by:
                 raise JobError(f"{by} does not accept this peer: {reason}", "peer_refused", by=by)
             case Rejected(reason):
@@ -218,21 +223,8 @@ class PeerProgram:
         tally = tally_of(records, self.recipe.samples)
         tally.advance(now)
         tally.finish()
-        exchanged = sum(type(record.event).__name__ == "ModelReceived" for record in records)
-        self.folder.write(
-            SUMMARY,
-            tally.summary()
-            | {
-                "ended": run.peer.finished,
-                "ended_version": tally.versions,
-                "records": len(records),
-                "run_dir": str(self.folder.path),
-                "exchanges": exchanged,
-                "bytes_exchanged": bytes_exchanged(records),
-                "peers_averaged": run.final.peers,
-                "disagreement": run.final.disagreement,
-            },
-        )
+        summary = mesh_summary(tally, records, run.peer.finished, run.final, self.folder)
+        self.folder.write(SUMMARY, summary)
 
 
 def failure_path(folder: Path, node: NodeId) -> Path:

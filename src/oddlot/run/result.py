@@ -9,7 +9,8 @@ from torch import nn
 
 from oddlot.core.errors import UnknownName
 from oddlot.core.records import Record
-from oddlot.history.log import read_log, surviving
+from oddlot.history.log import surviving
+from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
 
 INTERRUPTED = "interrupted"
@@ -51,7 +52,7 @@ class Run:
     @property
     def records(self) -> Sequence[Record]:
         """Return the records of the log, without work that a resume lost."""
-        return surviving(read_log(RunFolder(self.folder).log)) if self.folder else self._records
+        return surviving(read_run_log(RunFolder(self.folder))) if self.folder else self._records
 
     @property
     def metrics(self) -> Metrics:

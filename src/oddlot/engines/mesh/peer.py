@@ -8,7 +8,7 @@ from typing import Protocol
 from oddlot.core.commands import Action, Average, Dispatch, Request
 from oddlot.core.errors import Refusal
 from oddlot.core.events import (
-    Leaving,
+    GoalReached,
     ModelReceived,
     ModelRejected,
     ModelRequested,
@@ -164,7 +164,7 @@ class Peer:
         """Take no further task, and tell the others."""
         if not self.finished:
             self.finished = reason
-            self.host.handle(Leaving(self.name), now)
+            self.host.handle(GoalReached(reason), now)
         self.say_finished()
 
     def say_finished(self) -> None:
@@ -179,6 +179,10 @@ class Peer:
     def meet(self, known: Mapping[NodeId, str], now: float) -> None:
         """Know these peers, at their addresses."""
         self._tell(self.membership.meet(known, now), now)
+
+    def gone(self, peer: NodeId, now: float) -> None:
+        """Note that the process of a peer has ended."""
+        self._tell(self.membership.gone(peer), now)
 
     def begin_average(self) -> Averaging:
         """Ask all living peers for their weights, and return the average that they will make."""

@@ -162,8 +162,7 @@ class SimulatedMesh:
 
     def send(self, sender: NodeId, receiver: NodeId, message: PeerMessage, tensors: Tensors | None) -> None:
         """Send a message over the links of both peers."""
-        lost = receiver not in self.peers or self.groups.get(sender, 0) != self.groups.get(receiver, 0)
-        if lost:
+        if receiver not in self.peers or not self._is_linked(sender, receiver):
             if tensors is not None:
                 tensors.release()
             return
@@ -221,7 +220,24 @@ class SimulatedMesh:
         self.links.remove(node)
         self.lifecycle.ended(node)
         self.lifecycle.loss_noticed(node)
+        after = there.worker.machine.noticed_after_seconds
+        if after < inf:
+            self.events.at(self.now + after, partial(self._tell_of_loss, node))
         return Gone(node)
+
+    def _tell_of_loss(self, node: NodeId) -> None:
+        """Let all peers notice that nothing listens at an address any more."""
+        for name, other in list(self.peers.items()):
+            if (
+                isinstance(other.peer, Peer)
+                and other.worker.frozen_at is None
+                and self._is_linked(name, node)
+            ):
+                other.peer.gone(node, self.now)
+                self.plan_alarm(name)
+
+    def _is_linked(self, one: NodeId, other: NodeId) -> bool:
+        return self.groups.get(one, 0) == self.groups.get(other, 0)
 
     def freeze(self, node: NodeId) -> None:
         """Stop a peer where it is."""

@@ -69,6 +69,8 @@ class Unreachable:
     """A peer cannot be reached, or has closed its connection."""
 
     peer: NodeId
+    is_gone: bool = False
+    """Whether nothing listens at its address: its process has ended."""
 
 
 @dataclass(frozen=True)
@@ -210,9 +212,9 @@ class _Link:
             connection = self.connection or self._connect()
             connection.send_bytes(frame)
             self.bytes.by_message[_kind(message)] += len(frame)
-        except (OSError, EOFError, AuthenticationError, ValueError):
+        except (OSError, EOFError, AuthenticationError, ValueError) as error:
             self._close()
-            self.transport.incoming.put(Unreachable(self.peer))
+            self.transport.incoming.put(Unreachable(self.peer, isinstance(error, ConnectionRefusedError)))
 
     def _connect(self) -> Connection:
         host, _, port = self.address.rpartition(":")

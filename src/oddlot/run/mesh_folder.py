@@ -1,0 +1,44 @@
+"""What a run on a mesh writes into its folder, on every engine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from oddlot.checkpoint.disk import make_folder
+from oddlot.core.events import ModelReceived
+from oddlot.core.records import Record
+from oddlot.engines.mesh.averaging import Averaging
+from oddlot.history.claim import make_room
+from oddlot.history.metrics import Tally
+from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RunFolder
+from oddlot.run.spec import Recipe
+from oddlot.train.flat_buffer import Layout
+
+
+def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout) -> None:
+    """Write run.json, and make the folder of the peers' logs."""
+    make_room(folder)
+    engine = recipe.engine
+    told = {
+        ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": 1},
+        RUN: recipe.config.plain(),
+        ABOUT: dict(recipe.config.about),
+    }
+    folder.begin({**recipe.identity(layout), **told})
+    make_folder(folder.path / PEERS)
+
+
+def mesh_summary(
+    tally: Tally, records: Sequence[Record], ended: str, final: Averaging | None, folder: RunFolder | None
+) -> dict[str, Any]:
+    """Return the summary of a run, from the records of all peers and their final average."""
+    received = [record.event for record in records if isinstance(record.event, ModelReceived)]
+    return tally.summary() | {
+        "ended": ended,
+        "ended_version": tally.versions,
+        "records": len(records),
+        "run_dir": str(folder.path) if folder else None,
+        "exchanges": len(received),
+        "bytes_exchanged": sum(event.bytes for event in received),
+        "peers_averaged": final.peers if final else [],
+        "disagreement": final.disagreement if final else None,
+    }
