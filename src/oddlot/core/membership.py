@@ -136,7 +136,7 @@ class Membership:
         return [
             event
             for peer, address in members.items()
-            for event in self._learn(News(peer, address, 0, "alive"), now)
+            for event in self._learn(News(peer, address, 0, "alive"), now, self.me)
         ]
 
     @property
@@ -172,7 +172,7 @@ class Membership:
 
     def receive(self, sender: NodeId, message: MembershipMessage, now: float) -> list[PeerEvent]:
         """Process a message of a peer. Answers are in the outbox."""
-        events = list(self._all_learned(message.news, now))
+        events = list(self._all_learned(message.news, now, sender))
         self.heard(sender, now)
         match message:
             case Ping(number):
@@ -277,11 +277,11 @@ class Membership:
 
     # --- news ----------------------------------------------------------------------------------
 
-    def _all_learned(self, news: Iterable[News], now: float) -> Iterator[PeerEvent]:
+    def _all_learned(self, news: Iterable[News], now: float, teller: NodeId) -> Iterator[PeerEvent]:
         for one in news:
-            yield from self._learn(one, now)
+            yield from self._learn(one, now, teller)
 
-    def _learn(self, news: News, now: float) -> Iterator[PeerEvent]:
+    def _learn(self, news: News, now: float, teller: NodeId) -> Iterator[PeerEvent]:
         """Take over what is newer than what is known."""
         peer, address, incarnation, state = news
         if peer == self.me:
@@ -301,6 +301,9 @@ class Membership:
         rank = {"alive": 0, "suspected": 1, "lost": 2}
         if (incarnation, rank[state]) <= (member.incarnation, rank[member.state]):
             return
+        was_heard = member.state == "alive" and now - member.heard_at < self.settings.suspicion_seconds
+        if state == "lost" and was_heard and teller != peer:
+            return  # others cannot reach it, which it will refute
         before, member.state = member.state, state
         member.address, member.incarnation = address, incarnation
         member.suspected_at = now if state == "suspected" else inf

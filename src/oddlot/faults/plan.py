@@ -1,7 +1,7 @@
 """A fault file describes the faults to inject: their kinds, machines and times. It is the same for every engine.
 
 [[faults]]
-kind = "kill"                # or freeze, slow, leave, delay, drop, corrupt, kill_hub
+kind = "kill"                # or freeze, slow, leave, delay, drop, corrupt, kill_hub, partition
 every_seconds = 5            # or per_hour = 60, at_versions = [100], at_seconds = [5, 9.5], which may be in a `file`
 
 [[faults]]
@@ -31,7 +31,9 @@ LASTING = {"freeze", "slow"}
 """Kinds that last for some time."""
 ANSWERED = {"delay", "drop", "corrupt"}
 """Kinds that change the worker's next update: it is late, missing, or has NaN or infinite values."""
-KINDS = {"kill", "leave", "kill_hub"} | LASTING | ANSWERED
+OF_HUB, OF_MESH = {"kill_hub"}, {"partition"}
+"""Kinds that happen only where there is a hub, and only on a mesh."""
+KINDS = {"kill", "leave"} | LASTING | ANSWERED | OF_HUB | OF_MESH
 OF_WORKERS = {"kill", "leave"} | LASTING
 """Kinds that the engine injects. The others happen to messages, or to the hub."""
 
@@ -77,13 +79,16 @@ class Fault:
     - `drop`: cancels the worker's next update.
     - `corrupt`: fills the worker's next update with NaN.
     - `kill_hub`: kills the process that trains, as `kill -9`. `resume` continues the run.
+    - `partition`: on a mesh, cuts `machine`, or half of the peers, off from the others for `for_seconds` or for good.
+
+    On a mesh, `delay`, `drop` and `corrupt` happen to the next model that the peer sends to another one.
 
     The machine's next worker is neither frozen nor slow, unless the hub was lost in between. The log has every injected
     fault. After a resume from a checkpoint without its log, faults since the checkpoint are injected again.
     """
 
     kind: Annotated[str, _is_kind]
-    """`kill`, `freeze`, `slow`, `leave`, `delay`, `drop`, `corrupt` or `kill_hub`."""
+    """`kill`, `freeze`, `slow`, `leave`, `delay`, `drop`, `corrupt`, `kill_hub` or `partition`."""
     machine: str = ""
     """Name of the machine. Empty: a random one of the present machines, each time."""
     at_seconds: Times = ()
@@ -95,7 +100,7 @@ class Fault:
     per_hour: Rate | None = None
     """Mean number of faults per hour, at exponentially distributed intervals."""
     for_seconds: AboveZero | None = None
-    """Duration of `freeze` and `slow`, in seconds. None: until the worker ends."""
+    """Duration of `freeze`, `slow` and `partition`, in seconds. None: until the worker or the run ends."""
     factor: AboveZero | None = None
     """Wait after each step for `slow`, relative to the duration of the step. The largest of several faults counts."""
     delay_seconds: NotNegative | None = None
@@ -146,7 +151,7 @@ class Fault:
 
 
 WHENS = ("at_seconds", "at_versions", "every_seconds", "per_hour")
-ALLOWED = {"for_seconds": LASTING, "factor": {"slow"}, "delay_seconds": {"delay"}}
+ALLOWED = {"for_seconds": LASTING | OF_MESH, "factor": {"slow"}, "delay_seconds": {"delay"}}
 """Settings, and the kinds that they are for."""
 NEEDED = {"slow": "factor", "delay": "delay_seconds"}
 """Kinds, and the setting that they require."""
@@ -194,11 +199,20 @@ class Chaos:
             names.append(f"{text} #{counts[text]}" if counts[text] > 1 else text)
         return list(zip(names, self.faults, strict=True))
 
-    def check_engine(self, engine: "EngineConfig") -> None:
-        """Raise UsageError if the engine cannot inject a fault, or has no such machine."""
+    def check_engine(self, engine: "EngineConfig", *, mesh: bool = False) -> None:
+        """Raise UsageError if the engine cannot inject a fault, there is no such machine, or no hub or no `mesh`."""
         for place, fault in enumerate(self.faults):
+            if fault.kind in (OF_HUB if mesh else OF_MESH):
+                there = "a mesh has no hub" if mesh else "it needs a mesh, such as with strategy = 'gossip'"
+                told = f"`{fault.kind}` cannot be injected: {there}"
+                raise UsageError(
+                    told, "fault_not_supported", f"faults.{place}.kind", fault=fault.kind, mesh=mesh
+                )
             if not engine.faults or (fault.kind in OF_WORKERS and fault.kind not in engine.faults):
                 raise _cannot_inject(engine, fault.kind, f"faults.{place}.kind")
+        if self.capacity is not None and mesh:
+            told = "capacity cannot be injected into a mesh: use the faults `kill` and `leave`"
+            raise UsageError(told, "fault_not_supported", "capacity", fault="preempt", mesh=mesh)
         if self.capacity is not None and "preempt" not in engine.faults:
             raise _cannot_inject(engine, "preempt", "capacity")
         if self.capacity is not None and not engine.respawn:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from safetensors.torch import load_file
 
+import oddlot
 from oddlot.core.errors import JobError
 from oddlot.engines.base import cores
 from oddlot.engines.failure import failure_of
@@ -18,15 +19,18 @@ from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.engines.local.shared_memory import pack_parcel
 from oddlot.engines.mesh.launcher import Launcher
+from oddlot.engines.mesh.transport import Hello, Transport
 from oddlot.engines.payloads import users_code
 from oddlot.engines.process_setup import ProcessSetup
+from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.metrics import Tally, tally_of
 from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import PeerLogs, read_run_log
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.mesh_folder import begin_folder
+from oddlot.run.mesh_local_faults import LAUNCHER, LocalMeshFaults
 from oddlot.run.peer_process import PeerSetup, failure_path
-from oddlot.run.result import INTERRUPTED, Run
+from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import SafeObserver
@@ -74,13 +78,16 @@ class MeshLocal:
         """Start the peers, and follow them until the model is saved."""
         with self.stop.heard():
             self.launcher.start_all()
-            logs = PeerLogs(self.folder)
+            logs, asked, faults = PeerLogs(self.folder), False, self._faults()
             while not self._is_over():
                 time.sleep(LOOK_SECONDS)
                 self._pass_on(logs)
                 self._check_processes()
-                if self.stop.signal or self.stopped:
-                    self.launcher.ask_to_stop(self.stopped or INTERRUPTED)
+                if faults is not None:
+                    faults.run_due(self.tally.versions)
+                if not asked and (self.stop.signal or self.stopped):
+                    asked = True
+                    self.launcher.ask_to_finish()
             self._pass_on(logs)
         summary = read_ending(self.folder)
         self.model.load_state_dict(load_file(self.folder.model))
@@ -127,9 +134,20 @@ class MeshLocal:
             told = "all peers were lost before the run was complete"
             raise JobError(told, "no_workers_left")
 
+    def _faults(self) -> MeshFaults | None:
+        """Return the faults of the run, with a transport of the launcher's own; None without faults."""
+        chaos = self.recipe.config.chaos
+        if chaos is None:
+            return None
+        hello = Hello(LAUNCHER, self.setup.run_id, oddlot.__version__, self.layout.fingerprint)
+        transport = Transport(hello, self.setup.secret, self.layout, self.recipe.codec)
+        self.closing.callback(transport.close)
+        faults = LocalMeshFaults(self.launcher, transport)
+        return MeshFaults(chaos, faults, lambda: self._now, lambda: list(self.launcher.running))
+
     def _launcher(self, engine: Local) -> Launcher:
         threads = engine.threads or max(1, cores() // engine.workers)
-        setup = PeerSetup(
+        self.setup = PeerSetup(
             self.recipe,
             str(self.folder.path),
             str(self.folder.settings()[RUN_ID]),
@@ -137,7 +155,7 @@ class MeshLocal:
             self.began,
             ProcessSetup.of_hub(threads),
         )
-        parcel = pack_parcel(setup)
+        parcel = pack_parcel(self.setup)
         self.closing.callback(os.close, parcel)
         launcher = Launcher(engine.names, parcel, self.folder.path / PEERS, engine.respawn)
         self.closing.callback(launcher.close)

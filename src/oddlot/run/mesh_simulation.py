@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from oddlot.core.errors import UsageError
-from oddlot.core.events import Evaluated, Lost, Stopped
+from oddlot.core.events import Evaluated, Lost, Stopped, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import RunData
@@ -21,10 +21,12 @@ from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.simulated import Envelope, SimulatedMesh, SimulatedPort
 from oddlot.engines.payloads import users_code
 from oddlot.engines.simulated.config import Simulated
+from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.log import Log
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.run.mesh_folder import begin_folder, mesh_summary
+from oddlot.run.mesh_simulated_faults import SimulatedMeshFaults
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import PeerShare
 from oddlot.run.result import INTERRUPTED, Run
@@ -69,6 +71,8 @@ class MeshSimulation:
         self.mesh = SimulatedMesh(
             engine.machines, self._computation(engine), self._make, recipe.job.batch_size, engine.seed
         )
+
+        self.faults = self._faults()
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of all peers, in the order of time."""
@@ -210,8 +214,23 @@ class MeshSimulation:
         for observer in self.observers:
             observer(told)
 
+    def _faults(self) -> MeshFaults | None:
+        chaos = self.recipe.config.chaos
+        if chaos is None:
+            return None
+        faults = SimulatedMeshFaults(self.mesh, self._note_fault)
+        return MeshFaults(chaos, faults, lambda: self.mesh.now, lambda: list(self.runs))
+
+    def _note_fault(self, struck: Struck) -> None:
+        """Log a fault with a peer to which it does not happen, if there is one."""
+        others = [run for node, run in self.runs.items() if node != struck.node]
+        for run in (others or list(self.runs.values()))[:1]:
+            run.peer.host.handle(struck, self.mesh.now)
+
     def _ended(self) -> str:
         self.tally.advance(self.mesh.now)
+        if self.faults is not None:
+            self.faults.run_due(self.tally.versions)
         if self.stop.signal:
             return INTERRUPTED
         lead = self._lead()
@@ -229,7 +248,8 @@ class MeshSimulation:
 
     def _due(self) -> float:
         lead = self._lead()
-        return lead.due() if lead is not None else inf
+        due = lead.due() if lead is not None else inf
+        return due if self.faults is None else min(due, self.faults.next_time)
 
     def _stop(self, why: str) -> None:
         self.stopped = self.stopped or why

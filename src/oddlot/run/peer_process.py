@@ -6,6 +6,7 @@ It prints its address, reads the addresses of the others from stdin, and from th
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -19,22 +20,23 @@ from torch import Tensor
 
 import oddlot
 from oddlot.core.errors import JobError, OddlotError
-from oddlot.core.events import Joined, ModelRejected
+from oddlot.core.events import Joined, ModelRejected, Stopped, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.failure import plain_failure
 from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.compute import ComputeThread, Ready
-from oddlot.engines.mesh.messages import State, Tensors
+from oddlot.engines.mesh.messages import FromPeer, Inject, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
 from oddlot.engines.mesh.transport import Hello, Rejected, Transport, Unreachable
 from oddlot.engines.pace import Pace
 from oddlot.engines.process_setup import ProcessSetup
+from oddlot.faults.plan import ANSWERED
 from oddlot.history.log import Log
 from oddlot.history.metrics import tally_of
-from oddlot.history.outcome import FAILED, in_short
+from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.run.mesh_folder import mesh_summary
@@ -87,6 +89,13 @@ class PeerProgram:
         self.newcomer: Newcomer | None = None
         self.is_ready = False
         self.ended = ""
+        self.signal = 0
+        """Number of the last signal that was not heeded yet."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note_signal)
+
+    def _note_signal(self, number: int, _: object) -> None:
+        self.signal = number
 
     def _learner(self, constants: Mapping[str, Tensor]) -> Learner:
         recipe = self.recipe
@@ -135,29 +144,52 @@ class PeerProgram:
 
     def receive(self, item: Any, now: float) -> None:
         """Handle a message of a peer, of the own computation, or of the transport."""
-        peer = self.run.peer if self.run is not None else None
         match item:
             case Ready():
                 self.is_ready = True
                 self._announce(now)
-            case Unreachable(other, is_gone):
-                if peer is not None and is_gone:
-                    peer.gone(other, now)
-                elif peer is not None:
-                    peer.membership.unreachable(other, now)
-                    peer.membership.greet(other)
-                    peer.flush()
+            case Unreachable() | Rejected():
+                self._broken(item, now)
+            case FromPeer(message=Inject() as fault):
+                self._inject(fault, now)
+            case FromPeer() if self.port.disturbance.is_cut(item.sender):
+                item.release()
+            case _ if self.run is not None:
+                self.run.peer.receive(item, now)
+            case _ if self.newcomer is not None:
+                self.newcomer.receive(item, now)
+        self._follow(now)
+
+    def _broken(self, item: Unreachable | Rejected, now: float) -> None:
+        """Handle a connection that broke or was not accepted."""
+        peer = self.run.peer if self.run is not None else None
+        match item:
             case Rejected(reason, by) if by:
                 raise JobError(f"{by} does not accept this peer: {reason}", "peer_refused", by=by)
             case Rejected(reason):
                 logger.warning("%s", reason)
                 if peer is not None:
                     peer.host.handle(ModelRejected("", None, reason), now)
-            case _ if peer is not None:
-                peer.receive(item, now)
-            case _ if self.newcomer is not None:
-                self.newcomer.receive(item, now)
-        self._follow(now)
+            case Unreachable(other, is_gone) if peer is not None:
+                if is_gone:
+                    peer.gone(other, now)
+                else:
+                    peer.membership.unreachable(other, now)
+                    peer.membership.greet(other)
+                    peer.flush()
+
+    def _inject(self, what: Inject, now: float) -> None:
+        """Carry out an injected fault."""
+        faults = self.port.disturbance
+        if self.run is not None and what.is_logged:
+            self.run.peer.host.handle(Struck(what.fault, what.kind, what.node), now)
+        elif what.kind == "partition":
+            others = self.run.peer.membership.members if self.run is not None else ()
+            faults.partition(self.node, what.side, list(others))
+        elif what.node == self.node and what.kind == "slow":
+            self.compute.pace.slowness = what.factor
+        elif what.node == self.node and what.kind in ANSWERED:
+            faults.next.append((what.kind, what.seconds))
 
     # --- joining -------------------------------------------------------------------------------
 
@@ -197,23 +229,41 @@ class PeerProgram:
         """Do what follows; when the run is complete, save its model."""
         run = self.run
         if run is None:
+            self.ended = "done" if self._is_saved else ""
             return
+        self._heed_signals(run, now)
         run.follow(now)
         if self.log is not None:
             self.log.keep_up(now)
-            if run.peer.finished:
+            if run.peer.finished or self.ended:
                 self.log.flush()
         if run.final is not None and run.evaluating is None and not run.peer.is_done:
             self._save(run, now)
-        if run.peer.finished and (self.folder.path / SUMMARY).exists():
+        if run.peer.finished and self._is_saved:
             run.peer.is_done = True
         if run.peer.is_done and not self.ended:
             run.end(now)
             self.ended = run.peer.finished or "done"
 
+    @property
+    def _is_saved(self) -> bool:
+        """Whether a peer has saved the model of the run."""
+        return (self.folder.path / SUMMARY).exists()
+
+    def _heed_signals(self, run: PeerRun, now: float) -> None:
+        """Leave the mesh on SIGTERM; on SIGINT, let all peers finish now."""
+        received, self.signal = self.signal, 0
+        if received == signal.SIGINT:
+            run.stop(INTERRUPTED, now)
+        elif received == signal.SIGTERM:
+            run.peer.membership.leave()
+            run.peer.flush()
+            run.peer.host.handle(Stopped(), now)
+            self.ended = "left"
+
     def _save(self, run: PeerRun, now: float) -> None:
         """Save the average of all peers as the model of the run."""
-        if (self.folder.path / SUMMARY).exists():
+        if self._is_saved:
             return
         assert run.final is not None
         run.final.mean.scatter(self.model)

@@ -1,6 +1,7 @@
 """One peer of a run on a mesh: its share of the training, and what it does for all when it leads."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,8 @@ from oddlot.train.gates import standard_gates
 from oddlot.train.lr_schedules import by_samples
 from oddlot.train.store import Store
 
+SNAPSHOT_SECONDS = 5.0
+"""Time until a peer that has not sent its weights for an average is asked again."""
 REPEAT_SECONDS = 1.0
 """Time between two messages of a peer that it has finished."""
 
@@ -72,7 +75,9 @@ class PeerRun:
 
     def due(self) -> float:
         """Return the time at which `follow` is due without a message."""
-        return self.repeat_at if self.peer.finished else self.goal.due(self.tally)
+        average = self.peer.averaging
+        again = average.asked_at + SNAPSHOT_SECONDS if average is not None else inf
+        return min(again, self.repeat_at if self.peer.finished else self.goal.due(self.tally))
 
     def follow(self, now: float) -> None:
         """Do what follows from the last message: finish at the goal; if it leads, average and evaluate."""
@@ -115,10 +120,12 @@ class PeerRun:
         peer = self.peer
         if peer.averaging is not None and peer.averaging.is_complete:
             self._averaged(peer.averaging, now)
+        if peer.averaging is not None and now >= peer.averaging.asked_at + SNAPSHOT_SECONDS:
+            peer.ask_for_snapshots(now)
         if peer.averaging is None and self.evaluating is None and self.final is None:
             is_due = self.evaluates and self.evaluation.due(self.tally)
             if peer.all_finished or (is_due and not peer.finished):
-                peer.begin_average()
+                peer.begin_average(now)
                 self._lead(now)  # it is complete if there is no other peer
 
     def _averaged(self, average: Averaging, now: float) -> None:

@@ -52,7 +52,7 @@ class Recipe:
         check_shards(config.shards, self.samples, job)
         check_sizes(job, engine, self.traits, self.samples, self.shards)
         if config.chaos is not None:
-            config.chaos.check_engine(engine)
+            config.chaos.check_engine(engine, mesh=self.traits.mesh)
         self.strategy.validate(engine.max_workers, measured(job, engine))
         warn_of_strategy(self.strategy, job, engine, self.samples, self.shards)
         check_evaluation(job)

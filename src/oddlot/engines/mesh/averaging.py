@@ -16,7 +16,9 @@ class Averaging:
     the first model.
     """
 
-    def __init__(self, number: int, own: FlatBuffer, name: NodeId, others: Iterable[NodeId]) -> None:
+    def __init__(
+        self, number: int, own: FlatBuffer, name: NodeId, others: Iterable[NodeId], now: float = 0.0
+    ) -> None:
         self.number = number
         self.mean = FlatBuffer.empty(own.layout, own.memory.device)
         self.mean.copy_(own)
@@ -25,6 +27,8 @@ class Averaging:
         self.missing = dict.fromkeys(others)
         self.bytes = 0
         """Bytes of the models of the other peers on the network."""
+        self.asked_at = now
+        """Time at which the missing peers were asked last."""
         self._squares = 0.0
         """Sum of the squared distances of the models from their mean."""
 

@@ -91,17 +91,16 @@ class Launcher:
             del self.running[node]
             self.ended[node] = code
             found.append((node, code))
-            if code < 0 and replace:
-                self.policy.died(Death(node, peer.index, code, had_tasks=True, idle=True), now)
+            if code <= 0 and replace:
+                self.policy.died(Death(node, peer.index, code, idle=True, expected=code == 0), now)
         for index in self.policy.due(now) if replace else ():
             self._replace(index)
         return found
 
-    def ask_to_stop(self, reason: str) -> None:
-        """Ask the peers to finish: SIGTERM."""
-        for peer in self.running.values():
-            with suppress(ProcessLookupError):
-                peer.process.terminate()
+    def ask_to_finish(self) -> None:
+        """Let all peers finish and save the model. One tells the others, and each gets the signal."""
+        for node in self.running:
+            self.signal(node, signal.SIGINT)
 
     def output_of(self, node: NodeId) -> str:
         """Return the end of what a peer wrote to stdout and stderr."""

@@ -184,16 +184,22 @@ class Peer:
         """Note that the process of a peer has ended."""
         self._tell(self.membership.gone(peer), now)
 
-    def begin_average(self) -> Averaging:
+    def begin_average(self, now: float) -> Averaging:
         """Ask all living peers for their weights, and return the average that they will make."""
         self.averages += 1
         own = self.host.snapshot()
         others = list(self.host.conductor.peers.living)
-        self.averaging = Averaging(self.averages, own.weights, self.name, others)
+        self.averaging = Averaging(self.averages, own.weights, self.name, others, now)
         own.release()
-        for peer in others:
-            self.host.port.send(peer, SnapshotRequest(self.averages))
+        self.ask_for_snapshots(now)
         return self.averaging
+
+    def ask_for_snapshots(self, now: float) -> None:
+        """Ask the peers whose weights are missing, again if a message may have been lost."""
+        assert self.averaging is not None
+        self.averaging.asked_at = now
+        for peer in self.averaging.missing:
+            self.host.port.send(peer, SnapshotRequest(self.averaging.number))
 
     # --- messages ------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from oddlot.core.errors import OddlotError
 from oddlot.core.membership import Membership
 from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.engines.mesh.compute import ComputeThread
-from oddlot.engines.mesh.messages import PeerMessage, Tensors
+from oddlot.engines.mesh.messages import ModelMessage, PeerMessage, Tensors
+from oddlot.engines.mesh.network_faults import NetworkFaults
 from oddlot.engines.mesh.transport import Sent, Transport
 
 LONGEST_WAIT_SECONDS = 0.2
@@ -57,9 +58,21 @@ class ProcessPort:
         self.membership: Membership | None = None
         self.addresses: dict[NodeId, str] = {}
         """Addresses of peers that are not members yet."""
+        self.disturbance = NetworkFaults()
 
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
-        """Send a message to a peer."""
+        """Send a message to a peer, unless an injected fault drops it."""
+        if isinstance(message, ModelMessage) and tensors is not None:
+            tensors = self.disturbance.disturbed(tensors, lambda late: self._send(peer, message, late))
+            if tensors is None:
+                return
+        self._send(peer, message, tensors)
+
+    def _send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None) -> None:
+        if self.disturbance.is_cut(peer):
+            if tensors is not None:
+                tensors.release()
+            return
         member = self.membership.members.get(peer) if self.membership else None
         address = self.addresses.get(peer, "") if member is None else member.address
         if address:

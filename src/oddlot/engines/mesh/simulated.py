@@ -19,6 +19,7 @@ from oddlot.engines.mesh.messages import (
     State,
     Tensors,
 )
+from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.simulated.execution import Execution
@@ -92,6 +93,8 @@ class SimulatedMesh:
         """Bytes by the kind of message."""
         self.groups: dict[NodeId, int] = {}
         """Sides of a partition of the network. Peers without one are on side 0."""
+        self.disturbances: dict[NodeId, list[tuple[str, float]]] = {}
+        """Faults of the next models that peers send, with the seconds of a delay."""
         self.lifecycle = MachineLifecycle(self.machine_events, machines, self, seed, taken)
 
     # --- the mailbox ---------------------------------------------------------------------------
@@ -160,6 +163,10 @@ class SimulatedMesh:
 
     # --- messages between peers ----------------------------------------------------------------
 
+    def partition(self, side: Collection[NodeId]) -> None:
+        """Cut these peers off from all others; no peers: the network is whole again."""
+        self.groups = dict.fromkeys(side, 1)
+
     def send(self, sender: NodeId, receiver: NodeId, message: PeerMessage, tensors: Tensors | None) -> None:
         """Send a message over the links of both peers."""
         if receiver not in self.peers or not self._is_linked(sender, receiver):
@@ -168,6 +175,10 @@ class SimulatedMesh:
             return
         size = CONTROL_BYTES
         arrives = self.now + self.links.latency(sender, receiver)
+        faults = self.disturbances.get(sender, [])
+        fault, late = faults.pop(0) if faults and isinstance(message, ModelMessage) else ("", 0.0)
+        if fault == "corrupt" and tensors is not None:
+            tensors = corrupted(tensors)
         if tensors is not None:
             tensor_bytes, tensors = self.computation.travelled(tensors)
             size += tensor_bytes
@@ -175,8 +186,11 @@ class SimulatedMesh:
             if isinstance(message, ModelMessage | State):
                 arrives = self.links.transfer(sender, receiver, size, self.now)
         self.bytes_sent[type(message).__name__] += size
-        envelope = Envelope(receiver, FromPeer(sender, message, size, tensors))
-        self.events.at(arrives, partial(self._arrive, envelope))
+        came = FromPeer(sender, message, size, tensors)
+        if fault == "drop":
+            came.release()
+        else:
+            self.events.at(arrives + late, partial(self._arrive, Envelope(receiver, came)))
 
     def _arrive(self, envelope: Envelope) -> Envelope | None:
         return envelope

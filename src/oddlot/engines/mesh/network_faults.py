@@ -1,0 +1,53 @@
+"""Injected faults of a peer's network: a partition, and the next model that is delayed, dropped or corrupted."""
+
+import threading
+from collections.abc import Callable, Collection
+
+import torch
+
+from oddlot.core.tasks import NodeId
+from oddlot.engines.mesh.messages import Tensors
+from oddlot.train.flat_buffer import FlatBuffer
+
+
+class NetworkFaults:
+    """What happens to the messages of one peer."""
+
+    def __init__(self) -> None:
+        self.next: list[tuple[str, float]] = []
+        """Kinds of faults of the next models that it sends, with the seconds of a delay."""
+        self.cut_off: frozenset[NodeId] = frozenset()
+        """Peers that it cannot reach."""
+
+    def partition(self, me: NodeId, side: Collection[NodeId], others: Collection[NodeId]) -> None:
+        """Cut this peer off from those on the other side of `side`; from nobody, if that is empty."""
+        across = set(others) - set(side) if me in side else set(side)
+        self.cut_off = frozenset(across if side else ())
+
+    def is_cut(self, peer: NodeId) -> bool:
+        """Return whether a message to or from a peer is lost."""
+        return peer in self.cut_off
+
+    def disturbed(self, tensors: Tensors, late: Callable[[Tensors], None]) -> Tensors | None:
+        """Return the tensors to send now; None if they are dropped, or sent by `late` after a delay."""
+        if not self.next:
+            return tensors
+        kind, seconds = self.next.pop(0)
+        if kind == "corrupt":
+            return corrupted(tensors)
+        if kind == "drop":
+            tensors.release()
+        else:
+            threading.Timer(seconds, late, (tensors,)).start()
+        return None
+
+
+def corrupted(tensors: Tensors) -> Tensors:
+    """Return tensors of NaN, and release the given ones."""
+    flat = FlatBuffer.empty(tensors.weights.layout, tensors.weights.memory.device)
+    flat.copy_(tensors.weights)
+    tensors.release()
+    for _, view in flat.views():
+        if view.is_floating_point():
+            view.fill_(torch.nan)
+    return Tensors(flat, lambda: None, tensors.layers, tensors.optimizer)
