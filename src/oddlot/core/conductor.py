@@ -27,6 +27,7 @@ from oddlot.core.events import (
     Gone,
     Joined,
     Leaving,
+    LinkTraffic,
     Lost,
     ModelReceived,
     ModelRejected,
@@ -243,7 +244,9 @@ class Conductor:
         self.peers.models[event.model.id] = event.model
         yield event
 
-    def _noted(self, _: Struck | Priced | Ordered | Gone | Averaged | Stopped) -> Iterator[Event]:
+    def _noted(
+        self, _: Struck | Priced | Ordered | Gone | Averaged | LinkTraffic | Stopped
+    ) -> Iterator[Event]:
         """Handle an event that only the log needs."""
         yield from ()
 
@@ -327,7 +330,7 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
     Refused: Conductor._refused,
     Ticked: Conductor._ticked,
     Resumed: Conductor._resumed,
-    **dict.fromkeys((Struck, Priced, Ordered, Gone, Averaged, Stopped), Conductor._noted),
+    **dict.fromkeys((Struck, Priced, Ordered, Gone, Averaged, LinkTraffic, Stopped), Conductor._noted),
     GoalReached: Conductor._goal_reached,
     PeerJoined: Conductor._peer_joined,
     PeerLost: Conductor._peer_lost,

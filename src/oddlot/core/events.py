@@ -267,6 +267,18 @@ class GoalReached:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkTraffic:
+    """The bytes that a peer of a mesh has sent to another one, at its end. Strategies do not receive it."""
+
+    peer: NodeId
+    """Name of the receiver."""
+    bytes: Mapping[str, int]
+    """Bytes by the kind of message: `exchange`, `average`, `join` and `membership`."""
+    os_bytes: int | None = None
+    """Bytes that the receiver has acknowledged, by the operating system. None: it does not count them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Averaged:
     """The first peer of a mesh averaged the models of all living peers. Strategies do not receive it."""
 
@@ -289,6 +301,17 @@ class Ticked:
 
 
 Stimulus = (
-    Event | Refused | Resumed | Struck | Priced | Ordered | Gone | GoalReached | Averaged | Stopped | Ticked
+    Event
+    | Refused
+    | Resumed
+    | Struck
+    | Priced
+    | Ordered
+    | Gone
+    | GoalReached
+    | Averaged
+    | LinkTraffic
+    | Stopped
+    | Ticked
 )
 """An event that a conductor receives and a log records."""

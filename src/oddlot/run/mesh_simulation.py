@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from oddlot.core.errors import UsageError
-from oddlot.core.events import Evaluated, Lost, Stopped, Struck
+from oddlot.core.events import Evaluated, Lost, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import RunData
@@ -103,7 +103,7 @@ class MeshSimulation:
     def _end_logs(self) -> None:
         """Let all peers stop, and flush their logs."""
         for run in self.runs.values():
-            run.peer.host.handle(Stopped(), self.mesh.now)
+            run.close_log(self.mesh.now)
         for log in self.logs.values():
             log.flush()
 

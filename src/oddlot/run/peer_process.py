@@ -20,7 +20,7 @@ from torch import Tensor
 
 import oddlot
 from oddlot.core.errors import JobError, OddlotError
-from oddlot.core.events import Joined, ModelRejected, Stopped, Struck
+from oddlot.core.events import Joined, ModelRejected, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.failure import plain_failure
@@ -258,7 +258,7 @@ class PeerProgram:
         elif received == signal.SIGTERM:
             run.peer.membership.leave()
             run.peer.flush()
-            run.peer.host.handle(Stopped(), now)
+            run.close_log(now)
             self.ended = "left"
 
     def _save(self, run: PeerRun, now: float) -> None:

@@ -102,6 +102,12 @@ class PeerRun:
         """Tell all peers that the model is saved."""
         self.peer.tell_all(Done())
         self.peer.is_done = True
+        self.close_log(now)
+
+    def close_log(self, now: float) -> None:
+        """Log the traffic of the peer, and that it has stopped."""
+        for traffic in self.peer.host.port.traffic():
+            self.peer.host.handle(traffic, now)
         self.peer.host.handle(Stopped(), now)
 
     def summary(self) -> dict[str, Any]:

@@ -107,6 +107,19 @@ PeerMessage = (
 )
 
 
+def kind_of(message: PeerMessage) -> str:
+    """Return the kind of a message in the counts of traffic: exchanges, averages and other messages apart."""
+    match message:
+        case ModelMessage() | ModelRequest():
+            return "exchange"
+        case Snapshot() | SnapshotRequest():
+            return "average"
+        case State() | StateRequest():
+            return "join"
+        case _:
+            return "membership"
+
+
 @dataclass(frozen=True, slots=True)
 class Tensors:
     """Tensors to send: they do not change until `release` is called."""

@@ -9,6 +9,7 @@ from oddlot.core.commands import Action, Average, Dispatch, Request
 from oddlot.core.errors import Refusal
 from oddlot.core.events import (
     GoalReached,
+    LinkTraffic,
     ModelReceived,
     ModelRejected,
     ModelRequested,
@@ -42,6 +43,9 @@ class PeerPort(Port, Protocol):
 
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message. It may be lost."""
+
+    def traffic(self) -> Iterable[LinkTraffic]:
+        """Return the bytes sent to each peer so far."""
 
     def know(self, peer: NodeId, address: str) -> None:
         """Note the address of a peer that is not a member yet."""

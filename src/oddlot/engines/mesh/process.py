@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from oddlot.core.errors import OddlotError
+from oddlot.core.events import LinkTraffic
 from oddlot.core.membership import Membership
 from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.engines.mesh.compute import ComputeThread
@@ -79,6 +80,13 @@ class ProcessPort:
             self.transport.send(peer, address, message, tensors)
         elif tensors is not None:
             tensors.release()
+
+    def traffic(self) -> Iterable[LinkTraffic]:
+        """Return the bytes sent to each peer so far."""
+        return [
+            LinkTraffic(peer, dict(sent.by_message), sent.by_system or None)
+            for peer, sent in self.transport.sent_bytes().items()
+        ]
 
     def know(self, peer: NodeId, address: str) -> None:
         """Note the address of a peer that is not a member yet."""

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Protocol
 
 from oddlot.core.event_queue import EventQueue
-from oddlot.core.events import Evaluated, Gone, Joined, Lost
+from oddlot.core.events import Evaluated, Gone, Joined, LinkTraffic, Lost
 from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.mesh.links import Links
@@ -18,6 +18,7 @@ from oddlot.engines.mesh.messages import (
     PeerMessage,
     State,
     Tensors,
+    kind_of,
 )
 from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.newcomer import Newcomer
@@ -89,8 +90,8 @@ class SimulatedMesh:
         """Events of workers and machines, whose messages are for their peer."""
         self.peers: dict[NodeId, SimulatedPeer] = {}
         self.links = Links()
-        self.bytes_sent: Counter[str] = Counter()
-        """Bytes by the kind of message."""
+        self.bytes_sent: Counter[tuple[NodeId, NodeId, str]] = Counter()
+        """Bytes by sender, receiver and the kind of message."""
         self.groups: dict[NodeId, int] = {}
         """Sides of a partition of the network. Peers without one are on side 0."""
         self.disturbances: dict[NodeId, list[tuple[str, float]]] = {}
@@ -185,7 +186,7 @@ class SimulatedMesh:
             # Snapshots are for measurements, which take no virtual time.
             if isinstance(message, ModelMessage | State):
                 arrives = self.links.transfer(sender, receiver, size, self.now)
-        self.bytes_sent[type(message).__name__] += size
+        self.bytes_sent[sender, receiver, kind_of(message)] += size
         came = FromPeer(sender, message, size, tensors)
         if fault == "drop":
             came.release()
@@ -289,6 +290,14 @@ class SimulatedPort:
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message to a peer."""
         self.mesh.send(self.node, peer, message, tensors)
+
+    def traffic(self) -> Iterable[LinkTraffic]:
+        """Return the bytes sent to each peer so far."""
+        found: dict[NodeId, Counter[str]] = {}
+        for (sender, receiver, kind), count in self.mesh.bytes_sent.items():
+            if sender == self.node:
+                found.setdefault(receiver, Counter())[kind] += count
+        return [LinkTraffic(peer, dict(sent)) for peer, sent in found.items()]
 
     def know(self, peer: NodeId, address: str) -> None:
         """Do nothing: the mesh knows all peers."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.frames import decode, encode
-from oddlot.engines.mesh.messages import FromPeer, ModelMessage, PeerMessage, Tensors
+from oddlot.engines.mesh.messages import FromPeer, PeerMessage, Tensors, kind_of
 from oddlot.train.flat_buffer import Layout
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
@@ -211,7 +211,7 @@ class _Link:
         try:
             connection = self.connection or self._connect()
             connection.send_bytes(frame)
-            self.bytes.by_message[_kind(message)] += len(frame)
+            self.bytes.by_message[kind_of(message)] += len(frame)
         except (OSError, EOFError, AuthenticationError, ValueError) as error:
             self._close()
             self.transport.incoming.put(Unreachable(self.peer, isinstance(error, ConnectionRefusedError)))
@@ -241,10 +241,6 @@ class _Link:
         if connection is not None:
             self.bytes.by_system += _system_bytes(connection)
             connection.close()
-
-
-def _kind(message: PeerMessage) -> str:
-    return "exchange" if isinstance(message, ModelMessage) else type(message).__name__
 
 
 def _start(work: Callable[..., None], *arguments: Any) -> threading.Thread:
