@@ -1,7 +1,7 @@
 """Gossip with adaptive communication.
 
 `calibration` compares it with gossip at every step and with a fixed period and random exchanges of the same traffic, on
-a simulated mesh.
+a simulated mesh. `real` trains on four local processes, kills peers and cuts the network.
 
 ODDLOT_DATA=... python -m benchmarks.gossip [--quick|--smoke] [--save] [--only PART ...]
 """
@@ -10,11 +10,12 @@ import argparse
 from collections.abc import Callable, Mapping
 
 from benchmarks import smoke
-from benchmarks.gossip import calibration
+from benchmarks.gossip import calibration, real
 from benchmarks.report import Measured, finish, parse, parser
 
 PARTS: dict[str, Callable[[argparse.Namespace], Mapping[str, Measured]]] = {
     "calibration": lambda asked: calibration.measure(asked.size),
+    "real": lambda asked: real.measure(asked.size),
 }
 
 

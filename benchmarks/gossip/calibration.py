@@ -33,7 +33,7 @@ Outcome = tuple[float, float, float, float]
 def job_of(data: str, size: Size) -> tuple[Job, int]:
     """Return the job and its epochs."""
     job = cifar10() if data == "cifar10" else fashion_mnist()
-    samples, epochs = size.pick((400, 2), (10_000, 20), (len(job.train_data[0]), 20))
+    samples, epochs = size.pick((400, 2), (10_000, 16), (len(job.train_data[0]), 20))
     data_part = tuple(part[:samples] for part in job.train_data)
     optimizer = SGD(lr=0.06, momentum=0.9)
     return replace(

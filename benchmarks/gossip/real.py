@@ -1,0 +1,118 @@
+"""Gossip on four local processes: bytes as the operating system counts them, killed peers, a partition."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from tempfile import TemporaryDirectory
+
+from benchmarks.report import Measured, Size, show
+from oddlot import AdaptiveGossip, Gossip, Local, Run, Strategy, fit
+from oddlot.core.errors import JobError
+from oddlot.events import LinkTraffic, PeerLost, Record, Struck
+from oddlot.faults import Chaos, Fault
+from oddlot.workloads.digits import digits
+
+PEERS = 4
+PARTITION_SECONDS, REST_SECONDS = 7.0, 5.0
+"""How long the network is cut, and how long the run goes on afterwards at least."""
+AGREED = 0.05
+"""Largest disagreement at the end: distance from the average model, relative to its norm."""
+
+
+def trained(
+    strategy: Strategy, until: str, folder: Path | None = None, faults: Sequence[Fault] = (), seed: int = 0
+) -> Run:
+    """Return a run on local processes."""
+    return fit(
+        digits(),
+        strategy,
+        Local(workers=PEERS, threads=1),
+        until=until,
+        out=folder,
+        seed=seed,
+        evaluate_every="1000000 epochs",
+        chaos=Chaos(tuple(faults), seed=seed) if faults else None,
+        quiet=True,
+    )
+
+
+def measure(size: Size) -> Mapping[str, Measured]:
+    """Return the figures."""
+    epochs = size.pick(8, 30, 30)
+    with TemporaryDirectory(prefix="benchmark-gossip-") as there:
+        place = Path(there)
+        plain = [
+            trained(AdaptiveGossip(), f"epochs>={epochs}", place / f"plain{seed}", seed=seed)
+            for seed in range(size.pick(1, 2, 5))
+        ]
+        ratios = [_os_ratio(run.records) for run in plain]
+        killed = [_killed(epochs, seed, place / f"kill{seed}") for seed in range(size.pick(1, 8, 50))]
+        healed, story = _partition(size, place)
+    survived = [run for run in killed if run is not None]
+    usual = fmean(_accuracy(run) for run in plain)
+    gaps = [100 * (usual - _accuracy(run)) for run in survived]
+    show(
+        f"digits, {PEERS} processes",
+        ["runs", "accuracy", "peers in the final average"],
+        [
+            ["undisturbed", f"{usual:.4f}", str(PEERS)],
+            *(
+                [f"kill -9, seed {seed}", f"{_accuracy(run):.4f}", ", ".join(run.summary["peers_averaged"])]
+                for seed, run in enumerate(killed)
+                if run is not None
+            ),
+            ["partition", *story],
+        ],
+    )
+    return {
+        "os_bytes_over_log_bytes": ratios,
+        "kill_survived_share": len(survived) / len(killed),
+        "kill_accuracy_gap_points": fmean(gaps) if gaps else None,
+        "partition_healed": float(healed),
+    }
+
+
+def _accuracy(run: Run) -> float:
+    assert run.accuracy is not None
+    return run.accuracy
+
+
+def _os_ratio(records: Sequence[Record]) -> float:
+    """Return the bytes that the system counted, over those in the logs."""
+    links = [record.event for record in records if isinstance(record.event, LinkTraffic)]
+    counted = sum(link.os_bytes or 0 for link in links)
+    return counted / sum(sum(link.bytes.values()) for link in links)
+
+
+def _killed(epochs: int, seed: int, folder: Path) -> Run | None:
+    """Return a run in which a random peer is killed at a random time; None if the run failed."""
+    total = epochs * 1437 // 32
+    version = Random(seed).randrange(PEERS, total * 3 // 4)
+    try:
+        return trained(
+            AdaptiveGossip(), f"epochs>={epochs}", folder, [Fault("kill", at_versions=(version,))], seed
+        )
+    except JobError:
+        return None
+
+
+def _partition(size: Size, place: Path) -> tuple[bool, list[str]]:
+    """Cut half of the peers off for some seconds. Return whether both halves trained on and then agreed."""
+    cut = size.pick(3.0, PARTITION_SECONDS, PARTITION_SECONDS)
+    seconds = size.pick(10, 8 + cut + REST_SECONDS, 8 + cut + REST_SECONDS)
+    fault = Fault("partition", at_versions=(100,), for_seconds=cut)
+    run = trained(Gossip(period=4), f"seconds>={seconds}", place / "cut", [fault])
+    struck = [record.now for record in run.records if isinstance(record.event, Struck)]
+    begin = struck[0] if struck else 0.0
+    worked = {
+        record.peer
+        for record in run.records
+        if begin + cut / 2 <= record.now <= begin + cut and record.actions
+    }
+    noticed = any(isinstance(record.event, PeerLost) for record in run.records)
+    together = len(run.summary["peers_averaged"]) == PEERS
+    agreed = run.summary["disagreement"] <= AGREED
+    healed = bool(struck) and len(worked) == PEERS and noticed and together and agreed
+    told = f"disagreement {run.summary['disagreement']:.3f}"
+    return healed, [f"{_accuracy(run):.4f}", f"{', '.join(run.summary['peers_averaged'])}; {told}"]
