@@ -6,11 +6,12 @@ the time is then saved (Ho, Wu, Liu, CCGRID 2018, abstract).
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from statistics import fmean
 
 from benchmarks.processes import in_processes
 from benchmarks.report import Measured, Size, show, told
+from benchmarks.stragglers.networks import Small
 from oddlot import SGD, AdaptiveGossip, Gossip, Job, Machine, Simulated, Strategy, fit
 from oddlot.lr_schedules import Cosine
 from oddlot.machines import Link
@@ -18,6 +19,8 @@ from oddlot.workloads.cifar10 import cifar10
 from oddlot.workloads.mnist import fashion_mnist
 
 PEERS, STEP_SECONDS, BATCH = 8, 1.0, 64
+PICTURES = {"fashion_mnist": (1, 28, 73, 90), "cifar10": (3, 32, 121, 64)}
+"""Channels, side, mean and deviation of the pictures. The network is small: the clock does not see what it costs."""
 PULL_STEPS = 1.3
 """Steps that an uncontended pull takes."""
 THRESHOLDS = (0.07, 0.08, 0.09, 0.1, 0.12)
@@ -33,11 +36,15 @@ Outcome = tuple[float, float, float, float]
 def job_of(data: str, size: Size) -> tuple[Job, int]:
     """Return the job and its epochs."""
     job = cifar10() if data == "cifar10" else fashion_mnist()
-    samples, epochs = size.pick((400, 2), (10_000, 16), (len(job.train_data[0]), 20))
+    samples, epochs = size.pick((400, 2), (10_000, 20), (len(job.train_data[0]), 20))
     data_part = tuple(part[:samples] for part in job.train_data)
-    optimizer = SGD(lr=0.06, momentum=0.9)
     return replace(
-        job, train_data=data_part, batch_size=BATCH, optimizer=optimizer, lr_schedule=Cosine(epochs)
+        job,
+        model=partial(Small, *PICTURES[data]),
+        train_data=data_part,
+        batch_size=BATCH,
+        optimizer=SGD(lr=0.06, momentum=0.9),
+        lr_schedule=Cosine(epochs),
     ), epochs
 
 
