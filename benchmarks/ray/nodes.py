@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import ray
 from ray.cluster_utils import Cluster
@@ -84,8 +85,14 @@ def cluster(
 ) -> Iterator[Nodes]:
     """A cluster with a head and some more nodes, to which this process is connected."""
     before = signal.getsignal(signal.SIGTERM)
-    with TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder, warnings.catch_warnings():
+    with (
+        TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
+        warnings.catch_warnings(),
+        # Ray's note of the present cluster lies there: that of a user's own cluster stays as it is.
+        patch.dict(os.environ, {"RAY_TMPDIR": folder}),
+    ):
         warnings.simplefilter("ignore")  # Ray's own
+        (Path(folder) / "ray").mkdir()
         head = {"num_cpus": head_cpus, "include_dashboard": False, "node_ip_address": LOOPBACK}
         made = Cluster(
             initialize_head=True,

@@ -144,7 +144,7 @@ def _keep_dying(last: Death) -> JobError:
 def _how(death: Death) -> str:
     """Return how a process ended, as text."""
     if death.exit_code is None:
-        return "sent an invalid message" if death.invalid else "closed its socket"
+        return "sent an invalid message" if death.invalid else "ended without an exit code"
     if death.exit_code < 0:
         return f"was killed by {signal.Signals(-death.exit_code).name}"
     return f"exited with code {death.exit_code}"

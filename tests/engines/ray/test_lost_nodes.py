@@ -2,15 +2,23 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.ray.nodes import Nodes, cluster, drain
-from oddlot.core.events import Joined, Leaving
+from oddlot.core.events import Arrived, Joined, Leaving
 from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture
+def one_node() -> Iterator[Nodes]:
+    """A cluster whose head has no room for workers, and another node."""
+    with cluster(workers=1, head_cpus=0) as made:
+        yield made
 
 
 @pytest.fixture
@@ -56,3 +64,30 @@ def test_workers_of_a_drained_node_hand_over_and_leave(nodes: Nodes) -> None:
             run.until(lambda node=node: run.has(Joined, f"{node}.2"))  # type: ignore[misc]
         run.finish()
         assert not run.on_node(added.node_id), "a drained node gets no workers"
+
+
+def test_the_only_node_was_away_for_a_while(one_node: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is not suspected any more, the workers that wait for another node start on it."""
+    monkeypatch.setattr("oddlot.engines.ray.node_watch.SUSPECT_SECONDS", 6.0)
+    (only,) = one_node.alive
+    with scene(slow_job(0.2), on_ray(2)) as run:
+        run.until(lambda: len(run.host.conductor.slots) == 2)
+        one_node.send(only, signal.SIGSTOP)
+        run.seconds_until_lost("w1")
+        one_node.send(only, signal.SIGCONT)
+        run.until(lambda: len(run.host.conductor.slots) == 2)
+        run.finish()
+
+
+def test_a_hub_that_is_often_busy_notices_a_frozen_worker(one_node: Nodes) -> None:
+    with scene(slow_job(0.2), on_ray(2)) as run:
+        run.until(lambda: len(run.host.conductor.slots) == 2)
+        run.host.observers.append(
+            lambda record: time.sleep(1.2) if isinstance(record.event, Arrived) else None
+        )
+        started = run.actors.running["w2"].started
+        assert started is not None
+        os.kill(started.pid, signal.SIGSTOP)
+        assert run.seconds_until_lost("w2") <= 6 * LOST_AFTER_SECONDS, (
+            "twice as long as with a hub that listens, and some more"
+        )

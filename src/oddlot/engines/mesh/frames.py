@@ -52,7 +52,7 @@ def encode(message: PeerMessage, tensors: Tensors | None, codec: Codec) -> bytes
 def decode(frame: bytes, sender: NodeId, layout: Layout, codec: Codec) -> FromPeer:
     """Return the message in a frame. Raise FrameError if it is not one.
 
-    Tensors that cannot be read are told as the `problem` of the message, so that its receiver can count it.
+    If its tensors cannot be read, the message has a `problem`, which its receiver counts.
     """
     kind, body = unpack_frame(frame)
     if kind != KIND:

@@ -20,7 +20,7 @@ class NetworkFaults:
         """Peers that it cannot reach."""
 
     def partition(self, me: NodeId, side: Collection[NodeId], others: Collection[NodeId]) -> None:
-        """Cut this peer off from those on the other side of `side`; from nobody, if that is empty."""
+        """Cut this peer off from those on the other side of `side`; from none, if that is empty."""
         across = set(others) - set(side) if me in side else set(side)
         self.cut_off = frozenset(across if side else ())
 

@@ -64,8 +64,9 @@ class Actors:
     def spawn(self, index: int) -> None:
         """Request a worker, or the evaluator. It is heard from once the cluster has room for it."""
         node = self.ids.next(index)
-        actor = self.started.take(index, node, self.nodes.suspects.keys())
-        worker = ActorHandle(node, index, self.clock(), actor=actor)
+        avoid = self.nodes.suspects.keys()
+        actor = self.started.take(index, node, avoid)
+        worker = ActorHandle(node, index, self.clock(), actor=actor, avoids=bool(avoid))
         self.running[node] = worker
         ready = partial(self._ready, worker)
         self.call(worker, ready, worker.actor.begin, self._hub, index == 0, self.setup)
@@ -180,19 +181,29 @@ class Actors:
         for worker in list(self.running.values()):
             if worker.heard is None:
                 continue
-            if pause > BEAT_SECONDS:  # the hub was away itself
-                worker.heard += pause
-            if now - worker.heard > patience:
+            # While the hub is away itself, it does not listen.
+            worker.silence = 0.0 if worker.heard >= now - pause else worker.silence + min(pause, BEAT_SECONDS)
+            if worker.silence > patience:
                 told = f"{worker.node} has given no sign of life for {patience:g} s and is replaced"
                 warn(told, "worker_silent", node=worker.node, seconds=patience)
                 worker.taken_away = True
                 self.nodes.suspect(worker, self.running.values())
                 self.lose(worker)
-        self.nodes.forgive()
+        if self.nodes.forgive():
+            self._request_again()
         for index in self.policy.due(now):
             self.spawn(index)
         self._warn_drained()
-        self.entrance.tell(now)
+        self.entrance.tell(
+            now, sum(worker.ready for worker in self.running.values() if not worker.is_evaluator)
+        )
+
+    def _request_again(self) -> None:
+        """Request actors again that wait for a node, because they must not be on one that may be used now."""
+        for worker in list(self.running.values()):
+            if worker.avoids and not worker.ready:
+                worker.taken_away = True
+                self.lose(worker)
 
     def close(self) -> None:
         """Kill all actors."""

@@ -141,13 +141,21 @@ def lacks(fleet: Fleet, there: Mapping[str, float]) -> str:
     return _told(missing)
 
 
+def fits(fleet: Fleet, node: Mapping[str, float]) -> bool:
+    """Return whether a node with these resources has room for a worker."""
+    return all(node.get(name, 0.0) >= amount for name, amount in fleet.needs.items())
+
+
 def waiting_for(fleet: Fleet, ready: int) -> str:
     """Return what a run waits for that has only `ready` of its least number of workers."""
     import ray
 
     lacking = lacks(fleet, ray.cluster_resources())
+    largest = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     why = "they are starting, or their resources are in use"
-    if lacking:
+    if not lacking and not any(fits(fleet, node) for node in largest):
+        why = f"no node has {_told(fleet.needs)}, which each worker needs. Nodes that join get workers"
+    elif lacking:
         why = f"the cluster lacks {lacking}. Nodes that join, by hand or by an autoscaler, get workers"
     return f"{ready} of at least {fleet.min_workers} workers are ready: {why}"
 

@@ -35,11 +35,11 @@ class Entrance:
         """Return whether a lost worker had not entered yet."""
         return self._waiting is not None and self._waiting.pop(node, None) is not None
 
-    def tell(self, now: float) -> None:
-        """Say what the run waits for, once and again when it changes."""
-        if self._waiting is None or now - self._told_at < TELL_SECONDS:
+    def tell(self, now: float, ready: int) -> None:
+        """Say what the run waits for, before its start and while no worker is ready; again when it changes."""
+        if (ready and self._waiting is None) or now - self._told_at < TELL_SECONDS:
             return
         self._told_at = now
-        if (told := waiting_for(self.fleet, len(self._waiting))) != self._told:
+        if (told := waiting_for(self.fleet, ready)) != self._told:
             self._told = told
             logger.info("%s", told)

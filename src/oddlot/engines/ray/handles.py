@@ -35,6 +35,10 @@ class ActorHandle(WorkerState):
     actor: Any
     heard: float | None = None
     """Time of its last sign of life. None: it has not started."""
+    silence: float = 0.0
+    """Seconds without a sign of life in which the hub has listened."""
+    avoids: bool = False
+    """Whether it was requested for nodes other than some that seemed to be lost."""
     started: Started | None = None
     noticed: bool = False
     """Whether it got notice because its node is drained."""

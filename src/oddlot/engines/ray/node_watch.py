@@ -39,11 +39,12 @@ class NodeWatch:
         if not any(one.heard is not None and one.heard > recent for one in there):
             self.suspects.setdefault(node, self.clock())
 
-    def forgive(self) -> None:
-        """Use nodes again that were suspected for long."""
-        for node, since in list(self.suspects.items()):
-            if self.clock() - since > SUSPECT_SECONDS:
-                del self.suspects[node]
+    def forgive(self) -> bool:
+        """Use nodes again that were suspected for long. Return whether there was one."""
+        past = [node for node, since in self.suspects.items() if self.clock() - since > SUSPECT_SECONDS]
+        for node in past:
+            del self.suspects[node]
+        return bool(past)
 
     def must_leave(self, worker: ActorHandle) -> bool:
         """Return whether the worker's node is drained."""
