@@ -18,6 +18,7 @@ from oddlot import (
     Synchronous,
     fit,
 )
+from oddlot.core.commands import Step
 from oddlot.core.strategy import Strategy
 from oddlot.report.run_report import Figures
 from oddlot.run.effective_batch import LOCAL_STEP, UPDATE, effective_batch
@@ -45,7 +46,7 @@ from tests.toys import Timed
 def test_a_step_uses_the_samples_of_all_updates_that_it_waits_for(
     strategy: Strategy, samples: int | None, step: str | None
 ) -> None:
-    found: Any = effective_batch(strategy.traits(32), batch=32, workers=4)
+    found: Any = effective_batch(strategy.traits(32), batch=32, tasks=4)
     assert (found and found.samples, found and found.step) == (samples, step)
 
 
@@ -54,3 +55,9 @@ def test_run_json_the_summary_and_the_report_say_it(tmp_path: Path) -> None:
     begun = json.loads((tmp_path / "run.json").read_text())["effective_batch"]
     assert begun == run.summary["effective_batch"] == Figures.read(tmp_path).summary["effective_batch"]
     assert "2 tasks" in begun
+
+
+def test_a_round_has_all_tasks_of_every_worker(tmp_path: Path) -> None:
+    run = fit(a_job(), Synchronous(), fleet(in_flight=2), until="epochs>=1", out=tmp_path)
+    assert "4 tasks" in run.summary["effective_batch"]
+    assert max(len(a.shares) for r in run.records for a in r.actions if isinstance(a, Step)) == 4

@@ -62,7 +62,7 @@ Count = Annotated[int, AfterValidator(validator(at_least(1)))]
 NotNegative = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
 Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
-WORKERS = "a number of at least 1, or [minimum, maximum]"
+WORKERS = "a number of at least 1, or a range: [minimum, maximum] in a job file, MINIMUM-MAXIMUM as a flag"
 ENGINES = ("local", "ray")
 OF_ONE_ENGINE = {"threads": "local"} | dict.fromkeys(
     ("num_cpus", "num_gpus", "resources", "runtime_env", "address", "lost_after_seconds"), "ray"

@@ -21,15 +21,18 @@ class EffectiveBatch(NamedTuple):
         return f"each {self.step} uses {self.samples:,} samples ({self.of})"
 
 
-def effective_batch(traits: Traits, batch: int, workers: int) -> EffectiveBatch | None:
-    """Return the effective batch of a run with `workers` workers; None if the strategy does not declare it."""
+def effective_batch(traits: Traits, batch: int, tasks: int) -> EffectiveBatch | None:
+    """Return the effective batch of a run with `tasks` open tasks at most; None if the strategy does not declare it.
+
+    A round that waits for all workers has a task for each place of theirs: with `in_flight=2`, two for each worker.
+    """
     if traits.local_steps:
         return EffectiveBatch(batch, LOCAL_STEP, f"batch {batch}")
     if traits.step_samples is not None:
         return EffectiveBatch(traits.step_samples, UPDATE, "or more, if larger rounds are faster")
     if traits.task_samples is None:
         return None
-    updates = ceil(traits.quorum * (workers if traits.updates is None else traits.updates))
+    updates = ceil(traits.quorum * (tasks if traits.updates is None else traits.updates))
     task = traits.task_samples
     each = f"batch {task}" if task == batch else f"{task} ({traits.task_setting})"
     return EffectiveBatch(updates * task, UPDATE, f"{updates} tasks x {each}" if updates > 1 else each)

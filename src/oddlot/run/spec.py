@@ -96,7 +96,8 @@ class Recipe:
     @property
     def effective_batch(self) -> EffectiveBatch | None:
         """Return the effective batch; None if it is unknown."""
-        return effective_batch(self.traits, self.job.batch_size, self.engine.max_workers)
+        tasks = self.engine.max_workers * self.engine.in_flight
+        return effective_batch(self.traits, self.job.batch_size, tasks)
 
     @cached_property
     def traits(self) -> Traits:

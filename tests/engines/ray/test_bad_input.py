@@ -3,7 +3,7 @@
 import sys
 import threading
 from contextlib import ExitStack
-from socket import socket
+from socket import create_server, socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ from oddlot import JobError, Ray, Synchronous, UsageError
 from oddlot.engines.parcel import pickled
 from oddlot.engines.ray import cluster, internals
 from oddlot.engines.ray.actor import WorkerActor, check_versions
+from oddlot.engines.ray.cluster import _own_if_stale
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from tests.fits import a_job
@@ -155,3 +156,12 @@ def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(internals, "is_head", lambda: False)
     with ExitStack() as closing, warns("no_authentication"):
         cluster.connect("10.0.0.5:6379", None, closing)
+
+
+def test_a_note_of_a_cluster_that_has_ended_is_ignored() -> None:
+    """Ray itself would try to reach it for minutes."""
+    with create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert _own_if_stale(address) is None
+    assert _own_if_stale(address) == "local"
+    assert _own_if_stale(None) is None

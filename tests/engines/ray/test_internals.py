@@ -110,3 +110,7 @@ def test_who_has_started_a_cluster() -> None:
     )
     told = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True).stdout
     assert told.split() == ["True", "True"]
+
+
+def test_the_noted_cluster_is_the_running_one(nodes: Nodes) -> None:
+    assert internals.noted_cluster() == nodes.cluster.address

@@ -110,6 +110,7 @@ class Transport:
         self.max_bytes = CONTROL_BYTES + 8 * layout.bytes
         self.links: dict[NodeId, _Link] = {}
         self.listener = Listener((HOST, 0), backlog=64)
+        self.is_closed = False
         _start(self._accept)
 
     @property
@@ -131,11 +132,15 @@ class Transport:
 
     def close(self) -> None:
         """Send what waits, for a short time, and close all connections."""
+        if self.is_closed:
+            return
         for link in self.links.values():
             link.waiting.put(None)
         for link in self.links.values():
             link.thread.join(1.0)
-        self.listener.close()
+        self.is_closed = True
+        with contextlib.suppress(OSError):
+            Client(self.listener.address).close()  # `accept` waits for it
 
     # --- receiving -----------------------------------------------------------------------------
 
@@ -144,7 +149,11 @@ class Transport:
             try:
                 connection = self.listener.accept()
             except OSError:
-                return  # it was closed
+                continue  # who has connected has gone
+            if self.is_closed:
+                connection.close()
+                self.listener.close()
+                return
             _start(self._receive, connection)
 
     def _receive(self, connection: Connection) -> None:

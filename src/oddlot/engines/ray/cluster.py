@@ -36,12 +36,16 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
     """
     try:
         import ray
-    except ImportError:
+    except ModuleNotFoundError as error:
         told = 'the Ray engine needs Ray: pip install "oddlot[ray]"'
-        raise UsageError(told, "not_installed", package="ray") from None
+        more = "" if error.name == "ray" else f" ({error})"
+        raise UsageError(f"{told}{more}", "not_installed", package="ray") from None
+    except ImportError as error:
+        told = f"Ray cannot be imported: {error}"
+        raise UsageError(told, "not_importable", package="ray", reason=str(error)) from None
     if ray.is_initialized():
         return False
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = address or os.environ.get("RAY_ADDRESS") or _own_if_stale(internals.noted_cluster())
     answers = bool(address) and _check_address(str(address))
     os.environ.update(internals.quiet_environment())
     with _own_sigterm():
@@ -54,6 +58,9 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             place = address or "this machine"
+            if isinstance(error, ValueError):
+                told = f"Ray does not accept the settings of this run: {error}"
+                raise UsageError(told, "ray_settings_refused", reason=str(error)) from error
             raise (_refused(place, error) if answers else _no_cluster(place, error)) from error
     closing.callback(ray.shutdown)
     is_own = internals.is_head()
@@ -65,6 +72,18 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
             "no_authentication",
         )
     return is_own
+
+
+def _own_if_stale(noted: str | None) -> str | None:
+    """Return `local` if Ray's note of a cluster on this machine names one that does not answer; else None."""
+    host, colon, port = (noted or "").rpartition(":")
+    if not colon or not port.isdecimal():
+        return None
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError):
+        return "local"
+    return None
 
 
 def _check_address(address: str) -> bool:
@@ -97,8 +116,8 @@ def _no_cluster(place: str, error: Exception) -> UsageError:
 
 def _refused(place: str, error: Exception) -> UsageError:
     told = (
-        f"the Ray cluster at {place} does not accept the connection ({error}): use the {internals.TOKEN_MODE}, token "
-        "and RAY_USE_TLS of its nodes"
+        f"{place} answers, but the connection to a Ray cluster failed ({error}): if it is the head of one, use the "
+        f"{internals.TOKEN_MODE}, token and RAY_USE_TLS of its nodes"
     )
     return UsageError(told, "cluster_refused", "address", address=place, reason=str(error))
 
@@ -124,7 +143,8 @@ def check_room(fleet: Fleet, is_own: bool) -> None:
     if is_own and lacking:
         raise UsageError(
             f"this machine lacks {lacking}: the least number of workers is {fleet.min_workers}, and each needs "
-            f"{_told(fleet.needs)}. Use fewer workers or a smaller num_cpus, or connect to a cluster with `address`",
+            f"{_told(fleet.needs)}. Use fewer workers, lower num_cpus, num_gpus or resources, or connect to a cluster "
+            "with `address`",
             "not_enough_resources",
             "workers",
             workers=fleet.min_workers,

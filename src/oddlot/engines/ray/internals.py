@@ -32,6 +32,14 @@ def output_files() -> list[str]:
     return [path for path in paths if path]
 
 
+def noted_cluster() -> str | None:
+    """Return the address that Ray has noted of a cluster on this machine, which may have ended."""
+    from ray._private.utils import read_ray_address
+
+    noted: str | None = read_ray_address()
+    return noted or None
+
+
 def is_head() -> bool:
     """Return whether this process has started the cluster to which it is connected."""
     import ray

@@ -1,0 +1,161 @@
+"""Meshes of real processes: any of them may be killed, the launcher too."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from oddlot import AdaptiveGossip, Gossip, JobError, Local, Run, UsageError, fit, replay
+from oddlot.core.events import LinkTraffic, ModelRejected, PeerJoined, PeerLost, Struck
+from oddlot.faults import Chaos, Fault
+from oddlot.history.peer_audit import prove_peers
+from oddlot.history.run_folder import SUMMARY, RunFolder
+from tests.fits import a_job, rows
+from tests.processes import program
+from tests.transcripts import raises
+
+SAMPLES = 96
+LAUNCH = """
+from pathlib import Path
+import sys
+from oddlot import Gossip, Local, fit
+from tests.fits import a_job, rows
+fit(a_job(count=96, eval_data=rows(50)), Gossip(), Local(workers=3, threads=1), until="seconds>=12", out=sys.argv[1])
+"""
+
+
+def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings: Any) -> Run:
+    """A run of three processes."""
+    job = a_job(count=SAMPLES, eval_data=rows(50), **settings.pop("job", {}))
+    strategy = settings.pop("strategy", Gossip(period=2))
+    return fit(
+        job, strategy, Local(workers=workers, threads=1), until=until, out=folder, quiet=True, **settings
+    )
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until this is so."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def peers_below(parent: int) -> list[int]:
+    """The processes of peers that a process has started."""
+    told = subprocess.run(
+        ["ps", "-eo", "pid=,ppid=,args="], check=True, capture_output=True, text=True
+    ).stdout
+    found = [line.split(maxsplit=2) for line in told.splitlines()]
+    return [int(pid) for pid, above, args in found if int(above) == parent and "peer_process" in args]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_peers_train_exchange_and_save_the_average(tmp_path: Path) -> None:
+    run = meshed(tmp_path, strategy=AdaptiveGossip(threshold=0.02))
+    assert run.ended == "epochs>=20"
+    assert prove_peers(RunFolder(tmp_path), SAMPLES).whole == 20
+    assert replay(tmp_path).difference is None
+    assert run.summary["exchanges"] > 0
+    links = [record.event for record in run.records if isinstance(record.event, LinkTraffic)]
+    assert len(links) == 6
+    if sys.platform == "linux":
+        counted = sum(link.os_bytes or 0 for link in links)
+        assert counted == pytest.approx(sum(sum(link.bytes.values()) for link in links), rel=0.05)
+
+
+def test_faults_on_real_processes(tmp_path: Path) -> None:
+    kinds: list[tuple[str, str, dict[str, Any]]] = [
+        ("corrupt", "w1", {}),
+        ("slow", "w2", {"factor": 1.0, "for_seconds": 0.5}),
+        ("kill", "w3", {}),
+        ("freeze", "w2", {"for_seconds": 6.0}),
+    ]
+    faults = [
+        Fault(kind, machine=m, at_versions=(30 + 5 * i,), **more) for i, (kind, m, more) in enumerate(kinds)
+    ]
+    run = meshed(tmp_path, "seconds>=22", strategy=Gossip(answer_seconds=2.0), chaos=Chaos(tuple(faults)))
+    events = [record.event for record in run.records]
+    assert {event.kind for event in events if isinstance(event, Struck)} == {kind for kind, _, _ in kinds}
+    assert [(e.peer, e.code) for e in events if isinstance(e, ModelRejected)] == [
+        ("w1", "numbers_not_finite")
+    ]
+    lost = {event.peer for event in events if isinstance(event, PeerLost)}
+    assert {"w2", "w3"} <= lost
+    assert PeerJoined("w3.2") in events
+    assert set(run.summary["peers_averaged"]) == {"w1", "w2", "w3.2"}
+    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert replay(tmp_path).difference is None
+
+
+def test_the_launcher_is_killed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with program("-c", LAUNCH, out) as launcher:
+        wait_for(lambda: len(RunFolder(out).peer_logs()) == 3)
+        peers = peers_below(launcher.pid)
+        assert len(peers) == 3
+        launcher.kill()
+        wait_for((out / SUMMARY).exists)
+        wait_for(lambda: not any(map(is_running, peers)))
+    assert prove_peers(RunFolder(out), SAMPLES).faults == ()
+    assert RunFolder(out).model.exists()
+
+
+def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with program("-c", LAUNCH, out) as launcher:
+        wait_for(lambda: len(RunFolder(out).peer_logs()) == 3)
+        peers = peers_below(launcher.pid)
+        os.kill(launcher.pid, signal.SIGTERM)
+        launcher.wait(60)
+    assert RunFolder(out).model.exists()
+    assert not any(map(is_running, peers))
+
+
+def fails(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """A step that fails."""
+    raise ValueError("of no use")
+
+
+def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
+    with raises(JobError, "user_code_failed"):
+        meshed(tmp_path, job={"training_step": fails})
+    wait_for(lambda: not peers_below(os.getpid()))
+
+
+def another_model() -> nn.Module:
+    """A model of another size in every process."""
+    return nn.Linear(2, 2 + os.getpid() % 97)
+
+
+def test_peers_with_other_models_are_named(tmp_path: Path) -> None:
+    with raises(JobError, "peer_refused"):
+        meshed(tmp_path, job={"model": another_model, "training_step": _sum})
+
+
+def _sum(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    loss: Tensor = model(batch[0]).square().mean()
+    return loss
+
+
+def test_ray_has_no_mesh(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from oddlot import Ray
+
+    with raises(UsageError, "engine_without_mesh"):
+        fit(a_job(count=SAMPLES), Gossip(), Ray(2), until="epochs>=1")

@@ -1,0 +1,123 @@
+"""Connections between peers: who is let in, and what a broken one is told as."""
+
+import json
+import queue
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from multiprocessing.connection import Client, answer_challenge, deliver_challenge
+from typing import Any
+
+import pytest
+import torch
+
+from oddlot.codecs import Plain
+from oddlot.core.membership import Ping
+from oddlot.core.peers import PeerModel
+from oddlot.engines.mesh.messages import FromPeer, ModelMessage, Tensors
+from oddlot.engines.mesh.transport import Hello, Rejected, Sent, Transport, Unreachable
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+
+LAYOUT = Layout.from_module(torch.nn.Linear(2, 2))
+HELLO = Hello("w1", "run", "1.0", LAYOUT.fingerprint)
+SECRET = b"secret"
+
+
+@pytest.fixture
+def here() -> Iterator[Transport]:
+    transport = Transport(HELLO, SECRET, LAYOUT, Plain())
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def there() -> Iterator[Transport]:
+    transport = Transport(replace(HELLO, peer="w2"), SECRET, LAYOUT, Plain())
+    yield transport
+    transport.close()
+
+
+def got(transport: Transport, kind: type) -> Any:
+    """Wait for a message of this kind."""
+    while True:
+        try:
+            message = transport.incoming.get(timeout=20)
+        except queue.Empty:
+            raise AssertionError(f"no {kind.__name__} came") from None
+        if isinstance(message, kind):
+            return message
+
+
+def test_messages_and_tensors_arrive_and_are_counted(here: Transport, there: Transport) -> None:
+    block = FlatBuffer.empty(LAYOUT)
+    block.view("weight").fill_(3.0)
+    released = []
+    here.send("w2", there.address, Ping(1))
+    assert got(there, FromPeer).message == Ping(1)
+    message = ModelMessage(PeerModel("w1>1", "w1", 8))
+    here.send("w2", there.address, message, Tensors(block, lambda: released.append(1)))
+    came = got(there, FromPeer)
+    assert (came.sender, came.message) == ("w1", message)
+    assert torch.equal(came.tensors.weights.view("weight"), block.view("weight"))
+    got(here, Sent).release()
+    assert released == [1]
+    sent = here.sent_bytes()["w2"]
+    assert sent.by_message["exchange"] == came.bytes
+
+
+@pytest.mark.parametrize("change", [{"oddlot": "0.9"}, {"layout": "other"}, {"run": "another"}])
+def test_a_peer_of_another_kind_is_refused_and_named(change: dict[str, str], here: Transport) -> None:
+    stranger = Transport(replace(HELLO, peer="w9", **change), SECRET, LAYOUT, Plain())
+    stranger.send("w1", here.address, Ping(1))
+    refused, told = got(here, Rejected), got(stranger, Rejected)
+    assert "w9" in refused.reason
+    assert told.by == "w1"
+    stranger.close()
+
+
+def test_a_wrong_secret_is_refused(here: Transport) -> None:
+    stranger = Transport(replace(HELLO, peer="w9"), b"wrong", LAYOUT, Plain())
+    stranger.send("w1", here.address, Ping(1))
+    assert not got(here, Rejected).by
+    assert not got(stranger, Unreachable).is_gone
+    stranger.close()
+
+
+def test_a_peer_that_has_ended_is_gone(here: Transport, there: Transport) -> None:
+    here.send("w2", there.address, Ping(1))
+    got(there, FromPeer)
+    address = there.address
+    there.close()
+    here.send("w3", address, Ping(2))
+    assert got(here, Unreachable) == Unreachable("w3", is_gone=True)
+
+
+def test_strangers_that_say_nothing_or_nonsense_stop_nobody(here: Transport, there: Transport) -> None:
+    host, _, port = here.address.rpartition(":")
+    with socket.create_connection((host, int(port))), socket.create_connection((host, int(port))) as loud:
+        loud.sendall(b"\xff" * 1000)
+        there.send("w1", here.address, Ping(1))
+        assert got(here, FromPeer).message == Ping(1)
+
+
+def test_nonsense_of_a_peer_that_was_let_in_ends_its_connection(here: Transport) -> None:
+    host, _, port = here.address.rpartition(":")
+    with Client((host, int(port))) as connection:
+        answer_challenge(connection, SECRET)
+        deliver_challenge(connection, SECRET)
+        connection.send_bytes(json.dumps(asdict(replace(HELLO, peer="w7"))).encode())
+        connection.recv_bytes()
+        connection.send_bytes(b"nonsense")
+        assert "w7" in got(here, Rejected).reason
+        assert got(here, Unreachable).peer == "w7"
+
+
+def test_what_waits_for_a_peer_that_does_not_read_is_dropped(here: Transport) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        released: list[int] = []
+        for number in range(30):
+            block = FlatBuffer.empty(LAYOUT)
+            message = ModelMessage(PeerModel(f"w1>{number}", "w1", 8))
+            here.send("w2", address, message, Tensors(block, lambda number=number: released.append(number)))  # type: ignore[misc]
+        assert len(released) >= 20

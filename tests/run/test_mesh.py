@@ -1,0 +1,290 @@
+"""Runs on a simulated mesh: every worker is a peer with a model of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from oddlot import (
+    AdaptiveGossip,
+    Gossip,
+    Machine,
+    Run,
+    Simulated,
+    Strategy,
+    UsageError,
+    accuracy,
+    fit,
+    replay,
+)
+from oddlot.core.commands import Average
+from oddlot.core.errors import OddlotError
+from oddlot.core.events import (
+    Averaged,
+    LinkTraffic,
+    ModelReceived,
+    ModelRejected,
+    PeerJoined,
+    PeerLost,
+    Struck,
+)
+from oddlot.faults import Chaos, Fault
+from oddlot.history.peer_audit import prove_peers
+from oddlot.history.run_folder import RunFolder
+from oddlot.lr_schedules import Linear
+from oddlot.machines import Link
+from oddlot.report.run_report import Figures
+from oddlot.train.data import order
+from tests.fits import BATCH, a_job, net, rows
+from tests.transcripts import raises
+
+PEERS, SAMPLES = 4, 96
+LINK = Link(megabits_per_second=1.0, latency_milliseconds=1.0)
+STEP_SECONDS = 0.01
+
+
+def peers(count: int = PEERS, **settings: Any) -> Simulated:
+    """Machines of one speed, with links on which a model takes about 0.2 steps."""
+    return Simulated([Machine(f"m{i}", STEP_SECONDS / BATCH, link=LINK, **settings) for i in range(count)])
+
+
+def gossiped(
+    strategy: Strategy, on: Simulated | None = None, until: str = "epochs>=3", **settings: Any
+) -> Run:
+    """A run of the small job, with evaluation."""
+    changes = {"metrics": {"accuracy": accuracy}, "eval_data": rows(50), **settings.pop("job", {})}
+    job = a_job(count=SAMPLES, **changes)
+    return fit(job, strategy, peers() if on is None else on, until=until, **settings)
+
+
+MODES: list[Strategy] = [
+    Gossip(),
+    Gossip(period=3, topology="ring"),
+    Gossip(mode="push", topology="exponential"),
+    Gossip(mode="push_pull", topology="hypercube", mixing="clock"),
+    Gossip(topology="matching", mixing="loss"),
+    Gossip(probability=0.5),
+    AdaptiveGossip(threshold=0.02),
+    AdaptiveGossip(rule="layer", mode="push"),
+    AdaptiveGossip(rule="path", mode="push_pull"),
+    AdaptiveGossip(rule="lr"),
+    AdaptiveGossip(rule="event_grad", topology="ring", mode="push"),
+    AdaptiveGossip(rule="event_grad"),
+    AdaptiveGossip(budget_share=0.2),
+    AdaptiveGossip(budget_bytes_per_second=5000.0),
+]
+
+
+@pytest.mark.parametrize("strategy", MODES, ids=str)
+def test_peers_process_every_sample_once_and_agree_better_than_alone(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    run = gossiped(strategy, out=tmp_path)
+    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    assert (proof.faults, proof.whole, proof.merged) == ((), 3, 3 * SAMPLES)
+    assert run.summary["exchanges"] > 0
+    alone = gossiped(AdaptiveGossip(threshold=1e9))
+    assert run.summary["disagreement"] < alone.summary["disagreement"]
+    assert replay(tmp_path).difference is None
+    assert Figures.read(tmp_path).summary["accuracy"] == run.accuracy
+
+
+def plain_peer(number: int, epochs: int) -> dict[str, Tensor]:
+    """A loop of PyTorch's own over the samples that a DistributedSampler would give this peer."""
+    torch.manual_seed(0)
+    model, (points, sides) = net(), rows(SAMPLES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    share = SAMPLES // PEERS
+    done, total = 0, epochs * share
+    for epoch in range(epochs):
+        mine = order(0, epoch, SAMPLES)[number * share : (number + 1) * share]
+        for start in range(0, share, BATCH):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 * (1 - done / total)
+            batch = torch.as_tensor(mine[start : start + BATCH])
+            optimizer.zero_grad()
+            cross_entropy(model(points[batch]), sides[batch]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            done += len(batch)
+    return {name: value.detach() for name, value in model.state_dict().items()}
+
+
+def test_peers_that_never_exchange_equal_plain_loops() -> None:
+    """The final model is their average. The schedule counts the epochs of the run."""
+    run = gossiped(AdaptiveGossip(threshold=1e9), job={"lr_schedule": Linear(3.0)})
+    loops = [plain_peer(number, epochs=3) for number in range(PEERS)]
+    for name, value in run.model.state_dict().items():
+        mean = torch.stack([loop[name] for loop in loops]).mean(0)
+        torch.testing.assert_close(value, mean, rtol=1e-5, atol=1e-6)
+
+
+def test_a_pull_takes_its_time_on_the_link_and_counts_its_bytes() -> None:
+    slow = Simulated(
+        [Machine(f"m{i}", STEP_SECONDS / BATCH, link=Link(megabits_per_second=0.1)) for i in range(2)]
+    )
+    without = gossiped(AdaptiveGossip(threshold=1e9), slow, evaluate_every="1000 epochs")
+    every = gossiped(Gossip(), slow, evaluate_every="1000 epochs")
+    received = [record.event for record in every.records if isinstance(record.event, ModelReceived)]
+    seconds = received[0].bytes * 8 / 0.1e6
+    waited = every.summary["updates"] / 2 - 1  # the run ends with the last step
+    assert all(event.seconds == pytest.approx(seconds) for event in received)
+    assert every.summary["seconds"] == pytest.approx(without.summary["seconds"] + waited * seconds, rel=0.01)
+
+
+def wide() -> nn.Module:
+    """A network that is larger than the head of its packet."""
+    return nn.Sequential(nn.Linear(2, 500), nn.Tanh(), nn.Linear(500, 2))
+
+
+def test_a_model_in_16_bits_takes_half_the_bytes() -> None:
+    sizes = {}
+    for codec in ("plain", "bf16"):
+        run = gossiped(Gossip(), codec=codec, job={"model": wide})
+        (sizes[codec],) = {r.event.bytes for r in run.records if isinstance(r.event, ModelReceived)}
+    assert sizes["bf16"] < 0.75 * sizes["plain"]
+
+
+def test_traffic_of_averages_is_counted_apart(tmp_path: Path) -> None:
+    run = gossiped(Gossip(period=2), out=tmp_path)
+    links = [record.event for record in run.records if isinstance(record.event, LinkTraffic)]
+    received = sum(r.event.bytes for r in run.records if isinstance(r.event, ModelReceived))
+    averages = [record.event for record in run.records if isinstance(record.event, Averaged)]
+    requests = 200 * run.summary["exchanges"]
+    assert sum(link.bytes.get("exchange", 0) for link in links) == received + requests
+    assert sum(link.bytes["average"] for link in links if "average" in link.bytes) >= sum(
+        a.bytes for a in averages
+    )
+    assert len({a.peers[0] for a in averages}) == 1
+    assert {a.peers[0] for a in averages} == {"m0"}, "the first peer leads"
+
+
+def test_a_new_peer_takes_over_weights_optimizer_and_epoch(tmp_path: Path) -> None:
+    late = [*peers(3).machines, Machine("late", STEP_SECONDS / BATCH, link=LINK, joins_at_seconds=0.1)]
+    run = gossiped(Gossip(), Simulated(late), until="epochs>=6", out=tmp_path)
+    log = [record for record in run.records if record.peer == "late"]
+    first = next(record for record in log if record.actions).actions[0]
+    assert first.task.spans[0].epoch >= 1  # type: ignore[union-attr]
+    assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "late"}
+    assert sum(r.event == PeerJoined("late") for r in run.records) == 3
+    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert replay(tmp_path).difference is None
+
+
+FAULTS = [
+    Fault("corrupt", machine="m1", at_seconds=(0.05,)),
+    Fault("drop", machine="m2", at_seconds=(0.06,)),
+    Fault("delay", machine="m3", at_seconds=(0.07,), delay_seconds=0.05),
+    Fault("slow", machine="m0", at_seconds=(0.08,), factor=2.0, for_seconds=0.1),
+    Fault("freeze", machine="m2", at_seconds=(0.5,), for_seconds=8.0),
+    Fault("leave", machine="m3", at_seconds=(0.3,)),
+    Fault("kill", machine="m1", at_seconds=(0.4,)),
+]
+
+
+def test_every_fault_is_survived(tmp_path: Path) -> None:
+    on = peers(seconds_to_return=0.1)
+    run = gossiped(
+        Gossip(answer_seconds=1.0), on, until="seconds>=15", out=tmp_path, chaos=Chaos(tuple(FAULTS))
+    )
+    events = [record.event for record in run.records]
+    assert sorted(e.kind for e in events if isinstance(e, Struck)) == sorted(fault.kind for fault in FAULTS)
+    rejected = [(r.event.peer, r.event.code) for r in run.records if isinstance(r.event, ModelRejected)]
+    assert rejected == [("m1", "numbers_not_finite")]
+    assert {"m1", "m3"} <= {e.peer for e in events if isinstance(e, PeerLost)}
+    assert set(run.summary["peers_averaged"]) == {"m0", "m1.2", "m2", "m3.2"}
+    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert replay(tmp_path).difference is None
+
+
+def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
+    fault = Fault("partition", at_seconds=(1.0,), for_seconds=8.0)
+    run = gossiped(Gossip(answer_seconds=1.0), until="seconds>=20", chaos=Chaos((fault,)))
+    lost = {(r.peer, r.event.peer) for r in run.records if isinstance(r.event, PeerLost)}
+    assert lost == {(a, b) for a in ("m0", "m1") for b in ("m2", "m3")} | {
+        (b, a) for a in ("m0", "m1") for b in ("m2", "m3")
+    }
+    merges = {
+        r.peer for r in run.records if 6.0 < r.now < 9.0 and any(isinstance(a, Average) for a in r.actions)
+    }
+    assert merges == {"m0", "m1", "m2", "m3"}
+    assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "m3"}
+    assert run.summary["disagreement"] < 0.05
+
+
+def test_one_peer_that_is_left_finishes_alone() -> None:
+    faults = tuple(Fault("kill", machine=f"m{i}", at_seconds=(0.1 * i,)) for i in (1, 2, 3))
+    run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos(faults))
+    assert run.summary["peers_averaged"] == ["m0"]
+    assert run.ended == "epochs>=20"
+
+
+def test_the_next_peer_leads_when_the_first_is_lost() -> None:
+    fault = Fault("kill", machine="m0", at_seconds=(0.1,))
+    run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos((fault,)))
+    assert run.summary["peers_averaged"][0] == "m1"
+    assert run.accuracy is not None
+
+
+@pytest.mark.parametrize(
+    ("until", "figure", "value"), [("versions>=40", "versions", 40), ("samples>=120", "samples_merged", 120)]
+)
+def test_each_peer_stops_at_its_share_of_the_goal(until: str, figure: str, value: int) -> None:
+    run = gossiped(AdaptiveGossip(threshold=1e9), until=until)
+    assert value <= run.summary[figure] <= value + PEERS * BATCH
+
+
+def test_a_metric_ends_the_run_of_all() -> None:
+    run = gossiped(Gossip(), until="accuracy>=0.7")
+    assert run.accuracy is not None
+    assert run.accuracy >= 0.65
+    assert run.ended == "accuracy>=0.7"
+
+
+def test_own_shards_stay_with_their_peer() -> None:
+    """With a shard for each peer, a peer sees the same samples in every epoch."""
+    seen: dict[str, set[int]] = {}
+    run = gossiped(Gossip(), shards=PEERS)
+    for record in run.records:
+        for action in record.actions:
+            if (task := getattr(action, "task", None)) is not None and record.peer:
+                for epoch, start, stop in task.spans:
+                    mine = order(0, epoch, SAMPLES, PEERS)[start:stop].tolist()
+                    seen.setdefault(record.peer, set()).update(mine)
+    assert [len(samples) for samples in seen.values()] == [SAMPLES // PEERS] * PEERS
+
+
+@pytest.mark.parametrize(
+    ("strategy", "on", "code"),
+    [
+        (Gossip(topology="hypercube"), peers(6), "topology_does_not_fit"),
+        (Gossip(), peers(1), "too_few_peers"),
+        (Gossip(), Simulated(peers().machines, computes=False), "mesh_without_compute"),
+    ],
+)
+def test_what_has_no_mesh_is_refused(strategy: Strategy, on: Simulated, code: str) -> None:
+    with raises(UsageError, code):
+        gossiped(strategy, on)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"budget_share": 0.0}, "invalid_value"),
+        ({"budget_bytes_per_second": 0.0}, "invalid_value"),
+        ({"budget_share": 0.1, "budget_bytes_per_second": 1.0}, "not_one_of"),
+        ({"topology": "star"}, "invalid_value"),
+        ({"rule": "loss"}, "invalid_value"),
+        ({"mode": "push", "mixing": "loss"}, "setting_of_another_kind"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], code: str) -> None:
+    with raises(OddlotError, code):
+        AdaptiveGossip(**settings)
+
+
+def test_a_partition_needs_a_mesh_and_a_mesh_has_no_hub() -> None:
+    with raises(UsageError, "fault_not_supported"):
+        gossiped(Gossip(), chaos=Chaos((Fault("kill_hub", at_seconds=(1.0,)),)), out="unused")
