@@ -43,6 +43,7 @@ WAITING = (
 )
 HEARS_SIGNALS = {
     "oddlot.run.signals",
+    "oddlot.run.peer_process",
     "oddlot.cli.run_command",
     "oddlot.cli.spot_notice",
     "oddlot.faults.injector",

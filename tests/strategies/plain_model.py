@@ -10,6 +10,7 @@ from math import inf
 from statistics import fmean
 
 from oddlot import Machine, Strategy
+from oddlot.core.commands import DriftOf
 from oddlot.core.conductor import Conductor
 from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
@@ -85,7 +86,11 @@ class PlainModel:
         """Do nothing."""
 
     def step(
-        self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
+        self,
+        shares: Mapping[UpdateId, float],
+        measure: int = 0,
+        merged: int | None = None,
+        drift: DriftOf | None = None,
     ) -> Change | None:
         """A step of SGD. Of windows of `measure` steps it tells as `oddlot.train.merging.Meter` does."""
         parts = [[share * one for one in self.inbox.pop(update)] for update, share in shares.items()]

@@ -107,7 +107,9 @@ def plain(job: Job, meet_every: int = 0, rate: float = 0.0) -> nn.Module:
     return centre if meet_every else model
 
 
-@pytest.mark.parametrize("name", [*BY_NAME, "quorum"])
+@pytest.mark.parametrize(
+    "name", [*(name for name, kind in BY_NAME.items() if not kind().traits(1).mesh), "quorum"]
+)
 def test_one_worker_is_a_plain_loop_with_pytorch_s_scheduler_and_clipping(name: str) -> None:
     strategy, changes = ONE[name]
     meet: dict[str, Any] = {"meet_every": 2, "rate": 0.4} if name == "elastic_averaging" else {}

@@ -5,20 +5,19 @@ import logging
 import os
 import secrets
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from safetensors.torch import load_file
 
-import oddlot
 from oddlot.core.errors import JobError
 from oddlot.engines.base import cores
 from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.engines.local.shared_memory import pack_parcel
-from oddlot.engines.mesh.launcher import Launcher
+from oddlot.engines.mesh.launcher import Launcher, clock
+from oddlot.engines.mesh.local_faults import LAUNCHER, LocalMeshFaults
 from oddlot.engines.mesh.transport import Hello, Transport
 from oddlot.engines.payloads import users_code
 from oddlot.engines.process_setup import ProcessSetup
@@ -28,7 +27,6 @@ from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import PeerLogs, read_run_log
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.mesh_folder import begin_folder
-from oddlot.run.mesh_local_faults import LAUNCHER, LocalMeshFaults
 from oddlot.run.peer_process import PeerSetup, failure_path
 from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
@@ -38,8 +36,6 @@ from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import made
 from oddlot.train.seeding import seed_all
 
-LOOK_SECONDS = 0.1
-"""Time between two looks at the processes and logs of peers."""
 END_SECONDS = 30.0
 """Seconds until peers must have ended after the model is saved."""
 logger = logging.getLogger(__name__)
@@ -64,7 +60,6 @@ class MeshLocal:
             self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         begin_folder(folder, recipe, self.layout)
-        self.began = time.monotonic()
         self.launcher = self._launcher(recipe.engine)
 
     def observe(self, observers: Sequence[Observer]) -> None:
@@ -80,7 +75,7 @@ class MeshLocal:
             self.launcher.start_all()
             logs, asked, faults = PeerLogs(self.folder), False, self._faults()
             while not self._is_over():
-                time.sleep(LOOK_SECONDS)
+                self.launcher.pause()
                 self._pass_on(logs)
                 self._check_processes()
                 if faults is not None:
@@ -103,16 +98,8 @@ class MeshLocal:
         """Whether the model is saved and all peers have ended. Kill those that do not end."""
         if not read_ending(self.folder):
             return False
-        until = time.monotonic() + END_SECONDS
-        while self.launcher.running and time.monotonic() < until:
-            self.launcher.check(self._now, replace=False)
-            time.sleep(LOOK_SECONDS / 5)
-        self.launcher.close()
+        self.launcher.wait_for_end(END_SECONDS)
         return True
-
-    @property
-    def _now(self) -> float:
-        return time.monotonic() - self.began
 
     def _pass_on(self, logs: PeerLogs) -> None:
         for record in logs.read():
@@ -121,7 +108,7 @@ class MeshLocal:
 
     def _check_processes(self) -> None:
         """Raise the error of a peer whose job failed; JobError if no peer is left."""
-        for node, code in self.launcher.check(self._now):
+        for node, code in self.launcher.check():
             path = failure_path(self.folder.path, node)
             if code > 0 and path.exists():
                 raise failure_of(node, json.loads(path.read_text(encoding="utf-8")))
@@ -139,11 +126,11 @@ class MeshLocal:
         chaos = self.recipe.config.chaos
         if chaos is None:
             return None
-        hello = Hello(LAUNCHER, self.setup.run_id, oddlot.__version__, self.layout.fingerprint)
+        hello = Hello.here(LAUNCHER, self.setup.run_id, self.layout)
         transport = Transport(hello, self.setup.secret, self.layout, self.recipe.codec)
         self.closing.callback(transport.close)
         faults = LocalMeshFaults(self.launcher, transport)
-        return MeshFaults(chaos, faults, lambda: self._now, lambda: list(self.launcher.running))
+        return MeshFaults(chaos, faults, lambda: self.launcher.now, lambda: list(self.launcher.running))
 
     def _launcher(self, engine: Local) -> Launcher:
         threads = engine.threads or max(1, cores() // engine.workers)
@@ -152,12 +139,12 @@ class MeshLocal:
             str(self.folder.path),
             str(self.folder.settings()[RUN_ID]),
             secrets.token_bytes(32),
-            self.began,
+            clock(),
             ProcessSetup.of_hub(threads),
         )
         parcel = pack_parcel(self.setup)
         self.closing.callback(os.close, parcel)
-        launcher = Launcher(engine.names, parcel, self.folder.path / PEERS, engine.respawn)
+        launcher = Launcher(engine.names, parcel, self.folder.path / PEERS, engine.respawn, self.setup.began)
         self.closing.callback(launcher.close)
         return launcher
 

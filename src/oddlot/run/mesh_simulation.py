@@ -19,6 +19,7 @@ from oddlot.engines.mesh.messages import State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.simulated import Envelope, SimulatedMesh, SimulatedPort
+from oddlot.engines.mesh.simulated_faults import SimulatedMeshFaults
 from oddlot.engines.payloads import users_code
 from oddlot.engines.simulated.config import Simulated
 from oddlot.faults.mesh_faults import MeshFaults
@@ -26,7 +27,6 @@ from oddlot.history.log import Log
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.run.mesh_folder import begin_folder, mesh_summary
-from oddlot.run.mesh_simulated_faults import SimulatedMeshFaults
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import PeerShare
 from oddlot.run.result import INTERRUPTED, Run

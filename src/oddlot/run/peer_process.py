@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Any
 
 from torch import Tensor
 
-import oddlot
 from oddlot.core.errors import JobError, OddlotError
 from oddlot.core.events import Joined, ModelRejected, Struck
 from oddlot.core.records import Record
@@ -32,7 +30,7 @@ from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
 from oddlot.engines.mesh.transport import Hello, Rejected, Transport, Unreachable
 from oddlot.engines.pace import Pace
-from oddlot.engines.process_setup import ProcessSetup
+from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
 from oddlot.faults.plan import ANSWERED
 from oddlot.history.log import Log
 from oddlot.history.metrics import tally_of
@@ -45,7 +43,6 @@ from oddlot.run.peer_share import PeerShare
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import choose_device, made
-from oddlot.train.learner import Learner
 from oddlot.train.seeding import seed_all
 
 logger = logging.getLogger(__name__)
@@ -76,13 +73,24 @@ class PeerProgram:
         self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         self.share = PeerShare(recipe, node, tuple(recipe.engine.names))
-        hello = Hello(node, setup.run_id, oddlot.__version__, self.layout.fingerprint)
+        hello = Hello.here(node, setup.run_id, self.layout)
         self.transport = Transport(hello, setup.secret, self.layout, recipe.codec)
         self.mailbox = ProcessMailbox(self.transport.incoming, setup.began)
         machines = getattr(recipe.engine, "as_if", None)
         pace = Pace(machines[index] if machines else None, recipe.config.seed)
         constants = self.layout.constants(self.model)
-        self.compute = ComputeThread(lambda: self._learner(constants), pace, self.transport.incoming)
+        worker = WorkerSetup(
+            job=recipe.job,
+            layout=self.layout,
+            constants=constants,
+            codec=None,
+            seed=recipe.config.seed,
+            shards=recipe.cuts,
+            keep_shards=recipe.config.keep_shards,
+            process=setup.process,
+        )
+        device = choose_device(recipe.job.device, index)
+        self.compute = ComputeThread(lambda: worker.learner(device), pace, self.transport.incoming)
         self.port = ProcessPort(self.transport, self.compute)
         self.run: PeerRun | None = None
         self.log: Log | None = None
@@ -96,19 +104,6 @@ class PeerProgram:
 
     def _note_signal(self, number: int, _: object) -> None:
         self.signal = number
-
-    def _learner(self, constants: Mapping[str, Tensor]) -> Learner:
-        recipe = self.recipe
-        return Learner(
-            recipe.job,
-            self.layout,
-            constants,
-            recipe.config.seed,
-            recipe.cuts,
-            choose_device(recipe.job.device, self.index),
-            time.perf_counter,
-            recipe.config.keep_shards,
-        )
 
     def main(self, peers: Mapping[NodeId, str], join: bool) -> None:
         """Train until the run is done."""

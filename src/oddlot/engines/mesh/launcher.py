@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from oddlot.engines.respawn import Death, RespawnPolicy
 
 START_SECONDS = 120.0
 """Seconds until a peer must have said its address."""
+LOOK_SECONDS = 0.1
+"""Time between two looks at the processes and logs of peers."""
 MAX_OUTPUT = 4_000
 """Characters of a peer's output that an error has."""
 MODULE = "oddlot.run.peer_process"
@@ -53,6 +56,11 @@ class PeerProcess:
             self.process.stdin.close()
 
 
+def clock() -> float:
+    """Return the time of this machine's monotonic clock, which all its processes share, in seconds."""
+    return time.monotonic()
+
+
 class Launcher:
     """The processes of the peers of one run.
 
@@ -61,10 +69,17 @@ class Launcher:
     """
 
     def __init__(
-        self, names: Sequence[str], parcel: int, outputs: Path, respawn: bool, keep: Sequence[int] = ()
+        self,
+        names: Sequence[str],
+        parcel: int,
+        outputs: Path,
+        respawn: bool,
+        began: float,
+        keep: Sequence[int] = (),
     ) -> None:
         self.ids = NodeIds(names, ())
         self.parcel, self.outputs, self.keep = parcel, outputs, list(keep)
+        self.began = began
         self.policy = RespawnPolicy(len(names), respawn)
         self.running: dict[NodeId, PeerProcess] = {}
         self.ended: dict[NodeId, int] = {}
@@ -81,9 +96,26 @@ class Launcher:
         for peer in peers:
             peer.begin({node: one for node, one in addresses.items() if node != peer.node}, join=False)
 
-    def check(self, now: float, *, replace: bool = True) -> list[tuple[NodeId, int]]:
+    @property
+    def now(self) -> float:
+        """Seconds since the run began, on the clock of the peers."""
+        return clock() - self.began
+
+    def pause(self) -> None:
+        """Wait until the next look at the peers."""
+        time.sleep(LOOK_SECONDS)
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait for the end of all peers, and kill those that still run after these seconds."""
+        until = self.now + seconds
+        while self.running and self.now < until:
+            self.check(replace=False)
+            time.sleep(LOOK_SECONDS / 5)
+        self.close()
+
+    def check(self, *, replace: bool = True) -> list[tuple[NodeId, int]]:
         """Return the peers that have ended since the last call, with their exit codes. `replace` those killed."""
-        found = []
+        found, now = list[tuple[NodeId, int]](), self.now
         for node, peer in list(self.running.items()):
             code = peer.process.poll()
             if code is None:

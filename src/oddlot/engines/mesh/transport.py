@@ -18,6 +18,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
 
+from oddlot import __version__
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.frames import decode, encode
 from oddlot.engines.mesh.messages import FromPeer, PeerMessage, Tensors, kind_of
@@ -47,6 +48,11 @@ class Hello:
     """Version of oddlot."""
     layout: str
     """Fingerprint of the model's layout."""
+
+    @classmethod
+    def here(cls, peer: NodeId, run: str, layout: Layout) -> "Hello":
+        """Return what a peer in this process says."""
+        return cls(peer, run, __version__, layout.fingerprint)
 
     def problem(self, other: "Hello") -> str:
         """Return why the peer `other` is not accepted; empty if it is."""
@@ -111,7 +117,7 @@ class Transport:
         self.links: dict[NodeId, _Link] = {}
         self.listener = Listener((HOST, 0), backlog=64)
         self.is_closed = False
-        _start(self._accept)
+        self._accepting = _start(self._accept)
 
     @property
     def address(self) -> str:
@@ -141,6 +147,7 @@ class Transport:
         self.is_closed = True
         with contextlib.suppress(OSError):
             Client(self.listener.address).close()  # `accept` waits for it
+        self._accepting.join(1.0)
 
     # --- receiving -----------------------------------------------------------------------------
 
