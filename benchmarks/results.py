@@ -15,7 +15,7 @@ NOTE = "<!-- Written by `make results`. Do not edit. -->"
 HIGHLIGHTS = (
     ("overhead", "single_worker_20ms"),
     ("ray", "preempted_time_over_ray_train"),
-    ("checkpoint", "pause_over_copy_100m"),
+    ("gossip", "time_ratio"),
     ("simulator", "updates_per_second_1000"),
     ("faults", "goodput_all"),
     ("stragglers", "real_joint_over_synchronous"),

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
 from textwrap import dedent
@@ -9,7 +10,15 @@ from textwrap import dedent
 
 @cache
 def field_docs(kind: type) -> dict[str, str]:
-    """Return the text beneath each field of a class, on one line."""
+    """Return the text beneath each field of a class and of its base classes, on one line."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if is_dataclass(base):
+            found |= _own_docs(base)
+    return found
+
+
+def _own_docs(kind: type) -> dict[str, str]:
     body = ast.parse(dedent(inspect.getsource(kind))).body[0]
     found = {}
     for one, text in pairwise(ast.iter_child_nodes(body)):

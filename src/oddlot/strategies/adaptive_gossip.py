@@ -25,12 +25,11 @@ FIRST_STEPS = 30
 class AdaptiveGossip(PeerAveraging):
     """Train on every peer, and average models with another peer when the own weights have changed enough since then.
 
-    The change is measured from the weights right after the last exchange. Rules, with x the weights, x' those after the
-    last exchange:
+    The change is measured from the weights right after the last exchange. Rules:
 
-    - `norm`: |x - x'| > threshold x |x'|.
+    - `norm`: the norm of the change is more than `threshold` times the norm of the weights after the last exchange.
     - `layer`: the same for any one layer.
-    - `path`: the sum of the norms of all steps since > threshold x |x'|.
+    - `path`: the same for the sum of the norms of all steps since then.
     - `lr`: as `norm`, with a threshold that falls with the learning rate schedule.
     - `event_grad`: a layer is exchanged when its norm has changed by more than a threshold of its own, which follows
       the recent slope of that norm. Only such layers are sent.
