@@ -22,12 +22,12 @@ Found = TypeVar("Found")
 
 def in_processes(run: Callable[[Asked], Found], asked: Sequence[Asked]) -> list[Found]:
     """Run each of `asked` in a process with one thread, as many at once as there are cores: for a virtual clock."""
-    return list(pool().map(run, asked))
+    return list(_pool(os.environ.get("ODDLOT_DATA", "")).map(run, asked))
 
 
 @cache
-def pool() -> ProcessPoolExecutor:
-    """Return the program's only pool: what one run imports and computes is there for the next one."""
+def _pool(data: str) -> ProcessPoolExecutor:
+    """Return the program's pool for a folder of data: what one run imports and computes is there for the next one."""
     return ProcessPoolExecutor(None, CONTEXT, initializer=_begin, initargs=(dict(os.environ), 1))
 
 

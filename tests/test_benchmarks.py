@@ -23,6 +23,9 @@ FIGURES = {
     "faults": """
         accuracy_drop_max wasted_tasks_per_kill goodput_kill goodput_freeze goodput_slow goodput_hub goodput_all
         exactly_once ddp_goodput_slow torchft_goodput_kill torchft_goodput_slow""",
+    "gossip": """
+        traffic_ratio time_ratio accuracy_gap_points adaptive_over_period_gap_points adaptive_over_random_gap_points
+        os_bytes_over_log_bytes kill_survived_share kill_accuracy_gap_points partition_healed""",
     "hub": "memory_factor_100m merge_bandwidth_share_25m merge_bandwidth_share_100m",
     "overhead": """
         single_worker_20ms single_worker_2ms single_worker_20ms_two_in_flight single_worker_2ms_two_in_flight

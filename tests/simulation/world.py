@@ -27,6 +27,7 @@ from oddlot import (
     Strategy,
     Synchronous,
 )
+from oddlot.core.commands import DriftOf
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import Refusal
 from oddlot.core.events import Joined, Ordered, Resumed, Struck
@@ -206,7 +207,11 @@ class Shelf:
         self.inbox[facts.id] = payload
 
     def step(
-        self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
+        self,
+        shares: Mapping[UpdateId, float],
+        measure: int = 0,
+        merged: int | None = None,
+        drift: DriftOf | None = None,
     ) -> Change | None:
         """What is merged is in the inbox, and never comes back. Two of three measured ones point back."""
         for update in shares:

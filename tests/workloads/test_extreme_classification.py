@@ -51,7 +51,9 @@ def strategy(name: str) -> Strategy:
     return Quorum(strategy("local_sgd")) if name == "quorum" else BY_NAME[name](**settings.get(name, {}))
 
 
-@pytest.mark.parametrize("name", [*BY_NAME, "quorum"])
+@pytest.mark.parametrize(
+    "name", [*(name for name, kind in BY_NAME.items() if not kind().traits(1).mesh), "quorum"]
+)
 def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: Path) -> None:
     """The same result with fewer bytes."""
     shards = 4 if name in {"vc_asgd", "federated_averaging"} else 1

@@ -13,7 +13,7 @@ def field_docs(kind: type) -> dict[str, str]:
     """Return the text beneath each field of a class and of its base classes, on one line."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if is_dataclass(base):
+        if base is kind or is_dataclass(base):
             found |= _own_docs(base)
     return found
 

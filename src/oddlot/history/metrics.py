@@ -18,6 +18,7 @@ from oddlot.core.events import (
     Gone,
     Joined,
     Lost,
+    ModelReceived,
     Ordered,
     Priced,
     Refused,
@@ -121,6 +122,10 @@ class Tally:
     """Version from which the run was resumed last."""
     samples: SampleCounts = field(default_factory=SampleCounts)
     traffic: Traffic = field(default_factory=Traffic)
+    exchanges: int = 0
+    """Models that peers of a mesh have received from each other."""
+    bytes_exchanged: int = 0
+    """Bytes of these models."""
     cost: Cost = field(default_factory=Cost)
     quality: Quality = field(default_factory=Quality)
     notes: VersionNotes = field(default_factory=VersionNotes)
@@ -201,12 +206,20 @@ class Tally:
             **self.samples.summary,
             "overwritten": self.overwritten,
             **self.traffic.summary,
+            **self._exchanged,
             "dollars": self.dollars,
             "dollars_lost": self.cost.dollars_lost,
             "dollars_per_point": self.dollars_per_point,
             **self.cost.presence,
             **self.timeline.summary,
         }
+
+    @property
+    def _exchanged(self) -> dict[str, int]:
+        """Return what peers have exchanged; empty in a run with a hub."""
+        if not self.exchanges:
+            return {}
+        return {"exchanges": self.exchanges, "bytes_exchanged": self.bytes_exchanged}
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -240,6 +253,9 @@ class Tally:
             case Evaluated(version, metrics):
                 now = VersionFigures(self.seconds, self.epochs, self.dollars)
                 self.quality.evaluate(version, self.notes.of(version) or now, metrics)
+            case ModelReceived(bytes=received):
+                self.exchanges += 1
+                self.bytes_exchanged += received
             case Resumed():
                 self.traffic.resume(event)
                 self.resumed_at = self.versions

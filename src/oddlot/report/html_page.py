@@ -19,6 +19,7 @@ from oddlot.formatting import (
 )
 from oddlot.history.counts import WASTES
 from oddlot.report.comparison_plots import OverTime, colors
+from oddlot.report.mesh_charts import mesh_charts
 from oddlot.report.readable import readable
 from oddlot.report.run_report import Figures
 from oddlot.report.svg_charts import Bar, bars, lanes
@@ -122,6 +123,7 @@ def page(runs: Sequence[Figures]) -> str:
     for run, course, name in zip(runs, courses, names, strict=True):
         several = f"<h2>{escape(name)}</h2>{_sentence(run.verdict, bool(run.proof.faults))}"
         body += [several if len(runs) > 1 else "<h2>Machines</h2>", *_machines(run, course, longest)]
+        body += mesh_charts(run.records, longest)
     classes = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(colors(len(runs)))]
     classes += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
     return (

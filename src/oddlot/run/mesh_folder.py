@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from oddlot.checkpoint.disk import make_folder
-from oddlot.core.events import ModelReceived
 from oddlot.core.records import Record
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.claim import make_room
@@ -31,14 +30,15 @@ def mesh_summary(
     tally: Tally, records: Sequence[Record], ended: str, final: Averaging | None, folder: RunFolder | None
 ) -> dict[str, Any]:
     """Return the summary of a run, from the records of all peers and their final average."""
-    received = [record.event for record in records if isinstance(record.event, ModelReceived)]
-    return tally.summary() | {
-        "ended": ended,
-        "ended_version": tally.versions,
-        "records": len(records),
-        "run_dir": str(folder.path) if folder else None,
-        "exchanges": len(received),
-        "bytes_exchanged": sum(event.bytes for event in received),
-        "peers_averaged": final.peers if final else [],
-        "disagreement": final.disagreement if final else None,
-    }
+    return (
+        {"exchanges": 0, "bytes_exchanged": 0}
+        | tally.summary()
+        | {
+            "ended": ended,
+            "ended_version": tally.versions,
+            "records": len(records),
+            "run_dir": str(folder.path) if folder else None,
+            "peers_averaged": final.peers if final else [],
+            "disagreement": final.disagreement if final else None,
+        }
+    )

@@ -144,8 +144,9 @@ def another_model() -> nn.Module:
 
 
 def test_peers_with_other_models_are_named(tmp_path: Path) -> None:
-    with raises(JobError, "peer_refused"):
+    with pytest.raises(JobError, match="another model") as caught:
         meshed(tmp_path, job={"model": another_model, "training_step": _sum})
+    assert (caught.value.code, caught.value.fields["by"] in {"w1", "w2", "w3"}) == ("peer_refused", True)
 
 
 def _sum(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -1,0 +1,83 @@
+"""Charts of a run on a mesh: who talked to whom, how often, and how far the models are apart."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from oddlot.core.events import Averaged, Joined, ModelReceived
+from oddlot.core.records import Record
+from oddlot.core.tasks import NodeId
+from oddlot.formatting import in_bytes
+from oddlot.report.svg_charts import Line, lines
+
+BINS = 60
+"""Intervals of the chart of exchanges over time."""
+MAX_PEERS = 32
+"""Peers that the matrix shows."""
+
+
+def mesh_charts(records: Sequence[Record], seconds: float) -> Iterator[str]:
+    """Yield the charts; none for a run with a hub."""
+    peers = list(dict.fromkeys(r.event.node for r in records if r.peer and isinstance(r.event, Joined)))
+    if not peers:
+        return
+    yield "<h2>Exchanges between peers</h2>"
+    yield _matrix(records, peers)
+    yield _rate(records, seconds, len(peers))
+    yield _disagreement(records, seconds)
+
+
+def _matrix(records: Sequence[Record], peers: Sequence[NodeId]) -> str:
+    """Return a table of the models that each peer has received from each other one."""
+    counts, sizes = Counter[tuple[NodeId, NodeId]](), Counter[tuple[NodeId, NodeId]]()
+    for record in records:
+        if isinstance(record.event, ModelReceived) and record.peer:
+            pair = record.peer, record.event.model.sender
+            counts[pair] += 1
+            sizes[pair] += record.event.bytes
+    shown = peers[:MAX_PEERS]
+    most = max(counts.values(), default=1)
+    head = "".join(f"<th>{escape(peer)}</th>" for peer in shown)
+    rows = []
+    for receiver in shown:
+        cells = []
+        for sender in shown:
+            count = counts[receiver, sender]
+            told = f"{receiver} from {sender}: {count:,} models, {in_bytes(sizes[receiver, sender])}"
+            shade = f"background: rgba(37, 99, 235, {0.6 * count / most:.2f})"
+            cells.append(f'<td class="number" style="{shade}" title="{escape(told)}">{count or ""}</td>')
+        rows.append(f"<tr><th>{escape(receiver)}</th>{''.join(cells)}</tr>")
+    more = f"<p>{len(peers) - MAX_PEERS} more peers are not shown.</p>" if len(peers) > MAX_PEERS else ""
+    return (
+        '<figure data-plot="exchange-matrix"><figcaption>Models received, by receiver (row) and sender (column)'
+        f"</figcaption><div class='wide'><table><tr><th></th>{head}</tr>{''.join(rows)}</table></div>{more}</figure>"
+    )
+
+
+def _rate(records: Sequence[Record], seconds: float, peers: int) -> str:
+    """Return the exchanges of a peer per second over time."""
+    width = seconds / BINS if seconds else 1.0
+    bins = Counter(
+        min(BINS - 1, int(record.now / width))
+        for record in records
+        if isinstance(record.event, ModelReceived)
+    )
+    points = [((place + 0.5) * width, bins[place] / width / peers) for place in range(BINS)] if bins else []
+    line = Line("exchanges", points, 0)
+    return lines(
+        "Exchanges per second and peer",
+        "seconds",
+        "per second",
+        [line],
+        seconds,
+        from_zero=True,
+        key="exchange-rate",
+    )
+
+
+def _disagreement(records: Sequence[Record], seconds: float) -> str:
+    """Return how far the models were apart when they were averaged."""
+    points = [(r.now, r.event.disagreement) for r in records if isinstance(r.event, Averaged)]
+    title = "Disagreement: distance of the models from their average, relative to its norm"
+    line = Line("disagreement", points, 0)
+    return lines(title, "seconds", "disagreement", [line], seconds, from_zero=True, key="disagreement")
