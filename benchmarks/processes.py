@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -22,13 +21,19 @@ Found = TypeVar("Found")
 
 def in_processes(run: Callable[[Asked], Found], asked: Sequence[Asked]) -> list[Found]:
     """Run each of `asked` in a process with one thread, as many at once as there are cores: for a virtual clock."""
-    return list(_pool(os.environ.get("ODDLOT_DATA", "")).map(run, asked))
+    return list(pool().map(run, asked))
 
 
-@cache
-def _pool(data: str) -> ProcessPoolExecutor:
-    """Return the program's pool for a folder of data: what one run imports and computes is there for the next one."""
-    return ProcessPoolExecutor(None, CONTEXT, initializer=_begin, initargs=(dict(os.environ), 1))
+POOLS: dict[str, ProcessPoolExecutor] = {}
+"""The program's pools, by $ODDLOT_DATA, which their processes have: what one run imports is there for the next one."""
+
+
+def pool() -> ProcessPoolExecutor:
+    """Return the program's pool for the present data."""
+    data = os.environ.get("ODDLOT_DATA", "")
+    if data not in POOLS:
+        POOLS[data] = ProcessPoolExecutor(None, CONTEXT, initializer=_begin, initargs=(dict(os.environ), 1))
+    return POOLS[data]
 
 
 def in_new_process(run: Callable[[], Found]) -> Found:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import faults
-from benchmarks.processes import pool
+from benchmarks.processes import POOLS
 from oddlot.config.faults_file import read_chaos
 
 BENCHMARKS = Path(faults.__file__).parent
@@ -78,7 +78,8 @@ def _nothing_is_left() -> Iterator[None]:
     threads, plots = torch.get_num_threads(), _plots()
     yield
     torch.set_num_threads(threads)
-    pool().shutdown()
+    for pool in POOLS.values():
+        pool.shutdown()
     pool.cache_clear()
     forkserver._forkserver._stop()  # type: ignore[attr-defined]  # Python's own tests do the same
     assert _plots() == plots, "a smoke form has written plots"
