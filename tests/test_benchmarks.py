@@ -80,7 +80,7 @@ def _nothing_is_left() -> Iterator[None]:
     torch.set_num_threads(threads)
     for pool in POOLS.values():
         pool.shutdown()
-    pool.cache_clear()
+    POOLS.clear()
     forkserver._forkserver._stop()  # type: ignore[attr-defined]  # Python's own tests do the same
     assert _plots() == plots, "a smoke form has written plots"
 
