@@ -5,7 +5,6 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fcntl import LOCK_NB, LOCK_SH, flock
-from os import SEEK_END
 from pathlib import Path
 
 from oddlot.checkpoint.disk import open_to_read
@@ -13,10 +12,12 @@ from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Resumed
 from oddlot.core.records import Record
 from oddlot.formatting import duration
+from oddlot.history.growing_log import GrowingLog
 from oddlot.history.lock import LOCK, read_holder
-from oddlot.history.log import Lines, read_header, surviving
+from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import read_ending
+from oddlot.history.peer_logs import PeerLogs, samples_of
 from oddlot.history.run_folder import RunFolder
 
 KILLED = "killed or unable to write (no process is running it)"
@@ -27,50 +28,38 @@ USUAL_TIMES = 10
 
 @dataclass
 class Follower:
-    """Reads new records of a run's log."""
+    """Reads new records of a run's log, or of the logs of all peers."""
 
     run: RunFolder
     tally: Tally = field(default_factory=Tally)
     records: list[Record] = field(default_factory=list)
     """All records, in the order of the log."""
-    offset: int = 0
-    """Offset of the first unread byte."""
 
     def __post_init__(self) -> None:
-        self.size = int(read_header(self.run.log)["conductor"]["ledger"]["size"])
+        self.size = samples_of(self.run)
+        self.log: GrowingLog | PeerLogs = PeerLogs(self.run) if self.run.is_mesh else GrowingLog(self.run.log)
         self._begin()
 
     def _begin(self) -> None:
-        self.offset, self.records, self.tally = 0, [], Tally(self.size)
-        self.lines = Lines(self.run.log)
+        self.records, self.tally = [], Tally(self.size)
 
     def read(self) -> list[Record]:
         """Return new records, and add them to the tally. Raise CheckpointError if the log is damaged."""
-        if self.offset:
-            try:
-                return self._read_on()
-            except CheckpointError:  # a resumed run may have replaced the damaged part
-                self._begin()
-        return self._read_on()
-
-    def _read_on(self) -> list[Record]:
+        if isinstance(self.log, PeerLogs):
+            return self._counted(self.log.read())
         try:
-            with open_to_read(self.run.log) as file:
-                size = file.seek(0, SEEK_END)
-                file.seek(self.offset)
-                data = file.read(max(0, size - self.offset))
-        except OSError as error:
-            path, reason = str(self.run.log), error.strerror
-            told = f"{path} cannot be read any more ({reason}). Run the command again"
-            raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from None
-        if size < self.offset:  # a resumed run has cut off the damaged part
+            new = self.log.read()
+        except CheckpointError:
+            if not self.log.offset:
+                raise
+            self.log.begin()  # a resumed run may have replaced the damaged part
+            new = None
+        if new is None:
             self._begin()
-            return self._read_on()
-        *lines, rest = data.split(b"\n")
-        if lines and self.offset == 0:
-            self.lines.header(lines.pop(0))
-        self.offset += len(data) - len(rest)
-        new = [self.lines.record(line) for line in lines]
+            new = self.log.read() or []
+        return self._counted(new)
+
+    def _counted(self, new: list[Record]) -> list[Record]:
         self.records += new
         self._count(new)
         return new
