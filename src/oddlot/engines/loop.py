@@ -2,13 +2,36 @@
 
 from collections.abc import Callable
 from math import inf
+from typing import Any, Protocol
 
-from oddlot.engines.base import Mailbox
-from oddlot.engines.host import Host
+
+class Source(Protocol):
+    """A mailbox of messages of any kind: `engines.base.Mailbox`, or that of a mesh."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+
+    def next(self, until: float) -> Any:
+        """Return the next message, or None when there is none before the time `until`."""
+
+
+class Driven(Protocol):
+    """A host, or several that share a clock, as the peers of a mesh."""
+
+    @property
+    def alarm(self) -> float:
+        """Return the time at which `ring` is due; infinity for never."""
+
+    def ring(self, now: float) -> None:
+        """Handle due alarms and timeouts."""
+
+    def receive(self, message: Any, now: float) -> None:
+        """Handle a message of the mailbox."""
 
 
 def drive(
-    host: Host, mailbox: Mailbox, ended: Callable[[], str], due: Callable[[], float] = lambda: inf
+    host: Driven, mailbox: Source, ended: Callable[[], str], due: Callable[[], float] = lambda: inf
 ) -> str:
     """Pass messages and alarms to the host until `ended()` returns a reason. Return the reason.
 

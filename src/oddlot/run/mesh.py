@@ -20,6 +20,9 @@ def prepared_mesh(
     """Yield a run on a mesh that is ready, and close it afterwards."""
     if resume:
         raise UsageError("a run on a mesh cannot be resumed yet", "mesh_without_resume", "resume")
+    if folder is not None and folder.given_checkpoints:
+        told = "a run on a mesh writes no checkpoints yet: leave `checkpoints` out"
+        raise UsageError(told, "mesh_without_checkpoints", "checkpoints")
     with ExitStack() as closing:
         closing.enter_context(kept_chance())
         match recipe.engine:

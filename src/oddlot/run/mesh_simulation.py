@@ -84,7 +84,7 @@ class MeshSimulation:
     def run(self) -> Run:
         """Train until every peer has reached its share of the goal; return the average of all."""
         with self.stop.heard():
-            ended = drive(self, self.mesh, self._ended, self._due)  # type: ignore[arg-type]
+            ended = drive(self, self.mesh, self._ended, self._due)
         lead = self._lead()
         mean = lead.final.mean if lead and lead.final else self.initial
         mean.scatter(self.model)

@@ -116,7 +116,7 @@ class PeerProgram:
             weights = FlatBuffer.empty(self.layout)
             weights.gather(self.model)
             self._begin(weights, 0, None).peer.meet(peers, self.mailbox.now)
-        drive(self, self.mailbox, lambda: self.ended, self._due)  # type: ignore[arg-type]
+        drive(self, self.mailbox, lambda: self.ended, self._due)
         if self.log is not None:
             self.log.flush()
         self.transport.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from oddlot import AdaptiveGossip, Gossip, JobError, Local, Run, UsageError, fit, replay
+from oddlot import AdaptiveGossip, Gossip, JobError, Local, Machine, Run, UsageError, fit, replay
 from oddlot.core.events import LinkTraffic, ModelRejected, PeerJoined, PeerLost, Struck
 from oddlot.faults import Chaos, Fault
 from oddlot.history.peer_audit import prove_peers
@@ -35,9 +35,8 @@ def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings
     """A run of three processes."""
     job = a_job(count=SAMPLES, eval_data=rows(50), **settings.pop("job", {}))
     strategy = settings.pop("strategy", Gossip(period=2))
-    return fit(
-        job, strategy, Local(workers=workers, threads=1), until=until, out=folder, quiet=True, **settings
-    )
+    on = Local(workers=workers, threads=1, as_if=settings.pop("as_if", None))
+    return fit(job, strategy, on, until=until, out=folder, quiet=True, **settings)
 
 
 def wait_for(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -87,9 +86,15 @@ def test_faults_on_real_processes(tmp_path: Path) -> None:
         ("freeze", "w2", {"for_seconds": 6.0}),
     ]
     faults = [
-        Fault(kind, machine=m, at_versions=(30 + 5 * i,), **more) for i, (kind, m, more) in enumerate(kinds)
+        Fault(kind, machine=m, at_versions=(30 + 150 * i,), **more) for i, (kind, m, more) in enumerate(kinds)
     ]
-    run = meshed(tmp_path, "seconds>=22", strategy=Gossip(answer_seconds=2.0), chaos=Chaos(tuple(faults)))
+    run = meshed(
+        tmp_path,
+        "seconds>=22",
+        strategy=Gossip(answer_seconds=2.0),
+        chaos=Chaos(tuple(faults)),
+        as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3)],  # so that faults are some time apart
+    )
     events = [record.event for record in run.records]
     assert {event.kind for event in events if isinstance(event, Struck)} == {kind for kind, _, _ in kinds}
     assert [(e.peer, e.code) for e in events if isinstance(e, ModelRejected)] == [
@@ -133,8 +138,9 @@ def fails(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
-    with raises(JobError, "user_code_failed"):
+    with pytest.raises(JobError, match="of no use") as caught:
         meshed(tmp_path, job={"training_step": fails})
+    assert caught.value.code == "user_code_failed"
     wait_for(lambda: not peers_below(os.getpid()))
 
 

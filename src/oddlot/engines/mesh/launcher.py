@@ -20,8 +20,6 @@ from oddlot.core.tasks import NodeId
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.respawn import Death, RespawnPolicy
 
-START_SECONDS = 120.0
-"""Seconds until a peer must have said its address."""
 LOOK_SECONDS = 0.1
 """Time between two looks at the processes and logs of peers."""
 MAX_OUTPUT = 4_000
