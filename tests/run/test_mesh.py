@@ -24,6 +24,7 @@ from oddlot.core.commands import Average
 from oddlot.core.errors import OddlotError
 from oddlot.core.events import (
     Averaged,
+    GoalReached,
     LinkTraffic,
     ModelReceived,
     ModelRejected,
@@ -296,3 +297,13 @@ def test_resume_and_checkpoints_are_refused(tmp_path: Path) -> None:
         gossiped(Gossip(), out=tmp_path / "run", resume="latest")
     with raises(UsageError, "mesh_without_checkpoints"):
         gossiped(Gossip(), out=tmp_path / "other", checkpoints=tmp_path / "elsewhere")
+
+
+def test_the_final_average_has_models_that_have_finished() -> None:
+    """An average for an evaluation that was under way at the end does not count."""
+    far = Link(latency_milliseconds=30)
+    on = Simulated([Machine(f"m{i}", STEP_SECONDS / BATCH, link=far) for i in range(PEERS)])
+    run = gossiped(AdaptiveGossip(threshold=1e9), on, evaluate_every="1 versions")
+    finished = max(record.now for record in run.records if isinstance(record.event, GoalReached))
+    averaged = max(record.now for record in run.records if isinstance(record.event, Averaged))
+    assert averaged >= finished + 2 * far.latency_milliseconds / 1e3

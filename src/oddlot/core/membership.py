@@ -326,7 +326,7 @@ class Membership:
         self.outbox.append((receiver, message))
 
     def _news(self, receiver: NodeId, tell_all: bool) -> tuple[News, ...]:
-        """Return the news that was told least often; this peer, and what the receiver must refute, come first."""
+        """Return the news to send: of this peer, of a receiver that is suspected or lost, then what was sent least."""
         first = [self.me]
         member = self.members.get(receiver)
         if member is not None and member.state != "alive":

@@ -1,6 +1,6 @@
 """The peers of a mesh, as one of them knows them, and the models that they exchange."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from oddlot.core.tasks import NodeId, machine_of
@@ -84,17 +84,17 @@ class Peers:
 
     def in_order(self) -> Collection[NodeId]:
         """Return the names of the living peers, this one included, by the number of their machine."""
-        number = {machine: place for place, machine in enumerate(self.machines)}
-        known = [*self.living, self.me]
-        return sorted(known, key=lambda peer: (number.get(machine_of(peer), len(number)), peer))
+        return sorted((*self.living, self.me), key=self._place())
 
     @property
     def lead(self) -> NodeId:
         """Return the living peer whose machine has the lowest number."""
+        return min((*self.living, self.me), key=self._place())
+
+    def _place(self) -> Callable[[NodeId], tuple[int, NodeId]]:
+        """Return the sort key of peers: the number of their machine, then their name."""
         number = {machine: place for place, machine in enumerate(self.machines)}
-        return min(
-            (*self.living, self.me), key=lambda peer: (number.get(machine_of(peer), len(number)), peer)
-        )
+        return lambda peer: (number.get(machine_of(peer), len(number)), peer)
 
     def next_id(self) -> ModelId:
         """Return the id of the next model that this peer sends."""

@@ -63,8 +63,8 @@ Piece = tuple[int, int, UpdateId]
 def prove(records: Iterable[Record], size: int, epochs: int = 0, first: int = 0, begin: int = 0) -> Proof:
     """Audit the records of a valid history (`log.surviving`) with `size` samples per epoch.
 
-    A missing sample in the first `epochs` epochs is a fault. A peer of a mesh has the positions from `first` on, and
-    starts with epoch `begin`. Raise LookupError if the records are not a history.
+    A missing sample in the first `epochs` epochs is a fault. The audit starts with position `first` of epoch `begin`,
+    where a peer of a mesh starts. Raise LookupError if the records are not a history.
     """
     sheets = Sheets()
     for record in records:

@@ -57,8 +57,6 @@ class MeshSimulation:
         self.observers: list[Observer] = [self.tally]
         self.records: list[Record] = []
         self.runs: dict[NodeId, PeerRun] = {}
-        self.touched = ""
-        """Peer that got the last message."""
         seed_all(recipe.config.seed)
         with users_code("the peers"):
             self.model = made(recipe.job)

@@ -64,6 +64,8 @@ class PeerRun:
         self.evaluates = recipe.job.eval_data is not None
         self.evaluating: Averaging | None = None
         """The average that is being evaluated."""
+        self.collects_final = False
+        """Whether all peers had finished when the present average was begun."""
         self.final: Averaging | None = None
         """The average of all peers that have finished: the model of the run."""
         self.repeat_at = 0.0
@@ -110,10 +112,6 @@ class PeerRun:
             self.peer.host.handle(traffic, now)
         self.peer.host.handle(Stopped(), now)
 
-    def summary(self) -> dict[str, Any]:
-        """Return the metrics of the peer itself."""
-        return self.tally.summary()
-
     def _reached(self) -> str:
         """Return the goal that is reached. A metric is that of the average, which only the lead knows."""
         if met := self.goal.reached(self.tally):
@@ -131,6 +129,7 @@ class PeerRun:
         if peer.averaging is None and self.evaluating is None and self.final is None:
             is_due = self.evaluates and self.evaluation.due(self.tally)
             if peer.all_finished or (is_due and not peer.finished):
+                self.collects_final = peer.all_finished
                 peer.begin_average(now)
                 self._lead(now)  # it is complete if there is no other peer
 
@@ -139,7 +138,7 @@ class PeerRun:
         self.peer.averaging = None
         host = self.peer.host
         host.handle(Averaged(tuple(average.peers), average.disagreement, average.bytes), now)
-        if self.peer.all_finished:
+        if self.collects_final:
             self.final = average
         if self.evaluates:
             self.evaluating = average

@@ -1,4 +1,4 @@
-"""Connections between peers: who is let in, and what a broken one is told as."""
+"""Connections between peers: which peers are accepted, and how a broken connection is reported."""
 
 import json
 import queue
@@ -92,7 +92,7 @@ def test_a_peer_that_has_ended_is_gone(here: Transport, there: Transport) -> Non
     assert got(here, Unreachable) == Unreachable("w3", is_gone=True)
 
 
-def test_strangers_that_say_nothing_or_nonsense_stop_nobody(here: Transport, there: Transport) -> None:
+def test_connections_without_a_handshake_do_not_block_others(here: Transport, there: Transport) -> None:
     host, _, port = here.address.rpartition(":")
     with socket.create_connection((host, int(port))), socket.create_connection((host, int(port))) as loud:
         loud.sendall(b"\xff" * 1000)

@@ -62,8 +62,7 @@ def clock() -> float:
 class Launcher:
     """The processes of the peers of one run.
 
-    `parcel` is the descriptor of what every peer gets. `keep` are descriptors that peers hold open, such as that of
-    the lock of the run folder.
+    `parcel` is the descriptor of what every peer gets. `began` is the time of the start, on the clock of `clock`.
     """
 
     def __init__(
@@ -73,15 +72,12 @@ class Launcher:
         outputs: Path,
         respawn: bool,
         began: float,
-        keep: Sequence[int] = (),
     ) -> None:
         self.ids = NodeIds(names, ())
-        self.parcel, self.outputs, self.keep = parcel, outputs, list(keep)
+        self.parcel, self.outputs = parcel, outputs
         self.began = began
         self.policy = RespawnPolicy(len(names), respawn)
         self.running: dict[NodeId, PeerProcess] = {}
-        self.ended: dict[NodeId, int] = {}
-        """Exit codes of peers that have ended."""
 
     def start_all(self) -> None:
         """Start every peer, and let them begin together. Raise JobError if one cannot start."""
@@ -119,7 +115,6 @@ class Launcher:
             if code is None:
                 continue
             del self.running[node]
-            self.ended[node] = code
             found.append((node, code))
             if code <= 0 and replace:
                 self.policy.died(Death(node, peer.index, code, idle=True, expected=code == 0), now)
@@ -171,7 +166,7 @@ class Launcher:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                pass_fds=[self.parcel, *self.keep],
+                pass_fds=[self.parcel],
                 env=environment,
                 start_new_session=True,
             )

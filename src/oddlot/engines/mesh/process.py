@@ -23,8 +23,6 @@ class ProcessMailbox:
 
     def __init__(self, incoming: "queue.SimpleQueue[Any]", began: float) -> None:
         self.incoming, self.began = incoming, began
-        self.is_ready = False
-        """Whether the computation can start."""
 
     @property
     def now(self) -> float:
