@@ -185,7 +185,7 @@ class BackgroundSaver:
     def _write(self, snapshot: Snapshot, log_bytes: int) -> None:
         if self.log is not None:
             sync_path(self.log)
-        for stranger in set(saved(self.storage)) - self._known:
+        for stranger in self._strangers():
             self.taken_over = True
             path = self.storage.path(stranger)
             raise JobError(
@@ -202,6 +202,10 @@ class BackgroundSaver:
         except OSError as error:
             told = f"old checkpoints cannot be removed from {self.storage}: {error}"
             self._note(told, "old_checkpoints_not_removed", error)
+
+    def _strangers(self) -> Collection[str]:
+        """Return the checkpoints of other processes."""
+        return set(saved(self.storage)) - self._known
 
     def _prune(self) -> None:
         """Remove all but the newest `keep` complete checkpoints."""

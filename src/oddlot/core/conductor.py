@@ -215,6 +215,9 @@ class Conductor:
     def _resumed(self, event: Resumed) -> Iterator[Event]:
         for name, value in event.settings.items():
             setattr(self if name == "in_flight" else self.ledger, name, value)
+        self.peers.models.clear()  # their tensors are lost
+        for peer in list(self.peers.living):
+            yield from self._peer_lost(PeerLost(peer))
         for node in list(self.busy):
             for told in self._lost(Lost(node)):
                 assert isinstance(told, Lost)  # no sample is the cause

@@ -1,11 +1,13 @@
 """Injects the faults of a plan into a mesh, where there is no hub: from beside it, into peers and their network."""
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from math import inf
 from typing import Protocol
 
-from oddlot.core.events import Struck
+from oddlot.core.events import Resumed, Struck
+from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import FaultInjection
 from oddlot.faults.lasting import LastingFaults
@@ -27,7 +29,10 @@ class MeshFaultInjection(FaultInjection, Protocol):
 
 
 class MeshFaults:
-    """The faults of a plan, and when they are due."""
+    """The faults of a plan, and when they are due.
+
+    `past` is the log of a resumed run, whose faults are not injected again.
+    """
 
     def __init__(
         self,
@@ -35,14 +40,20 @@ class MeshFaults:
         faults: MeshFaultInjection,
         clock: Callable[[], float],
         peers: Callable[[], list[NodeId]],
+        past: Sequence[Record] | None = None,
     ) -> None:
         self.faults, self.clock, self.peers = faults, clock, peers
         self.schedule = FaultSchedule(clock, self._inject)
         self.lasting = LastingFaults(faults)
         self.waiting: list[PlannedFault] = []
         """Faults that wait for a peer that they are for."""
-        for place, planned in enumerate(planned_faults(chaos, 0)):
-            self.schedule.plan(place, planned, 0)
+        log = past or ()
+        done = Counter(record.event.fault for record in log if isinstance(record.event, Struck))
+        resumes = len({record.now for record in log if isinstance(record.event, Resumed)}) + (
+            past is not None
+        )
+        for place, planned in enumerate(planned_faults(chaos, resumes)):
+            self.schedule.plan(place, planned, done[planned.name])
 
     @property
     def next_time(self) -> float:

@@ -39,7 +39,7 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
         with unusable_folder(folder):
             _check(folder, resume, force)
             make_folder(folder.path)
-            hold(folder.path, closing)
+            folder.lock = hold(folder.path, closing)
             _check(folder, resume, force)  # another process may have begun a run meanwhile
         lock_place(folder, closing, resume)
         yield

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import ExitStack
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -14,20 +15,28 @@ MAX_BYTES = 1_000
 """Bytes of the lock file that are read."""
 
 
-def hold(folder: Path, closing: ExitStack) -> None:
+def hold(folder: Path, closing: ExitStack) -> int:
     """Hold the lock until `closing` is closed or this process ends. Raise UsageError if another process holds it.
 
-    Raise OSError if it cannot be held, or is a symbolic link.
+    Return the lock's descriptor: processes that inherit it hold the lock too. Raise OSError if it cannot be held, or is
+    a symbolic link.
     """
     file = closing.enter_context(open_to_append(folder / LOCK))
     try:
         flock(file, LOCK_EX | LOCK_NB)
     except BlockingIOError:
-        holder = read_holder(folder).strip() or "another process"
+        holder = ", ".join(read_holder(folder).split("\n")).strip(", ") or "another process"
         told = f"{folder} is in use by {holder}: wait until it ends, or stop it"
         raise UsageError(told, "folder_in_use", path=str(folder), holder=holder) from None
-    file.truncate(0)
-    os.write(file.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())
+    note_holder(file.fileno())
+    return file.fileno()
+
+
+def note_holder(lock: int, processes: Sequence[int] = ()) -> None:
+    """Write into the lock which process holds it, and which processes that it has started."""
+    os.ftruncate(lock, 0)
+    more = f"and the processes {', '.join(map(str, processes))}\n" if processes else ""
+    os.write(lock, f"process {os.getpid()} on {platform.node()}\n{more}".encode())
 
 
 def read_holder(folder: Path) -> str:

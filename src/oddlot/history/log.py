@@ -223,6 +223,12 @@ def read_log(path: Path) -> Iterator[Record]:
     lines.check_unfinished(rest)
 
 
+def has_header(path: Path) -> bool:
+    """Whether the log has a complete first line."""
+    with open_to_read(path) as file:
+        return file.readline().endswith(b"\n")
+
+
 def has_records(path: Path) -> bool:
     """Whether the log exists and has a complete line after the first one."""
     with suppress(FileNotFoundError), open_to_read(path) as file:

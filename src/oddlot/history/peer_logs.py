@@ -1,12 +1,11 @@
 """The logs of the peers of a mesh, and one history of all of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from oddlot.core.commands import Average, Blend, Step
 from oddlot.core.errors import CheckpointError
-from oddlot.core.events import Evaluated, Lost, PeerLost, Stopped
+from oddlot.core.events import Evaluated, Lost, PeerLost, Resumed, Stopped
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.history.growing_log import GrowingLog
@@ -43,20 +42,29 @@ def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
     numbering = Numbering()
     tagged = [replace(one, peer=node) for node, log in records.items() for one in log]
     tagged += _losses(records)
-    return [numbering.numbered(one) for one in sorted(tagged, key=lambda one: one.now)]
+    return [numbering.numbered(one) for one in sorted(tagged, key=_order)]
+
+
+def _order(record: Record) -> tuple[float, bool]:
+    """Return the sort key of the common history: the time, and resumes, which all peers have at once, before all."""
+    return record.now, not isinstance(record.event, Resumed)
 
 
 class Numbering:
-    """Numbers evaluations by the merges of all peers so far."""
+    """Numbers evaluations by the merges of all peers so far, and resumes by the records of all peers."""
 
     def __init__(self) -> None:
-        self.merges = 0
+        self.merges = self.records = 0
 
     def numbered(self, record: Record) -> Record:
         """Return a record of the common history, whose records come in the order of time."""
         self.merges += sum(isinstance(action, Step | Blend | Average) for action in record.actions)
-        if isinstance(record.event, Evaluated):
-            return replace(record, event=replace(record.event, version=self.merges))
+        number, self.records = self.records, self.records + 1
+        match record.event:
+            case Evaluated():
+                return replace(record, event=replace(record.event, version=self.merges))
+            case Resumed():  # lost work is not in this history
+                return replace(record, event=replace(record.event, after_record=number))
         return record
 
 
@@ -68,21 +76,21 @@ class PeerLogs:
         self.logs: dict[NodeId, GrowingLog] = {}
         self.numbering = Numbering()
 
+    def skip(self, records: Iterable[Record]) -> None:
+        """Read from the present end of the logs. These are the valid records before it."""
+        self.read()
+        self.numbering = Numbering()
+        for record in records:
+            self.numbering.numbered(record)
+
     def read(self) -> list[Record]:
         """Return the new records of all peers, in the order of time. Raise CheckpointError if a log is damaged."""
         found: list[Record] = []
         for node, path in self.run.peer_logs().items():
             log = self.logs.setdefault(node, GrowingLog(path))
-            if not log.offset and not _has_header(path):
-                continue
             found += (replace(record, peer=node) for record in log.read() or ())
-        found.sort(key=lambda record: record.now)
+        found.sort(key=_order)
         return [self.numbering.numbered(record) for record in found]
-
-
-def _has_header(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.readline().endswith(b"\n")
 
 
 def _losses(records: Mapping[NodeId, Sequence[Record]]) -> Iterator[Record]:

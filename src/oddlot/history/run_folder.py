@@ -15,7 +15,7 @@ from oddlot.core.masked_urls import masked, passwords
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
 from oddlot.history.lock import LOCK
-from oddlot.history.log import has_records
+from oddlot.history.log import has_header, has_records
 from oddlot.history.run_settings import (
     SETTINGS,
     WHERE_SAID,
@@ -69,6 +69,8 @@ class RunFolder:
             self.given_checkpoints = str(Path(self.given_checkpoints).expanduser().absolute())
         self.forced = False
         """Whether the run in the folder may be overwritten."""
+        self.lock: int | None = None
+        """Descriptor of the lock, while this process holds it."""
 
     @property
     def is_mesh(self) -> bool:
@@ -80,10 +82,9 @@ class RunFolder:
         return self.path / PEERS / f"{node}.jsonl"
 
     def peer_logs(self) -> dict[NodeId, Path]:
-        """Return the logs of all peers, by their names."""
-        return {
-            path.name.removesuffix(".jsonl"): path for path in sorted((self.path / PEERS).glob("*.jsonl"))
-        }
+        """Return the logs of all peers, by their names, without those that have no complete line."""
+        paths = sorted((self.path / PEERS).glob("*.jsonl"))
+        return {path.name.removesuffix(".jsonl"): path for path in paths if has_header(path)}
 
     @property
     def checkpoints(self) -> str:

@@ -262,7 +262,8 @@ class WorkerTimeline:
                 self.starting[node] = self._come("starting", node, now)
             case Joined():
                 starting = self.starting.pop(node, None)
-                self.workers[node] = worker = starting or self._come("waiting", node, now)
+                self.workers[node] = worker = starting or worker or self._come("waiting", node, now)
+                worker.ended, worker.ended_as = None, ""  # a peer of a resumed run goes on under its name
                 worker.turn("waiting", now)
             case Leaving() if worker and not worker.gone:
                 worker.turn("leaving", now)

@@ -17,7 +17,7 @@ from oddlot.history.lock import LOCK, read_holder
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import read_ending
-from oddlot.history.peer_logs import PeerLogs, samples_of
+from oddlot.history.peer_logs import PeerLogs, read_run_log, samples_of
 from oddlot.history.run_folder import RunFolder
 
 KILLED = "killed or unable to write (no process is running it)"
@@ -46,7 +46,7 @@ class Follower:
     def read(self) -> list[Record]:
         """Return new records, and add them to the tally. Raise CheckpointError if the log is damaged."""
         if isinstance(self.log, PeerLogs):
-            return self._counted(self.log.read())
+            return self._read_peers(self.log)
         try:
             new = self.log.read()
         except CheckpointError:
@@ -58,6 +58,15 @@ class Follower:
             self._begin()
             new = self.log.read() or []
         return self._counted(new)
+
+    def _read_peers(self, logs: PeerLogs) -> list[Record]:
+        new = logs.read()
+        if not any(isinstance(each.event, Resumed) for each in new):
+            return self._counted(new)
+        self._begin()  # some counted records are lost work now
+        valid = read_run_log(self.run)
+        logs.skip(valid)
+        return self._counted(valid)
 
     def _counted(self, new: list[Record]) -> list[Record]:
         self.records += new

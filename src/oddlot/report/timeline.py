@@ -106,7 +106,7 @@ class Course:
         match record.event:
             case Struck(_, kind, node) if node:
                 self._lane(node).faults.append((record.now, kind))
-            case Resumed():
+            case Resumed() if record.now not in self.resumed[-1:]:  # all peers of a mesh resume at once
                 self.resumed.append(record.now)
 
     def _lay_out(self, timeline: WorkerTimeline) -> None:

@@ -35,6 +35,10 @@ class Every:
         """Return how many intervals have passed."""
         return int((tally.value(self.unit) or 0.0) // self.count)
 
+    def reminder(self, tally: "Tally") -> "Reminder":
+        """Return a reminder of the intervals from now on."""
+        return Reminder(self, self.times(tally))
+
 
 @dataclass
 class Reminder:

@@ -153,6 +153,9 @@ class Opening:
     tally: Tally
     title: str = ""
     resumed: str = ""
+    resumed_at: float = -1.0
+    again: int = 0
+    """Samples that the last resume lost."""
     forecast: Forecast = field(default_factory=Forecast)
 
     def begin(self, recipe: Recipe) -> None:
@@ -164,10 +167,11 @@ class Opening:
         wasted, version = self.tally.samples.wasted.total(), self.tally.versions
         self.tally(record)
         if isinstance(record.event, Resumed):
-            again = self.tally.samples.wasted.total() - wasted
+            earlier = self.again if record.now == self.resumed_at else 0  # of other peers of a mesh
+            self.again, self.resumed_at = earlier + self.tally.samples.wasted.total() - wasted, record.now
             self.resumed = (
                 f"resuming from version {version:,}, epoch {self.tally.epochs:.1f}, at {duration(record.now)}"
-                + f"; {again:,} samples since that checkpoint are computed again" * bool(again)
+                + f"; {self.again:,} samples since that checkpoint are computed again" * bool(self.again)
             )
 
     def __call__(self, record: Record) -> None:

@@ -18,18 +18,18 @@ def prepared_mesh(
     recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
 ) -> Iterator[MeshSimulation | MeshLocal]:
     """Yield a run on a mesh that is ready, and close it afterwards."""
-    if resume:
-        raise UsageError("a run on a mesh cannot be resumed yet", "mesh_without_resume", "resume")
     if folder is not None and folder.given_checkpoints:
-        told = "a run on a mesh writes no checkpoints yet: leave `checkpoints` out"
-        raise UsageError(told, "mesh_without_checkpoints", "checkpoints")
+        told = "a run on a mesh writes its checkpoints into its run folder: leave `checkpoints` out"
+        raise UsageError(told, "mesh_checkpoints_elsewhere", "checkpoints")
+    if folder is not None and resume:
+        recipe = recipe.resuming(folder.settings().get("shards"))
     with ExitStack() as closing:
         closing.enter_context(kept_chance())
         match recipe.engine:
             case Simulated():
-                yield MeshSimulation(recipe, closing, folder)
+                yield MeshSimulation(recipe, closing, folder, resume)
             case Local():
-                yield MeshLocal(recipe, closing, folder)
+                yield MeshLocal(recipe, closing, folder, resume)
             case engine:
                 name = type(recipe.strategy).__name__
                 told = f"{name} runs on a mesh of peers, and the {engine.kind} engine has none: use Local or Simulated"

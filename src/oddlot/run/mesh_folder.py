@@ -13,9 +13,10 @@ from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import Layout
 
 
-def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout) -> None:
-    """Write run.json, and make the folder of the peers' logs."""
-    make_room(folder)
+def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: bool) -> None:
+    """Write run.json, and make the folder of the peers' logs. A new run removes what was there."""
+    if is_new:
+        make_room(folder)
     engine = recipe.engine
     told = {
         ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": 1},

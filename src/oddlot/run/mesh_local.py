@@ -22,12 +22,15 @@ from oddlot.engines.mesh.transport import Hello, Transport
 from oddlot.engines.payloads import users_code
 from oddlot.engines.process_setup import ProcessSetup
 from oddlot.faults.mesh_faults import MeshFaults
+from oddlot.history.lock import note_holder
 from oddlot.history.metrics import Tally, tally_of
 from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import PeerLogs, read_run_log
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.mesh_folder import begin_folder
+from oddlot.run.mesh_resume import continue_mesh
 from oddlot.run.peer_process import PeerSetup, failure_path
+from oddlot.run.peer_share import MeshStart
 from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
@@ -44,7 +47,9 @@ logger = logging.getLogger(__name__)
 class MeshLocal:
     """The launcher of a run: what `Training` is for a run with a hub."""
 
-    def __init__(self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None, resume: bool = False
+    ) -> None:
         assert isinstance(recipe.engine, Local)
         self.recipe, self.closing = recipe, closing
         self.is_kept = folder is not None
@@ -53,13 +58,21 @@ class MeshLocal:
         self.folder = folder
         self.stop = StopRequest()
         self.stopped = ""
+        self.noted: list[int] = []
         self.tally = Tally(recipe.samples)
         self.observers: list[Observer] = [self.tally]
         seed_all(recipe.config.seed)
         with users_code("the launcher"):
             self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
-        begin_folder(folder, recipe, self.layout)
+        names = recipe.engine.names
+        self.past = continue_mesh(recipe, folder, self.layout, names) if resume else None
+        begin_folder(folder, recipe, self.layout, is_new=self.past is None)
+        self.logs = PeerLogs(folder)
+        self.earlier = self.past.earlier if self.past else []
+        self.logs.skip(self.earlier)
+        for record in self.earlier:
+            self.tally(record)
         self.launcher = self._launcher(recipe.engine)
 
     def observe(self, observers: Sequence[Observer]) -> None:
@@ -67,23 +80,26 @@ class MeshLocal:
         for observer in observers:
             safe = SafeObserver(observer, self._stop)
             safe.begin(self.recipe)
+            for record in self.earlier:
+                safe.replay(record)
             self.observers.append(safe)
 
     def run(self) -> Run:
         """Start the peers, and follow them until the model is saved."""
         with self.stop.heard():
             self.launcher.start_all()
-            logs, asked, faults = PeerLogs(self.folder), False, self._faults()
+            self._note_processes()
+            asked, faults = False, self._faults()
             while not self._is_over():
                 self.launcher.pause()
-                self._pass_on(logs)
+                self._pass_on()
                 self._check_processes()
                 if faults is not None:
                     faults.run_due(self.tally.versions)
                 if not asked and (self.stop.signal or self.stopped):
                     asked = True
                     self.launcher.ask_to_finish()
-            self._pass_on(logs)
+            self._pass_on()
         summary = read_ending(self.folder)
         self.model.load_state_dict(load_file(self.folder.model))
         self.model.eval()
@@ -101,14 +117,16 @@ class MeshLocal:
         self.launcher.wait_for_end(END_SECONDS)
         return True
 
-    def _pass_on(self, logs: PeerLogs) -> None:
-        for record in logs.read():
+    def _pass_on(self) -> None:
+        for record in self.logs.read():
             for observer in self.observers:
                 observer(record)
 
     def _check_processes(self) -> None:
         """Raise the error of a peer whose job failed; JobError if no peer is left."""
-        for node, code in self.launcher.check():
+        ended = self.launcher.check()
+        self._note_processes()
+        for node, code in ended:
             path = failure_path(self.folder.path, node)
             if code > 0 and path.exists():
                 raise failure_of(node, json.loads(path.read_text(encoding="utf-8")))
@@ -121,6 +139,13 @@ class MeshLocal:
             told = "all peers were lost before the run was complete"
             raise JobError(told, "no_workers_left")
 
+    def _note_processes(self) -> None:
+        """Write into the lock which processes hold it: the peers do too, when the launcher has ended."""
+        processes = self.launcher.processes
+        if self.folder.lock is not None and processes != self.noted:
+            self.noted = processes
+            note_holder(self.folder.lock, processes)
+
     def _faults(self) -> MeshFaults | None:
         """Return the faults of the run, with a transport of the launcher's own; None without faults."""
         chaos = self.recipe.config.chaos
@@ -130,21 +155,26 @@ class MeshLocal:
         transport = Transport(hello, self.setup.secret, self.layout, self.recipe.codec)
         self.closing.callback(transport.close)
         faults = LocalMeshFaults(self.launcher, transport)
-        return MeshFaults(chaos, faults, lambda: self.launcher.now, lambda: list(self.launcher.running))
+        past = self.past.log if self.past else None
+        return MeshFaults(chaos, faults, lambda: self.launcher.now, lambda: list(self.launcher.running), past)
 
     def _launcher(self, engine: Local) -> Launcher:
         threads = engine.threads or max(1, cores() // engine.workers)
         self.setup = PeerSetup(
             self.recipe,
+            self.past.start if self.past else MeshStart(),
             str(self.folder.path),
+            self.is_kept,
             str(self.folder.settings()[RUN_ID]),
             secrets.token_bytes(32),
-            clock(),
+            clock() - (self.past.now if self.past else 0.0),
             ProcessSetup.of_hub(threads),
         )
         parcel = pack_parcel(self.setup)
         self.closing.callback(os.close, parcel)
-        launcher = Launcher(engine.names, parcel, self.folder.path / PEERS, engine.respawn, self.setup.began)
+        outputs, taken = self.folder.path / PEERS, self.past.taken if self.past else ()
+        inherited = [parcel, self.folder.lock] if self.folder.lock is not None else [parcel]
+        launcher = Launcher(engine.names, inherited, outputs, engine.respawn, self.setup.began, taken)
         self.closing.callback(launcher.close)
         return launcher
 

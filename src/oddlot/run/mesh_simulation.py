@@ -7,6 +7,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Evaluated, Lost, Struck
 from oddlot.core.records import Record
@@ -23,12 +24,13 @@ from oddlot.engines.mesh.simulated_faults import SimulatedMeshFaults
 from oddlot.engines.payloads import users_code
 from oddlot.engines.simulated.config import Simulated
 from oddlot.faults.mesh_faults import MeshFaults
-from oddlot.history.log import Log
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.run.mesh_folder import begin_folder, mesh_summary
+from oddlot.run.mesh_resume import MeshPast, continue_mesh
+from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
-from oddlot.run.peer_share import PeerShare
+from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
@@ -43,7 +45,9 @@ from oddlot.train.store import Pool
 class MeshSimulation:
     """All peers of a run on simulated machines: what `Training` is for a run with a hub."""
 
-    def __init__(self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None, resume: bool = False
+    ) -> None:
         engine = recipe.engine
         if not isinstance(engine, Simulated) or not engine.computes:
             told = "computes=False (--no-compute) has no weights, and peers of a mesh exchange them"
@@ -61,22 +65,34 @@ class MeshSimulation:
         with users_code("the peers"):
             self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
-        self.initial = FlatBuffer.empty(self.layout)
-        self.initial.gather(self.model)
-        self.logs: dict[NodeId, Log] = {}
+        past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
+        self.start = past.start if past else MeshStart()
+        self.earlier = past.earlier if past else []
+        self.saving = None
         if folder is not None:
-            begin_folder(folder, recipe, self.layout)
+            begin_folder(folder, recipe, self.layout, is_new=past is None)
+            self.saving = MeshSaving(recipe, folder, self.layout)
         self.mesh = SimulatedMesh(
-            engine.machines, self._computation(engine), self._make, recipe.job.batch_size, engine.seed
+            engine.machines,
+            self._computation(engine),
+            self._make,
+            recipe.job.batch_size,
+            engine.seed,
+            past.now if past else 0.0,
+            past.taken if past else (),
         )
-
-        self.faults = self._faults()
+        self.faults = self._faults(past)
+        for record in self.earlier:
+            self.records.append(record)
+            self.tally(record)
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of all peers, in the order of time."""
         for observer in observers:
             safe = SafeObserver(observer, self._stop)
             safe.begin(self.recipe)
+            for record in self.earlier:
+                safe.replay(record)
             self.observers.append(safe)
 
     def run(self) -> Run:
@@ -84,16 +100,18 @@ class MeshSimulation:
         with self.stop.heard():
             ended = drive(self, self.mesh, self._ended, self._due)
         lead = self._lead()
-        mean = lead.final.mean if lead and lead.final else self.initial
+        final = lead.final if lead else None
+        mean = final.mean if final else self.start.copied_weights(self.model, self.layout)
         mean.scatter(self.model)
         self.model.eval()
         self.tally.finish()
-        final = lead.final if lead else None
         summary = mesh_summary(self.tally, self.records, ended, final, self.folder)
         path = None
         if self.folder is not None:
             path = self.folder.path
             self._end_logs()
+            if self.saving is not None:
+                self.saving.finish()
             self.folder.write_model(self.model)
             self.folder.write(SUMMARY, summary)
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.records)
@@ -102,8 +120,7 @@ class MeshSimulation:
         """Let all peers stop, and flush their logs."""
         for run in self.runs.values():
             run.close_log(self.mesh.now)
-        for log in self.logs.values():
-            log.flush()
+            run.flush_log()
 
     # --- what `drive` needs of a host ----------------------------------------------------------
 
@@ -151,27 +168,37 @@ class MeshSimulation:
         return PeerComputation(learner, Pool(lambda: FlatBuffer.empty(self.layout)), recipe.codec)
 
     def _make(self, node: NodeId, port: SimulatedPort) -> "Peer | Newcomer":
-        """Return a peer with the initial weights or, once others train, one that asks them for their state."""
+        """Return a peer that begins the run or, once others train, one that asks them for their state."""
         trained = [name for name, run in self.runs.items() if run.tally.versions]
-        if not trained:
-            weights = FlatBuffer.empty(self.layout)
-            weights.copy_(self.initial)
-            peer = self._begin(node, port, weights, 0, None)
+        if node in self.start.conductors or not trained:
+            weights = self.start.copied_weights(self.model, self.layout)
+            conductor = self.start.conductor(self._share(node))
+            peer = self._begin(node, port, conductor, weights, self.start.optimizer)
             self._introduce(node)
             return peer
         return Newcomer(port, trained, partial(self._join, node, port), self.mesh.now, node)
 
+    def _share(self, node: NodeId) -> PeerShare:
+        return PeerShare(self.recipe, node, self.names)
+
     def _begin(
-        self, node: NodeId, port: SimulatedPort, weights: FlatBuffer, epoch: int, optimizer: Any
+        self, node: NodeId, port: SimulatedPort, conductor: Conductor, weights: FlatBuffer, optimizer: Any
     ) -> Peer:
-        share = PeerShare(self.recipe, node, self.names)
-        run = PeerRun(share, weights, port, node, epoch, optimizer, [lambda record: self._log(node, record)])
+        run = PeerRun(
+            self._share(node),
+            conductor,
+            weights,
+            optimizer,
+            port,
+            node,
+            [lambda record: self._log(node, record)],
+            self.folder.peer_log(node) if self.folder else None,
+            self.saving,
+        )
         run.peer.membership.begin(self.mesh.now)
         self.runs[node] = run
-        if self.folder is not None:
-            log = self.logs[node] = Log(self.folder.peer_log(node), run.peer.host.conductor)
-            self.closing.callback(log.close)
-            run.peer.host.observers.append(log)
+        if run.log is not None:
+            self.closing.callback(run.log.close)
         return run.peer
 
     def _introduce(self, node: NodeId) -> None:
@@ -192,7 +219,8 @@ class MeshSimulation:
         there, now = self.mesh.peers[node], self.mesh.now
         newcomer = there.peer
         assert isinstance(newcomer, Newcomer)
-        there.peer = peer = self._begin(node, port, weights, state.epoch, tensors.optimizer)
+        conductor = self._share(node).conductor(state.epoch)
+        there.peer = peer = self._begin(node, port, conductor, weights, tensors.optimizer)
         peer.meet({sender: sender}, now)
         peer.membership.greet(sender)
         peer.flush()
@@ -212,12 +240,14 @@ class MeshSimulation:
         for observer in self.observers:
             observer(told)
 
-    def _faults(self) -> MeshFaults | None:
+    def _faults(self, past: MeshPast | None) -> MeshFaults | None:
         chaos = self.recipe.config.chaos
         if chaos is None:
             return None
         faults = SimulatedMeshFaults(self.mesh, self._note_fault)
-        return MeshFaults(chaos, faults, lambda: self.mesh.now, lambda: list(self.runs))
+        return MeshFaults(
+            chaos, faults, lambda: self.mesh.now, lambda: list(self.runs), past.log if past else None
+        )
 
     def _note_fault(self, struck: Struck) -> None:
         """Log a fault with a peer to which it does not happen, if there is one."""

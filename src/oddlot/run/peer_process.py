@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError, OddlotError
 from oddlot.core.events import Joined, ModelRejected, Struck
 from oddlot.core.records import Record
@@ -32,14 +33,14 @@ from oddlot.engines.mesh.transport import Hello, Rejected, Transport, Unreachabl
 from oddlot.engines.pace import Pace
 from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
 from oddlot.faults.plan import ANSWERED
-from oddlot.history.log import Log
 from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.run.mesh_folder import mesh_summary
+from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
-from oddlot.run.peer_share import PeerShare
+from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import choose_device, made
@@ -53,7 +54,9 @@ class PeerSetup:
     """What every peer of a run gets."""
 
     recipe: Recipe
+    start: MeshStart
     folder: str
+    keeps_checkpoints: bool
     run_id: str
     secret: bytes
     began: float
@@ -92,8 +95,8 @@ class PeerProgram:
         device = choose_device(recipe.job.device, index)
         self.compute = ComputeThread(lambda: worker.learner(device), pace, self.transport.incoming)
         self.port = ProcessPort(self.transport, self.compute)
+        self.saving = MeshSaving(recipe, self.folder, self.layout) if setup.keeps_checkpoints else None
         self.run: PeerRun | None = None
-        self.log: Log | None = None
         self.newcomer: Newcomer | None = None
         self.is_ready = False
         self.ended = ""
@@ -113,12 +116,13 @@ class PeerProgram:
                 self.port, list(peers), self._join, self.mailbox.now, self.transport.address
             )
         else:
-            weights = FlatBuffer.empty(self.layout)
-            weights.gather(self.model)
-            self._begin(weights, 0, None).peer.meet(peers, self.mailbox.now)
+            start = self.setup.start
+            weights = start.copied_weights(self.model, self.layout)
+            run = self._begin(start.conductor(self.share), weights, start.optimizer)
+            run.peer.meet(peers, self.mailbox.now)
         drive(self, self.mailbox, lambda: self.ended, self._due)
-        if self.log is not None:
-            self.log.flush()
+        if self.run is not None:
+            self.run.flush_log()
         self.transport.close()
 
     # --- what `drive` needs ----------------------------------------------------------------------
@@ -188,10 +192,20 @@ class PeerProgram:
 
     # --- joining -------------------------------------------------------------------------------
 
-    def _begin(self, weights: FlatBuffer, epoch: int, optimizer: Mapping[str, Tensor] | None) -> PeerRun:
-        run = PeerRun(self.share, weights, self.port, self.transport.address, epoch, optimizer, [self._note])
-        self.log = Log(self.folder.peer_log(self.node), run.peer.host.conductor)
-        run.peer.host.observers.append(self.log)
+    def _begin(
+        self, conductor: Conductor, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None
+    ) -> PeerRun:
+        run = PeerRun(
+            self.share,
+            conductor,
+            weights,
+            optimizer,
+            self.port,
+            self.transport.address,
+            [self._note],
+            self.folder.peer_log(self.node),
+            self.saving,
+        )
         self.port.membership = run.peer.membership
         run.peer.membership.begin(self.mailbox.now)
         self.run = run
@@ -200,7 +214,7 @@ class PeerProgram:
 
     def _join(self, state: State, tensors: Tensors, sender: NodeId) -> None:
         """Begin with the state of a peer, which introduces this one to the others."""
-        peer = self._begin(tensors.weights, state.epoch, tensors.optimizer).peer
+        peer = self._begin(self.share.conductor(state.epoch), tensors.weights, tensors.optimizer).peer
         peer.meet({sender: self.port.addresses[sender]}, self.mailbox.now)
         peer.membership.greet(sender)
         peer.flush()
@@ -228,10 +242,10 @@ class PeerProgram:
             return
         self._heed_signals(run, now)
         run.follow(now)
-        if self.log is not None:
-            self.log.keep_up(now)
-            if run.peer.finished or self.ended:
-                self.log.flush()
+        if run.log is not None:
+            run.log.keep_up(now)
+        if run.peer.finished or self.ended:
+            run.flush_log()
         if run.final is not None and run.evaluating is None and not run.peer.is_done:
             self._save(run, now)
         if run.peer.finished and self._is_saved:
@@ -261,6 +275,8 @@ class PeerProgram:
         if self._is_saved:
             return
         assert run.final is not None
+        if self.saving is not None:
+            self.saving.finish()
         run.final.mean.scatter(self.model)
         self.model.eval()
         self.folder.write_model(self.model)

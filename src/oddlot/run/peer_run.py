@@ -2,20 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from oddlot.core.conductor import Conductor
 from oddlot.core.events import Averaged, Evaluated, Stopped
 from oddlot.core.membership import Membership
 from oddlot.core.random_streams import stream
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Observer
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.engines.mesh.messages import Done, Stop
+from oddlot.engines.mesh.messages import Books, Done, Stop
 from oddlot.engines.mesh.peer import Peer, PeerHost, PeerPort
-from oddlot.history.metrics import Tally
-from oddlot.run.intervals import Reminder
+from oddlot.history.log import Log, has_header, read_log
+from oddlot.history.metrics import Tally, tally_of
+from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_share import PeerShare
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import standard_gates
@@ -28,44 +31,64 @@ REPEAT_SECONDS = 1.0
 """Time between two messages of a peer that it has finished."""
 
 
-class PeerRun:
-    """A peer with its store, its metrics and its goal.
+class Purpose(NamedTuple):
+    """What an average is made for."""
 
-    `weights` are the initial ones, which the peer owns. A peer that joins later begins with the `epoch` and the
-    `optimizer` state of another one.
+    evaluation: bool = False
+    checkpoint: bool = False
+    final: bool = False
+
+
+class PeerRun:
+    """A peer with its store, its log, its metrics and its goal.
+
+    It owns the `weights` with which it begins, and copies the `optimizer` state. It continues its `log`, if there is
+    one. With `saving`, it writes checkpoints when it leads.
     """
 
     def __init__(
         self,
         share: PeerShare,
+        conductor: Conductor,
         weights: FlatBuffer,
+        optimizer: Mapping[str, Tensor] | None,
         port: PeerPort,
         address: str = "",
-        epoch: int = 0,
-        optimizer: Mapping[str, Tensor] | None = None,
         observers: Sequence[Observer] = (),
+        log: Path | None = None,
+        saving: MeshSaving | None = None,
     ) -> None:
         recipe = share.recipe
         self.share, self.goal = share, share.goal
-        conductor = share.conductor(epoch)
-        self.tally = Tally(share.samples)
+        is_resumed = log is not None and log.exists() and has_header(log)
+        self.tally = (
+            tally_of(list(read_log(log)), share.samples) if log and is_resumed else Tally(share.samples)
+        )
+        self.began_at = self.tally.versions
         self.store = Store(
             weights,
             recipe.rule,
+            version=conductor.version,
             schedule=by_samples(recipe.job.lr_schedule, share.samples),
             gates=standard_gates(recipe.config.max_update_ratio),
         )
         if optimizer is not None:
             self.store.load_optimizer(optimizer)
         host = PeerHost(conductor, self.store, port, [self.tally, *observers])
+        self.log = Log(log, conductor) if log is not None else None
+        if self.log is not None:
+            host.observers.append(self.log)
         rng = stream(recipe.config.seed, f"membership {share.node}")
         self.peer = Peer(host, Membership(share.node, address, rng))
-        self.evaluation = Reminder(recipe.config.evaluate_every)
+        self.saving = saving
+        if saving is not None:
+            self.peer.books = self._books
+        self.evaluation = recipe.config.evaluate_every.reminder(self.tally)
         self.evaluates = recipe.job.eval_data is not None
         self.evaluating: Averaging | None = None
         """The average that is being evaluated."""
-        self.collects_final = False
-        """Whether all peers had finished when the present average was begun."""
+        self.purpose = Purpose()
+        """What the present average is made for."""
         self.final: Averaging | None = None
         """The average of all peers that have finished: the model of the run."""
         self.repeat_at = 0.0
@@ -112,6 +135,11 @@ class PeerRun:
             self.peer.host.handle(traffic, now)
         self.peer.host.handle(Stopped(), now)
 
+    def flush_log(self) -> None:
+        """Write the log into its file."""
+        if self.log is not None:
+            self.log.flush()
+
     def _reached(self) -> str:
         """Return the goal that is reached. A metric is that of the average, which only the lead knows."""
         if met := self.goal.reached(self.tally):
@@ -127,22 +155,37 @@ class PeerRun:
         if peer.averaging is not None and now >= peer.averaging.asked_at + SNAPSHOT_SECONDS:
             peer.ask_for_snapshots(now)
         if peer.averaging is None and self.evaluating is None and self.final is None:
-            is_due = self.evaluates and self.evaluation.due(self.tally)
-            if peer.all_finished or (is_due and not peer.finished):
-                self.collects_final = peer.all_finished
-                peer.begin_average(now)
+            self.purpose = self._due_purpose()
+            if any(self.purpose):
+                peer.begin_average(now, with_books=self.purpose.checkpoint)
                 self._lead(now)  # it is complete if there is no other peer
 
+    def _due_purpose(self) -> Purpose:
+        """Return what an average is due for. Before the final one, a peer that has finished makes none."""
+        evaluation = self.evaluates and self.evaluation.due(self.tally)
+        checkpoint = self.saving is not None and self.saving.due(self.tally, self.began_at)
+        if self.peer.all_finished:
+            return Purpose(self.evaluates, self.saving is not None, True)
+        return Purpose() if self.peer.finished else Purpose(evaluation, checkpoint)
+
     def _averaged(self, average: Averaging, now: float) -> None:
-        """Log an average, and evaluate it."""
+        """Log an average, and use it for its purpose."""
         self.peer.averaging = None
         host = self.peer.host
         host.handle(Averaged(tuple(average.peers), average.disagreement, average.bytes), now)
-        if self.collects_final:
+        if self.purpose.final:
             self.final = average
-        if self.evaluates:
+        if self.purpose.checkpoint and self.saving is not None:
+            self.saving.save(average, self.name, self.store.optimizer_tensors(), wait=self.purpose.final)
+        if self.purpose.evaluation:
             self.evaluating = average
             host.port.evaluate(host.conductor.version, average.mean)
+
+    def _books(self) -> Books:
+        """Return the state of the peer, after its log is in the file."""
+        assert self.log is not None, "checkpoints need a log"
+        self.log.flush()
+        return Books(self.peer.host.conductor.to_plain(), self.log.records)
 
     def heard(self, record: Any) -> None:
         """Note the records of the peer: the average was evaluated."""

@@ -1,7 +1,10 @@
 """The share of a run that one peer of a mesh has: samples, goal and conductor."""
 
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor, nn
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.ledger import Ledger
@@ -10,6 +13,7 @@ from oddlot.core.shard_queue import Lane
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.run.goals import Goal
 from oddlot.run.spec import Recipe
+from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 TOTALS = frozenset({"versions", "samples", "dollars"})
 """Figures of a goal that peers reach together, each its share. Time, epochs and metrics are the same for all."""
@@ -71,3 +75,30 @@ class PeerShare:
             scheduled=self.recipe.job.lr_schedule is not None,
             peers=Peers(self.node, list(self.names)),
         )
+
+
+@dataclass(frozen=True)
+class MeshStart:
+    """How the peers of a run begin. A peer that joins later begins as one that trains already."""
+
+    weights: FlatBuffer | None = None
+    """Weights of every peer. None: those of a new model."""
+    epoch: int = 0
+    """First epoch of peers that have no conductor here."""
+    optimizer: Mapping[str, Tensor] | None = None
+    """Optimizer state of every peer. None: the initial one."""
+    conductors: Mapping[NodeId, Conductor] = field(default_factory=dict)
+    """Conductors of the peers of a resumed run."""
+
+    def copied_weights(self, model: nn.Module, layout: Layout) -> FlatBuffer:
+        """Return the first weights of a peer, whose `model` is new."""
+        weights = FlatBuffer.empty(layout)
+        if self.weights is None:
+            weights.gather(model)
+        else:
+            weights.copy_(self.weights)
+        return weights
+
+    def conductor(self, share: PeerShare) -> Conductor:
+        """Return the conductor with which a peer begins."""
+        return self.conductors.get(share.node) or share.conductor(self.epoch)

@@ -42,11 +42,12 @@ class Past:
 
     def readable(self) -> AbstractContextManager[None]:
         """Raise CheckpointError if the code inside finds that the checkpoint has no state of a run."""
-        return _readable(self.checkpoint)
+        return readable(self.checkpoint)
 
 
 @contextmanager
-def _readable(checkpoint: Checkpoint) -> Iterator[None]:
+def readable(checkpoint: Checkpoint) -> Iterator[None]:
+    """Raise CheckpointError if the code inside finds that a checkpoint has no state of a run."""
     try:
         yield
     except (*DAMAGED, ProtocolError, UsageError, RuntimeError) as error:
@@ -83,7 +84,7 @@ def read_past(
         told = f"{each}. Resuming from {checkpoint.name}"
         warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
     snapshot = checkpoint.load()
-    with _readable(checkpoint):
+    with readable(checkpoint):
         check_layout(checkpoint, snapshot.layout, layout)
         conductor = read_conductor(snapshot.conductor, strategy)
     return Past(conductor, snapshot.tensors, checkpoint, there, log)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from oddlot import AdaptiveGossip, Gossip, JobError, Local, Machine, Run, UsageError, fit, replay
 from oddlot.core.events import LinkTraffic, ModelRejected, PeerJoined, PeerLost, Struck
 from oddlot.faults import Chaos, Fault
+from oddlot.history.audit import Proof
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from tests.fits import a_job, rows
@@ -115,10 +116,35 @@ def test_the_launcher_is_killed(tmp_path: Path) -> None:
         peers = peers_below(launcher.pid)
         assert len(peers) == 3
         launcher.kill()
+        with pytest.raises(UsageError) as caught:
+            meshed(out, resume="latest")
+        assert caught.value.code == "folder_in_use"
+        assert all(str(peer) in caught.value.fields["holder"] for peer in peers)
         wait_for((out / SUMMARY).exists)
         wait_for(lambda: not any(map(is_running, peers)))
     assert prove_peers(RunFolder(out), SAMPLES).faults == ()
     assert RunFolder(out).model.exists()
+
+
+def test_everything_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with program("-c", LAUNCH.replace("out=", "checkpoint_every='0.2 seconds', out="), out) as launcher:
+        wait_for(lambda: out.exists() and len(RunFolder(out).checkpoint_names()) > 2)
+        for process in [launcher.pid, *peers_below(launcher.pid)]:
+            os.kill(process, signal.SIGKILL)
+        launcher.wait(60)
+    before = proof_of(out).merged
+    run = meshed(out, "seconds>=14", strategy=Gossip(), resume="latest")
+    assert set(run.summary["peers_averaged"]) == {"w1", "w2", "w3"}
+    proof = proof_of(out)
+    assert proof.faults == ()
+    assert proof.merged == run.summary["samples_merged"] > before
+    assert replay(out).difference is None
+
+
+def proof_of(folder: Path) -> Proof:
+    """The audit of all peers."""
+    return prove_peers(RunFolder(folder), SAMPLES)
 
 
 def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:

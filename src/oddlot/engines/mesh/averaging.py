@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from math import sqrt
 
 from oddlot.core.tasks import NodeId
+from oddlot.engines.mesh.messages import Books
 from oddlot.train import merging
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import norm_of
@@ -25,6 +26,8 @@ class Averaging:
         self.peers = [name]
         """Peers whose models are in the mean."""
         self.missing = dict.fromkeys(others)
+        self.books: dict[NodeId, Books] = {}
+        """Books of the peers in the mean, if it is made for a checkpoint."""
         self.bytes = 0
         """Bytes of the models of the other peers on the network."""
         self.asked_at = now
@@ -43,13 +46,15 @@ class Averaging:
         norm = norm_of(self.mean)
         return sqrt(self._squares / len(self.peers)) / norm if norm else 0.0
 
-    def add(self, peer: NodeId, weights: FlatBuffer, size: int = 0) -> None:
+    def add(self, peer: NodeId, weights: FlatBuffer, size: int = 0, books: Books | None = None) -> None:
         """Add the model of a peer, which took `size` bytes. A second one of the same peer is ignored."""
         if peer not in self.missing:
             return
         del self.missing[peer]
         self.peers.append(peer)
         self.bytes += size
+        if books is not None:
+            self.books[peer] = books
         share = 1.0 / len(self.peers)
         self._squares += (1.0 - share) * norm_of(weights, self.mean) ** 2  # Welford's update of a variance
         model = FlatBuffer.empty(weights.layout, weights.memory.device)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,19 +62,21 @@ def clock() -> float:
 class Launcher:
     """The processes of the peers of one run.
 
-    `parcel` is the descriptor of what every peer gets. `began` is the time of the start, on the clock of `clock`.
+    `inherited` are descriptors that every peer inherits; the first is that of the parcel with its setup. `began` is the
+    time of the start, on the clock of `clock`. Names that are `taken` are not used again.
     """
 
     def __init__(
         self,
         names: Sequence[str],
-        parcel: int,
+        inherited: Sequence[int],
         outputs: Path,
         respawn: bool,
         began: float,
+        taken: Collection[NodeId] = (),
     ) -> None:
-        self.ids = NodeIds(names, ())
-        self.parcel, self.outputs = parcel, outputs
+        self.ids = NodeIds(names, taken)
+        self.inherited, self.outputs = list(inherited), outputs
         self.began = began
         self.policy = RespawnPolicy(len(names), respawn)
         self.running: dict[NodeId, PeerProcess] = {}
@@ -89,6 +91,11 @@ class Launcher:
         addresses = {peer.node: peer.address for peer in peers}
         for peer in peers:
             peer.begin({node: one for node, one in addresses.items() if node != peer.node}, join=False)
+
+    @property
+    def processes(self) -> list[int]:
+        """Return the ids of the peers' processes."""
+        return [peer.process.pid for peer in self.running.values()]
 
     @property
     def now(self) -> float:
@@ -162,11 +169,11 @@ class Launcher:
         with ExitStack() as closing:
             log: IO[Any] = closing.enter_context(output.open("wb"))
             process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(self.parcel), node, str(index)],
+                [sys.executable, "-m", MODULE, str(self.inherited[0]), node, str(index)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                pass_fds=[self.parcel],
+                pass_fds=self.inherited,
                 env=environment,
                 start_new_session=True,
             )

@@ -30,6 +30,18 @@ class SnapshotRequest:
     """Asks for the weights for the average of all peers, number `number` of the asking one."""
 
     number: int
+    with_books: bool = False
+    """Whether to send the books too, for a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The state of a peer without its tensors, as a checkpoint has it."""
+
+    conductor: dict[str, Any]
+    """State of its conductor."""
+    records: int
+    """Records of its log before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,7 @@ class Snapshot:
     """Brings the weights for an average of all peers."""
 
     number: int
+    books: Books | None = None
 
 
 @dataclass(frozen=True, slots=True)

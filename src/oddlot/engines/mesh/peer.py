@@ -1,6 +1,6 @@
 """A peer on any engine: a host with a membership, which answers the other peers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -22,6 +22,7 @@ from oddlot.core.tasks import Facts, NodeId
 from oddlot.engines.host import Change, Host, Message, Port
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.engines.mesh.messages import (
+    Books,
     Done,
     Finished,
     FromPeer,
@@ -130,6 +131,8 @@ class Peer:
     averaging: Averaging | None = None
     """The average that it is collecting."""
     averages: int = 0
+    books: Callable[[], Books] | None = None
+    """Returns the books, after the log was flushed. None: the run writes no checkpoints."""
 
     @property
     def name(self) -> NodeId:
@@ -188,22 +191,24 @@ class Peer:
         """Note that the process of a peer has ended."""
         self._tell(self.membership.gone(peer), now)
 
-    def begin_average(self, now: float) -> Averaging:
-        """Ask all living peers for their weights, and return the average that they will make."""
+    def begin_average(self, now: float, *, with_books: bool = False) -> None:
+        """Ask all living peers for their weights and, for a checkpoint, for their books."""
         self.averages += 1
         own = self.host.snapshot()
         others = list(self.host.conductor.peers.living)
         self.averaging = Averaging(self.averages, own.weights, self.name, others, now)
         own.release()
+        if with_books and self.books is not None:
+            self.averaging.books[self.name] = self.books()
         self.ask_for_snapshots(now)
-        return self.averaging
 
     def ask_for_snapshots(self, now: float) -> None:
         """Ask the peers whose weights are missing, again if a message may have been lost."""
         assert self.averaging is not None
         self.averaging.asked_at = now
+        with_books = bool(self.averaging.books)
         for peer in self.averaging.missing:
-            self.host.port.send(peer, SnapshotRequest(self.averaging.number))
+            self.host.port.send(peer, SnapshotRequest(self.averaging.number, with_books))
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -230,15 +235,16 @@ class Peer:
         """Give or take the weights of an average, or give the state for a peer that joins."""
         sender, host = came.sender, self.host
         match came.message:
-            case SnapshotRequest(number):
-                host.port.send(sender, Snapshot(number), host.snapshot())
-            case Snapshot(number):
+            case SnapshotRequest(number, with_books):
+                books = self.books() if with_books and self.books is not None else None
+                host.port.send(sender, Snapshot(number, books), host.snapshot())
+            case Snapshot(number, books):
                 if (
                     self.averaging is not None
                     and number == self.averaging.number
                     and came.tensors is not None
                 ):
-                    self.averaging.add(sender, came.tensors.weights, came.bytes)
+                    self.averaging.add(sender, came.tensors.weights, came.bytes, books)
             case StateRequest(address):
                 host.port.know(sender, address)
                 optimizer = {name: one.clone() for name, one in host.store.optimizer_tensors().items()}

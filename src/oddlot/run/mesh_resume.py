@@ -1,0 +1,152 @@
+"""Resuming a run on a mesh: each peer goes on with its own books, and with the average of all models."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from oddlot.checkpoint.format import Checkpoint, newest
+from oddlot.checkpoint.other_layout import check_layout
+from oddlot.core.conductor import Conductor
+from oddlot.core.conductor_checks import read_conductor
+from oddlot.core.errors import CheckpointError
+from oddlot.core.events import Averaged, Resumed
+from oddlot.core.records import Record
+from oddlot.core.serialization import from_plain
+from oddlot.core.tasks import NodeId
+from oddlot.core.user_warnings import warn
+from oddlot.engines.mesh.messages import Books
+from oddlot.history.log import Log, read_header, read_sound, surviving
+from oddlot.history.metrics import resumed_after, tally_of
+from oddlot.history.peer_logs import one_history
+from oddlot.history.run_folder import RunFolder
+from oddlot.run.mesh_saving import LEAD, PEERS
+from oddlot.run.peer_share import MeshStart, PeerShare
+from oddlot.run.resume import readable
+from oddlot.run.spec import Recipe
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.store import Store
+
+
+@dataclass(frozen=True)
+class MeshPast:
+    """A run on a mesh up to its newest complete checkpoint."""
+
+    now: float
+    """Time of the last record of any peer. The clock continues, because the time of lost work was real."""
+    start: MeshStart
+    """How the peers begin."""
+    taken: frozenset[NodeId]
+    """Names of peers that do not go on."""
+    earlier: list[Record]
+    """The history of all peers up to the checkpoint, and then the resume in the log of each."""
+    log: list[Record]
+    """All records of all peers before the resume, with lost work."""
+
+
+def continue_mesh(
+    recipe: Recipe, folder: RunFolder, layout: Layout, machines: Sequence[str]
+) -> MeshPast | None:
+    """Read the newest checkpoint of the run in the folder, and note in the logs of all peers that it is resumed.
+
+    A peer that is not in the checkpoint loses its work since then. Return None if the run was killed before its first
+    checkpoint was complete. Raise CheckpointError if it is another run or has no complete checkpoint.
+    """
+    folder.check_settings(recipe.identity(layout))
+    logs = {node: read_sound(path)[0] for node, path in folder.peer_logs().items()}
+    if _ended_before_checkpoint(folder, logs):
+        folder.restart()
+        return None
+    checkpoint = newest(folder.storage)
+    for each in checkpoint.warnings:
+        told = f"{each}. Resuming from {checkpoint.name}"
+        warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
+    books, start = _read(checkpoint, recipe, layout)
+    _check_fits(checkpoint, start, books, logs, machines)
+    saved_at = max(one.now for one in start.conductors.values())
+    counts = {
+        node: books[node].records if node in books else sum(one.now <= saved_at for one in log)
+        for node, log in logs.items()
+    }
+    now = max((log[-1].now for log in logs.values() if log), default=saved_at)
+    kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
+    for node, log in logs.items():
+        if node in books or len(log) > counts[node]:
+            path = folder.peer_log(node)
+            resumed = _resumed(PeerShare(recipe, node, tuple(machines)), counts[node], log, path)
+            conductor = start.conductors.get(node) or _conductor_after(kept[node], path, recipe)
+            kept[node].append(_note(conductor, resumed, now, path, len(log)))
+    folder.reopen()
+    every = [one for log in logs.values() for one in log]
+    return MeshPast(now, start, frozenset(logs.keys() - books.keys()), one_history(kept), every)
+
+
+def _ended_before_checkpoint(folder: RunFolder, logs: Mapping[NodeId, Sequence[Record]]) -> bool:
+    """Whether the run ended before its first checkpoint was complete: it has made one average at most."""
+    averages = sum(isinstance(one.event, Averaged) for log in logs.values() for one in log)
+    return averages <= 1 and not folder.model.exists() and not folder.has_whole_checkpoint
+
+
+def _read(checkpoint: Checkpoint, recipe: Recipe, layout: Layout) -> tuple[dict[NodeId, Books], MeshStart]:
+    """Return the books of the peers in a checkpoint, and how they begin with it."""
+    snapshot = checkpoint.load()
+    with readable(checkpoint):
+        check_layout(checkpoint, snapshot.layout, layout)
+        store = Store(FlatBuffer.empty(layout), recipe.rule)
+        store.load_state(snapshot.tensors)
+        books: dict[NodeId, Books] = from_plain(dict[str, Books], snapshot.conductor[PEERS])
+        kind = type(recipe.strategy)
+        conductors = {node: read_conductor(one.conductor, kind) for node, one in books.items()}
+        epoch = conductors[snapshot.conductor[LEAD]].ledger.epoch
+    return books, MeshStart(store.weights, epoch, store.optimizer_tensors(), conductors)
+
+
+def _check_fits(
+    checkpoint: Checkpoint,
+    start: MeshStart,
+    books: Mapping[NodeId, Books],
+    logs: Mapping[NodeId, Sequence[Record]],
+    machines: Sequence[str],
+) -> None:
+    """Raise CheckpointError if a checkpoint is of other machines, or if a log lacks records from before it."""
+    path = checkpoint.storage.path(checkpoint.name)
+    for node, conductor in start.conductors.items():
+        before = conductor.peers.machines
+        if before != list(machines):
+            told = (
+                f"the run was begun by the peers {', '.join(before)}, which share its samples, and cannot be resumed "
+                f"by {', '.join(machines)}: use the same number of workers"
+            )
+            raise CheckpointError(told, "other_machines", path=path, before=before, now=list(machines))
+        sound, records = len(logs.get(node, ())), books[node].records
+        if sound < records:
+            told = (
+                f"checkpoint {path} was made after {records} records of {node}, but only {sound} records of its log "
+                "are intact: restore the log from a copy, or move that checkpoint away to resume from an older one"
+            )
+            raise CheckpointError(told, "log_too_short", path=path, records=records, sound=sound)
+
+
+def _resumed(share: PeerShare, count: int, log: Sequence[Record], path: Path) -> Resumed:
+    """Return the event of a resume after this number of records of a peer."""
+    kept = surviving(log, count)
+    lost = surviving(log)[len(kept) :]
+    event = resumed_after(count, tally_of(kept, share.samples), lost, path)
+    return replace(event, settings={"epochs": share.goal.epochs, "skip_bad": share.recipe.config.skip_bad})
+
+
+def _conductor_after(kept: Sequence[Record], path: Path, recipe: Recipe) -> Conductor:
+    """Return the conductor of a peer after these records."""
+    conductor = read_conductor(read_header(path)["conductor"], type(recipe.strategy))
+    for record in kept:
+        conductor.handle(record.event, record.now)
+    return conductor
+
+
+def _note(conductor: Conductor, resumed: Resumed, now: float, path: Path, sound: int) -> Record:
+    """Write a resume into the log of a peer, after its intact records, and return its record."""
+    log = Log(path, conductor, sound)
+    record = conductor.handle(resumed, now)
+    log(record)
+    log.flush()
+    log.close()
+    return record

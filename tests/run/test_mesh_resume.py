@@ -1,0 +1,188 @@
+"""Checkpoints of a mesh, and runs that are resumed from them."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from oddlot import AdaptiveGossip, CheckpointError, Gossip, Run, Strategy, replay
+from oddlot.checkpoint.format import MANIFEST, TENSORS, saved
+from oddlot.core.commands import Start
+from oddlot.core.events import Evaluated, Resumed, Struck
+from oddlot.core.records import Record
+from oddlot.faults import Chaos, Fault
+from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_logs import read_run_log
+from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.report.live_log import Follower
+from oddlot.report.run_report import Figures
+from tests.run.test_mesh import PEERS, SAMPLES, gossiped, peers
+from tests.transcripts import raises
+
+EVERY = "6 versions"
+
+
+def trained(folder: Path, until: str = "epochs>=3", strategy: Strategy | None = None, **settings: Any) -> Run:
+    """A run with a checkpoint after every six merges of the peer that leads."""
+    settings = {"out": folder, "checkpoint_every": EVERY, "keep_checkpoints": 100, **settings}
+    return gossiped(strategy or Gossip(), until=until, **settings)
+
+
+def resumed(folder: Path, until: str = "epochs>=5", **settings: Any) -> Run:
+    """The same run, which goes on."""
+    return trained(folder, until, resume="latest", **settings)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The folders of all checkpoints, the oldest first."""
+    return [folder / "checkpoints" / name for name in saved(RunFolder(folder).storage)]
+
+
+def kill(folder: Path, kept: int) -> None:
+    """Leave what a killed run leaves that has written this many checkpoints."""
+    for path in checkpoints(folder)[kept:]:
+        shutil.rmtree(path)
+    (folder / SUMMARY).unlink()
+    (folder / "model.safetensors").unlink()
+
+
+def check(folder: Path, epochs: int) -> None:
+    """Check the logs of all peers: every sample once in each epoch, and every decision reproduced."""
+    proof = prove_peers(RunFolder(folder), SAMPLES)
+    assert (proof.faults, proof.whole, proof.merged) == ((), epochs, epochs * SAMPLES)
+    assert replay(folder).difference is None
+
+
+STRATEGIES: list[Strategy] = [
+    Gossip(),
+    Gossip(mode="push", topology="exponential"),
+    Gossip(mode="push_pull", topology="matching"),
+    AdaptiveGossip(budget_share=0.3),
+    AdaptiveGossip(rule="event_grad", topology="ring"),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_a_killed_run_goes_on_with_every_sample(strategy: Strategy, tmp_path: Path) -> None:
+    trained(tmp_path, strategy=strategy)
+    kill(tmp_path, 2)
+    run = resumed(tmp_path, strategy=strategy)
+    check(tmp_path, 5)
+    assert run.summary["samples_merged"] == 5 * SAMPLES
+    assert run.summary["wasted"]["resumed"] > 0
+    assert {record.peer for record in run.records} == {f"m{i}" for i in range(PEERS)}
+    assert sum(isinstance(record.event, Resumed) for record in run.records) == PEERS
+    assert Figures.read(tmp_path).tally.versions == run.summary["versions"]
+
+
+def test_peers_begin_with_the_average_and_the_optimizer_of_the_checkpoint(tmp_path: Path) -> None:
+    before = trained(tmp_path)
+    saved_before = load_file(checkpoints(tmp_path)[-1] / TENSORS)
+    after = resumed(tmp_path, "epochs>=3")
+    assert after.summary["versions"] == before.summary["versions"]
+    for name, tensor in before.model.state_dict().items():
+        torch.testing.assert_close(after.model.state_dict()[name], tensor)
+    saved_after = load_file(checkpoints(tmp_path)[-1] / TENSORS)
+    assert len(checkpoints(tmp_path)) > 1
+    momenta = [name for name in saved_before if name.startswith("optimizer")]
+    assert len(momenta) > 1
+    for name in momenta:
+        assert torch.equal(saved_after[name], saved_before[name]), name
+
+
+def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> None:
+    """The successor of a killed peer has trained since then: its predecessor goes on instead."""
+    on = peers(seconds_to_return=0.01)
+    chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1,)),))
+    trained(tmp_path, "seconds>=6", on=on, chaos=chaos, checkpoint_every="100 versions")
+    assert RunFolder(tmp_path).peer_log("m1.2").exists()
+    kill(tmp_path, 1)
+    run = resumed(tmp_path, "seconds>=12", on=on, chaos=chaos)
+    work = [record.now for record in run.records if record.peer == "m1.2" and record.actions]
+    assert work == []
+    assert set(run.summary["peers_averaged"]) == {f"m{i}" for i in range(PEERS)}
+    assert sum(isinstance(record.event, Struck) for record in run.records) == 0, "it was in the lost work"
+    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert replay(tmp_path).difference is None
+
+
+def test_a_machine_without_a_peer_in_the_checkpoint_gets_a_new_one(tmp_path: Path) -> None:
+    chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1,)),))
+    trained(tmp_path, "seconds>=6", chaos=chaos)
+    run = resumed(tmp_path, "seconds>=12", chaos=chaos)
+    assert set(run.summary["peers_averaged"]) == {"m0", "m1.2", "m2", "m3"}
+    starts = (a for r in run.records if r.peer == "m1.2" for a in r.actions if isinstance(a, Start))
+    assert next(starts).task.spans[0].epoch > 1, "it begins in the epoch of the others"
+    assert sum(isinstance(record.event, Struck) for record in run.records) == 1, "it is not injected again"
+
+
+def test_goals_count_what_was_done_before(tmp_path: Path) -> None:
+    trained(tmp_path, "samples>=96", strategy=AdaptiveGossip(threshold=1e9))
+    run = resumed(tmp_path, "samples>=192", strategy=AdaptiveGossip(threshold=1e9))
+    assert run.summary["samples_merged"] == 192
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    trained(tmp_path)
+    newest = checkpoints(tmp_path)[-1]
+    (newest / MANIFEST).write_text("{}")
+    with pytest.warns(match=newest.name):
+        resumed(tmp_path)
+    check(tmp_path, 5)
+    numbers = [int(path.name.split("-")[1]) for path in checkpoints(tmp_path)]
+    assert numbers == sorted(set(numbers)), "later checkpoints have higher numbers than the damaged one"
+
+
+def test_a_run_without_a_checkpoint_starts_again(tmp_path: Path) -> None:
+    trained(tmp_path, until="versions>=4", evaluate_every="1 epochs")
+    kill(tmp_path, 0)
+    run = resumed(tmp_path)
+    check(tmp_path, 5)
+    assert not any(isinstance(record.event, Resumed) for record in run.records)
+    kill(tmp_path, 0)
+    with raises(CheckpointError, "no_whole_checkpoint"):
+        resumed(tmp_path)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path)
+    with raises(CheckpointError, "other_machines"):
+        resumed(tmp_path, on=peers(3))
+    with raises(CheckpointError, "other_job"):
+        resumed(tmp_path, strategy=Gossip(period=7))
+    log = RunFolder(tmp_path).peer_log("m2")
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:9]))
+    with raises(CheckpointError, "log_too_short"):
+        resumed(tmp_path)
+
+
+def test_observers_and_followers_see_the_valid_history(tmp_path: Path) -> None:
+    trained(tmp_path)
+    kill(tmp_path, 2)
+    follower = Follower(RunFolder(tmp_path))
+    follower.read()
+    seen: list[Any] = []
+    run = resumed(tmp_path, observers=[seen.append])
+    assert Counter(map(_told, seen)) == Counter(map(_told, run.records))
+    follower.read()
+    assert follower.tally.versions == run.summary["versions"]
+    evaluations = [
+        record.event for record in read_run_log(RunFolder(tmp_path)) if isinstance(record.event, Evaluated)
+    ]
+    assert [event.version for event in evaluations] == sorted({event.version for event in evaluations})
+
+
+def _told(record: Record) -> tuple[float, str | None, str]:
+    return record.now, record.peer, type(record.event).__name__
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    trained(tmp_path, keep_checkpoints=2, checkpoint_every="1 versions")
+    there = checkpoints(tmp_path)
+    resumed(tmp_path, keep_checkpoints=2, checkpoint_every="1 versions")
+    assert len(there) == len(checkpoints(tmp_path)) == 2
+    assert not set(there) & set(checkpoints(tmp_path))
