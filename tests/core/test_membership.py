@@ -166,3 +166,32 @@ def test_strange_news_change_nothing() -> None:
     me.receive("p1", Ping(1, (News("p0", "p0", 4, "lost"), News("p2", "p2", -1, "lost"))), 0.0)
     assert me.incarnation == 5
     assert set(me.living) == {"p1", "p2"}
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_a_false_suspicion_is_refuted(count: int) -> None:
+    world = World(count)
+    world.run(5)
+    world.peers["p0"].unreachable("p1", world.events.now)
+    world.note("p0", [])
+    world.run(20)
+    assert not any(isinstance(event, PeerLost) for _, _, event in world.told)
+
+
+def test_lost_messages_lose_no_peer() -> None:
+    world, rng = World(40), Random(7)
+    world.is_cut = lambda _, __: rng.random() < 0.05
+    world.run(60)
+    assert not any(isinstance(event, PeerLost) for _, _, event in world.told)
+
+
+def test_a_message_of_a_lost_peer_brings_it_back_unless_it_has_left() -> None:
+    world = World(3)
+    me = world.peers["p0"]
+    assert me.gone("p1") == [PeerLost("p1")]
+    assert me.heard("p1", 1.0) == [PeerJoined("p1")]
+    world.peers["p2"].leave()
+    world.note("p2", [])
+    world.run(5)
+    assert "p2" not in me.living
+    assert me.heard("p2", 2.0) == []

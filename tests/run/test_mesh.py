@@ -1,10 +1,16 @@
 """Runs on a simulated mesh: every worker is a peer with a model of its own."""
 
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -20,9 +26,11 @@ from oddlot import (
     fit,
     replay,
 )
-from oddlot.core.commands import Average
+from oddlot.checkpoint.format import TENSORS, saved
+from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import OddlotError
 from oddlot.core.events import (
+    Arrived,
     Averaged,
     GoalReached,
     LinkTraffic,
@@ -32,12 +40,18 @@ from oddlot.core.events import (
     PeerLost,
     Struck,
 )
+from oddlot.core.records import Record
+from oddlot.engines.mesh.messages import ModelMessage, ModelRequest, PeerMessage, Snapshot, Tensors
+from oddlot.engines.mesh.network_faults import corrupted
+from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import RunFolder
-from oddlot.lr_schedules import Linear
+from oddlot.lr_schedules import Cosine, Linear
 from oddlot.machines import Link
 from oddlot.report.run_report import Figures
+from oddlot.run.fit import Interrupted
+from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
 from oddlot.train.data import order
 from tests.fits import BATCH, a_job, net, rows
 from tests.transcripts import raises
@@ -72,7 +86,7 @@ MODES: list[Strategy] = [
     AdaptiveGossip(rule="layer", mode="push"),
     AdaptiveGossip(rule="path", mode="push_pull"),
     AdaptiveGossip(rule="lr"),
-    AdaptiveGossip(rule="event_grad", topology="ring", mode="push"),
+    AdaptiveGossip(rule="event_grad", topology="ring", mode="push_pull"),
     AdaptiveGossip(rule="event_grad"),
     AdaptiveGossip(budget_share=0.2),
     AdaptiveGossip(budget_bytes_per_second=5000.0),
@@ -170,6 +184,7 @@ def test_a_new_peer_takes_over_weights_optimizer_and_epoch(tmp_path: Path) -> No
     assert first.task.spans[0].epoch >= 1  # type: ignore[union-attr]
     assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "late"}
     assert sum(r.event == PeerJoined("late") for r in run.records) == 3
+    assert sum(isinstance(r.event, PeerJoined) and r.now == log[0].now for r in log) == 3
     assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
     assert replay(tmp_path).difference is None
 
@@ -202,7 +217,7 @@ def test_every_fault_is_survived(tmp_path: Path) -> None:
 
 def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
     fault = Fault("partition", at_seconds=(1.0,), for_seconds=8.0)
-    run = gossiped(Gossip(answer_seconds=1.0), until="seconds>=20", chaos=Chaos((fault,)))
+    run = gossiped(Gossip(), until="seconds>=20", chaos=Chaos((fault,)))
     lost = {(r.peer, r.event.peer) for r in run.records if isinstance(r.event, PeerLost)}
     assert lost == {(a, b) for a in ("m0", "m1") for b in ("m2", "m3")} | {
         (b, a) for a in ("m0", "m1") for b in ("m2", "m3")
@@ -213,6 +228,92 @@ def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
     assert merges == {"m0", "m1", "m2", "m3"}
     assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "m3"}
     assert run.summary["disagreement"] < 0.05
+    for peer in ("m0", "m1", "m2", "m3"):
+        times = [
+            r.now for r in run.records if r.peer == peer and r.now > 9.5 and isinstance(r.event, Arrived)
+        ]
+        assert max(b - a for a, b in pairwise(times)) < 1.0, "no peer waits for one that ignores it"
+
+
+@pytest.mark.parametrize("share", [0.02, 0.08])
+def test_a_budget_is_kept_until_the_end(share: float) -> None:
+    run = gossiped(AdaptiveGossip(budget_share=share), until="epochs>=800", job={"lr_schedule": Cosine(800)})
+    late = [record for record in run.records if record.now > run.records[-1].now / 2]
+    steps = sum(isinstance(record.event, Arrived) for record in late)
+    exchanges = sum(isinstance(record.event, ModelReceived) for record in late)
+    assert exchanges / steps == pytest.approx(share, rel=0.4)
+
+
+def test_pushes_into_a_cut_network_keep_their_weight() -> None:
+    fault = Fault("partition", at_seconds=(0.5,), for_seconds=8.0)
+    run = gossiped(Gossip(mode="push"), peers(2), until="seconds>=14", chaos=Chaos((fault,)))
+    assert run.summary["disagreement"] < 0.05
+    weights = [
+        action.model.weight for r in run.records for action in r.actions if isinstance(action, Dispatch)
+    ]
+    assert min(weights) >= MIN_WEIGHT / 2
+
+
+def test_ctrl_c_saves_the_average(tmp_path: Path) -> None:
+    pressed: list[Record] = []
+
+    def press(record: Record) -> None:
+        if isinstance(record.event, Arrived) and record.now > 0.2 and not pressed:
+            pressed.append(record)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as caught:
+        gossiped(Gossip(), until="epochs>=300", out=tmp_path, observers=[press])
+    run = caught.value.run
+    assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "m3"}
+    newest = saved(RunFolder(tmp_path).storage)[-1]
+    weights = load_file(tmp_path / "checkpoints" / newest / TENSORS)["weights/0"]
+    first = next(run.model.parameters()).flatten()
+    assert torch.equal(weights[: first.numel()], first)
+
+
+Wrong = Callable[[PeerMessage, Tensors | None], tuple[PeerMessage, Tensors | None]]
+
+
+def _not_finite(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessage, Tensors | None]:
+    return message, corrupted(tensors) if isinstance(message, Snapshot) and tensors else tensors
+
+
+def _no_weight(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessage, Tensors | None]:
+    if isinstance(message, ModelMessage):
+        message = ModelMessage(replace(message.model, weight=float("nan")))
+    return message, tensors
+
+
+def _no_such_layer(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessage, Tensors | None]:
+    return replace(message, layers=(99,)) if isinstance(message, ModelRequest) else message, tensors
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (_not_finite, "numbers_not_finite"),
+        (_no_weight, "numbers_not_finite"),
+        (_no_such_layer, "no_such_layer"),
+    ],
+)
+def test_bad_numbers_of_a_peer_are_rejected_with_its_name(
+    wrong: Wrong, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = SimulatedMesh.send
+
+    def send_wrong(
+        mesh: SimulatedMesh, sender: str, receiver: str, message: PeerMessage, tensors: Tensors | None
+    ) -> None:
+        send(mesh, sender, receiver, *(wrong(message, tensors) if sender == "m2" else (message, tensors)))
+
+    monkeypatch.setattr(SimulatedMesh, "send", send_wrong)
+    run = gossiped(Gossip(answer_seconds=0.2))
+    rejected = [r.event for r in run.records if isinstance(r.event, ModelRejected)]
+    assert {(event.peer, event.code) for event in rejected} == {("m2", code)}
+    assert run.summary["models_rejected"] == {"m2": len(rejected)}
+    assert run.summary["loss"] < 1.0
+    assert ("m2" in run.summary["peers_averaged"]) == (wrong is not _not_finite)
 
 
 def test_one_peer_that_is_left_finishes_alone() -> None:
@@ -242,6 +343,16 @@ def test_a_metric_ends_the_run_of_all() -> None:
     assert run.accuracy is not None
     assert run.accuracy >= 0.65
     assert run.ended == "accuracy>=0.7"
+
+
+def test_a_new_peer_has_the_rest_of_its_share_to_do() -> None:
+    late = [*peers(3).machines, Machine("late", STEP_SECONDS / BATCH, link=LINK, joins_at_seconds=0.5)]
+    run = gossiped(AdaptiveGossip(threshold=1e9), Simulated(late), until="samples>=2400")
+    done = sum(
+        r.event.update.samples for r in run.records if r.peer == "late" and isinstance(r.event, Arrived)
+    )
+    assert 0 < done < 300
+    assert run.summary["seconds"] < 1.0, "the others need not wait for it"
 
 
 def test_own_shards_stay_with_their_peer() -> None:
@@ -279,6 +390,8 @@ def test_what_has_no_mesh_is_refused(strategy: Strategy, on: Simulated, code: st
         ({"topology": "star"}, "invalid_value"),
         ({"rule": "loss"}, "invalid_value"),
         ({"mode": "push", "mixing": "loss"}, "setting_of_another_kind"),
+        ({"mode": "push", "rule": "event_grad"}, "setting_of_another_kind"),
+        ({"budget_share": 0.1, "rule": "event_grad"}, "setting_of_another_kind"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], code: str) -> None:

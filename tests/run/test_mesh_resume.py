@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from oddlot import AdaptiveGossip, CheckpointError, Gossip, Run, Strategy, replay
+from oddlot import AdaptiveGossip, CheckpointError, Gossip, Machine, Run, Simulated, Strategy, replay
 from oddlot.checkpoint.format import MANIFEST, TENSORS, saved
 from oddlot.core.commands import Start
 from oddlot.core.events import Evaluated, Resumed, Struck
@@ -69,7 +69,7 @@ STRATEGIES: list[Strategy] = [
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_killed_run_goes_on_with_every_sample(strategy: Strategy, tmp_path: Path) -> None:
     trained(tmp_path, strategy=strategy)
-    kill(tmp_path, 2)
+    kill(tmp_path, 1)
     run = resumed(tmp_path, strategy=strategy)
     check(tmp_path, 5)
     assert run.summary["samples_merged"] == 5 * SAMPLES
@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 def test_observers_and_followers_see_the_valid_history(tmp_path: Path) -> None:
     trained(tmp_path)
-    kill(tmp_path, 2)
+    kill(tmp_path, 1)
     follower = Follower(RunFolder(tmp_path))
     follower.read()
     seen: list[Any] = []
@@ -186,3 +186,14 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     resumed(tmp_path, keep_checkpoints=2, checkpoint_every="1 versions")
     assert len(there) == len(checkpoints(tmp_path)) == 2
     assert not set(there) & set(checkpoints(tmp_path))
+
+
+def test_peers_that_were_cut_off_go_on_at_their_own_place(tmp_path: Path) -> None:
+    """The halves of a partition end without each other. The resumed run has every sample of both."""
+    chaos = Chaos((Fault("partition", at_seconds=(0.1,)),))
+    on = Simulated([Machine(f"m{i}", 0.01 / 8 * (1 + i // 2)) for i in range(PEERS)])
+    first = trained(tmp_path, "epochs>=60", on=on, chaos=chaos)
+    assert len(first.summary["peers_averaged"]) < PEERS
+    run = resumed(tmp_path, "epochs>=70", on=on, chaos=chaos)
+    check(tmp_path, 70)
+    assert set(run.summary["peers_averaged"]) == {f"m{i}" for i in range(PEERS)}

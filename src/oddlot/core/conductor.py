@@ -236,7 +236,7 @@ class Conductor:
 
     def _peer_lost(self, event: PeerLost) -> Iterator[Event]:
         if event.peer in self.peers.living:
-            del self.peers.living[event.peer]
+            self.peers.lose(event.peer)
             yield event
 
     def _model_requested(self, event: ModelRequested) -> Iterator[Event]:

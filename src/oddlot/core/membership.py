@@ -71,7 +71,7 @@ class MembershipSettings:
     ping_seconds: float = 0.5
     """Time between two pings, and until an answer is late."""
     suspicion_seconds: float = 2.0
-    """Time in which a suspected peer can refute that it is lost."""
+    """Time in which a suspected peer can refute that it is lost, in a mesh of at most four peers."""
     retry_seconds: float = 2.0
     """Time between two pings of lost peers."""
 
@@ -85,7 +85,8 @@ class Member:
     state: State = "alive"
     heard_at: float = 0.0
     """Time of its last message."""
-    suspected_at: float = inf
+    has_left: bool = False
+    """Whether it has said itself that it leaves."""
 
 
 @dataclass
@@ -112,9 +113,13 @@ class Membership:
     rng: Random
     settings: MembershipSettings = field(default_factory=MembershipSettings)
     incarnation: int = 0
+    has_left: bool = False
+    """Whether it leaves: it does not refute that any more."""
     members: dict[NodeId, Member] = field(default_factory=dict)
     outbox: list[tuple[NodeId, MembershipMessage]] = field(default_factory=list)
     """Messages to send, with their receivers."""
+    suspected: dict[NodeId, float] = field(default_factory=dict)
+    """Suspected peers, with the times since when."""
     probe: Probe | None = None
     ring: list[NodeId] = field(default_factory=list)
     """Peers to ping next, the last one first."""
@@ -147,15 +152,15 @@ class Membership:
     @property
     def next_at(self) -> float:
         """Return the time at which `tick` is due."""
-        return min(self.ping_at, self.retry_at, self._late_at, *self._lost_at()) if self.members else inf
+        return min(self.ping_at, self.retry_at, self._late_at, self._lost_at) if self.members else inf
 
     def greet(self, peer: NodeId) -> None:
         """Ping a peer now, for example the one through which this peer joins."""
         self._send(peer, Ping(self._number()))
 
     def leave(self) -> None:
-        """Tell a few peers that this one leaves. It answers no message from now on."""
-        self.to_tell = {}
+        """Tell all peers that this one leaves."""
+        self.to_tell, self.has_left = {}, True
         news = (News(self.me, self.address, self.incarnation, "lost"),)
         for peer in self.living:
             self.outbox.append((peer, Ping(self._number(), news)))
@@ -172,8 +177,7 @@ class Membership:
 
     def receive(self, sender: NodeId, message: MembershipMessage, now: float) -> list[PeerEvent]:
         """Process a message of a peer. Answers are in the outbox."""
-        events = list(self._all_learned(message.news, now, sender))
-        self.heard(sender, now)
+        events = [*self.heard(sender, now), *self._all_learned(message.news, now, sender)]
         match message:
             case Ping(number):
                 self._send(sender, Ack(number), tell_all=bool(events))
@@ -183,22 +187,26 @@ class Membership:
                 self._send(peer, Ping(own))
             case Ack(number):
                 if self.probe is not None and number == self.probe.number:
-                    self.heard(self.probe.peer, now)
+                    events += self.heard(self.probe.peer, now)
                 elif number in self.relayed:
                     requester, asked = self.relayed.pop(number)
                     self._send(requester, Ack(asked))
         return events
 
-    def heard(self, peer: NodeId, now: float) -> None:
-        """Note that a peer lives: it has sent any message. A lost one stays lost until it has refuted that."""
+    def heard(self, peer: NodeId, now: float) -> list[PeerEvent]:
+        """Note that a peer lives: it has sent any message. One that has left stays lost."""
         member = self.members.get(peer)
-        if member is not None:
-            member.heard_at = now
-            if member.state == "suspected":
-                member.state, member.suspected_at = "alive", inf
-                self.to_tell.pop(peer, None)
-            if self.probe is not None and self.probe.peer == peer:
-                self.probe = None
+        if member is None:
+            return []
+        member.heard_at = now
+        if self.probe is not None and self.probe.peer == peer:
+            self.probe = None
+        if member.state == "alive" or member.has_left:
+            return []
+        before, member.state = member.state, "alive"
+        self.suspected.pop(peer, None)
+        self.to_tell.pop(peer, None)
+        return [PeerJoined(peer)] if before == "lost" else []
 
     def tick(self, now: float) -> list[PeerEvent]:
         """Do what is due."""
@@ -212,7 +220,8 @@ class Membership:
             lost = [peer for peer, member in self.members.items() if member.state == "lost"]
             if lost:
                 self._send(self.rng.choice(lost), Ping(self._number()))
-        overdue = [peer for peer, member in self.members.items() if self._is_overdue(member, now)]
+        patience = self._suspicion_seconds
+        overdue = [peer for peer, since in self.suspected.items() if now >= since + patience]
         return [event for peer in overdue for event in self._declare_lost(peer)]
 
     # --- probing -------------------------------------------------------------------------------
@@ -223,16 +232,15 @@ class Membership:
             return inf
         return self.probe.sent_at + self.settings.ping_seconds * (2 if self.probe.is_indirect else 1)
 
-    def _lost_at(self) -> Iterator[float]:
-        return (
-            member.suspected_at + self.settings.suspicion_seconds
-            for member in self.members.values()
-            if member.state == "suspected"
-        )
+    @property
+    def _lost_at(self) -> float:
+        """Return the time at which the next suspected peer is lost."""
+        return min(self.suspected.values(), default=inf) + self._suspicion_seconds
 
-    def _is_overdue(self, member: Member, now: float) -> bool:
-        due = member.suspected_at + self.settings.suspicion_seconds
-        return member.state == "suspected" and now >= due
+    @property
+    def _suspicion_seconds(self) -> float:
+        """Return the time for a refutation. It grows with the mesh, as the time that news takes."""
+        return self.settings.suspicion_seconds * max(1.0, log2(len(self.members) + 1) / 2)
 
     def _ping_next(self, now: float) -> None:
         """Ping the next peer in a shuffled order, unless it was heard within a period and there is no news."""
@@ -266,12 +274,19 @@ class Membership:
     def _suspect(self, peer: NodeId, now: float) -> None:
         member = self.members[peer]
         if member.state == "alive":
-            member.state, member.suspected_at = "suspected", now
+            member.state = "suspected"
+            self._warn_suspected(peer, now)
             self.to_tell[peer] = self._repeats()
+
+    def _warn_suspected(self, peer: NodeId, now: float) -> None:
+        """Tell a peer that it is suspected, so that it refutes that soon."""
+        self.suspected[peer] = now
+        self._send(peer, Ping(self._number()))
 
     def _declare_lost(self, peer: NodeId) -> Iterator[PeerEvent]:
         member = self.members[peer]
-        member.state, member.suspected_at = "lost", inf
+        member.state = "lost"
+        self.suspected.pop(peer, None)
         self.to_tell[peer] = self._repeats()
         yield PeerLost(peer)
 
@@ -285,19 +300,13 @@ class Membership:
         """Take over what is newer than what is known."""
         peer, address, incarnation, state = news
         if peer == self.me:
-            if state != "alive" and incarnation >= self.incarnation:
+            if state != "alive" and incarnation >= self.incarnation and not self.has_left:
                 self.incarnation = incarnation + 1
                 self.to_tell[peer] = self._repeats()
             return
         member = self.members.get(peer)
-        if member is None:
-            member = self.members[peer] = Member(address, incarnation, state, now)
-            self.to_tell[peer] = self._repeats()
-            if state == "suspected":
-                member.suspected_at = now
-            if state != "lost":
-                yield PeerJoined(peer)
-            return
+        if member is None:  # it is known as lost until this news is taken over
+            member = self.members[peer] = Member(address, -1, "lost", now)
         rank = {"alive": 0, "suspected": 1, "lost": 2}
         if (incarnation, rank[state]) <= (member.incarnation, rank[member.state]):
             return
@@ -306,8 +315,11 @@ class Membership:
             return  # others cannot reach it, which it will refute
         before, member.state = member.state, state
         member.address, member.incarnation = address, incarnation
-        member.suspected_at = now if state == "suspected" else inf
+        member.has_left = state == "lost" and teller == peer
+        self.suspected.pop(peer, None)
         self.to_tell[peer] = self._repeats()
+        if state == "suspected":
+            self._warn_suspected(peer, now)
         if state == "lost" and before != "lost":
             yield PeerLost(peer)
         elif state != "lost" and before == "lost":

@@ -1,6 +1,6 @@
 """The peers of a mesh, as one of them knows them, and the models that they exchange."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from oddlot.core.tasks import NodeId, machine_of
@@ -76,25 +76,34 @@ class Peers:
     """Received models that are neither merged nor dropped yet."""
     models_sent: int = 0
 
+    def __post_init__(self) -> None:
+        self._ordered: Sequence[NodeId] = ()
+        """What `in_order` returned last. Empty: it must be computed again."""
+
     def join(self, peer: NodeId) -> None:
         """Add a peer. Its machine is numbered after the others, if it is new."""
         self.living[peer] = None
+        self._ordered = ()
         if machine_of(peer) not in self.machines:
             self.machines.append(machine_of(peer))
 
-    def in_order(self) -> Collection[NodeId]:
+    def lose(self, peer: NodeId) -> None:
+        """Remove a peer that is lost."""
+        del self.living[peer]
+        self._ordered = ()
+
+    def in_order(self) -> Sequence[NodeId]:
         """Return the names of the living peers, this one included, by the number of their machine."""
-        return sorted((*self.living, self.me), key=self._place())
+        if not self._ordered:
+            number = {machine: place for place, machine in enumerate(self.machines)}
+            places = {peer: number.get(machine_of(peer), len(number)) for peer in (*self.living, self.me)}
+            self._ordered = sorted(places, key=lambda peer: (places[peer], peer))
+        return self._ordered
 
     @property
     def lead(self) -> NodeId:
         """Return the living peer whose machine has the lowest number."""
-        return min((*self.living, self.me), key=self._place())
-
-    def _place(self) -> Callable[[NodeId], tuple[int, NodeId]]:
-        """Return the sort key of peers: the number of their machine, then their name."""
-        number = {machine: place for place, machine in enumerate(self.machines)}
-        return lambda peer: (number.get(machine_of(peer), len(number)), peer)
+        return self.in_order()[0]
 
     def next_id(self) -> ModelId:
         """Return the id of the next model that this peer sends."""

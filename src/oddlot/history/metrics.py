@@ -19,6 +19,7 @@ from oddlot.core.events import (
     Joined,
     Lost,
     ModelReceived,
+    ModelRejected,
     Ordered,
     Priced,
     Refused,
@@ -126,6 +127,8 @@ class Tally:
     """Models that peers of a mesh have received from each other."""
     bytes_exchanged: int = 0
     """Bytes of these models."""
+    models_rejected: Counter[NodeId] = field(default_factory=Counter)
+    """Models and requests of peers that were rejected, by sender."""
     cost: Cost = field(default_factory=Cost)
     quality: Quality = field(default_factory=Quality)
     notes: VersionNotes = field(default_factory=VersionNotes)
@@ -215,11 +218,15 @@ class Tally:
         }
 
     @property
-    def _exchanged(self) -> dict[str, int]:
+    def _exchanged(self) -> dict[str, Any]:
         """Return what peers have exchanged; empty in a run with a hub."""
-        if not self.exchanges:
+        if not (self.exchanges or self.models_rejected):
             return {}
-        return {"exchanges": self.exchanges, "bytes_exchanged": self.bytes_exchanged}
+        return {
+            "exchanges": self.exchanges,
+            "bytes_exchanged": self.bytes_exchanged,
+            "models_rejected": dict(self.models_rejected),
+        }
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -256,6 +263,8 @@ class Tally:
             case ModelReceived(bytes=received):
                 self.exchanges += 1
                 self.bytes_exchanged += received
+            case ModelRejected(peer):
+                self.models_rejected[peer] += 1
             case Resumed():
                 self.traffic.resume(event)
                 self.resumed_at = self.versions

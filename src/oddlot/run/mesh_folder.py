@@ -32,7 +32,7 @@ def mesh_summary(
 ) -> dict[str, Any]:
     """Return the summary of a run, from the records of all peers and their final average."""
     return (
-        {"exchanges": 0, "bytes_exchanged": 0}
+        {"exchanges": 0, "bytes_exchanged": 0, "models_rejected": {}}
         | tally.summary()
         | {
             "ended": ended,

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from safetensors.torch import load_file
 
 from oddlot.core.errors import JobError
+from oddlot.core.tasks import NodeId
 from oddlot.engines.base import cores
 from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Observer
@@ -135,9 +136,16 @@ class MeshLocal:
                 raise JobError(f"peer {node} ended with exit code {code}:\n{text}", "peer_failed", node=node)
             if code < 0:
                 logger.info("peer %s was killed by signal %d", node, -code)
-        if not self.launcher.running and not read_ending(self.folder):
+        begun = [
+            node for node, one in self.launcher.running.items() if not one.joins or self._has_begun(node)
+        ]
+        if not begun and not read_ending(self.folder):
             told = "all peers were lost before the run was complete"
             raise JobError(told, "no_workers_left")
+
+    def _has_begun(self, node: NodeId) -> bool:
+        """Whether a peer that joins has got the state of another one."""
+        return self.folder.peer_log(node).exists()
 
     def _note_processes(self) -> None:
         """Write into the lock which processes hold it: the peers do too, when the launcher has ended."""

@@ -9,10 +9,10 @@ from oddlot.checkpoint.other_layout import check_layout
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
 from oddlot.core.errors import CheckpointError
-from oddlot.core.events import Averaged, Resumed
+from oddlot.core.events import Averaged, Lost, Resumed
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
-from oddlot.core.tasks import NodeId
+from oddlot.core.tasks import NodeId, machine_of
 from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.messages import Books
 from oddlot.history.log import Log, read_header, read_sound, surviving
@@ -25,6 +25,9 @@ from oddlot.run.resume import readable
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.store import Store
+
+RECENT_SECONDS = 5.0
+"""A peer whose last record is this much older than a checkpoint had ended before it."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,9 @@ def continue_mesh(
 ) -> MeshPast | None:
     """Read the newest checkpoint of the run in the folder, and note in the logs of all peers that it is resumed.
 
-    A peer that is not in the checkpoint loses its work since then. Return None if the run was killed before its first
-    checkpoint was complete. Raise CheckpointError if it is another run or has no complete checkpoint.
+    A peer that was cut off when the checkpoint was made goes on behind its records up to that time. Return None if the
+    run was killed before its first checkpoint was complete. Raise CheckpointError if it is another run or has no
+    complete checkpoint.
     """
     folder.check_settings(recipe.identity(layout))
     logs = {node: read_sound(path)[0] for node, path in folder.peer_logs().items()}
@@ -69,15 +73,35 @@ def continue_mesh(
     }
     now = max((log[-1].now for log in logs.values() if log), default=saved_at)
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
+    cut_off = _cut_off(logs, books, saved_at)
+    conductors = dict(start.conductors)
     for node, log in logs.items():
-        if node in books or len(log) > counts[node]:
+        if node in books or node in cut_off or len(log) > counts[node]:
             path = folder.peer_log(node)
             resumed = _resumed(PeerShare(recipe, node, tuple(machines)), counts[node], log, path)
-            conductor = start.conductors.get(node) or _conductor_after(kept[node], path, recipe)
+            conductor = conductors.get(node) or _conductor_after(kept[node], path, recipe)
+            if node in cut_off:
+                conductors[node] = conductor
             kept[node].append(_note(conductor, resumed, now, path, len(log)))
     folder.reopen()
+    folder.forget_model()
     every = [one for log in logs.values() for one in log]
-    return MeshPast(now, start, frozenset(logs.keys() - books.keys()), one_history(kept), every)
+    start = replace(start, conductors=conductors)
+    return MeshPast(now, start, frozenset(logs.keys() - conductors.keys()), one_history(kept), every)
+
+
+def _cut_off(
+    logs: Mapping[NodeId, Sequence[Record]], books: Mapping[NodeId, Books], saved_at: float
+) -> list[NodeId]:
+    """Return the peers that trained when a checkpoint was made without them, one for each machine."""
+    there = set(map(machine_of, books))
+    trained = [
+        node
+        for node, log in logs.items()
+        if log and log[-1].now >= saved_at - RECENT_SECONDS and not isinstance(log[-1].event, Lost)
+    ]
+    latest = {machine_of(node): node for node in sorted(trained, key=lambda node: logs[node][-1].now)}
+    return [node for machine, node in latest.items() if machine not in there]
 
 
 def _ended_before_checkpoint(folder: RunFolder, logs: Mapping[NodeId, Sequence[Record]]) -> bool:

@@ -27,7 +27,7 @@ class MeshSaving:
     """Writes the checkpoints of a peer that leads, in the background."""
 
     def __init__(self, recipe: Recipe, folder: RunFolder, layout: Layout) -> None:
-        self.folder, self.layout = folder, layout
+        self.layout = layout
         self.saver = SharedSaver(
             folder.storage, recipe.config.keep_checkpoints, lambda: folder.peer_logs().values()
         )
@@ -50,7 +50,6 @@ class MeshSaving:
             self.saver.wait(HUNG_WRITE_SECONDS)
         self._warn()
         self.has_saved = True
-        self.folder.forget_model()
         books: dict[str, Any] = {LEAD: lead, PEERS: to_plain(average.books)}
         version = sum(one.conductor["version"] for one in average.books.values())
         weights = {f"weights/{name}": tensor for name, tensor in average.mean.sections()}

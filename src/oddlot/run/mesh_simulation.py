@@ -172,20 +172,21 @@ class MeshSimulation:
         trained = [name for name, run in self.runs.items() if run.tally.versions]
         if node in self.start.conductors or not trained:
             weights = self.start.copied_weights(self.model, self.layout)
-            conductor = self.start.conductor(self._share(node))
-            peer = self._begin(node, port, conductor, weights, self.start.optimizer)
+            share = self._share(node)
+            peer = self._begin(share, port, self.start.conductor(share), weights, self.start.optimizer)
             self._introduce(node)
             return peer
         return Newcomer(port, trained, partial(self._join, node, port), self.mesh.now, node)
 
-    def _share(self, node: NodeId) -> PeerShare:
-        return PeerShare(self.recipe, node, self.names)
+    def _share(self, node: NodeId, done: float = 0.0) -> PeerShare:
+        return PeerShare(self.recipe, node, self.names, done)
 
     def _begin(
-        self, node: NodeId, port: SimulatedPort, conductor: Conductor, weights: FlatBuffer, optimizer: Any
+        self, share: PeerShare, port: SimulatedPort, conductor: Conductor, weights: FlatBuffer, optimizer: Any
     ) -> Peer:
+        node = share.node
         run = PeerRun(
-            self._share(node),
+            share,
             conductor,
             weights,
             optimizer,
@@ -213,17 +214,15 @@ class MeshSimulation:
     def _join(
         self, node: NodeId, port: SimulatedPort, state: State, tensors: Tensors, sender: NodeId
     ) -> None:
-        """Replace a newcomer by a peer with the state of another one, which introduces it to the others."""
+        """Replace a newcomer by a peer with the state of another one."""
         weights = FlatBuffer.empty(self.layout)
         weights.copy_(tensors.weights)
         there, now = self.mesh.peers[node], self.mesh.now
         newcomer = there.peer
         assert isinstance(newcomer, Newcomer)
-        conductor = self._share(node).conductor(state.epoch)
-        there.peer = peer = self._begin(node, port, conductor, weights, tensors.optimizer)
-        peer.meet({sender: sender}, now)
-        peer.membership.greet(sender)
-        peer.flush()
+        share = self._share(node, state.progress)
+        there.peer = peer = self._begin(share, port, share.conductor(state.epoch), weights, tensors.optimizer)
+        peer.join({name: name for name in self.runs if name != node}, now)
         for message in newcomer.waiting:
             peer.receive(message, now)
 
@@ -259,11 +258,12 @@ class MeshSimulation:
         self.tally.advance(self.mesh.now)
         if self.faults is not None:
             self.faults.run_due(self.tally.versions)
-        if self.stop.signal:
-            return INTERRUPTED
         lead = self._lead()
-        if self.stopped and lead is not None:
-            lead.stop(self.stopped, self.mesh.now)
+        if self.stop.signal and lead is None:
+            return INTERRUPTED
+        stopped = INTERRUPTED if self.stop.signal else self.stopped
+        if stopped and lead is not None and not lead.peer.finished:
+            lead.stop(stopped, self.mesh.now)
         if lead is not None and lead.final is not None and lead.evaluating is None:
             return lead.peer.finished
         return ""

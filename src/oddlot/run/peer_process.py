@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import JobError, OddlotError
+from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.core.events import Joined, ModelRejected, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
@@ -33,10 +33,11 @@ from oddlot.engines.mesh.transport import Hello, Rejected, Transport, Unreachabl
 from oddlot.engines.pace import Pace
 from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
 from oddlot.faults.plan import ANSWERED
+from oddlot.history.lock import hold
 from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import read_run_log
-from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.run.mesh_folder import mesh_summary
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -165,10 +166,10 @@ class PeerProgram:
         match item:
             case Rejected(reason, by) if by:
                 raise JobError(f"{by} does not accept this peer: {reason}", "peer_refused", by=by)
-            case Rejected(reason):
+            case Rejected(reason, sender=sender):
                 logger.warning("%s", reason)
                 if peer is not None:
-                    peer.host.handle(ModelRejected("", None, reason), now)
+                    peer.host.handle(ModelRejected(sender, None, reason), now)
             case Unreachable(other, is_gone) if peer is not None:
                 if is_gone:
                     peer.gone(other, now)
@@ -213,11 +214,10 @@ class PeerProgram:
         return run
 
     def _join(self, state: State, tensors: Tensors, sender: NodeId) -> None:
-        """Begin with the state of a peer, which introduces this one to the others."""
+        """Begin with the state of a peer."""
+        self.share = replace(self.share, done=state.progress)
         peer = self._begin(self.share.conductor(state.epoch), tensors.weights, tensors.optimizer).peer
-        peer.meet({sender: self.port.addresses[sender]}, self.mailbox.now)
-        peer.membership.greet(sender)
-        peer.flush()
+        peer.join(self.port.addresses, self.mailbox.now)
 
     def _announce(self, now: float) -> None:
         """Let the own worker join once it is ready and the peer has a model."""
@@ -271,9 +271,16 @@ class PeerProgram:
             self.ended = "left"
 
     def _save(self, run: PeerRun, now: float) -> None:
-        """Save the average of all peers as the model of the run."""
-        if self._is_saved:
-            return
+        """Save the average of all peers as the model of the run, unless another peer saves or has saved its own."""
+        with ExitStack() as closing:
+            try:
+                hold(self.folder.path / PEERS, closing)
+            except UsageError:
+                return
+            if not self._is_saved:
+                self._save_alone(run, now)
+
+    def _save_alone(self, run: PeerRun, now: float) -> None:
         assert run.final is not None
         if self.saving is not None:
             self.saving.finish()

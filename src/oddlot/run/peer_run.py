@@ -14,7 +14,7 @@ from oddlot.core.random_streams import stream
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Observer
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.engines.mesh.messages import Books, Done, Stop
+from oddlot.engines.mesh.messages import Books, Done
 from oddlot.engines.mesh.peer import Peer, PeerHost, PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
@@ -80,6 +80,7 @@ class PeerRun:
             host.observers.append(self.log)
         rng = stream(recipe.config.seed, f"membership {share.node}")
         self.peer = Peer(host, Membership(share.node, address, rng))
+        self.peer.progress = lambda: share.progress(self.tally)
         self.saving = saving
         if saving is not None:
             self.peer.books = self._books
@@ -120,7 +121,7 @@ class PeerRun:
 
     def stop(self, reason: str, now: float) -> None:
         """Finish, and ask all peers to do so."""
-        self.peer.tell_all(Stop(reason))
+        self.peer.stop_all(reason)
         self.peer.finish(reason, now)
 
     def end(self, now: float) -> None:
@@ -144,7 +145,7 @@ class PeerRun:
         """Return the goal that is reached. A metric is that of the average, which only the lead knows."""
         if met := self.goal.reached(self.tally):
             if met.figure in self.tally.quality.metrics:
-                self.peer.tell_all(Stop(str(met)))
+                self.peer.stop_all(str(met))
             return str(met)
         return self.goal.by_epochs if self.peer.host.conductor.done else ""
 

@@ -11,6 +11,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.peers import Peers
 from oddlot.core.shard_queue import Lane
 from oddlot.core.tasks import NodeId, machine_of
+from oddlot.history.metrics import Tally
 from oddlot.run.goals import Goal
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
@@ -31,6 +32,8 @@ class PeerShare:
     recipe: Recipe
     node: NodeId
     names: tuple[str, ...]
+    done: float = 0.0
+    """Part of its share of the goal that others had reached before it joined."""
 
     @property
     def first(self) -> int:
@@ -50,9 +53,15 @@ class PeerShare:
     @property
     def goal(self) -> Goal:
         """Return the goal of the peer: of figures that peers reach together, its share."""
-        goal, count = self.recipe.goal, len(self.names)
-        terms = (one._replace(value=one.value / count) if one.figure in TOTALS else one for one in goal.terms)
+        goal, part = self.recipe.goal, (1 - self.done) / len(self.names)
+        terms = (one._replace(value=one.value * part) if one.figure in TOTALS else one for one in goal.terms)
         return replace(goal, terms=tuple(terms))
+
+    def progress(self, tally: Tally) -> float:
+        """Return which part of its share of the goal a peer has reached: of what peers reach together."""
+        shares = [one for one in self.goal.terms if one.figure in TOTALS]
+        parts = ((tally.value(one.figure) or 0.0) / one.value if one.value else 1.0 for one in shares)
+        return self.done + (1 - self.done) * min(1.0, max(parts, default=0.0))
 
     @property
     def _number(self) -> int:

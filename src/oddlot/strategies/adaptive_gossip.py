@@ -15,8 +15,9 @@ from oddlot.strategies.support.peer_averaging import Fraction, PeerAveraging
 
 Rule = Literal["norm", "layer", "path", "lr", "event_grad"]
 RULES: tuple[Rule, ...] = ("norm", "layer", "path", "lr", "event_grad")
-GAIN = 0.1
-"""Relative change of the threshold after a step, for each exchange above the budget."""
+GAIN, MAX_GAIN = 0.1, 0.5
+"""Logarithm of the change of the threshold for each exchange above the budget, relative to the budget; its limit."""
+BUDGETS = ("budget_share", "budget_bytes_per_second")
 FIRST_STEPS = 30
 """Steps at the start in which `event_grad` always sends, as its authors do."""
 
@@ -70,6 +71,20 @@ class AdaptiveGossip(PeerAveraging):
             raise UsageError(
                 told, "not_one_of", "budget_share", given=["budget_share", "budget_bytes_per_second"]
             )
+        if self.rule == "event_grad":
+            self._check_event_grad()
+
+    def _check_event_grad(self) -> None:
+        """Raise UsageError for settings that have no meaning for single layers."""
+        given = next((name for name in BUDGETS if getattr(self, name) is not None), "")
+        if given:
+            told = f"{given} steers the threshold of a whole model, and rule = 'event_grad' has one for each layer"
+            raise UsageError(
+                told, "setting_of_another_kind", given, given=getattr(self, given), kind="event_grad"
+            )
+        if self.mode == "push":
+            told = "rule = 'event_grad' sends single layers, which have no sum weight: use mode = 'pull' or 'push_pull'"
+            raise UsageError(told, "setting_of_another_kind", "mode", given="push", kind="event_grad")
 
     @property
     def measures(self) -> DriftOf:
@@ -120,7 +135,7 @@ class AdaptiveGossip(PeerAveraging):
         """Raise the threshold after an exchange and lower it after none, so that their share meets the budget."""
         share = self._budget(view)
         if share is not None:
-            self.steered = self._threshold * exp(GAIN * (is_due - share))
+            self.steered = self._threshold * exp(min(GAIN / share, MAX_GAIN) * (is_due - share))
 
     def _budget(self, view: View) -> float | None:
         if self.budget_bytes_per_second is None:
@@ -142,7 +157,7 @@ class AdaptiveGossip(PeerAveraging):
             norm, threshold, slope, steps = sent
             change = abs(layer.norm - norm)
             steps += 1
-            if self.steps <= FIRST_STEPS or change >= threshold:
+            if self.steps <= FIRST_STEPS or (change >= threshold and change > 0):
                 now = change / steps
                 self.layers_sent[str(number)] = [layer.norm, self._threshold * (slope + now) / 2, now, 0.0]
                 due.append(number)

@@ -107,7 +107,8 @@ def test_a_model_of_another_layout_is_told_as_a_problem(flat: FlatBuffer) -> Non
 
 @pytest.mark.parametrize("layers", [(9,), (1, 0), (-1,), (0, 0)])
 def test_layers_that_do_not_exist_are_a_problem(layers: tuple[int, ...], flat: FlatBuffer) -> None:
-    frame = encode(ModelMessage(PeerModel("w1>1", "w1", 8)), Tensors(flat, lambda: None, (0,)), Plain())
+    model = PeerModel("w1>1", "w1", 8, layers=(0,))
+    frame = encode(ModelMessage(model), Tensors(flat, lambda: None, (0,)), Plain())
     text = b'"layers":[0]'
     assert text in frame
     body = frame[24:].replace(text, b'"layers":' + json.dumps(list(layers)).replace(" ", "").encode())

@@ -18,6 +18,7 @@ from oddlot.faults import Chaos, Fault
 from oddlot.history.audit import Proof
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.report.run_report import Figures
 from tests.fits import a_job, rows
 from tests.processes import program
 from tests.transcripts import raises
@@ -140,6 +141,28 @@ def test_everything_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
     assert proof.faults == ()
     assert proof.merged == run.summary["samples_merged"] > before
     assert replay(out).difference is None
+
+
+def test_halves_that_end_apart_leave_one_model(tmp_path: Path) -> None:
+    """The half that ends later saves neither a model nor a summary of its own."""
+    machines = [Machine("w1", 0.002), Machine("w2", 0.002), Machine("w3", 0.003), Machine("w4", 0.003)]
+    chaos = Chaos((Fault("partition", at_versions=(200,)),))
+    run = meshed(tmp_path, "epochs>=50", 4, as_if=machines, chaos=chaos, checkpoint_every="0.5 seconds")
+    assert set(run.summary["peers_averaged"]) in ({"w1", "w2"}, {"w3", "w4"})
+    assert RunFolder(tmp_path).model.exists()
+    assert Figures.read(tmp_path).proof.faults == ()
+
+
+def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
+    """They ask each other for a state that none of them has."""
+    out = tmp_path / "run"
+    with program("-c", LAUNCH.replace("workers=3", "workers=2"), out) as launcher:
+        wait_for(lambda: len(RunFolder(out).peer_logs()) == 2)
+        first, second = peers_below(launcher.pid)
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: bool(set(peers_below(launcher.pid)) - {first, second}))
+        os.kill(second, signal.SIGKILL)
+        assert launcher.wait(60) == 1
 
 
 def proof_of(folder: Path) -> Proof:

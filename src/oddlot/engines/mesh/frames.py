@@ -33,7 +33,6 @@ def encode(message: PeerMessage, tensors: Tensors | None, codec: Codec) -> bytes
     head: dict[str, Any] = {"message": to_plain(message)}
     if tensors is not None:
         packets.append(packed(tensors, codec if isinstance(message, ModelMessage) else exact))
-        head["layers"] = tensors.layers
         if tensors.optimizer is not None:
             named = [(name, one.reshape(-1)) for name, one in tensors.optimizer.items()]
             packets.append(exact.encode(named))
@@ -62,7 +61,7 @@ def decode(frame: bytes, sender: NodeId, layout: Layout, codec: Codec) -> FromPe
         at = _LENGTH_BYTES + length
         head = json.loads(body[_LENGTH_BYTES:at])
         message: PeerMessage = from_plain(PeerMessage, head["message"])
-        layers = None if head.get("layers") is None else tuple(map(int, head["layers"]))
+        layers = message.model.layers if isinstance(message, ModelMessage) else None
         sizes = [int(size) for size in head["packets"]]
     except DAMAGED as error:
         told = f"a frame is not a message of a peer: {error!r}"

@@ -37,6 +37,8 @@ class PeerProcess:
     output: Path
     """File with what it writes to stdout and stderr."""
     address: str = ""
+    joins: bool = False
+    """Whether it takes over the state of another peer."""
 
     def read_address(self) -> str:
         """Wait for the address at which it listens; empty if it ends before it says one."""
@@ -49,6 +51,7 @@ class PeerProcess:
     def begin(self, peers: Mapping[NodeId, str], join: bool) -> None:
         """Tell it the addresses of the others. With `join`, it takes over the state of one of them."""
         assert self.process.stdin is not None
+        self.joins = join
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps({"peers": dict(peers), "join": join}).encode() + b"\n")
             self.process.stdin.close()

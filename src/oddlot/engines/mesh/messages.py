@@ -66,6 +66,8 @@ class State:
 
     epoch: int
     """Epoch in which the sender is. The new peer begins with it."""
+    progress: float = 0.0
+    """Part of its share of the goal that the sender has reached. The new peer has the rest to do."""
 
 
 @dataclass(frozen=True, slots=True)

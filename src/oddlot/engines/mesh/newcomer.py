@@ -1,12 +1,14 @@
 """A peer before it joins: it asks one living peer after the other for weights and optimizer state."""
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, isfinite
+from typing import TypeGuard
 
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message
 from oddlot.engines.mesh.messages import FromPeer, State, StateRequest, Tensors
 from oddlot.engines.mesh.peer import PeerPort
+from oddlot.train.gates import norm_of
 
 PATIENCE_SECONDS = 10.0
 """Time until another peer is asked."""
@@ -44,8 +46,13 @@ class Newcomer:
         """Take over the state of a peer, or keep the message."""
         if not isinstance(message, FromPeer):
             self.waiting.append(message)
-        elif isinstance(message.message, State) and message.tensors is not None:
+        elif isinstance(message.message, State) and _is_sound(message.tensors):
             self.joined(message.message, message.tensors, message.sender)
             message.release()
         else:
             message.release()
+
+
+def _is_sound(tensors: Tensors | None) -> TypeGuard[Tensors]:
+    """Whether there are weights, with finite numbers."""
+    return tensors is not None and isfinite(norm_of(tensors.weights))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import isfinite
 from typing import Protocol
 
 from oddlot.core.commands import Action, Average, Dispatch, Request
@@ -36,7 +37,13 @@ from oddlot.engines.mesh.messages import (
     Stop,
     Tensors,
 )
+from oddlot.engines.mesh.packing import check_layers
+from oddlot.train.gates import norm_of
 from oddlot.train.store import Payload, Store
+from oddlot.wire.framing import FrameError
+
+MAX_WEIGHT = 2.0**30
+"""Largest sum weight of a model that is accepted."""
 
 
 class PeerPort(Port, Protocol):
@@ -50,6 +57,9 @@ class PeerPort(Port, Protocol):
 
     def know(self, peer: NodeId, address: str) -> None:
         """Note the address of a peer that is not a member yet."""
+
+    def address_of(self, peer: NodeId) -> str:
+        """Return the address of a peer from which a message came."""
 
 
 @dataclass
@@ -68,19 +78,18 @@ class PeerHost(Host):
 
     def take(self, message: ModelMessage, came: FromPeer, now: float) -> None:
         """Put the weights of a peer into the inbox, or reject them."""
-        model = message.model
+        model, payload = message.model, None
         try:
             if came.problem or came.tensors is None:
-                raise Refusal(
-                    came.problem or f"model {model.id} has no tensors", "unreadable", update=model.id
-                )
+                told = came.problem or f"model {model.id} has no tensors"
+                raise Refusal(told, "unreadable", update=model.id)
+            payload = Payload("weights", came.tensors.weights, came.tensors.release, model.layers)
             self._check(model, came.sender)
             facts = Facts(model.id, came.sender, self.store.version, max(1, model.samples), "weights")
-            payload = Payload("weights", came.tensors.weights, came.tensors.release, model.layers)
             self.store.receive(facts, payload)
         except Refusal as refusal:
-            if came.tensors is not None and refusal.code in {"other_sender", "model_twice"}:
-                came.tensors.release()
+            if payload is not None:
+                payload.release()
             self.handle(ModelRejected(came.sender, model.answers, str(refusal), refusal.code), now)
             return
         tag = model.answers if model.answers is not None else -1
@@ -91,6 +100,12 @@ class PeerHost(Host):
             raise Refusal(
                 f"model {model.id} of {model.sender} came from {sender}", "other_sender", sender=sender
             )
+        is_sound = 0 < model.weight <= MAX_WEIGHT and model.samples >= 0
+        if not is_sound or not isfinite(model.loss or 0.0):
+            told = (
+                f"model {model.id} has weight {model.weight}, samples {model.samples} and loss {model.loss}"
+            )
+            raise Refusal(told, "numbers_not_finite", update=model.id)
         if model.id in self.conductor.peers.models:
             raise Refusal(f"model {model.id} came twice", "model_twice", update=model.id)
 
@@ -124,7 +139,7 @@ class Peer:
     finished: str = ""
     """Why it has finished. Empty: it trains."""
     stop: str = ""
-    """Why another peer has asked it to finish. Empty: none has."""
+    """Why all peers were asked to finish. Empty: they were not."""
     is_done: bool = False
     """Whether the model is saved, so that it may end."""
     others_finished: set[NodeId] = field(default_factory=set)
@@ -133,6 +148,8 @@ class Peer:
     averages: int = 0
     books: Callable[[], Books] | None = None
     """Returns the books, after the log was flushed. None: the run writes no checkpoints."""
+    progress: Callable[[], float] = lambda: 0.0
+    """Returns which part of its share of the goal it has reached."""
 
     @property
     def name(self) -> NodeId:
@@ -175,17 +192,34 @@ class Peer:
         self.say_finished()
 
     def say_finished(self) -> None:
-        """Tell the others that this peer has finished. Repeat it: messages may be lost."""
-        self.tell_all(Finished(self.finished))
+        """Tell the peer that leads that this one has finished. Repeat it: messages may be lost, and a lead too."""
+        lead = self.host.conductor.peers.lead
+        if lead != self.name:
+            self.host.port.send(lead, Finished(self.finished))
+        elif self.stop:
+            for peer in self.host.conductor.peers.living.keys() - self.others_finished:
+                self.host.port.send(peer, Stop(self.stop))
 
     def tell_all(self, message: PeerMessage) -> None:
         """Send a message to all living peers."""
         for peer in list(self.host.conductor.peers.living):
             self.host.port.send(peer, message)
 
+    def stop_all(self, reason: str) -> None:
+        """Ask all peers to finish."""
+        self.stop = self.stop or reason
+        self.tell_all(Stop(reason))
+
     def meet(self, known: Mapping[NodeId, str], now: float) -> None:
         """Know these peers, at their addresses."""
         self._tell(self.membership.meet(known, now), now)
+
+    def join(self, known: Mapping[NodeId, str], now: float) -> None:
+        """Know these peers, and say to each that this one is there."""
+        self.meet(known, now)
+        for peer in known:
+            self.membership.greet(peer)
+        self.flush()
 
     def gone(self, peer: NodeId, now: float) -> None:
         """Note that the process of a peer has ended."""
@@ -213,12 +247,17 @@ class Peer:
     # --- messages ------------------------------------------------------------------------------
 
     def _hear(self, came: FromPeer, now: float) -> None:
-        self.membership.heard(came.sender, now)
+        if (
+            isinstance(came.message, ModelRequest | ModelMessage)
+            and came.sender not in self.membership.members
+        ):
+            self.meet({came.sender: self.host.port.address_of(came.sender)}, now)
+        self._tell(self.membership.heard(came.sender, now), now)
         match came.message:
             case Ping() | Ack() | PingRequest():
                 self._tell(self.membership.receive(came.sender, came.message, now), now)
             case ModelRequest(tag, layers):
-                self.host.handle(ModelRequested(came.sender, tag, layers), now)
+                self._requested(came.sender, tag, layers, now)
             case ModelMessage():
                 self.host.take(came.message, came, now)
             case Finished():
@@ -228,10 +267,19 @@ class Peer:
             case Done():
                 self.is_done = True
             case _:
-                self._serve(came)
+                self._serve(came, now)
         self.flush()
 
-    def _serve(self, came: FromPeer) -> None:
+    def _requested(self, sender: NodeId, tag: int, layers: tuple[int, ...] | None, now: float) -> None:
+        """Pass a request to the strategy, unless it asks for layers that the model has not."""
+        try:
+            check_layers(self.host.store.layout, layers)
+        except FrameError as error:
+            self.host.handle(ModelRejected(sender, None, str(error), error.code), now)
+        else:
+            self.host.handle(ModelRequested(sender, tag, layers), now)
+
+    def _serve(self, came: FromPeer, now: float) -> None:
         """Give or take the weights of an average, or give the state for a peer that joins."""
         sender, host = came.sender, self.host
         match came.message:
@@ -239,18 +287,25 @@ class Peer:
                 books = self.books() if with_books and self.books is not None else None
                 host.port.send(sender, Snapshot(number, books), host.snapshot())
             case Snapshot(number, books):
-                if (
-                    self.averaging is not None
-                    and number == self.averaging.number
-                    and came.tensors is not None
-                ):
-                    self.averaging.add(sender, came.tensors.weights, came.bytes, books)
+                if self.averaging is not None and number == self.averaging.number:
+                    self._add(self.averaging, came, books, now)
             case StateRequest(address):
                 host.port.know(sender, address)
                 optimizer = {name: one.clone() for name, one in host.store.optimizer_tensors().items()}
                 state = replace(host.snapshot(), optimizer=optimizer)
-                host.port.send(sender, State(host.conductor.ledger.epoch), state)
+                host.port.send(sender, State(host.conductor.ledger.epoch, self.progress()), state)
         came.release()
+
+    def _add(self, averaging: Averaging, came: FromPeer, books: Books | None, now: float) -> None:
+        """Add the weights of a peer to an average, or go on without them if they cannot be used."""
+        if came.tensors is not None and isfinite(norm_of(came.tensors.weights)):
+            averaging.add(came.sender, came.tensors.weights, came.bytes, books)
+            return
+        reason = (
+            came.problem or f"the weights of {came.sender} are not finite: its model is not in the average"
+        )
+        self.host.handle(ModelRejected(came.sender, None, reason, "numbers_not_finite"), now)
+        averaging.lose(came.sender)
 
     def _tell(self, events: Iterable[PeerJoined | PeerLost], now: float) -> None:
         """Tell the strategy of peers that joined or were lost."""

@@ -90,6 +90,10 @@ class ProcessPort:
         """Note the address of a peer that is not a member yet."""
         self.addresses[peer] = address
 
+    def address_of(self, peer: NodeId) -> str:
+        """Return the address of a peer from which a message came."""
+        return self.transport.addresses.get(peer, "")
+
     def start(self, task: Task, weights: Any) -> None:
         """Compute a task."""
         self.compute.start(task, weights)

@@ -302,6 +302,10 @@ class SimulatedPort:
     def know(self, peer: NodeId, address: str) -> None:
         """Do nothing: the mesh knows all peers."""
 
+    def address_of(self, peer: NodeId) -> str:
+        """Return the name: it is the address."""
+        return peer
+
     def start(self, task: Task, weights: Any) -> None:
         """Compute a task on the peer's own machine."""
         if (there := self.mesh.peers.get(self.node)) is not None:

@@ -13,7 +13,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
@@ -48,6 +48,8 @@ class Hello:
     """Version of oddlot."""
     layout: str
     """Fingerprint of the model's layout."""
+    address: str = ""
+    """Address at which it listens."""
 
     @classmethod
     def here(cls, peer: NodeId, run: str, layout: Layout) -> "Hello":
@@ -85,6 +87,8 @@ class Rejected:
 
     reason: str
     by: NodeId = ""
+    sender: NodeId = ""
+    """Peer that has sent what was not accepted. Empty: unknown."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,8 @@ class Transport:
         self.max_bytes = CONTROL_BYTES + 8 * layout.bytes
         self.links: dict[NodeId, _Link] = {}
         self.listener = Listener((HOST, 0), backlog=64)
+        self.addresses: dict[NodeId, str] = {}
+        """Addresses of peers that have connected."""
         self.is_closed = False
         self._accepting = _start(self._accept)
 
@@ -124,6 +130,11 @@ class Transport:
         """Return the address at which it listens."""
         host, port = self.listener.address
         return f"{host}:{port}"
+
+    @property
+    def introduction(self) -> Hello:
+        """Return what it says of itself."""
+        return replace(self.hello, address=self.address)
 
     def send(self, peer: NodeId, address: str, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message to the peer at an address. It is dropped if too many wait already."""
@@ -178,16 +189,17 @@ class Transport:
             problem = self.hello.problem(hello)
             connection.send_bytes(json.dumps({"problem": problem, "by": self.hello.peer}).encode())
             if problem:
-                self.incoming.put(Rejected(problem))
+                self.incoming.put(Rejected(problem, sender=hello.peer))
                 return
             _set_timeouts(connection, 0.0)
             peer = hello.peer
+            self.addresses[peer] = hello.address
             try:
                 while True:
                     frame = connection.recv_bytes(self.max_bytes)
                     self.incoming.put(decode(frame, peer, self.layout, self.codec))
             except FrameError as error:
-                self.incoming.put(Rejected(f"{peer} sent an invalid message: {error}"))
+                self.incoming.put(Rejected(f"{peer} sent an invalid message: {error}", sender=peer))
         if peer:
             self.incoming.put(Unreachable(peer))
 
@@ -217,6 +229,9 @@ class _Link:
             message, tensors = item
             try:
                 frame = encode(message, tensors, self.transport.codec)
+            except Exception as error:  # noqa: BLE001 - no message may end the thread
+                self.transport.incoming.put(Rejected(f"{message} to {self.peer} cannot be sent: {error!r}"))
+                continue
             finally:
                 if tensors is not None:
                     self.transport.incoming.put(Sent(tensors.release))
@@ -239,7 +254,7 @@ class _Link:
         try:
             answer_challenge(connection, self.transport.secret)
             deliver_challenge(connection, self.transport.secret)
-            connection.send_bytes(json.dumps(asdict(self.transport.hello)).encode())
+            connection.send_bytes(json.dumps(asdict(self.transport.introduction)).encode())
             answer = json.loads(connection.recv_bytes(HELLO_BYTES))
         except BaseException:
             connection.close()

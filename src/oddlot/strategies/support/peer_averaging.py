@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Annotated, Literal
 
 from oddlot.core.commands import Average, Command, DriftOf, Drop, Mark, Request, Send, Step, Wake
@@ -14,6 +15,7 @@ from oddlot.core.events import (
     ModelReceived,
     ModelRejected,
     ModelRequested,
+    PeerJoined,
     PeerLost,
     Rang,
 )
@@ -33,6 +35,10 @@ def _one_of(*words: str) -> Must:
     return Must(f"one of {', '.join(words)}", lambda value: value in words)
 
 
+MIN_PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 2.0, 3600.0
+"""Shortest and longest time until a request is given up."""
+MIN_WEIGHT = 2.0**-30
+"""Sum weight below which a peer sends none of it away."""
 SMOOTHING = 0.05
 """Weight of the newest task in the running training loss."""
 Fraction = Annotated[float, Must("above 0 and at most 1", lambda value: 0 < value <= 1)]
@@ -57,8 +63,9 @@ class PeerAveraging(Strategy):
     (`clock`), or by both training losses (`loss`). `push` uses sum weights instead."""
     share: Fraction = 0.5
     """Share of the other's weights with `mixing="constant"`."""
-    answer_seconds: AboveZero = 30.0
-    """Seconds until a request that was not answered is given up."""
+    answer_seconds: AboveZero | None = None
+    """Seconds until a request that was not answered is given up. None: four times as long as the last answer took, and
+    at least 2 s; 30 s before there was one."""
     steps: int = field(default=0, metadata=STATE)
     """Steps so far."""
     exchanges: int = field(default=0, metadata=STATE)
@@ -71,6 +78,8 @@ class PeerAveraging(Strategy):
     """Peer whose answer is awaited. Empty: none."""
     awaited_until: float = field(default=0.0, metadata=STATE)
     """Time at which it is given up."""
+    patience: float = field(default=30.0, metadata=STATE)
+    """Seconds until the next request is given up, if `answer_seconds` is None."""
     rings_at: float = field(default=-1.0, metadata=STATE)
     """Time of the last alarm that was set: there is one at a time."""
 
@@ -126,13 +135,13 @@ class PeerAveraging(Strategy):
                 return
             case ModelRequested(peer, tag, layers):
                 yield Send(peer, answers=tag, loss=self.loss, layers=layers)
-            case ModelReceived(model):
+            case ModelReceived():
                 self.received(event)
-                yield from self._average(model, view)
+                yield from self._average(event, view)
             case ModelRejected(peer, answers) if answers == self.exchanges and peer == self.awaits:
                 self._give_up()
-            case PeerLost(peer) if peer == self.awaits:
-                self._give_up()
+            case PeerJoined(peer) | PeerLost(peer):
+                self._peers_changed(peer)
             case Rang() if self.awaits:
                 yield from self._wait_on(view)
         if not self.awaits:
@@ -150,13 +159,15 @@ class PeerAveraging(Strategy):
             yield from assign_idle(view, view.batch)
 
     def _exchange(self, peer: NodeId, view: View, layers: Layers | None) -> Iterator[Command]:
+        if self.mode == "push" and self.weight < MIN_WEIGHT:
+            return  # what it has sent did not come back: it waits for models of others
         self.exchanges += 1
         if self.mode == "push":
             self.weight /= 2
             yield Send(peer, loss=self.loss, weight=self.weight, layers=layers)
             yield from self._mark(layers)
             return
-        self.awaits, self.awaited_until = peer, view.now + self.answer_seconds
+        self.awaits, self.awaited_until = peer, view.now + (self.answer_seconds or self.patience)
         if self.mode == "pull":
             yield Request(peer, self.exchanges, layers)
         else:
@@ -168,13 +179,15 @@ class PeerAveraging(Strategy):
     def _wait_on(self, view: View) -> Iterator[Command]:
         """Give up a request that is overdue, or set the alarm for it."""
         if view.now >= self.awaited_until:
+            self.patience = min(2 * self.patience, MAX_PATIENCE_SECONDS)
             self._give_up()
         else:
             self.rings_at = self.awaited_until
             yield Wake(self.rings_at)
 
-    def _average(self, model: PeerModel, view: View) -> Iterator[Command]:
+    def _average(self, event: ModelReceived, view: View) -> Iterator[Command]:
         """Average a model into the own weights, or drop an answer that comes too late."""
+        model = event.model
         is_answer = model.answers is not None
         if is_answer and (model.sender, model.answers) != (self.awaits, self.exchanges):
             yield Drop(model.id)
@@ -185,6 +198,7 @@ class PeerAveraging(Strategy):
         if is_answer or self.mode != "push":
             yield from self._mark(model.layers)
         if is_answer:
+            self.patience = max(MIN_PATIENCE_SECONDS, 4 * event.seconds, self.patience / 2)
             self._give_up()
 
     def _mark(self, layers: Layers | None) -> Iterator[Command]:
@@ -200,8 +214,15 @@ class PeerAveraging(Strategy):
             return model.samples / (own + model.samples) if own + model.samples else 0.5
         if self.mixing == "loss" and model.loss is not None and self.loss is not None:
             total = self.loss + model.loss
-            return self.loss / total if self.loss >= 0 <= model.loss and total else 0.5
+            is_sound = self.loss >= 0 <= model.loss and 0 < total < inf
+            return self.loss / total if is_sound else 0.5
         return self.share
+
+    def _peers_changed(self, peer: NodeId) -> None:
+        """Begin anew with the sum weights, which do not add up any more, and await nothing of this peer."""
+        self.weight = 1.0
+        if peer == self.awaits:
+            self._give_up()
 
     def _give_up(self) -> None:
         """Await no answer any more."""

@@ -1,0 +1,228 @@
+"""Who wins where: time to an accuracy by links and number of peers, for gossip and its alternatives.
+
+The network is a small one that stands for a model of 100 MB, whose step takes 0.65 s: over links of 1,000 Mbit/s, a
+pull takes 1.3 steps. Gossip is simulated with all queues of the links. The others are trained without a network, and
+their times follow from a cost model:
+
+- all-reduce on a ring: 2 (n - 1) / n models per step, in both directions at once, and wholly overlapped with the step;
+- LocalSGD: the same, once per round and not overlapped;
+- asynchronous star: the hub has a link like the others, over which n models go in each direction per step of all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from html import escape
+from math import inf, log10
+
+from benchmarks.gossip.calibration import PICTURES
+from benchmarks.plots import COLORS, PLOTS
+from benchmarks.processes import in_processes
+from benchmarks.report import Measured, Size, show
+from benchmarks.stragglers.networks import Small
+from oddlot import (
+    SGD,
+    AdaptiveGossip,
+    Asynchronous,
+    Gossip,
+    Job,
+    LocalSGD,
+    Machine,
+    Simulated,
+    Strategy,
+    Synchronous,
+    fit,
+)
+from oddlot.machines import Link
+from oddlot.workloads.mnist import fashion_mnist
+
+STEP_SECONDS, MODEL_BYTES, BATCH = 0.65, 100e6, 16
+CLOCK = 100.0
+"""Seconds per second of the virtual clock, on which peers ping each other twice per second."""
+MEGABITS: tuple[float, ...] = (10, 100, 1_000)
+PEERS: tuple[int, ...] = (8, 64, 256)
+ACCURACY, MAX_EPOCHS = 0.75, 12
+METHODS = ("all-reduce", "LocalSGD", "asynchronous star", "gossip", "adaptive gossip")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a method. Each cell of the map has the best setting of each method."""
+
+    method: str
+    strategy: Strategy
+    lr: float = 0.1
+    momentum: float = 0.9
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether its time is simulated with the links."""
+        return self.method in METHODS[3:]
+
+    def seconds(self, steps: float, peers: int, megabits: float) -> float:
+        """Return the time of so many steps of all peers, by the cost model."""
+        transfer = MODEL_BYTES * 8 / (megabits * 1e6)
+        ring = 2 * (peers - 1) / peers * transfer
+        match self.strategy:
+            case Synchronous():
+                return steps * max(STEP_SECONDS, ring)
+            case LocalSGD(steps=count):
+                return steps * (STEP_SECONDS + ring / count)
+            case _:
+                return steps * max(STEP_SECONDS + 2 * transfer, peers * transfer)
+
+
+SETTINGS = (
+    *(Setting("all-reduce", Synchronous(), lr) for lr in (0.05, 0.1, 0.2)),
+    *(Setting("LocalSGD", LocalSGD(count), lr) for count, lr in ((4, 0.1), (16, 0.1), (16, 0.05), (64, 0.1))),
+    *(Setting("asynchronous star", Asynchronous(damping=0.0), lr, 0.0) for lr in (0.01, 0.03, 0.1)),
+    Setting("asynchronous star", Asynchronous(), 0.1, 0.0),
+    *(Setting("gossip", Gossip(period=period)) for period in (1, 8)),
+    *(Setting("adaptive gossip", AdaptiveGossip(threshold=threshold)) for threshold in (0.1, 0.2)),
+)
+Asked = tuple[Size, int, int, float | None]
+"""Size, number of the setting, number of peers, and the links for those that are simulated."""
+
+
+@cache
+def _job(size: Size) -> Job:
+    job = fashion_mnist()
+    inputs, labels = job.eval_data
+    every = size.pick(1, 10, 10)
+    return replace(
+        job,
+        model=partial(Small, *PICTURES["fashion_mnist"]),
+        batch_size=BATCH,
+        eval_data=(inputs[::every], labels[::every]),
+    )
+
+
+def _measured(asked: Asked) -> float:
+    """Return the time to the accuracy or, without links, the steps of all peers; infinity if it did not come."""
+    size, number, peers, megabits = asked
+    setting = SETTINGS[number]
+    job = replace(_job(size), optimizer=SGD(lr=setting.lr, momentum=setting.momentum))
+    model_bytes = sum(one.numel() for one in job.model().parameters()) * 4
+    link = (
+        Link() if megabits is None else Link(megabits_per_second=CLOCK * megabits * model_bytes / MODEL_BYTES)
+    )
+    machines = [Machine(f"m{peer}", STEP_SECONDS / BATCH / CLOCK, link=link) for peer in range(peers)]
+    goal = size.pick(0.15, ACCURACY, ACCURACY)
+    run = fit(
+        job,
+        setting.strategy,
+        Simulated(machines),
+        until=f"accuracy>={goal} or epochs>={size.pick(2, MAX_EPOCHS, MAX_EPOCHS)}",
+        evaluate_every="0.02 epochs" if peers < 100 else "0.1 epochs",
+        quiet=True,
+    )
+    if "accuracy" not in run.ended:
+        return inf
+    seconds = float(run.summary["seconds"]) * CLOCK
+    return seconds if megabits is not None else seconds / STEP_SECONDS
+
+
+Cells = dict[tuple[float, int], dict[str, tuple[float, str]]]
+"""By link and number of peers: by method, the time of its best setting, and that."""
+
+
+def measure(size: Size) -> Mapping[str, Measured]:
+    """Print the map, and draw it in a full run. It has no figures."""
+    counts = size.pick((4,), PEERS, PEERS)
+    links: Sequence[float] = size.pick((100,), MEGABITS, MEGABITS)
+    numbers = [number for number, one in enumerate(SETTINGS) if size is not Size.SMOKE or one.lr == 0.1]
+    asked: list[Asked] = [
+        (size, number, peers, megabits)
+        for peers in reversed(counts)  # the longest ones first
+        for number in reversed(numbers)
+        for megabits in (links if SETTINGS[number].is_mesh else (None,))
+    ]
+    found = dict(zip([one[1:] for one in asked], in_processes(_measured, asked), strict=True))
+    cells: Cells = {
+        (megabits, peers): _best({number: _seconds(found, number, peers, megabits) for number in numbers})
+        for megabits in links
+        for peers in counts
+    }
+    _print(cells)
+    if size is Size.FULL:
+        (PLOTS / "gossip_map.svg").write_text(_drawn(cells, links, counts))
+    return {}
+
+
+def _seconds(
+    found: Mapping[tuple[int, int, float | None], float], number: int, peers: int, megabits: float
+) -> float:
+    setting = SETTINGS[number]
+    if setting.is_mesh:
+        return found[number, peers, megabits]
+    return setting.seconds(found[number, peers, None], peers, megabits)
+
+
+def _best(times: Mapping[int, float]) -> dict[str, tuple[float, str]]:
+    best: dict[str, tuple[float, str]] = {}
+    for number, seconds in times.items():
+        setting = SETTINGS[number]
+        if seconds <= best.get(setting.method, (inf, ""))[0]:
+            best[setting.method] = seconds, f"{setting.strategy}, lr {setting.lr}"
+    return best
+
+
+def _print(cells: Cells) -> None:
+    rows = [
+        [f"{megabits:,}", f"{peers}", *(f"{found[method][0]:,.0f}" for method in METHODS), first_of(found)]
+        for (megabits, peers), found in cells.items()
+    ]
+    title = f"seconds to an accuracy of {ACCURACY} on Fashion-MNIST, the best setting of each"
+    show(title, ["Mbit/s", "peers", *METHODS, "first"], rows)
+
+
+def first_of(found: Mapping[str, tuple[float, str]]) -> str:
+    """Return the quickest method of a cell."""
+    return min(found, key=lambda method: found[method][0])
+
+
+CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 230, 108, 90, 62
+"""Sizes of the plot, in pixels."""
+
+
+def _drawn(cells: Cells, links: Sequence[float], counts: Sequence[int]) -> str:
+    """Return the map as SVG: in each cell a bar for each method, as long as the logarithm of its time over the best."""
+    parts = []
+    for number, method in enumerate(METHODS):
+        x = LEFT + 150 * number
+        parts.append(f'<rect x="{x}" y="28" width="12" height="12" fill="{COLORS[number]}"/>')
+        parts.append(f'<text x="{x + 17}" y="39">{escape(method)}</text>')
+    for row, megabits in enumerate(links):
+        y = TOP + 22 + row * CELL_HEIGHT
+        parts.append(f'<text x="8" y="{y + 40}">{megabits:,} Mbit/s</text>')
+        for column, peers in enumerate(counts):
+            x = LEFT + column * CELL_WIDTH
+            if not row:
+                parts.append(f'<text x="{x}" y="{TOP + 12}">{peers} peers</text>')
+            parts += _bars(cells[megabits, peers], x, y)
+    width, height = (
+        max(LEFT + CELL_WIDTH * len(counts), LEFT + 150 * len(METHODS)),
+        TOP + 30 + CELL_HEIGHT * len(links),
+    )
+    title = f"Hours to an accuracy of {ACCURACY}; length of a bar: logarithm of the time over the shortest"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"><style>text{{font:12px sans-serif;'
+        f'fill:#334155}}.first{{font-weight:bold}}</style><rect width="100%" height="100%" fill="#fff"/>'
+        f'<text x="8" y="18" class="first">{escape(title)}</text>{"".join(parts)}</svg>\n'
+    )
+
+
+def _bars(found: Mapping[str, tuple[float, str]], x: float, y: float) -> list[str]:
+    first = first_of(found)
+    least = found[first][0]
+    parts = []
+    for number, method in enumerate(METHODS):
+        seconds, top = found[method][0], y + 18 * number
+        length = 130.0 if seconds == inf else 8 + min(122.0, 50 * log10(seconds / least))
+        told = "not reached" if seconds == inf else f"{seconds / 3600:.2g} h"
+        opacity = ' opacity="0.3"' if seconds == inf else ""
+        parts.append(
+            f'<rect x="{x}" y="{top}" width="{length:.1f}" height="13" fill="{COLORS[number]}"{opacity}/>'
+            f'<text x="{x + length + 5:.1f}" y="{top + 11}"{" class=first" if method == first else ""}>{told}</text>'
+        )
+    return parts
