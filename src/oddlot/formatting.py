@@ -54,7 +54,11 @@ def in_bytes(count: float) -> str:
 def traffic(figures: Mapping[str, Any]) -> str:
     """Return the bytes sent: weights up and down and, if the data are in shards, samples; on a mesh, exchanges."""
     if exchanges := figures.get("exchanges"):
-        return f"{in_bytes(figures['bytes_exchanged'])} in {exchanges:,} exchanges between peers"
+        rejected = _counted(
+            {f"from {peer}": count for peer, count in figures.get("models_rejected", {}).items()}
+        )
+        told = f"{in_bytes(figures['bytes_exchanged'])} in {exchanges:,} exchanges between peers"
+        return f"{told}; rejected: {rejected}" if rejected else told
     data = f", {in_bytes(figures['bytes_data'])} of samples" if figures.get("bytes_data") else ""
     return f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down{data}"
 

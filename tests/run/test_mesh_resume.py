@@ -81,6 +81,7 @@ def test_a_killed_run_goes_on_with_every_sample(strategy: Strategy, tmp_path: Pa
 
 def test_peers_begin_with_the_average_and_the_optimizer_of_the_checkpoint(tmp_path: Path) -> None:
     before = trained(tmp_path)
+    (tmp_path / SUMMARY).unlink()  # as if it was killed while it saved
     saved_before = load_file(checkpoints(tmp_path)[-1] / TENSORS)
     after = resumed(tmp_path, "epochs>=3")
     assert after.summary["versions"] == before.summary["versions"]
@@ -92,6 +93,16 @@ def test_peers_begin_with_the_average_and_the_optimizer_of_the_checkpoint(tmp_pa
     assert len(momenta) > 1
     for name in momenta:
         assert torch.equal(saved_after[name], saved_before[name]), name
+
+
+def test_a_run_that_has_reached_its_goal_starts_no_peer(tmp_path: Path) -> None:
+    before = trained(tmp_path)
+    logs = {path: path.read_bytes() for path in RunFolder(tmp_path).peer_logs().values()}
+    seen: list[Any] = []
+    after = resumed(tmp_path, "epochs>=3", observers=[seen.append])
+    assert after.summary == before.summary
+    assert len(seen) == len(before.records)
+    assert {path: path.read_bytes() for path in RunFolder(tmp_path).peer_logs().values()} == logs
 
 
 def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from fcntl import LOCK_EX, LOCK_NB, flock
@@ -25,8 +26,8 @@ def hold(folder: Path, closing: ExitStack) -> int:
     try:
         flock(file, LOCK_EX | LOCK_NB)
     except BlockingIOError:
-        holder = ", ".join(read_holder(folder).split("\n")).strip(", ") or "another process"
-        told = f"{folder} is in use by {holder}: wait until it ends, or stop it"
+        holder = _holder(folder)
+        told = f"{folder} is in use by {holder}: wait until it ends, or stop it (kill -INT saves what it has)"
         raise UsageError(told, "folder_in_use", path=str(folder), holder=holder) from None
     note_holder(file.fileno())
     return file.fileno()
@@ -35,7 +36,7 @@ def hold(folder: Path, closing: ExitStack) -> int:
 def note_holder(lock: int, processes: Sequence[int] = ()) -> None:
     """Write into the lock which process holds it, and which processes that it has started."""
     os.ftruncate(lock, 0)
-    more = f"and the processes {', '.join(map(str, processes))}\n" if processes else ""
+    more = f"and its processes {', '.join(map(str, processes))}\n" if processes else ""
     os.write(lock, f"process {os.getpid()} on {platform.node()}\n{more}".encode())
 
 
@@ -43,3 +44,24 @@ def read_holder(folder: Path) -> str:
     """Return the line about the process that holds the lock, or held it last."""
     with open_to_read(folder / LOCK) as file:
         return file.read(MAX_BYTES).decode(errors="replace")
+
+
+def _holder(folder: Path) -> str:
+    """Return who holds the lock, for a message: the processes that live, if it is held on this machine."""
+    told = read_holder(folder)
+    process, _, rest = told.partition(" on ")
+    machine, _, more = rest.partition("\n")
+    living = [number for number in re.findall(r"[0-9]+", f"{process} {more}") if _is_alive(int(number))]
+    if machine == platform.node() and living:
+        return f"process{'es' * (len(living) > 1)} {', '.join(living)} on {machine}"
+    return told.partition("\n")[0].strip() or "another process"
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

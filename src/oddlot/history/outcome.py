@@ -8,7 +8,7 @@ from typing import Any
 from oddlot.checkpoint.disk import read_file
 from oddlot.core.errors import CheckpointError
 from oddlot.core.serialization import DAMAGED
-from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 
 FAILED = "failed: "
 """Prefix of `ended` if the run failed."""
@@ -50,11 +50,12 @@ def check_whole(run: RunFolder, ending: dict[str, Any], records: int) -> None:
 
     Peers of a mesh stop after the summary was written, and write a few records more.
     """
+    path = run.path / PEERS if run.is_mesh else run.log
     if ending and ending["records"] != records and not (run.is_mesh and records > ending["records"]):
         raise CheckpointError(
-            f"{run.log} has {records:,} of the {ending['records']:,} records of the run: restore the file from a copy",
+            f"{path} has {records:,} of the {ending['records']:,} records of the run: restore it from a copy",
             "log_not_whole",
-            path=str(run.log),
+            path=str(path),
             records=records,
             wanted=ending["records"],
         )

@@ -99,6 +99,7 @@ def _replay_peers(run: RunFolder, strategy: type[Strategy] | None, import_strate
     """Replay the logs of all peers, until a decision differs. The conductor is that of the last peer."""
     results = [_replay_log(path, strategy, import_strategy) for path in run.peer_logs().values()]
     different = next((one for one in results if one.difference is not None), results[-1])
+    check_whole(run, read_ending(run), sum(one.records for one in results))
     return replace(different, records=sum(one.records for one in results))
 
 

@@ -230,7 +230,8 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     faults = {name: lane.faults for name, lane in machines.items()}
     resumes = [(at, "resumed") for at in course.resumed]
     yield lanes("What each machine did over time", spells, faults, longest, resumes, key="lanes")
-    yield bars("Staleness of merged updates, in versions", list(_staleness(course)), key="staleness")
+    if not any(record.peer for record in run.records):  # a peer merges its own updates at once
+        yield bars("Staleness of merged updates, in versions", list(_staleness(course)), key="staleness")
     rest = {"skipped": run.tally.samples.skipped, "returned": run.tally.samples.returned}
     reasons = {"merged": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
     told = [

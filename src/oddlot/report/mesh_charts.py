@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
+from re import split
 
 from oddlot.core.events import Averaged, Joined, ModelReceived
 from oddlot.core.records import Record
@@ -12,18 +13,23 @@ from oddlot.report.svg_charts import Line, lines
 
 BINS = 60
 """Intervals of the chart of exchanges over time."""
+MAX_LINES = 8
+"""Peers that have a line each."""
 MAX_PEERS = 32
 """Peers that the matrix shows."""
 
 
 def mesh_charts(records: Sequence[Record], seconds: float) -> Iterator[str]:
     """Yield the charts; none for a run with a hub."""
-    peers = list(dict.fromkeys(r.event.node for r in records if r.peer and isinstance(r.event, Joined)))
+    joined = {r.event.node for r in records if r.peer and isinstance(r.event, Joined)}
+    peers = sorted(
+        joined, key=lambda peer: [int(one) if one.isdigit() else one for one in split(r"(\d+)", peer)]
+    )
     if not peers:
         return
     yield "<h2>Exchanges between peers</h2>"
     yield _matrix(records, peers)
-    yield _rate(records, seconds, len(peers))
+    yield _rate(records, seconds, peers)
     yield _disagreement(records, seconds)
 
 
@@ -54,21 +60,25 @@ def _matrix(records: Sequence[Record], peers: Sequence[NodeId]) -> str:
     )
 
 
-def _rate(records: Sequence[Record], seconds: float, peers: int) -> str:
-    """Return the exchanges of a peer per second over time."""
+def _rate(records: Sequence[Record], seconds: float, peers: Sequence[NodeId]) -> str:
+    """Return how often each peer receives a model, over time; of many peers, how often one does on average."""
     width = seconds / BINS if seconds else 1.0
     bins = Counter(
-        min(BINS - 1, int(record.now / width))
+        (record.peer, min(BINS - 1, int(record.now / width)))
         for record in records
         if isinstance(record.event, ModelReceived)
     )
-    points = [((place + 0.5) * width, bins[place] / width / peers) for place in range(BINS)] if bins else []
-    line = Line("exchanges", points, 0)
+    groups = [[peer] for peer in peers] if len(peers) <= MAX_LINES else [list(peers)]
+    drawn = []
+    for color, group in enumerate(groups if bins else ()):
+        heights = (sum(bins[peer, place] for peer in group) / width / len(group) for place in range(BINS))
+        points = [((place + 0.5) * width, height) for place, height in enumerate(heights)]
+        drawn.append(Line(group[0] if len(group) == 1 else "a peer on average", points, color))
     return lines(
-        "Exchanges per second and peer",
+        "Models received per second by each peer",
         "seconds",
         "per second",
-        [line],
+        drawn,
         seconds,
         from_zero=True,
         key="exchange-rate",

@@ -167,7 +167,7 @@ class Opening:
         wasted, version = self.tally.samples.wasted.total(), self.tally.versions
         self.tally(record)
         if isinstance(record.event, Resumed):
-            earlier = self.again if record.now == self.resumed_at else 0  # of other peers of a mesh
+            earlier = self.again if record.peer and record.now == self.resumed_at else 0
             self.again, self.resumed_at = earlier + self.tally.samples.wasted.total() - wasted, record.now
             self.resumed = (
                 f"resuming from version {version:,}, epoch {self.tally.epochs:.1f}, at {duration(record.now)}"

@@ -7,6 +7,7 @@ from oddlot.core.errors import UsageError
 from oddlot.engines.local.config import Local
 from oddlot.engines.simulated.config import Simulated
 from oddlot.history.run_folder import RunFolder
+from oddlot.run.mesh_ended import MeshEnded, has_reached
 from oddlot.run.mesh_local import MeshLocal
 from oddlot.run.mesh_simulation import MeshSimulation
 from oddlot.run.spec import Recipe
@@ -16,13 +17,16 @@ from oddlot.train.seeding import kept_chance
 @contextmanager
 def prepared_mesh(
     recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
-) -> Iterator[MeshSimulation | MeshLocal]:
+) -> Iterator[MeshSimulation | MeshLocal | MeshEnded]:
     """Yield a run on a mesh that is ready, and close it afterwards."""
     if folder is not None and folder.given_checkpoints:
         told = "a run on a mesh writes its checkpoints into its run folder: leave `checkpoints` out"
         raise UsageError(told, "mesh_checkpoints_elsewhere", "checkpoints")
     if folder is not None and resume:
         recipe = recipe.resuming(folder.settings().get("shards"))
+    if folder is not None and resume and has_reached(recipe, folder):
+        yield MeshEnded(recipe, folder)
+        return
     with ExitStack() as closing:
         closing.enter_context(kept_chance())
         match recipe.engine:

@@ -7,8 +7,7 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-
-from safetensors.torch import load_file
+from dataclasses import replace
 
 from oddlot.core.errors import JobError
 from oddlot.core.tasks import NodeId
@@ -24,10 +23,11 @@ from oddlot.engines.payloads import users_code
 from oddlot.engines.process_setup import ProcessSetup
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.lock import note_holder
-from oddlot.history.metrics import Tally, tally_of
+from oddlot.history.metrics import Tally
 from oddlot.history.outcome import read_ending
-from oddlot.history.peer_logs import PeerLogs, read_run_log
+from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
+from oddlot.run.mesh_ended import ended_run
 from oddlot.run.mesh_folder import begin_folder
 from oddlot.run.mesh_resume import continue_mesh
 from oddlot.run.peer_process import PeerSetup, failure_path
@@ -101,15 +101,8 @@ class MeshLocal:
                     asked = True
                     self.launcher.ask_to_finish()
             self._pass_on()
-        summary = read_ending(self.folder)
-        self.model.load_state_dict(load_file(self.folder.model))
-        self.model.eval()
-        records = read_run_log(self.folder)
-        history = tally_of(records, self.recipe.samples).quality.history
-        kept = self.folder.path if self.is_kept else None
-        return Run(
-            self.model, summary | {"run_dir": kept and str(kept)}, history, summary["ended"], kept, records
-        )
+        run = ended_run(self.recipe, self.folder, self.model)
+        return run if self.is_kept else replace(run, summary=run.summary | {"run_dir": None}, folder=None)
 
     def _is_over(self) -> bool:
         """Whether the model is saved and all peers have ended. Kill those that do not end."""

@@ -1,0 +1,56 @@
+"""A run on a mesh that has ended already, and has nothing more to do."""
+
+from collections.abc import Sequence
+
+from safetensors.torch import load_file
+from torch import nn
+
+from oddlot.engines.host import Observer
+from oddlot.history.metrics import tally_of
+from oddlot.history.outcome import read_ending
+from oddlot.history.peer_logs import read_run_log
+from oddlot.history.run_folder import RunFolder
+from oddlot.run.result import Run
+from oddlot.run.signals import StopRequest
+from oddlot.run.spec import Recipe
+from oddlot.run.user_observers import SafeObserver
+from oddlot.train.flat_buffer import Layout
+from oddlot.train.job import made
+
+
+def has_reached(recipe: Recipe, folder: RunFolder) -> bool:
+    """Whether the run in the folder has ended by this goal."""
+    ended = read_ending(folder).get("ended") if folder.model.exists() else None
+    return ended in {str(term) for term in recipe.goal.terms}
+
+
+def ended_run(recipe: Recipe, folder: RunFolder, model: nn.Module) -> Run:
+    """Return the run in the folder, which has ended. `model` gets its weights."""
+    summary = read_ending(folder) | {"run_dir": str(folder.path)}
+    model.load_state_dict(load_file(folder.model))
+    model.eval()
+    records = read_run_log(folder)
+    history = tally_of(records, recipe.samples).quality.history
+    return Run(model, summary, history, summary["ended"], folder.path, records)
+
+
+class MeshEnded:
+    """What `fit` runs when the goal was reached before: it starts no peer."""
+
+    def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
+        self.recipe, self.folder, self.stop = recipe, folder, StopRequest()
+        self.model = made(recipe.job)
+        folder.check_settings(recipe.identity(Layout.from_module(self.model, recipe.job.as_buffers)))
+
+    def observe(self, observers: Sequence[Observer]) -> None:
+        """Pass the records of the run to observers."""
+        records = read_run_log(self.folder)
+        for observer in observers:
+            safe = SafeObserver(observer, lambda _: None)
+            safe.begin(self.recipe)
+            for record in records:
+                safe.replay(record)
+
+    def run(self) -> Run:
+        """Return the run as it has ended."""
+        return ended_run(self.recipe, self.folder, self.model)
