@@ -63,5 +63,5 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True
+        pass  # it is another user's, or no number of a process
     return True

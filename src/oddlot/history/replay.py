@@ -24,6 +24,7 @@ from oddlot.core.serialization import DAMAGED, known_subclass
 from oddlot.core.strategy import Strategy
 from oddlot.history.log import numbered, read_header, read_log
 from oddlot.history.outcome import check_whole, read_ending
+from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
 
 HISTORY = 8
@@ -99,7 +100,7 @@ def _replay_peers(run: RunFolder, strategy: type[Strategy] | None, import_strate
     """Replay the logs of all peers, until a decision differs. The conductor is that of the last peer."""
     results = [_replay_log(path, strategy, import_strategy) for path in run.peer_logs().values()]
     different = next((one for one in results if one.difference is not None), results[-1])
-    check_whole(run, read_ending(run), sum(one.records for one in results))
+    check_whole(run, read_ending(run), len(read_run_log(run)))
     return replace(different, records=sum(one.records for one in results))
 
 
