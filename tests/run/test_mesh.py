@@ -27,7 +27,7 @@ from oddlot import (
     replay,
 )
 from oddlot.checkpoint.format import TENSORS, saved
-from oddlot.core.commands import Average, Dispatch
+from oddlot.core.commands import Average, Dispatch, Request
 from oddlot.core.errors import OddlotError
 from oddlot.core.events import (
     Arrived,
@@ -353,6 +353,17 @@ def test_a_new_peer_has_the_rest_of_its_share_to_do() -> None:
     )
     assert 0 < done < 300
     assert run.summary["seconds"] < 1.0, "the others need not wait for it"
+
+
+def test_peers_do_not_choose_alike() -> None:
+    run = gossiped(Gossip(), peers(8), until="epochs>=1")
+    first: dict[str | None, str] = {}
+    for record in run.records:
+        for action in record.actions:
+            if isinstance(action, Request):
+                first.setdefault(record.peer, action.peer)
+    assert len(first) == 8
+    assert len(set(first.values())) > 3, "with one seed for all, everybody asks the first or the second peer"
 
 
 def test_own_shards_stay_with_their_peer() -> None:

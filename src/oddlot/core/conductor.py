@@ -93,7 +93,8 @@ class Conductor:
     peers: Peers = field(default_factory=Peers)
 
     def __post_init__(self) -> None:
-        self.rng: Random = stream(self.seed, "strategy")
+        # Peers of a mesh have the same seed, and must not choose alike.
+        self.rng: Random = stream(self.seed, f"strategy {self.peers.me}".rstrip())
 
     @property
     def alarm(self) -> float:
