@@ -208,3 +208,4 @@ def test_peers_that_were_cut_off_go_on_at_their_own_place(tmp_path: Path) -> Non
     run = resumed(tmp_path, "epochs>=70", on=on, chaos=chaos)
     check(tmp_path, 70)
     assert set(run.summary["peers_averaged"]) == {f"m{i}" for i in range(PEERS)}
+    assert run.summary["samples_assigned"] == run.summary["samples_merged"] + run.summary["samples_wasted"]

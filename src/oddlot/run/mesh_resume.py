@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf, nextafter
 from pathlib import Path
 
 from oddlot.checkpoint.format import Checkpoint, newest
@@ -35,7 +36,7 @@ class MeshPast:
     """A run on a mesh up to its newest complete checkpoint."""
 
     now: float
-    """Time of the last record of any peer. The clock continues, because the time of lost work was real."""
+    """Time just after the last record of any peer. The clock continues, because the time of lost work was real."""
     start: MeshStart
     """How the peers begin."""
     taken: frozenset[NodeId]
@@ -71,7 +72,8 @@ def continue_mesh(
         node: books[node].records if node in books else sum(one.now <= saved_at for one in log)
         for node, log in logs.items()
     }
-    now = max((log[-1].now for log in logs.values() if log), default=saved_at)
+    last = max((log[-1].now for log in logs.values() if log), default=saved_at)
+    now = nextafter(last, inf)  # so that all records before come first in the common history
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
     cut_off = _cut_off(logs, books, saved_at)
     conductors = dict(start.conductors)
