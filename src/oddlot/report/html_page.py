@@ -230,7 +230,8 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     faults = {name: lane.faults for name, lane in machines.items()}
     resumes = [(at, "resumed") for at in course.resumed]
     yield lanes("What each machine did over time", spells, faults, longest, resumes, key="lanes")
-    if not any(record.peer for record in run.records):  # a peer merges its own updates at once
+    has_hub = not any(record.peer for record in run.records)
+    if has_hub:  # a peer merges its own updates at once
         yield bars("Staleness of merged updates, in versions", list(_staleness(course)), key="staleness")
     rest = {"skipped": run.tally.samples.skipped, "returned": run.tally.samples.returned}
     reasons = {"merged": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
@@ -239,7 +240,8 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     ]
     wasted = run.tally.samples.wasted.total()
     yield bars("Why samples were wasted" if wasted else "Samples merged", told, key="waste")
-    yield bars("Bytes sent per machine", list(_links(run, machines)), key="bytes")
+    if has_hub:
+        yield bars("Bytes sent per machine", list(_links(run, machines)), key="bytes")
     bill = {name: lane.dollars for name, lane in machines.items()}
     bill |= {"hub": run.tally.cost.dollars_of_hub} if run.tally.cost.dollars_of_hub else {}
     lost = run.tally.dollars - sum(bill.values())

@@ -61,6 +61,9 @@ class Averaging:
         model.copy_(weights)
         for index in weights.layout.of_role("counter"):
             model.section(index).zero_()  # a merge adds increments
+        for index in weights.layout.of_role("buffer"):
+            if not model.section(index).is_floating_point():
+                model.section(index).copy_(self.mean.section(index))
         merging.blend(self.mean, [(model, share)], self.mean)
 
     def lose(self, peer: NodeId) -> None:

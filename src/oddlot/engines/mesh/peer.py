@@ -68,8 +68,8 @@ class PeerHost(Host):
 
     port: PeerPort
     store: Store
-    requested_at: dict[int, float] = field(default_factory=dict)
-    """Times of the requests that were not answered yet, by tag."""
+    requested: tuple[int, float] = (-1, 0.0)
+    """Tag and time of the last request that expects a model."""
 
     def snapshot(self, layers: tuple[int, ...] | None = None) -> Tensors:
         """Return the present weights, which do not change until they are released."""
@@ -92,8 +92,8 @@ class PeerHost(Host):
                 payload.release()
             self.handle(ModelRejected(came.sender, model.answers, str(refusal), refusal.code), now)
             return
-        tag = model.answers if model.answers is not None else -1
-        self.handle(ModelReceived(model, came.bytes, now - self.requested_at.pop(tag, now)), now)
+        tag, at = self.requested
+        self.handle(ModelReceived(model, came.bytes, now - at if tag == model.answers else 0.0), now)
 
     def _check(self, model: PeerModel, sender: NodeId) -> None:
         if model.sender != sender:
@@ -112,12 +112,12 @@ class PeerHost(Host):
     def _perform(self, action: Action) -> Change | None:
         match action:
             case Request(peer, tag, layers):
-                self.requested_at = {tag: self.conductor.now}
+                self.requested = tag, self.conductor.now
                 self.port.send(peer, ModelRequest(tag, layers))
                 return None
             case Dispatch(peer, model):
                 if model.reply_tag is not None:
-                    self.requested_at = {model.reply_tag: self.conductor.now}
+                    self.requested = model.reply_tag, self.conductor.now
                 self.port.send(peer, ModelMessage(model), self.snapshot(model.layers))
                 return None
             case Average(shares):

@@ -1,0 +1,38 @@
+"""The average of all models of a mesh."""
+
+import torch
+from torch import nn
+
+from oddlot.engines.mesh.averaging import Averaging
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+
+
+class Counting(nn.Module):
+    """A model with an integer that is no counter."""
+
+    def __init__(self, weight: float, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((2,), weight))
+        self.register_buffer("seen", torch.tensor(count))
+
+
+def flat(weight: float, count: int) -> FlatBuffer:
+    """The tensors of such a model."""
+    model = Counting(weight, count)
+    block = FlatBuffer.empty(Layout.from_module(model))
+    block.gather(model)
+    return block
+
+
+def test_weights_are_averaged_and_integers_are_those_of_the_first_model() -> None:
+    average = Averaging(1, flat(1.0, 11), "w1", ["w2", "w3", "w4"])
+    average.add("w3", flat(2.0, 33))
+    average.add("w3", flat(9.0, 99))
+    average.add("w2", flat(6.0, 22))
+    average.lose("w4")
+    assert average.is_complete
+    assert average.peers == ["w1", "w3", "w2"]
+    assert average.mean.view("weight").tolist() == [3.0, 3.0]
+    assert int(average.mean.view("seen")) == 11
+    spread = (((1 - 3) ** 2 + (2 - 3) ** 2 + (6 - 3) ** 2) / 3) ** 0.5
+    assert abs(average.disagreement - spread / 3) < 1e-6
