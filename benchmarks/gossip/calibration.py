@@ -1,8 +1,8 @@
 """Adaptive gossip beside gossip at every step, and beside controls with the same traffic, on a simulated mesh.
 
 Eight peers; pulling a model over an idle link takes 1.3 steps and is not overlapped. With 92 % less traffic, 52 % of
-the time is then saved (Ho, Wu, Liu, CCGRID 2018, abstract). Peers that pull from the same one queue here, most of all with
-exchanges at every step, so that more time is saved than (1 - f) 1.3 / 2.3 with the share f of the traffic.
+the time is then saved (Ho, Wu, Liu, CCGRID 2018, abstract). Here, peers that pull from the same one queue, most of all
+with exchanges at every step: more time is saved than (1 - f) 1.3 / 2.3 with the share f of the traffic.
 """
 
 from collections.abc import Mapping
