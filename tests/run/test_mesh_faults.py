@@ -1,0 +1,158 @@
+"""Faults of a simulated mesh: lost peers, a cut network, numbers that cannot be used."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from oddlot import Gossip, replay
+from oddlot.checkpoint.format import TENSORS, saved
+from oddlot.core.commands import Average, Dispatch
+from oddlot.core.events import Arrived, ModelRejected, PeerLost, Struck
+from oddlot.core.records import Record
+from oddlot.engines.mesh.messages import ModelMessage, ModelRequest, PeerMessage, Snapshot, Tensors
+from oddlot.engines.mesh.network_faults import corrupted
+from oddlot.engines.mesh.simulated import SimulatedMesh
+from oddlot.faults import Chaos, Fault
+from oddlot.history.peer_audit import prove_peers
+from oddlot.history.run_folder import RunFolder
+from oddlot.run.fit import Interrupted
+from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
+from tests.run.test_mesh import SAMPLES, gossiped, peers
+
+FAULTS = [
+    Fault("corrupt", machine="m1", at_seconds=(0.05,)),
+    Fault("drop", machine="m2", at_seconds=(0.06,)),
+    Fault("delay", machine="m3", at_seconds=(0.07,), delay_seconds=0.05),
+    Fault("slow", machine="m0", at_seconds=(0.08,), factor=2.0, for_seconds=0.1),
+    Fault("freeze", machine="m2", at_seconds=(0.5,), for_seconds=8.0),
+    Fault("leave", machine="m3", at_seconds=(0.3,)),
+    Fault("kill", machine="m1", at_seconds=(0.4,)),
+]
+
+
+def test_every_fault_is_survived(tmp_path: Path) -> None:
+    on = peers(seconds_to_return=0.1)
+    run = gossiped(
+        Gossip(answer_seconds=1.0), on, until="seconds>=15", out=tmp_path, chaos=Chaos(tuple(FAULTS))
+    )
+    events = [record.event for record in run.records]
+    assert sorted(e.kind for e in events if isinstance(e, Struck)) == sorted(fault.kind for fault in FAULTS)
+    rejected = [(r.event.peer, r.event.code) for r in run.records if isinstance(r.event, ModelRejected)]
+    assert rejected == [("m1", "numbers_not_finite")]
+    assert {"m1", "m3"} <= {e.peer for e in events if isinstance(e, PeerLost)}
+    assert set(run.summary["peers_averaged"]) == {"m0", "m1.2", "m2", "m3.2"}
+    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert replay(tmp_path).difference is None
+
+
+def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
+    fault = Fault("partition", at_seconds=(1.0,), for_seconds=8.0)
+    run = gossiped(Gossip(), until="seconds>=20", chaos=Chaos((fault,)))
+    lost = {(r.peer, r.event.peer) for r in run.records if isinstance(r.event, PeerLost)}
+    assert lost == {(a, b) for a in ("m0", "m1") for b in ("m2", "m3")} | {
+        (b, a) for a in ("m0", "m1") for b in ("m2", "m3")
+    }
+    merges = {
+        r.peer for r in run.records if 6.0 < r.now < 9.0 and any(isinstance(a, Average) for a in r.actions)
+    }
+    assert merges == {"m0", "m1", "m2", "m3"}
+    assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "m3"}
+    assert run.summary["disagreement"] < 0.05
+    for peer in ("m0", "m1", "m2", "m3"):
+        times = [
+            r.now for r in run.records if r.peer == peer and r.now > 9.5 and isinstance(r.event, Arrived)
+        ]
+        assert max(b - a for a, b in pairwise(times)) < 1.0, "no peer waits for one that ignores it"
+
+
+def test_pushes_into_a_cut_network_keep_their_weight() -> None:
+    fault = Fault("partition", at_seconds=(0.5,), for_seconds=8.0)
+    run = gossiped(Gossip(mode="push"), peers(2), until="seconds>=14", chaos=Chaos((fault,)))
+    assert run.summary["disagreement"] < 0.05
+    weights = [
+        action.model.weight for r in run.records for action in r.actions if isinstance(action, Dispatch)
+    ]
+    assert min(weights) >= MIN_WEIGHT / 2
+
+
+def test_ctrl_c_saves_the_average(tmp_path: Path) -> None:
+    pressed: list[Record] = []
+
+    def press(record: Record) -> None:
+        if isinstance(record.event, Arrived) and record.now > 0.2 and not pressed:
+            pressed.append(record)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as caught:
+        gossiped(Gossip(), until="epochs>=300", out=tmp_path, observers=[press])
+    run = caught.value.run
+    assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "m3"}
+    newest = saved(RunFolder(tmp_path).storage)[-1]
+    weights = load_file(tmp_path / "checkpoints" / newest / TENSORS)["weights/0"]
+    first = next(run.model.parameters()).flatten()
+    assert torch.equal(weights[: first.numel()], first)
+
+
+Wrong = Callable[[PeerMessage, Tensors | None], tuple[PeerMessage, Tensors | None]]
+
+
+def _not_finite(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessage, Tensors | None]:
+    return message, corrupted(tensors) if isinstance(message, Snapshot) and tensors else tensors
+
+
+def _no_weight(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessage, Tensors | None]:
+    if isinstance(message, ModelMessage):
+        message = ModelMessage(replace(message.model, weight=float("nan")))
+    return message, tensors
+
+
+def _no_such_layer(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessage, Tensors | None]:
+    return replace(message, layers=(99,)) if isinstance(message, ModelRequest) else message, tensors
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (_not_finite, "numbers_not_finite"),
+        (_no_weight, "numbers_not_finite"),
+        (_no_such_layer, "no_such_layer"),
+    ],
+)
+def test_bad_numbers_of_a_peer_are_rejected_with_its_name(
+    wrong: Wrong, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = SimulatedMesh.send
+
+    def send_wrong(
+        mesh: SimulatedMesh, sender: str, receiver: str, message: PeerMessage, tensors: Tensors | None
+    ) -> None:
+        send(mesh, sender, receiver, *(wrong(message, tensors) if sender == "m2" else (message, tensors)))
+
+    monkeypatch.setattr(SimulatedMesh, "send", send_wrong)
+    run = gossiped(Gossip(answer_seconds=0.2))
+    rejected = [r.event for r in run.records if isinstance(r.event, ModelRejected)]
+    assert {(event.peer, event.code) for event in rejected} == {("m2", code)}
+    assert run.summary["models_rejected"] == {"m2": len(rejected)}
+    assert run.summary["loss"] < 1.0
+    assert ("m2" in run.summary["peers_averaged"]) == (wrong is not _not_finite)
+
+
+def test_one_peer_that_is_left_finishes_alone() -> None:
+    faults = tuple(Fault("kill", machine=f"m{i}", at_seconds=(0.1 * i,)) for i in (1, 2, 3))
+    run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos(faults))
+    assert run.summary["peers_averaged"] == ["m0"]
+    assert run.ended == "epochs>=20"
+
+
+def test_the_next_peer_leads_when_the_first_is_lost() -> None:
+    fault = Fault("kill", machine="m0", at_seconds=(0.1,))
+    run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos((fault,)))
+    assert run.summary["peers_averaged"][0] == "m1"
+    assert run.accuracy is not None
