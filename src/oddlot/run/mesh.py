@@ -37,4 +37,6 @@ def prepared_mesh(
             case engine:
                 name = type(recipe.strategy).__name__
                 told = f"{name} runs on a mesh of peers, and the {engine.kind} engine has none: use Local or Simulated"
-                raise UsageError(told, "engine_without_mesh", "engine.kind", engine=engine.kind, strategy=name)
+                raise UsageError(
+                    told, "engine_without_mesh", "engine.kind", engine=engine.kind, strategy=name
+                )
