@@ -224,9 +224,10 @@ def _bars(found: Mapping[str, tuple[float, str]], x: float, y: float) -> list[st
         seconds, top = found[method][0], y + 18 * number
         length = 130.0 if seconds == inf else 8 + min(122.0, 50 * log10(seconds / least))
         told = "not reached" if seconds == inf else f"{seconds / 3600:.2g} h"
+        bold = ' class="first"' if method == first else ""
         opacity = ' opacity="0.3"' if seconds == inf else ""
         parts.append(
             f'<rect x="{x}" y="{top}" width="{length:.1f}" height="13" fill="{COLORS[number]}"{opacity}/>'
-            f'<text x="{x + length + 5:.1f}" y="{top + 11}"{" class=first" if method == first else ""}>{told}</text>'
+            f'<text x="{x + length + 5:.1f}" y="{top + 11}"{bold}>{told}</text>'
         )
     return parts
