@@ -215,7 +215,7 @@ def test_peers_do_not_choose_alike() -> None:
             if isinstance(action, Request):
                 first.setdefault(record.peer, action.peer)
     assert len(first) == 8
-    assert len(set(first.values())) > 3, "with one seed for all, everybody asks the first or the second peer"
+    assert len(set(first.values())) > 3, "with one seed for all, they ask the first or the second peer"
 
 
 def test_own_shards_stay_with_their_peer() -> None:
