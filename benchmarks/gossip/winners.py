@@ -33,6 +33,7 @@ from oddlot import (
     Synchronous,
     fit,
 )
+from oddlot.formatting import duration
 from oddlot.machines import Link
 from oddlot.workloads.mnist import fashion_mnist
 
@@ -208,7 +209,7 @@ def _drawn(cells: Cells, links: Sequence[float], counts: Sequence[int]) -> str:
         max(LEFT + CELL_WIDTH * len(counts), LEFT + 150 * len(METHODS)),
         TOP + 30 + CELL_HEIGHT * len(links),
     )
-    title = f"Hours to an accuracy of {ACCURACY}; length of a bar: logarithm of the time over the shortest"
+    title = f"Time to an accuracy of {ACCURACY}; length of a bar: logarithm of the time over the shortest"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"><style>text{{font:12px sans-serif;'
         f'fill:#334155}}.first{{font-weight:bold}}</style><rect width="100%" height="100%" fill="#fff"/>'
@@ -223,7 +224,7 @@ def _bars(found: Mapping[str, tuple[float, str]], x: float, y: float) -> list[st
     for number, method in enumerate(METHODS):
         seconds, top = found[method][0], y + 18 * number
         length = 130.0 if seconds == inf else 8 + min(122.0, 50 * log10(seconds / least))
-        told = "not reached" if seconds == inf else f"{seconds / 3600:.2g} h"
+        told = "not reached" if seconds == inf else duration(seconds)
         bold = ' class="first"' if method == first else ""
         opacity = ' opacity="0.3"' if seconds == inf else ""
         parts.append(

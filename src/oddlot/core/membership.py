@@ -4,8 +4,9 @@ The protocol is SWIM (Das, Gupta, Motivala, DSN 2002) with its suspicion mechani
 period, asks others to ping one that does not answer, suspects it, and declares it lost when it does not refute that.
 News of peers travels on these messages. Any message of a peer, also that of an exchange, proves that it lives.
 
-Unlike in SWIM, a lost peer is pinged now and then. One that was only cut off hears that it is lost, refutes it with a
-higher incarnation, and is a member again: a mesh heals after a partition. A restarted process has another name.
+Unlike in SWIM, a lost peer is a member again when it sends anything, and is pinged now and then. One that was only cut
+off hears that it is lost, and refutes it with a higher incarnation: a mesh heals after a partition. A restarted process
+has another name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -14,7 +14,6 @@ from oddlot.core.events import Averaged, Lost, Resumed
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
 from oddlot.core.tasks import NodeId, machine_of
-from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.messages import Books
 from oddlot.history.log import Log, read_header, read_sound, surviving
 from oddlot.history.metrics import resumed_after, tally_of
@@ -22,7 +21,7 @@ from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.mesh_saving import LEAD, PEERS
 from oddlot.run.peer_share import MeshStart, PeerShare
-from oddlot.run.resume import readable
+from oddlot.run.resume import readable, warn_of_damage
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.store import Store
@@ -57,14 +56,13 @@ def continue_mesh(
     complete checkpoint.
     """
     folder.check_settings(recipe.identity(layout))
-    logs = {node: read_sound(path)[0] for node, path in folder.peer_logs().items()}
+    sound = {node: read_sound(path) for node, path in folder.peer_logs().items()}
+    logs = {node: records for node, (records, _) in sound.items()}
     if _ended_before_checkpoint(folder, logs):
         folder.restart()
         return None
     checkpoint = newest(folder.storage)
-    for each in checkpoint.warnings:
-        told = f"{each}. Resuming from {checkpoint.name}"
-        warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
+    warn_of_damage(checkpoint, [damage for _, damage in sound.values()])
     books, start = _read(checkpoint, recipe, layout)
     _check_fits(checkpoint, start, books, logs, machines)
     saved_at = max(one.now for one in start.conductors.values())

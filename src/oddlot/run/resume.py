@@ -1,6 +1,6 @@
 """Reading the state from which a run is resumed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +59,13 @@ def readable(checkpoint: Checkpoint) -> Iterator[None]:
         raise CheckpointError(told, "no_state", path=path, reason=repr(error)) from error
 
 
+def warn_of_damage(checkpoint: Checkpoint, logs: Iterable[CheckpointError | None]) -> None:
+    """Warn of the damage of logs, if there is any, and of newer checkpoints, all of which are left out."""
+    for each in filter(None, (*logs, *checkpoint.warnings)):
+        told = f"{each}. Resuming from {checkpoint.name}"
+        warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
+
+
 def read_past(
     folder: RunFolder, identity: dict[str, Any], layout: Layout, strategy: type[Strategy]
 ) -> Past | None:
@@ -80,9 +87,7 @@ def read_past(
         if damage is None:
             raise
         raise error.retold(f"{damage}\n{error}", line=damage.fields["line"]) from error
-    for each in filter(None, (damage, *checkpoint.warnings)):
-        told = f"{each}. Resuming from {checkpoint.name}"
-        warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
+    warn_of_damage(checkpoint, [damage])
     snapshot = checkpoint.load()
     with readable(checkpoint):
         check_layout(checkpoint, snapshot.layout, layout)
