@@ -113,10 +113,10 @@ class Saving:
         if self.saver is None or self.log is None:
             return
         self.saver.warn_if_hung()
+        self.log.check()  # without it no checkpoint can be written
         for problem in self.saver.problems():
             warn(str(problem), problem.code, **problem.fields)
         self.divergence.check()
-        self.log.check()
         conductor = self.host.conductor
         if self.folder is not None and self.saver.newest > self.tally.resumed_at:
             self.folder.forget_model()
@@ -191,7 +191,10 @@ class Saving:
         begun_from, there = (past.checkpoint, past.there) if past else (None, ())
         return BackgroundSaver(folder.storage, folder.log, keep, folder.is_elsewhere, begun_from, there)
 
-    def _close(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         patience = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
-        for problem in self.saver.close(patience) if self.saver is not None else ():
+        problems = self.saver.close(patience) if self.saver is not None else []
+        if isinstance(error, JobError) and error.code == "log_changed":
+            return  # this is why they could not be written
+        for problem in problems:
             warn(str(problem).removesuffix("; the run continues"), problem.code, **problem.fields)
