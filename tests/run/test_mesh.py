@@ -182,6 +182,16 @@ def test_a_budget_is_kept_until_the_end() -> None:
     assert exchanges / steps == pytest.approx(share, rel=0.5)
 
 
+@pytest.mark.parametrize("mode", ["pull", "push", "push_pull"])
+def test_a_budget_of_bytes_counts_all_that_a_peer_receives(mode: Any) -> None:
+    budget = 5_000.0
+    run = gossiped(AdaptiveGossip(mode=mode, budget_bytes_per_second=budget), until="epochs>=200")
+    late = [record for record in run.records if record.now > run.records[-1].now / 2]
+    received = sum(r.event.bytes for r in late if isinstance(r.event, ModelReceived))
+    per_peer = received / PEERS / (late[-1].now - late[0].now)
+    assert per_peer == pytest.approx(budget, rel=0.2)
+
+
 @pytest.mark.parametrize(
     ("until", "figure", "value"), [("versions>=40", "versions", 40), ("samples>=120", "samples_merged", 120)]
 )
@@ -253,6 +263,8 @@ def test_what_has_no_mesh_is_refused(strategy: Strategy, on: Simulated, code: st
         ({"topology": "star"}, "invalid_value"),
         ({"rule": "loss"}, "invalid_value"),
         ({"mode": "push", "mixing": "loss"}, "setting_of_another_kind"),
+        ({"mode": "push", "share": 0.2}, "setting_of_another_kind"),
+        ({"mixing": "loss", "share": 0.2}, "setting_of_another_kind"),
         ({"mode": "push", "rule": "event_grad"}, "setting_of_another_kind"),
         ({"budget_share": 0.1, "rule": "event_grad"}, "setting_of_another_kind"),
     ],
@@ -260,6 +272,11 @@ def test_what_has_no_mesh_is_refused(strategy: Strategy, on: Simulated, code: st
 def test_bad_settings(settings: dict[str, Any], code: str) -> None:
     with raises(OddlotError, code):
         AdaptiveGossip(**settings)
+
+
+def test_a_period_and_a_probability_exclude_each_other() -> None:
+    with raises(UsageError, "not_one_of"):
+        Gossip(period=3, probability=0.1)
 
 
 def test_a_partition_needs_a_mesh_and_a_mesh_has_no_hub() -> None:

@@ -147,7 +147,11 @@ class AdaptiveGossip(PeerAveraging):
         self.stepped_at = view.now
         if not self.bytes_per_exchange:
             return 1.0
-        return min(1.0, self.budget_bytes_per_second * self.seconds_per_step / self.bytes_per_exchange)
+        models = (
+            2 if self.mode == "push_pull" else 1
+        )  # the answer, and as a rule one exchange that another began
+        received = models * self.bytes_per_exchange
+        return min(1.0, self.budget_bytes_per_second * self.seconds_per_step / received)
 
     def _changed_layers(self, drift: Drift) -> list[int]:
         """Return the layers whose norm has changed by more than their threshold, and adapt the thresholds."""

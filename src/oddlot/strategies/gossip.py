@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from oddlot.core.errors import UsageError
 from oddlot.core.events import Changed
 from oddlot.core.strategy import View
 from oddlot.core.validation import AtLeastOne
@@ -24,6 +25,12 @@ class Gossip(PeerAveraging):
     """Steps between two exchanges of a peer."""
     probability: Fraction | None = None
     """Probability of an exchange after a step, in place of `period`. None: `period` is used."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.probability is not None and self.period != 1:
+            told = "period and probability exclude each other: set one of them"
+            raise UsageError(told, "not_one_of", "probability", given=["period", "probability"])
 
     def layers_due(self, view: View, changed: Changed | None) -> Collection[int] | None:
         """Return None, all layers, after every `period` steps or at random; else none."""

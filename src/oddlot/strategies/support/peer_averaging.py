@@ -41,6 +41,8 @@ MIN_WEIGHT = 2.0**-30
 """Sum weight below which a peer sends none of it away."""
 SMOOTHING = 0.05
 """Weight of the newest task in the running training loss."""
+EQUAL = 0.5
+"""Share of the other's weights that makes both models count alike."""
 Fraction = Annotated[float, Must("above 0 and at most 1", lambda value: 0 < value <= 1)]
 
 
@@ -61,7 +63,7 @@ class PeerAveraging(Strategy):
     mixing: Annotated[Mixing, _one_of("constant", "clock", "loss")] = "constant"
     """Share of the other's weights in an average: `constant` (`share`), by the samples that both have trained on
     (`clock`), or by both training losses (`loss`). `push` uses sum weights instead."""
-    share: Fraction = 0.5
+    share: Fraction = EQUAL
     """Share of the other's weights with `mixing="constant"`."""
     answer_seconds: AboveZero | None = None
     """Seconds until a request that was not answered is given up. None: four times as long as the last answer took, and
@@ -88,6 +90,10 @@ class PeerAveraging(Strategy):
         if self.mode == "push" and self.mixing != "constant":
             told = f"mixing = {self.mixing!r} has no effect on mode = 'push', which averages by sum weights"
             raise UsageError(told, "setting_of_another_kind", "mixing", given=self.mixing, kind="push")
+        if self.share != EQUAL and (self.mode == "push" or self.mixing != "constant"):
+            kind = "push" if self.mode == "push" else self.mixing
+            told = f"share = {self.share:g} has no effect on {kind!r}, which averages by other weights"
+            raise UsageError(told, "setting_of_another_kind", "share", given=self.share, kind=kind)
 
     @property
     def measures(self) -> DriftOf | None:
@@ -211,11 +217,11 @@ class PeerAveraging(Strategy):
             return model.weight / self.weight
         if self.mixing == "clock":
             own = view.samples
-            return model.samples / (own + model.samples) if own + model.samples else 0.5
+            return model.samples / (own + model.samples) if own + model.samples else EQUAL
         if self.mixing == "loss" and model.loss is not None and self.loss is not None:
             total = self.loss + model.loss
             is_sound = self.loss >= 0 <= model.loss and 0 < total < inf
-            return self.loss / total if is_sound else 0.5
+            return self.loss / total if is_sound else EQUAL
         return self.share
 
     def _peers_changed(self, peer: NodeId) -> None:
