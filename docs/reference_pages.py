@@ -17,6 +17,7 @@ from oddlot.cli.app import EXIT_CODES, app
 from oddlot.config import fleet_file, job_file
 from oddlot.config.dataclass_tables import Choice, default_of, settings_of
 from oddlot.config.faults_file import ChaosFile
+from oddlot.config.job_tables import EngineTable, JobTable, RunTable, WorkloadTable
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, SWITCHES
 from oddlot.config.toml_errors import Table
 from oddlot.core.field_docs import field_docs
@@ -85,21 +86,21 @@ def job() -> Iterator[str]:
         "Further keys are options of the workload: `oddlot workloads` lists them.",
         "",
     )
-    yield from columns(job_file.WorkloadTable)
+    yield from columns(WorkloadTable)
     yield from (
         "## [run]",
         "",
         "Each key is a flag of `oddlot train` and `oddlot simulate`, and a keyword of `oddlot.fit`.",
         "",
     )
-    yield from columns(job_file.RunTable, RunConfig)
+    yield from columns(RunTable, RunConfig)
     yield from (
         "## [engine]",
         "",
-        *columns(job_file.EngineTable),
+        *columns(EngineTable),
         "## [job]",
         "",
-        *columns(job_file.JobTable),
+        *columns(JobTable),
     )
     yield from kinds("[job.optimizer]", OPTIMIZER)
     yield from kinds("[job.lr_schedule]", SCHEDULE)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from oddlot.config import job_file as settings
+from oddlot.config import job_file
 from oddlot.config.dataclass_tables import settings_of
 from oddlot.config.describe import describe_settings
-from oddlot.config.job_file import EngineTable, JobFile
+from oddlot.config.job_file import JobFile
+from oddlot.config.job_tables import OF_ONE_ENGINE, EngineTable
 from oddlot.config.overrides import Override
 from oddlot.core.errors import UsageError, UsageErrors
 from oddlot.core.optimizers import SGD, Adam, AdamW
@@ -80,7 +81,7 @@ def test_a_job_file_says_everything(tmp_path: Path) -> None:
 
 
 def test_the_module_s_own_example_is_valid(tmp_path: Path) -> None:
-    example = (settings.__doc__ or "").partition("\n\n")[2]
+    example = (job_file.__doc__ or "").partition("\n\n")[2]
     assert read(tmp_path, example).strategy() == LocalSGD(8, SGD(lr=0.7, momentum=0.9, nesterov=True))
 
 
@@ -420,7 +421,7 @@ def test_the_engine_table_has_the_settings_of_both_engines() -> None:
     local, ray = settings_of(Local).keys() - {"as_if"}, settings_of(Ray).keys()
     assert EngineTable.model_fields.keys() == {"kind"} | local | ray
     only = dict.fromkeys(local - ray, "local") | dict.fromkeys(ray - local, "ray")
-    assert only == settings.OF_ONE_ENGINE
+    assert only == OF_ONE_ENGINE
 
 
 @pytest.mark.parametrize(

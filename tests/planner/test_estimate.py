@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from oddlot import VCASGD, Job, Machine, Simulated, Synchronous, UsageError, estimate, fit
-from oddlot.cli.run_command import Asked
+from oddlot.cli.estimate_command import tell_runs
 from oddlot.core.errors import UnknownName
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
@@ -331,8 +331,7 @@ def test_what_was_not_reached_is_told(market: Oddlot) -> None:
 
 def test_a_folder_that_was_never_made_is_not_named(tmp_path: Path) -> None:
     """Where an estimate was stopped before its first run."""
-    asked = Asked("simulate digits", "digits", {}, [], None, False, False, False)
     for folder, is_named in ((tmp_path / "none", False), (tmp_path, True)):
         said = StringIO()
-        asked._tell_runs([], str(folder), Console(file=said))
+        tell_runs([], str(folder), Console(file=said))
         assert (str(folder) in said.getvalue()) is is_named

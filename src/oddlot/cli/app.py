@@ -118,7 +118,9 @@ def simulate(
     if seeds is None:
         asked.run("-simulated", fleet)
     else:
-        asked.estimate(machines, seeds, computes)
+        from oddlot.cli.estimate_command import estimate_runs
+
+        estimate_runs(asked, machines, seeds, computes)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`oddlot train` and `oddlot simulate`: from arguments to a run and its summary."""
+"""`oddlot train` and `oddlot simulate` of one run: from arguments to a run and its summary."""
 
 import json
 import re
@@ -16,7 +16,7 @@ import typer
 
 from oddlot.cli.options import RUN
 from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
-from oddlot.core.errors import JobError, OddlotError, UsageError
+from oddlot.core.errors import OddlotError, UsageError
 from oddlot.core.user_warnings import warn
 from oddlot.history.run_settings import (
     AUTO,
@@ -28,8 +28,6 @@ from oddlot.history.run_settings import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from oddlot.config.job_file import JobFile
     from oddlot.config.overrides import Override
     from oddlot.engines.base import EngineConfig
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from oddlot.faults.plan import Chaos
     from oddlot.history.metrics import Tally
     from oddlot.history.run_folder import RunFolder
-    from oddlot.planner.estimate import Estimate
     from oddlot.run.result import Run
 
 SIGNALLED = 128
@@ -46,8 +43,6 @@ LOCAL = "local"
 """The default engine of `oddlot train`."""
 RANGE = re.compile(r"([+-]?\d+)(?:-(\d+))?")
 """A number of workers, or a smallest and a largest number."""
-MAX_COLUMNS = 1000
-"""Largest width of a table, in columns."""
 FLAGS = {
     "strategy": ("strategy", "name"),
     "engine": ("engine", "kind"),
@@ -268,95 +263,8 @@ class Asked:
             return f"Nothing was trained before {run.ended}: no machine became available"
         return f"Nothing was trained before {run.ended}. Set a later goal (--until)"
 
-    def estimate(self, machines: str, seeds: int, computes: bool) -> None:
-        """Simulate `seeds` runs on spot machines and on demand, and print their time and cost."""
-        from oddlot.run.signals import StopRequest
-
-        if self.resume or self.force:
-            told = "--seeds starts new runs: leave --resume and --force out"
-            raise UsageError(told, "not_with_seeds", flag="--resume" if self.resume else "--force")
-        with StopRequest().heard() as stop:  # from the first import until the end of the output
-            try:
-                done = self._estimate(machines, seeds, computes)
-            except KeyboardInterrupt:  # the second one
-                print("killed", file=sys.stderr)
-                raise typer.Exit(SIGNALLED + signal.SIGINT) from None
-        if stop.signal:
-            print(f"stopped; completed runs: {done}", file=sys.stderr)
-            raise typer.Exit(SIGNALLED + stop.signal)
-
-    def _estimate(self, machines: str, seeds: int, computes: bool) -> int:
-        """Simulate and print, and return the number of completed runs."""
-        from rich.console import Console
-        from rich.measure import Measurement
-
-        from oddlot.config.fleet_file import read_fleet
-        from oddlot.config.job_file import JobFile
-        from oddlot.machines.market import names_in
-        from oddlot.planner.estimate import EstimateInterrupted, estimate, estimates
-
-        settings = JobFile.read(self.workload, self.overrides())
-        fleet, in_flight = read_fleet(machines), settings.table.engine.in_flight or 1
-        options = {"seed": 0} | settings.run_settings() | {"in_flight": in_flight}
-        console = Console(stderr=self.as_json, quiet=self.quiet)
-        folder = self.flags["out"] or settings.out
-
-        def told(bought: str, number: int) -> None:
-            Console(stderr=True, quiet=self.quiet).print(
-                f"simulating {bought} with seed {number}".replace("  ", " ")
-            )
-
-        aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with aside, settings.source.placed_in_any():
-            try:
-                found = estimate(
-                    settings.job(),
-                    settings.strategy(),
-                    fleet,
-                    seeds=seeds,
-                    computes=computes,
-                    out=folder,
-                    on_run_start=told,
-                    chaos=self._chaos(names_in(fleet.machines)),
-                    **options,
-                )
-            except EstimateInterrupted as stopped:
-                found = stopped.found
-        if found:
-            shown = estimates(f"{settings.name} on {machines}", found)
-            whole = Measurement.get(console, console.options.update(max_width=MAX_COLUMNS), shown).maximum
-            console.width = max(console.width, whole)  # a figure is never cut
-            console.print(shown, soft_wrap=True)
-        self._tell_runs(found, folder, console)
-        if not fleet.has_spot:
-            console.print("  this fleet has no spot machines: there is nothing to compare")
-        if self.as_json:
-            plain = {one.bought or "runs": one.plain() for one in found}
-            print(json.dumps(without_nan(plain), allow_nan=False))
-        for one in found:
-            if one.failure:
-                sentence = f"all runs {one.bought} failed. First failure: {one.failure}"
-                raise JobError(sentence, "all_runs_failed", bought=one.bought, failure=one.failure)
-        return sum(len(one.summaries) for one in found)
-
-    def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
-        """Print which runs failed or made no update, and where they are stored."""
-        from oddlot.history.outcome import FAILED
-        from oddlot.run.live_view import say
-
-        summaries = [summary for one in found for summary in one.summaries]
-        if failed := [summary["ended"] for summary in summaries if summary["ended"].startswith(FAILED)]:
-            told = (
-                f"  {len(failed)} of these runs failed and are excluded from medians and ranges. First failure: "
-                f"{failed[0].removeprefix(FAILED)}"
-            )
-            say(console, told)
-        if idle := sum(summary["versions"] == 0 for summary in summaries):
-            console.print(f"  {idle} of these runs ended before their first update")
-        if folder and Path(folder).exists():
-            say(console, f"  runs     {folder}")
-
-    def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
+    def chaos_on(self, machines: Sequence[str]) -> "Chaos | None":
+        """Return the faults to inject on machines with these names. None: --chaos was not given."""
         from oddlot.config.faults_file import read_chaos
 
         return read_chaos(self.chaos, machines) if self.chaos is not None else None
@@ -394,7 +302,7 @@ class Asked:
                     observers=[observer],
                     quiet=True,
                     about=settings.source.about | {"chaos": self.chaos, COMMAND: self.arguments},
-                    chaos=self._chaos(on.names),
+                    chaos=self.chaos_on(on.names),
                     **settings.run_settings(),
                 )
         except Interrupted as stopped:

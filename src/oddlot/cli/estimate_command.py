@@ -1,0 +1,113 @@
+"""`oddlot simulate --seeds N`: runs on spot machines beside runs on demand."""
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from oddlot.cli.run_command import SIGNALLED, Asked, without_nan
+from oddlot.core.errors import JobError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from oddlot.planner.estimate import Estimate
+
+MAX_COLUMNS = 1000
+"""Largest width of a table, in columns."""
+
+
+def estimate_runs(asked: Asked, machines: str, seeds: int, computes: bool) -> None:
+    """Simulate `seeds` runs on spot machines and on demand, and print their time and cost."""
+    from oddlot.run.signals import StopRequest
+
+    if asked.resume or asked.force:
+        told = "--seeds starts new runs: leave --resume and --force out"
+        raise UsageError(told, "not_with_seeds", flag="--resume" if asked.resume else "--force")
+    with StopRequest().heard() as stop:  # from the first import until the end of the output
+        try:
+            done = _estimate(asked, machines, seeds, computes)
+        except KeyboardInterrupt:  # the second one
+            print("killed", file=sys.stderr)
+            raise typer.Exit(SIGNALLED + signal.SIGINT) from None
+    if stop.signal:
+        print(f"stopped; completed runs: {done}", file=sys.stderr)
+        raise typer.Exit(SIGNALLED + stop.signal)
+
+
+def _estimate(asked: Asked, machines: str, seeds: int, computes: bool) -> int:
+    """Simulate and print, and return the number of completed runs."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from oddlot.config.fleet_file import read_fleet
+    from oddlot.config.job_file import JobFile
+    from oddlot.machines.market import names_in
+    from oddlot.planner.estimate import EstimateInterrupted, estimate, estimates
+
+    settings = JobFile.read(asked.workload, asked.overrides())
+    fleet, in_flight = read_fleet(machines), settings.table.engine.in_flight or 1
+    options = {"seed": 0} | settings.run_settings() | {"in_flight": in_flight}
+    console = Console(stderr=asked.as_json, quiet=asked.quiet)
+    folder = asked.flags["out"] or settings.out
+
+    def told(bought: str, number: int) -> None:
+        Console(stderr=True, quiet=asked.quiet).print(
+            f"simulating {bought} with seed {number}".replace("  ", " ")
+        )
+
+    aside = redirect_stdout(sys.stderr) if asked.as_json else nullcontext()
+    with aside, settings.source.placed_in_any():
+        try:
+            found = estimate(
+                settings.job(),
+                settings.strategy(),
+                fleet,
+                seeds=seeds,
+                computes=computes,
+                out=folder,
+                on_run_start=told,
+                chaos=asked.chaos_on(names_in(fleet.machines)),
+                **options,
+            )
+        except EstimateInterrupted as stopped:
+            found = stopped.found
+    if found:
+        shown = estimates(f"{settings.name} on {machines}", found)
+        whole = Measurement.get(console, console.options.update(max_width=MAX_COLUMNS), shown).maximum
+        console.width = max(console.width, whole)  # a figure is never cut
+        console.print(shown, soft_wrap=True)
+    tell_runs(found, folder, console)
+    if not fleet.has_spot:
+        console.print("  this fleet has no spot machines: there is nothing to compare")
+    if asked.as_json:
+        plain = {one.bought or "runs": one.plain() for one in found}
+        print(json.dumps(without_nan(plain), allow_nan=False))
+    for one in found:
+        if one.failure:
+            sentence = f"all runs {one.bought} failed. First failure: {one.failure}"
+            raise JobError(sentence, "all_runs_failed", bought=one.bought, failure=one.failure)
+    return sum(len(one.summaries) for one in found)
+
+
+def tell_runs(found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
+    """Print which runs failed or made no update, and where they are stored."""
+    from oddlot.history.outcome import FAILED
+    from oddlot.run.live_view import say
+
+    summaries = [summary for one in found for summary in one.summaries]
+    if failed := [summary["ended"] for summary in summaries if summary["ended"].startswith(FAILED)]:
+        told = (
+            f"  {len(failed)} of these runs failed and are excluded from medians and ranges. First failure: "
+            f"{failed[0].removeprefix(FAILED)}"
+        )
+        say(console, told)
+    if idle := sum(summary["versions"] == 0 for summary in summaries):
+        console.print(f"  {idle} of these runs ended before their first update")
+    if folder and Path(folder).exists():
+        say(console, f"  runs     {folder}")
