@@ -51,6 +51,7 @@ HEARS_SIGNALS = {
 }
 MAY_WAIT = {
     "oddlot.cli.spot_notice": {"time"},  # it is a program beside the run
+    "oddlot.testing.engines": {"time.sleep"},  # a training step takes a known time
     "oddlot.run.signals": {"threading"},  # it asks in which thread it is
     "oddlot.sparse.threads": {"concurrent.futures"},  # a kernel's parts
     "oddlot.sparse.topk": {"threading"},  # one of several threads that ask makes clusters

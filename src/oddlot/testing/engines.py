@@ -12,6 +12,7 @@ Killed workers must be replaced under a new name, as by `Local(respawn=True)`, `
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from time import sleep
 
 import torch
 
@@ -30,6 +31,8 @@ from oddlot.testing.books import Books
 from oddlot.train.job import Job
 
 SAMPLES, EPOCHS, BATCH = 64, 2, 8
+STEP_SECONDS = 0.1
+"""Time of a minibatch in scenarios in which a message must come before its end."""
 
 
 class DrivenRun:
@@ -145,14 +148,26 @@ class Sleeper(Strategy):
             yield from self.inner.on(event, view)
 
 
+@dataclass
+class Slowly:
+    """A training step that waits first, so that a message which was sent before it comes before its end."""
+
+    seconds: float
+
+    def __call__(self, model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Return the loss of a minibatch."""
+        sleep(self.seconds)
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
 @contextmanager
-def trial(place: EngineConfig, strategy: Strategy) -> Iterator[DrivenRun]:
+def trial(place: EngineConfig, strategy: Strategy, step_seconds: float = 0.0) -> Iterator[DrivenRun]:
     """Yield a run of a small job on this engine."""
     rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
     job = Job(
         lambda: torch.nn.Linear(1, 1),
         (rows, 2 * rows),
-        torch.nn.functional.mse_loss,
+        training_step=Slowly(step_seconds),
         batch_size=BATCH,
         device="cpu",
     )
@@ -213,7 +228,7 @@ def a_worker_answers_late(make: Callable[[int], EngineConfig]) -> None:
 
 def a_worker_is_told_to_stop(make: Callable[[int], EngineConfig]) -> None:
     """It stops before its next minibatch, confirms that, and gets a task again."""
-    with trial(make(1), Quitter()) as run:
+    with trial(make(1), Quitter(), STEP_SECONDS) as run:
         node = run.joined()
         run.faults.freeze(node)  # so that it has surely not come to the last minibatch
         run.deliver(Joined(node))
@@ -226,7 +241,7 @@ def a_worker_is_told_to_stop(make: Callable[[int], EngineConfig]) -> None:
 
 def a_worker_hands_over(make: Callable[[int], EngineConfig]) -> None:
     """A worker that has not begun computes one minibatch. The rest of its samples is returned."""
-    with trial(make(1), Deadline(Asynchronous(samples=SAMPLES), 0.1)) as run:
+    with trial(make(1), Deadline(Asynchronous(samples=SAMPLES), 0.1), STEP_SECONDS) as run:
         node = run.joined()
         run.faults.freeze(node)  # so that it has surely not answered
         run.deliver(Joined(node))

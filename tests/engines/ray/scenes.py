@@ -3,12 +3,10 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch import nn
 
 from oddlot import Asynchronous, Job, Ray
 from oddlot.core.events import Lost
@@ -17,22 +15,10 @@ from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.testing.engines import DrivenRun
+from oddlot.testing.engines import DrivenRun, Slowly
 
 SAMPLES, BATCH = 400, 4
 LOST_AFTER_SECONDS = 2.0
-
-
-@dataclass
-class Slowly:
-    """A training step that waits first."""
-
-    seconds: float
-
-    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the loss of a minibatch."""
-        time.sleep(self.seconds)
-        return mse_loss(model(batch[0]), batch[1])
 
 
 def a_line() -> nn.Module:
