@@ -13,7 +13,7 @@ from oddlot.testing import check_engine
 from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.fits import a_job, trained
 
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]  # Ray starts slowly beside other work
 
 
 @pytest.fixture(scope="module")
