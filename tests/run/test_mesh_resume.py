@@ -79,6 +79,16 @@ def test_a_killed_run_goes_on_with_every_sample(strategy: Strategy, tmp_path: Pa
     assert Figures.read(tmp_path).tally.versions == run.summary["versions"]
 
 
+def test_the_accounts_of_machines_go_on(tmp_path: Path) -> None:
+    on = peers(dollars_per_hour=3600.0)
+    trained(tmp_path, on=on)
+    run, tally = resumed(tmp_path, on=on), Figures.read(tmp_path).tally
+    paid = sum(account.dollars(tally.seconds) for account in tally.cost.accounts.values())
+    lost = sum(record.event.dollars_lost for record in run.records if isinstance(record.event, Resumed))
+    assert lost < 0.1 * paid
+    assert paid + lost == pytest.approx(tally.dollars)
+
+
 def test_peers_begin_with_the_average_and_the_optimizer_of_the_checkpoint(tmp_path: Path) -> None:
     before = trained(tmp_path)
     (tmp_path / SUMMARY).unlink()  # as if it was killed while it saved

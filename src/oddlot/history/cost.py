@@ -12,7 +12,7 @@ from oddlot.history.worker_timeline import Worker
 
 @dataclass(slots=True)
 class Account:
-    """The cost of one lifetime of a machine, from its order on."""
+    """The cost of one lifetime of a machine, from its order on, or of one after the other."""
 
     zone: str
     prices: list[tuple[float, float]]
@@ -98,8 +98,10 @@ class Cost:
         }
 
     def ordered(self, node: NodeId, price: float, zone: str) -> None:
-        """Start paying for a machine."""
-        self.accounts[node] = self.paid[node] = Account(zone, [(self.now, price)])
+        """Start paying for a machine. A peer of a mesh that is resumed has the same name, and one account."""
+        earlier = self.accounts.get(node)
+        paid = [*earlier.prices, (earlier.ended or 0.0, 0.0)] if earlier else []
+        self.accounts[node] = self.paid[node] = Account(zone, [*paid, (self.now, price)])
         self.dollars_per_second += price / 3600
 
     def joined(self, event: Joined) -> None:

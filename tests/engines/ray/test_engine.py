@@ -13,7 +13,8 @@ from oddlot.testing import check_engine
 from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.fits import a_job, trained
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]  # Ray starts slowly beside other work
+# Beside other work, a cluster starts slowly.
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
