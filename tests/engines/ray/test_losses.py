@@ -29,7 +29,8 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.mark.usefixtures("nodes")
 def test_a_killed_worker_is_noticed_within_a_second_and_replaced() -> None:
-    with scene(slow_job(), on_ray()) as run:
+    with scene(slow_job(0.2), on_ray()) as run:
+        run.until(lambda: len(run.host.conductor.slots) == 2)
         run.work()
         run.faults.kill("w1")
         assert run.seconds_until_lost("w1") <= 1
@@ -39,7 +40,8 @@ def test_a_killed_worker_is_noticed_within_a_second_and_replaced() -> None:
 
 @pytest.mark.usefixtures("nodes")
 def test_a_frozen_worker_is_replaced() -> None:
-    with scene(slow_job(), on_ray()) as run:
+    with scene(slow_job(0.2), on_ray()) as run:
+        run.until(lambda: len(run.host.conductor.slots) == 2)
         run.work()
         started = run.actors.running["w1"].started
         assert started
