@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from oddlot import Gossip, replay
+from oddlot import Gossip, Local, replay
 from oddlot.checkpoint.format import TENSORS, saved
 from oddlot.core.commands import Average, Dispatch
 from oddlot.core.events import Arrived, ModelRejected, PeerLost, Struck
@@ -82,18 +83,32 @@ def test_pushes_into_a_cut_network_keep_their_weight() -> None:
     assert min(weights) >= MIN_WEIGHT / 2
 
 
-def test_ctrl_c_saves_the_average(tmp_path: Path) -> None:
-    pressed: list[Record] = []
+class PressesCtrlC:
+    """An observer that presses Ctrl-C once all peers train."""
 
-    def press(record: Record) -> None:
-        if isinstance(record.event, Arrived) and record.now > 0.2 and not pressed:
-            pressed.append(record)
+    def __init__(self) -> None:
+        self.trained: set[str | None] = set()
+        self.is_pressed, self.stopping_heard = False, 0
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record.event, Arrived):
+            self.trained.add(record.peer)
+        if len(self.trained) == 3 and not self.is_pressed:
+            self.is_pressed = True
             os.kill(os.getpid(), signal.SIGINT)
 
+    def stopping(self) -> None:
+        self.stopping_heard += 1
+
+
+@pytest.mark.parametrize("on", [peers(3), Local(workers=3, threads=1)], ids=["simulated", "local"])
+def test_ctrl_c_saves_the_average(on: Any, tmp_path: Path) -> None:
+    observer = PressesCtrlC()
     with pytest.raises(Interrupted) as caught:
-        gossiped(Gossip(), until="epochs>=300", out=tmp_path, observers=[press])
+        gossiped(Gossip(), on, until="epochs>=10000", out=tmp_path, observers=[observer])
     run = caught.value.run
-    assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "m3"}
+    assert observer.stopping_heard == 1
+    assert set(run.summary["peers_averaged"]) == set(on.names)
     newest = saved(RunFolder(tmp_path).storage)[-1]
     weights = load_file(tmp_path / "checkpoints" / newest / TENSORS)["weights/0"]
     first = next(run.model.parameters()).flatten()

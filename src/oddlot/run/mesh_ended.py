@@ -13,7 +13,7 @@ from oddlot.history.run_folder import RunFolder
 from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.user_observers import SafeObserver
+from oddlot.run.user_observers import safe_observers
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import made
 
@@ -44,12 +44,7 @@ class MeshEnded:
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Pass the records of the run to observers."""
-        records = read_run_log(self.folder)
-        for observer in observers:
-            safe = SafeObserver(observer, lambda _: None)
-            safe.begin(self.recipe)
-            for record in records:
-                safe.replay(record)
+        safe_observers(observers, lambda _: None, self.recipe, read_run_log(self.folder))
 
     def run(self) -> Run:
         """Return the run as it has ended."""

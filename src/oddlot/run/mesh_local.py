@@ -35,7 +35,7 @@ from oddlot.run.peer_share import MeshStart
 from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.user_observers import SafeObserver
+from oddlot.run.user_observers import announce_stop, safe_observers
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import made
 from oddlot.train.seeding import seed_all
@@ -78,12 +78,7 @@ class MeshLocal:
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of all peers, in about the order of time."""
-        for observer in observers:
-            safe = SafeObserver(observer, self._stop)
-            safe.begin(self.recipe)
-            for record in self.earlier:
-                safe.replay(record)
-            self.observers.append(safe)
+        self.observers += safe_observers(observers, self._stop, self.recipe, self.earlier)
 
     def run(self) -> Run:
         """Start the peers, and follow them until the model is saved."""
@@ -99,6 +94,8 @@ class MeshLocal:
                     faults.run_due(self.tally.versions)
                 if not asked and (self.stop.signal or self.stopped):
                     asked = True
+                    if self.stop.signal:
+                        announce_stop(self.observers)
                     self.launcher.ask_to_finish()
             self._pass_on()
         run = ended_run(self.recipe, self.folder, self.model)

@@ -34,7 +34,7 @@ from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.user_observers import SafeObserver
+from oddlot.run.user_observers import announce_stop, safe_observers
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import choose_device, made
 from oddlot.train.learner import Learner
@@ -88,12 +88,7 @@ class MeshSimulation:
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of all peers, in the order of time."""
-        for observer in observers:
-            safe = SafeObserver(observer, self._stop)
-            safe.begin(self.recipe)
-            for record in self.earlier:
-                safe.replay(record)
-            self.observers.append(safe)
+        self.observers += safe_observers(observers, self._stop, self.recipe, self.earlier)
 
     def run(self) -> Run:
         """Train until every peer has reached its share of the goal; return the average of all."""
@@ -263,6 +258,8 @@ class MeshSimulation:
             return INTERRUPTED
         stopped = INTERRUPTED if self.stop.signal else self.stopped
         if stopped and lead is not None and not lead.peer.finished:
+            if self.stop.signal:
+                announce_stop(self.observers)
             lead.stop(stopped, self.mesh.now)
         if lead is not None and lead.final is not None and lead.evaluating is None:
             return lead.peer.finished

@@ -28,7 +28,7 @@ from oddlot.run.saving import Saving
 from oddlot.run.short_lives import ShortLives
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.user_observers import SafeObserver
+from oddlot.run.user_observers import announce_stop, safe_observers
 from oddlot.run.warnings import WarnOfLoss, WarnOfMissing, warn_of_hung, warn_of_not_measured
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.gates import standard_gates
@@ -141,12 +141,7 @@ class Training:
         An observer may have methods `begin(recipe)`, which is called first, `replay(record)` for records of earlier
         processes, and `stopping()`, which is called on Ctrl-C.
         """
-        for observer in observers:
-            safe = SafeObserver(observer, self._stop)
-            safe.begin(self.recipe)
-            for record in self.saving.earlier:
-                safe.replay(record)
-            self.host.observers.append(safe)
+        self.host.observers += safe_observers(observers, self._stop, self.recipe, self.saving.earlier)
 
     def _stop(self, why: str) -> None:
         self.stopped = self.stopped or why
@@ -202,8 +197,7 @@ class Training:
         """Return why the run ends now; empty to continue. Also start evaluations and checkpoints that are due."""
         self.tally.advance(self.opened.engine.now)
         if self.stop.signal:
-            for observer in self.host.observers:
-                getattr(observer, "stopping", lambda: None)()
+            announce_stop(self.host.observers)
             return INTERRUPTED
         if self.stopped:
             return self.stopped

@@ -1,6 +1,6 @@
 """Observers of users: exceptions become warnings, and `StopRun` ends the run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from oddlot.core.errors import short
@@ -59,6 +59,24 @@ class SafeObserver:
                 f"the observer {short(self.observer)} raised an exception and is not called again: {reason}"
             )
             warn(told, "observer_failed", reason=reason)
+
+
+def safe_observers(
+    observers: Iterable[Observer], stop: Callable[[str], None], recipe: Any, earlier: Sequence[Record]
+) -> list[SafeObserver]:
+    """Return users' observers, which have seen the beginning of the run and its records of earlier processes."""
+    safe = [SafeObserver(observer, stop) for observer in observers]
+    for one in safe:
+        one.begin(recipe)
+        for record in earlier:
+            one.replay(record)
+    return safe
+
+
+def announce_stop(observers: Iterable[Observer]) -> None:
+    """Call `stopping` of all observers that have it, after Ctrl-C."""
+    for observer in observers:
+        getattr(observer, "stopping", _nothing)()
 
 
 def _nothing(*_: Any) -> None:
