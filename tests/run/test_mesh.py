@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from oddlot import (
     AdaptiveGossip,
     Gossip,
+    Local,
     Machine,
     Run,
     Simulated,
@@ -30,6 +31,7 @@ from oddlot.core.events import (
     ModelReceived,
     PeerJoined,
 )
+from oddlot.engines.base import EngineConfig
 from oddlot.faults import Chaos, Fault
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import RunFolder
@@ -51,7 +53,7 @@ def peers(count: int = PEERS, **settings: Any) -> Simulated:
 
 
 def gossiped(
-    strategy: Strategy, on: Simulated | None = None, until: str = "epochs>=3", **settings: Any
+    strategy: Strategy, on: EngineConfig | None = None, until: str = "epochs>=3", **settings: Any
 ) -> Run:
     """A run of the small job, with evaluation."""
     changes = {"metrics": {"accuracy": accuracy}, "eval_data": rows(50), **settings.pop("job", {})}
@@ -284,9 +286,9 @@ def test_a_partition_needs_a_mesh_and_a_mesh_has_no_hub() -> None:
         gossiped(Gossip(), chaos=Chaos((Fault("kill_hub", at_seconds=(1.0,)),)), out="unused")
 
 
-def test_checkpoints_elsewhere_are_refused(tmp_path: Path) -> None:
-    with raises(UsageError, "mesh_checkpoints_elsewhere"):
-        gossiped(Gossip(), out=tmp_path / "run", checkpoints=tmp_path / "elsewhere")
+def test_peers_cannot_share_memory_of_one_process(tmp_path: Path) -> None:
+    with raises(UsageError, "not_persistent"):
+        gossiped(Gossip(), Local(workers=2), out=tmp_path / "run", checkpoints="memory://run")
 
 
 def test_the_final_average_has_models_that_have_finished() -> None:

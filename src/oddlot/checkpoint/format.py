@@ -28,14 +28,15 @@ from oddlot.checkpoint.disk import open_to_read
 from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadable
 from oddlot.core.errors import CheckpointError
 from oddlot.core.serialization import DAMAGED, from_plain
+from oddlot.core.tasks import NodeId
 
 FORMAT = 2
 UNFINISHED = "unfinished_checkpoint"
 BEGIN_ANEW = "start again: there is no older checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
 NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
-PART = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
-"""Name of a part of the log, in its folder."""
+PART = re.compile(r"(?:(?P<peer>[^/]+)\.)?[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
+"""Name of a part of a log, in its folder. A part of the log of a peer has its name before."""
 MAX_HEADER_BYTES = 100_000_000
 """Largest header of a safetensors file that its library reads."""
 _DTYPES = {
@@ -58,7 +59,7 @@ class Snapshot:
 
 
 class Part(NamedTuple):
-    """A part of the run's log that is stored beside the checkpoints."""
+    """A part of the run's log, or of the log of a peer, that is stored beside the checkpoints."""
 
     name: str
     bytes: int
@@ -68,6 +69,12 @@ class Part(NamedTuple):
     def check(self) -> dict[str, int]:
         """Size and CRC-32, as `Storage.write` returned them."""
         return {"bytes": self.bytes, "crc32": self.crc32}
+
+    @property
+    def peer(self) -> NodeId:
+        """Peer whose log it is of; empty for the log of a hub."""
+        found = PART.fullmatch(self.name.removeprefix(f"{LOG_PARTS}/"))
+        return (found["peer"] or "") if found else ""
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> "Part":
@@ -89,9 +96,13 @@ class Checkpoint:
     records: int
     job: str
     log: tuple[Part, ...]
-    """Parts of the log up to this checkpoint, if the log is stored beside it."""
+    """Parts of the logs up to this checkpoint, if they are stored beside it."""
     warnings: tuple[CheckpointError, ...] = ()
     """A warning for each newer checkpoint that is damaged and was skipped. Unfinished ones have none."""
+
+    def log_of(self, peer: NodeId = "") -> tuple[Part, ...]:
+        """Return the parts of the log of the hub, or of a peer."""
+        return tuple(part for part in self.log if part.peer == peer)
 
     def load(self) -> Snapshot:
         """Load the snapshot. Raise CheckpointError if the files are invalid."""
@@ -203,10 +214,13 @@ def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
         return ()
 
 
-def log_of(checkpoint: Checkpoint) -> bytes:
-    """Return the run's log up to this checkpoint. Raise CheckpointError if it cannot be read."""
+def logs_of(checkpoint: Checkpoint) -> dict[NodeId, bytes]:
+    """Return the logs up to this checkpoint, by peer; that of a hub has an empty name. Raise CheckpointError."""
+    logs = dict[NodeId, bytes]()
     try:
-        return b"".join(checkpoint.storage.read(part.name) for part in checkpoint.log)
+        for part in checkpoint.log:
+            logs[part.peer] = logs.get(part.peer, b"") + checkpoint.storage.read(part.name)
+        return logs
     except OSError as error:
         raise unreadable(str(checkpoint.storage), error, "the log in ") from error
 
@@ -221,12 +235,13 @@ def _check_log_beside(checkpoint: Checkpoint) -> None:
         raise _damaged(path, error) from error
 
 
-def check_log(checkpoint: Checkpoint, log: Path) -> None:
-    """Raise CheckpointError unless the file is the log from which this checkpoint was made."""
-    size = sum(part.bytes for part in checkpoint.log)
+def check_log(checkpoint: Checkpoint, log: Path, peer: NodeId = "") -> None:
+    """Raise CheckpointError unless the file is the log, of the hub or a peer, from which this checkpoint was made."""
+    parts = checkpoint.log_of(peer)
+    size = sum(part.bytes for part in parts)
     with open_to_read(log) as file:
         is_whole = os.fstat(file.fileno()).st_size >= size
-        if not is_whole or any(crc32(file.read(part.bytes)) != part.crc32 for part in checkpoint.log):
+        if not is_whole or any(crc32(file.read(part.bytes)) != part.crc32 for part in parts):
             raise _gone_on(checkpoint, f"from other records than those in {log}", log=str(log))
 
 

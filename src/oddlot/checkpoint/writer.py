@@ -18,6 +18,7 @@ from oddlot.checkpoint.format import Checkpoint, Part, Snapshot, name_of, parts_
 from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage
 from oddlot.core.defaults import KEEP_CHECKPOINTS
 from oddlot.core.errors import JobError
+from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 
 MAX_PARTS = 100
@@ -26,22 +27,26 @@ LONG_WRITE_SECONDS = 60.0
 
 
 class LogCopy:
-    """Copies a growing log, part by part, to the checkpoints, so that another machine can resume the run."""
+    """Copies a growing log, part by part, to the checkpoints, so that another machine can resume the run.
 
-    def __init__(self, storage: Storage, log: Path, life: str) -> None:
+    `peer` is the peer whose log it is; empty for that of a hub.
+    """
+
+    def __init__(self, storage: Storage, log: Path, life: str, peer: NodeId = "") -> None:
         self.storage, self.log, self.life = storage, log, life
+        self.prefix = f"{peer}." if peer else ""
         self.parts: tuple[Part, ...] = ()
-        self._records = self._bytes = 0
+        self._bytes = 0
 
-    def catch_up(self, records: int, size: int) -> tuple[Part, ...]:
-        """Copy what was added since the last call, up to this number of records and bytes. Return all parts."""
+    def catch_up(self, size: int) -> tuple[Part, ...]:
+        """Copy what was added since the last call, up to this number of bytes. Return all parts."""
         if len(self.parts) >= MAX_PARTS:  # start again with one part, to limit the size of manifests
-            self.parts, self._records, self._bytes = (), 0, 0
+            self.parts, self._bytes = (), 0
         if size > self._bytes:
-            name = f"{LOG_PARTS}/{self._records}-{records}-{self.life}.jsonl"
+            name = f"{LOG_PARTS}/{self.prefix}{self._bytes}-{size}-{self.life}.jsonl"
             part = Part(name, **self.storage.write(name, self._pieces(size)))
             self.storage.sync(LOG_PARTS)
-            self.parts, self._records, self._bytes = (*self.parts, part), records, size
+            self.parts, self._bytes = (*self.parts, part), size
         return self.parts
 
     def _pieces(self, size: int) -> Iterator[bytes]:
@@ -72,7 +77,9 @@ class BackgroundSaver:
     ) -> None:
         self.storage, self.log, self.keep = storage, log, keep
         self.life = secrets.token_hex(3)
-        self._copy = LogCopy(storage, log, self.life) if log is not None and copy_log else None
+        self.copies_log = copy_log
+        self._copies: dict[NodeId, LogCopy] = {}
+        """Copies of the logs, by peer; that of a hub has an empty name."""
         self._writing: Future[None] | None = None
         self._since = 0.0
         """Start of that writing, on the monotonic clock."""
@@ -195,13 +202,20 @@ class BackgroundSaver:
                 path=path,
             )
         self._known.add(name_of(snapshot, self.life))
-        log = self._copy.catch_up(snapshot.records, log_bytes) if self._copy else ()
+        log = self._copied(log_bytes) if self.copies_log else ()
         self._parts[save(self.storage, snapshot, self.life, log)] = log
         try:
             self._prune()
         except OSError as error:
             told = f"old checkpoints cannot be removed from {self.storage}: {error}"
             self._note(told, "old_checkpoints_not_removed", error)
+
+    def _copied(self, log_bytes: int) -> tuple[Part, ...]:
+        """Copy the log up to this number of bytes, and return its parts."""
+        return self._copy("", self.log).catch_up(log_bytes) if self.log is not None else ()
+
+    def _copy(self, peer: NodeId, log: Path) -> LogCopy:
+        return self._copies.setdefault(peer, LogCopy(self.storage, log, self.life, peer))
 
     def _strangers(self) -> Collection[str]:
         """Return the checkpoints of other processes."""
@@ -214,7 +228,7 @@ class BackgroundSaver:
         kept = list(self._parts)[-self.keep :]
         needed = {part for name in kept for part in self._parts[name]}
         for name in sorted(self._known.difference(kept)):
-            parts = self._parts.get(name) or (parts_of(self.storage, name) if self._copy else ())
+            parts = self._parts.get(name) or (parts_of(self.storage, name) if self.copies_log else ())
             self.storage.remove(name)
             for part in set(parts) - needed:
                 self.storage.remove(part.name)

@@ -5,14 +5,14 @@ from typing import Any
 
 from oddlot.checkpoint.atomic_files import told_where
 from oddlot.checkpoint.disk import make_folder, replace_file
-from oddlot.checkpoint.format import log_of, newest
+from oddlot.checkpoint.format import logs_of, newest
 from oddlot.checkpoint.storage import unreadable
 from oddlot.core.errors import CheckpointError
 from oddlot.core.serialization import DAMAGED
 from oddlot.history.claim import lock_place, not_a_run, place_names, unusable_folder, users_files
 from oddlot.history.lock import hold
 from oddlot.history.log import read_header
-from oddlot.history.run_folder import CHECKPOINTS, RunFolder
+from oddlot.history.run_folder import CHECKPOINTS, PEERS, RunFolder
 from oddlot.history.run_settings import AUTO, SETTINGS, Resume, parsed
 
 
@@ -37,23 +37,24 @@ def _is_begun_elsewhere(folder: RunFolder) -> bool:
     names = place_names(folder) if folder.given_checkpoints else []
     is_begun = bool(names) and (SETTINGS in names or folder.has_whole_checkpoint)
     used = users_files(folder)
-    if used and not (is_begun and used == [folder.log] and _is_log(folder)):
+    if used and not (is_begun and used in ([folder.log], [folder.path / PEERS]) and _has_logs(folder)):
         raise not_a_run(folder)
     if names and not is_begun:
         raise not_a_run(folder, of_checkpoints=True)
     return is_begun
 
 
-def _is_log(folder: RunFolder) -> bool:
-    """Return whether the folder has the log of a run, as after a fetch that was killed."""
+def _has_logs(folder: RunFolder) -> bool:
+    """Return whether the folder has the log of a run, or of peers, as after a fetch that was killed."""
+    logs = folder.peer_logs().values() if folder.is_mesh else [folder.log]
     try:
-        return bool(read_header(folder.log))
+        return all(map(read_header, logs))
     except CheckpointError:
         return False
 
 
 def fetch(folder: RunFolder, mode: Resume) -> None:
-    """Copy the log and run.json from the location of the checkpoints into the folder, if no run is in it.
+    """Copy run.json and the log, or those of all peers, from the location of the checkpoints, if the folder has no run.
 
     Raise CheckpointError if there is no complete checkpoint. With `auto`, a run that was killed before its first one
     has only a run.json, and starts again.
@@ -63,14 +64,16 @@ def fetch(folder: RunFolder, mode: Resume) -> None:
     with ExitStack() as closing:
         lock_place(folder, closing, resume=True)  # before anything is fetched
         starts_again = mode == AUTO and not folder.has_whole_checkpoint
-        log = None if starts_again else log_of(newest(folder.storage, with_log=True))
+        logs = {} if starts_again else logs_of(newest(folder.storage, with_log=True))
         settings = _fetched_settings(folder)
         with told_where(folder.path):
             make_folder(folder.path)
             hold(folder.path, closing)
             if not folder.is_begun:  # another process may have fetched it meanwhile
-                if log is not None:
-                    replace_file(folder.log, log)
+                if logs.keys() - {""}:
+                    make_folder(folder.path / PEERS)
+                for peer, log in logs.items():
+                    replace_file(folder.peer_log(peer) if peer else folder.log, log)
                 folder.write(SETTINGS, settings | {CHECKPOINTS: folder.checkpoints})
 
 

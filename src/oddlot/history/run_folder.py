@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,7 +156,8 @@ class RunFolder:
             write_model(model, self.model)
 
     def remove_fetched(self) -> None:
-        """Remove the log and run.json, which were fetched for nothing."""
+        """Remove the logs and run.json, which were fetched for nothing."""
+        shutil.rmtree(self.path / PEERS, ignore_errors=True)
         for name in (LOG, SETTINGS):
             (self.path / name).unlink(missing_ok=True)
 

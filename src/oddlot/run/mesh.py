@@ -19,9 +19,9 @@ def prepared_mesh(
     recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
 ) -> Iterator[MeshSimulation | MeshLocal | MeshEnded]:
     """Yield a run on a mesh that is ready, and close it afterwards."""
-    if folder is not None and folder.given_checkpoints:
-        told = "a run on a mesh writes its checkpoints into its run folder: leave `checkpoints` out"
-        raise UsageError(told, "mesh_checkpoints_elsewhere", "checkpoints")
+    if folder is not None and folder.checkpoints.startswith("memory:") and isinstance(recipe.engine, Local):
+        told = f"{folder.place} is memory of this process, which the peers cannot read: use another location"
+        raise UsageError(told, "not_persistent", "checkpoints", url=folder.place)
     if folder is not None and resume:
         recipe = recipe.resuming(folder.settings().get("shards"))
     if folder is not None and resume and has_reached(recipe, folder):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf, nextafter
 from pathlib import Path
 
-from oddlot.checkpoint.format import Checkpoint, newest
+from oddlot.checkpoint.format import Checkpoint, check_log, newest
 from oddlot.checkpoint.other_layout import check_layout
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
@@ -61,7 +61,10 @@ def continue_mesh(
     if _ended_before_checkpoint(folder, logs):
         folder.restart()
         return None
+    there = folder.checkpoint_names()
     checkpoint = newest(folder.storage)
+    for node in {part.peer for part in checkpoint.log}:
+        check_log(checkpoint, folder.peer_log(node), node)
     warn_of_damage(checkpoint, [damage for _, damage in sound.values()])
     books, start = _read(checkpoint, recipe, layout)
     _check_fits(checkpoint, start, books, logs, machines)
@@ -86,7 +89,7 @@ def continue_mesh(
     folder.reopen()
     folder.forget_model()
     every = [one for log in logs.values() for one in log]
-    start = replace(start, conductors=conductors)
+    start = replace(start, conductors=conductors, saved=frozenset(there))
     return MeshPast(now, start, frozenset(logs.keys() - conductors.keys()), one_history(kept), every)
 
 

@@ -1,6 +1,6 @@
 """Checkpoints of a run on a mesh: the average of all peers, with the state of each."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -24,12 +24,23 @@ LEAD, PEERS = "lead", "peers"
 
 
 class MeshSaving:
-    """Writes the checkpoints of a peer that leads, in the background."""
+    """Writes the checkpoints of a peer that leads, in the background.
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, layout: Layout) -> None:
+    `launch` is the same for all processes of the run, until it is resumed. Checkpoints that were `there` before may be
+    of other launches.
+    """
+
+    def __init__(
+        self, recipe: Recipe, folder: RunFolder, layout: Layout, launch: str, there: Collection[str]
+    ) -> None:
         self.layout = layout
         self.saver = SharedSaver(
-            folder.storage, recipe.config.keep_checkpoints, lambda: folder.peer_logs().values()
+            folder.storage,
+            recipe.config.keep_checkpoints,
+            folder.peer_logs,
+            copy_logs=folder.is_elsewhere,
+            launch=launch,
+            there=there,
         )
         self.every = recipe.config.checkpoint_every
         self.reminder: Reminder | None = None

@@ -71,7 +71,7 @@ class MeshSimulation:
         self.saving = None
         if folder is not None:
             begin_folder(folder, recipe, self.layout, is_new=past is None)
-            self.saving = MeshSaving(recipe, folder, self.layout)
+            self.saving = MeshSaving(recipe, folder, self.layout, launch="", there=self.start.saved)
         self.mesh = SimulatedMesh(
             engine.machines,
             self._computation(engine),

@@ -3,6 +3,7 @@
 It prints its address, reads the addresses of the others from stdin, and from then on needs the launcher no more.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from oddlot.checkpoint.shared_writer import LAUNCH_DIGITS
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.core.events import Joined, ModelRejected, Struck
@@ -96,7 +98,7 @@ class PeerProgram:
         device = choose_device(recipe.job.device, index)
         self.compute = ComputeThread(lambda: worker.learner(device), pace, self.transport.incoming)
         self.port = ProcessPort(self.transport, self.compute)
-        self.saving = MeshSaving(recipe, self.folder, self.layout) if setup.keeps_checkpoints else None
+        self.saving = self._saving() if setup.keeps_checkpoints else None
         self.run: PeerRun | None = None
         self.newcomer: Newcomer | None = None
         self.is_ready = False
@@ -105,6 +107,10 @@ class PeerProgram:
         """Number of the last signal that was not heeded yet."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note_signal)
+
+    def _saving(self) -> MeshSaving:
+        launch = hashlib.sha256(self.setup.secret).hexdigest()[:LAUNCH_DIGITS]
+        return MeshSaving(self.recipe, self.folder, self.layout, launch, self.setup.start.saved)
 
     def _note_signal(self, number: int, _: object) -> None:
         self.signal = number

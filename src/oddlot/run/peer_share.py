@@ -98,6 +98,8 @@ class MeshStart:
     """Optimizer state of every peer. None: the initial one."""
     conductors: Mapping[NodeId, Conductor] = field(default_factory=dict)
     """Conductors of the peers of a resumed run."""
+    saved: frozenset[str] = frozenset()
+    """Names of the checkpoints that were there before."""
 
     def copied_weights(self, model: nn.Module, layout: Layout) -> FlatBuffer:
         """Return the first weights of a peer, whose `model` is new."""

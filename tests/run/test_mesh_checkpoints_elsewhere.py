@@ -1,0 +1,99 @@
+"""Checkpoints of a mesh in another place, from which another machine goes on with the logs of all peers."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from oddlot import Gossip, Local
+from oddlot.checkpoint.format import saved
+from oddlot.checkpoint.shared_writer import SharedSaver
+from oddlot.checkpoint.storage import Storage
+from oddlot.core.errors import CheckpointError, JobError
+from oddlot.history.run_folder import PEERS, RunFolder
+from tests.checkpoint.test_format import snapshot
+from tests.run.test_mesh import gossiped
+from tests.run.test_mesh_resume import check, trained
+from tests.transcripts import raises
+
+
+def lines(folder: Path) -> dict[str, list[str]]:
+    """The lines of the log of each peer."""
+    return {node: path.read_text().splitlines() for node, path in RunFolder(folder).peer_logs().items()}
+
+
+def test_another_machine_goes_on_with_the_logs_of_all_peers(tmp_path: Path, url: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one, checkpoints=url)
+    assert not (one / "checkpoints").exists()
+    run = trained(two, "epochs>=5", checkpoints=url, resume="latest")
+    check(two, 5)
+    assert run.summary["samples_wasted"] == 0
+    before, after = lines(one), lines(two)
+    assert before.keys() == after.keys()
+    for node, log in before.items():
+        assert after[node][: len(log) - 3] == log[:-3], "all but what was logged after the last checkpoint"
+    trained(two, "epochs>=6", resume="latest")  # run.json says where they are
+    check(two, 6)
+
+
+def test_only_as_many_parts_of_logs_stay_as_checkpoints_need(tmp_path: Path, url: str) -> None:
+    trained(tmp_path, "epochs>=6", checkpoints=url, keep_checkpoints=2)
+    storage = Storage(url)
+    assert len(saved(storage)) == 2
+    trained(tmp_path, "epochs>=8", checkpoints=url, keep_checkpoints=1, resume="latest")
+    (last,) = saved(storage)
+    lives = {name.split("-")[-1].removesuffix(".jsonl") for name in storage.names("log")}
+    assert lives == {last.split("-")[-1]}
+
+
+def test_a_machine_is_gone_and_processes_go_on_elsewhere(tmp_path: Path) -> None:
+    one, two, place = tmp_path / "one", tmp_path / "two", tmp_path / "place"
+    on = Local(workers=3, threads=1)
+    gossiped(Gossip(), on, out=one, checkpoints=place)
+    shutil.rmtree(one)
+    gossiped(Gossip(), on, until="epochs>=5", out=two, checkpoints=place, resume="latest")
+    check(two, 5)
+
+
+def test_a_fetch_that_was_killed_is_made_again(tmp_path: Path, url: str) -> None:
+    trained(tmp_path / "one", checkpoints=url)
+    two = tmp_path / "two"
+    shutil.copytree(tmp_path / "one" / PEERS, two / PEERS)
+    trained(two, "epochs>=4", checkpoints=url, resume="auto")
+    check(two, 4)
+
+
+def test_another_log_of_a_peer_is_not_the_checkpoint_s(tmp_path: Path, url: str) -> None:
+    trained(tmp_path, checkpoints=url)
+    log = RunFolder(tmp_path).peer_log("m1")
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:5]))
+    with raises(CheckpointError, "gone_on_elsewhere"):
+        trained(tmp_path, "epochs>=4", resume="latest")
+
+
+def test_a_run_that_goes_on_elsewhere_is_noticed(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    first, second = (SharedSaver(storage, 3, dict, launch=launch) for launch in ("aaaa", "bbbb"))
+    first.save(snapshot())
+    first.wait()
+    assert not first.problems()
+    resumed = SharedSaver(storage, 3, dict, launch="bbbb", there=saved(storage))
+    resumed.save(snapshot())
+    resumed.wait()
+    assert not resumed.problems()
+    second.save(snapshot())
+    second.wait()
+    with raises(JobError, "gone_on_elsewhere"):
+        second.problems()
+    assert len(saved(storage)) == 2
+
+
+@pytest.mark.parametrize(("written", "copied"), [(b"one\ntwo\nth", 8), (b"on", 0), (b"", 0)])
+def test_a_line_that_is_being_written_is_not_copied(tmp_path: Path, written: bytes, copied: int) -> None:
+    log, storage = tmp_path / "w1.jsonl", Storage(tmp_path / "place")
+    log.write_bytes(written)
+    saver = SharedSaver(storage, 3, lambda: {"w1": log}, copy_logs=True)
+    saver.save(snapshot())
+    saver.wait()
+    assert sum(len(storage.read(f"log/{name}")) for name in storage.names("log")) == copied
