@@ -72,6 +72,13 @@ def test_another_log_of_a_peer_is_not_the_checkpoint_s(tmp_path: Path, url: str)
         trained(tmp_path, "epochs>=4", resume="latest")
 
 
+def test_a_log_that_is_missing_is_named(tmp_path: Path, url: str) -> None:
+    trained(tmp_path, checkpoints=url)
+    RunFolder(tmp_path).peer_log("m1").unlink()
+    with raises(CheckpointError, "log_too_short", sound=0):
+        trained(tmp_path, "epochs>=4", resume="latest")
+
+
 def test_a_run_that_goes_on_elsewhere_is_noticed(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     first, second = (SharedSaver(storage, 3, dict, launch=launch) for launch in ("aaaa", "bbbb"))

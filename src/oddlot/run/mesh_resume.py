@@ -63,7 +63,7 @@ def continue_mesh(
         return None
     there = folder.checkpoint_names()
     checkpoint = newest(folder.storage)
-    for node in {part.peer for part in checkpoint.log}:
+    for node in logs:
         check_log(checkpoint, folder.peer_log(node), node)
     warn_of_damage(checkpoint, [damage for _, damage in sound.values()])
     books, start = _read(checkpoint, recipe, layout)
