@@ -72,7 +72,7 @@ class Part(NamedTuple):
 
     @property
     def peer(self) -> NodeId:
-        """Peer whose log it is of; empty for the log of a hub."""
+        """Return the peer that wrote the log; empty for the log of a hub."""
         found = PART.fullmatch(self.name.removeprefix(f"{LOG_PARTS}/"))
         return (found["peer"] or "") if found else ""
 

@@ -12,7 +12,7 @@ from oddlot.history.worker_timeline import Worker
 
 @dataclass(slots=True)
 class Account:
-    """The cost of one lifetime of a machine, from its order on, or of one after the other."""
+    """The cost of a machine, from its order on. A resumed peer of a mesh continues its account."""
 
     zone: str
     prices: list[tuple[float, float]]
@@ -98,7 +98,7 @@ class Cost:
         }
 
     def ordered(self, node: NodeId, price: float, zone: str) -> None:
-        """Start paying for a machine. A peer of a mesh that is resumed has the same name, and one account."""
+        """Start paying for a machine. Continue its account if it has one."""
         earlier = self.accounts.get(node)
         paid = [*earlier.prices, (earlier.ended or 0.0, 0.0)] if earlier else []
         self.accounts[node] = self.paid[node] = Account(zone, [*paid, (self.now, price)])

@@ -147,9 +147,8 @@ class AdaptiveGossip(PeerAveraging):
         self.stepped_at = view.now
         if not self.bytes_per_exchange:
             return 1.0
-        models = (
-            2 if self.mode == "push_pull" else 1
-        )  # the answer, and as a rule one exchange that another began
+        # With push_pull, other peers begin as many exchanges with this one on average.
+        models = 2 if self.mode == "push_pull" else 1
         received = models * self.bytes_per_exchange
         return min(1.0, self.budget_bytes_per_second * self.seconds_per_step / received)
 
