@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from oddlot.core.peers import Drift, PeerModel
+from oddlot.core.peers import Drift, PeerModel, Source
 from oddlot.core.tasks import Facts, NodeId, TaskId
 
 
@@ -214,6 +214,8 @@ class Resumed:
     """Bytes of samples in the lost records."""
     settings: Mapping[str, int | None] = field(default_factory=dict)
     """Settings that changed: `in_flight`, `epochs`, `epoch_barrier`, `skip_bad`."""
+    sources: tuple[Source, ...] = ()
+    """On a mesh, the peers whose models the checkpoint averages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +290,10 @@ class Averaged:
     """Root mean square distance of their models from the average, relative to the norm of the average."""
     bytes: int
     """Bytes of the models on the network."""
+    records: tuple[int, ...] = ()
+    """Number of records in the log of each peer when it sent its model."""
+    is_final: bool = False
+    """Whether the average is the model of the run, to be saved."""
 
 
 @dataclass(frozen=True, slots=True)

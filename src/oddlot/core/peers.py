@@ -2,11 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from oddlot.core.tasks import NodeId, machine_of
 
 ModelId = str
 """A sent model's name, such as `w2>17`: its sender, and how many models that has sent. Never reused."""
+
+
+class Source(NamedTuple):
+    """A model that another model includes."""
+
+    peer: NodeId
+    """Peer with that model."""
+    records: int
+    """Number of records in the peer's log at that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,8 @@ class Peers:
     models: dict[ModelId, PeerModel] = field(default_factory=dict)
     """Received models that are neither merged nor dropped yet."""
     models_sent: int = 0
+    sources: list[Source] = field(default_factory=list)
+    """Peers whose models the initial weights include. Empty: they are those of a new model."""
 
     def __post_init__(self) -> None:
         self._ordered: Sequence[NodeId] = ()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import ClassVar
 
 from oddlot.core.commands import Blend, Drop, Skip, Start, Step
 from oddlot.core.errors import CheckpointError, OddlotError
@@ -37,16 +38,24 @@ class Proof:
     """Samples merged more than once or, in epochs that should be complete, never."""
     to_come: tuple[tuple[int, int], ...] = ()
     """Incomplete epochs, with the number of samples that are not merged yet."""
+    left_out: int = 0
+    """On a mesh, samples that lost peers were to train on, or did, but that the saved model does not include."""
 
     def __str__(self) -> str:
         if self.faults:
-            return "Samples were NOT merged exactly once: " + "; ".join(map(str, self.faults))
+            told = "Samples were NOT merged exactly once: " + "; ".join(map(str, self.faults))
+            return f"{told}{self._left_out}"
         skipped = f" or skipped ({self.skipped:,})" if self.skipped else ""
         if not self.whole:
-            return f"No epoch is complete and no sample was merged twice{self._open}"
+            return f"No epoch is complete and no sample was merged twice{self._open}{self._left_out}"
         epochs = "epoch 0" if self.whole == 1 else f"each of epochs 0-{self.whole - 1}"
         beyond = self.merged + self.skipped > self.whole * self.size
-        return f"All {self.size:,} samples were merged exactly once{skipped} in {epochs}{self._open * beyond}"
+        return f"All {self.size:,} samples were merged exactly once{skipped} in {epochs}{self._open * beyond}{self._left_out}"
+
+    @property
+    def _left_out(self) -> str:
+        """The samples that the model of a mesh does not include, as text."""
+        return f"; the saved model lacks {self.left_out:,} samples of lost peers" if self.left_out else ""
 
     @property
     def _open(self) -> str:
@@ -60,37 +69,34 @@ Piece = tuple[int, int, UpdateId]
 """Start, stop (exclusive) and owner of an interval of positions in an epoch."""
 
 
-def prove(records: Iterable[Record], size: int, epochs: int = 0, first: int = 0, begin: int = 0) -> Proof:
+def prove(records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
     """Audit the records of a valid history (`log.surviving`) with `size` samples per epoch.
 
-    A missing sample in the first `epochs` epochs is a fault. The audit starts with position `first` of epoch `begin`,
-    where a peer of a mesh starts. Raise LookupError if the records are not a history.
+    A missing sample in the first `epochs` epochs is a fault. Raise LookupError if the records are not a history.
     """
     sheets = Sheets()
     for record in records:
         sheets.note(record)
-    faults, holes, merged, whole = list(sheets.faults), list[tuple[int, int]](), 0, begin
+    faults, holes, merged, whole = list(sheets.faults), list[tuple[int, int]](), 0, 0
     for epoch, pieces in sorted(sheets.pieces.items()):
-        faults += _overlaps(epoch, sorted(pieces), first, first + size)
+        faults += overlaps(epoch, sorted(pieces), 0, size)
         here = sum(stop - start for start, stop, _ in pieces)
         merged += here
         whole += epoch == whole and here == size
         holes += [(epoch, size - here)] if here < size else []
     last = max([epochs, *(epoch + 1 for epoch in sheets.pieces)])
-    absent = (epoch for epoch in range(begin, last) if epoch not in sheets.pieces)
+    absent = (epoch for epoch in range(last) if epoch not in sheets.pieces)
     holes = sorted([*holes, *((epoch, size) for epoch in islice(absent, MAX_FAULTS))])
-    faults += [_hole(epoch, count) for epoch, count in holes if epoch < epochs]
+    faults += [hole(epoch, count) for epoch, count in holes if epoch < epochs]
     return Proof(
         size, whole, merged - sheets.skipped, sheets.skipped, tuple(faults[:MAX_FAULTS]), tuple(holes)
     )
 
 
-def prove_log(
-    log: Path, records: Iterable[Record], size: int, epochs: int = 0, first: int = 0, begin: int = 0
-) -> Proof:
+def prove_log(log: Path, records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
     """Audit a log on disk. Raise CheckpointError if its records are not the history of one run."""
     try:
-        return prove(records, size, epochs, first, begin)
+        return prove(records, size, epochs)
     except (LookupError, TypeError, ValueError) as error:
         told = f"{log} is damaged ({error!r}): restore the file from a copy"
         raise CheckpointError(told, "damaged_file", path=str(log), reason=repr(error)) from None
@@ -100,6 +106,8 @@ def prove_log(
 class Sheets:
     """The intervals of every epoch that were merged or skipped, collected record by record."""
 
+    SKIPPED: ClassVar = "the skipped samples"
+    """Owner of skipped intervals."""
     pieces: defaultdict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
     """Merged or skipped intervals, by epoch."""
     skipped: int = 0
@@ -108,8 +116,12 @@ class Sheets:
     arrived: dict[UpdateId, tuple[Span, ...]] = field(default_factory=dict)
     """Samples of updates that are neither merged nor dropped yet."""
 
+    latest: list[tuple[int, int, int, UpdateId]] = field(default_factory=list)
+    """Epoch, start, stop and owner of the intervals of the last record."""
+
     def note(self, record: Record) -> None:
         """Process one record."""
+        self.latest.clear()
         match record.event:
             case Arrived(facts) if record.remark != ECHO:
                 self.arrived[facts.id] = split(self.given[facts.id], facts.samples)[0]
@@ -121,7 +133,7 @@ class Sheets:
                     self.arrived.pop(update, None)
                 case Skip(spans):
                     self.skipped += samples_in(spans)
-                    self._count("the skipped samples", spans)
+                    self._count(self.SKIPPED, spans)
                 case Step(shares) | Blend(shares):
                     for update in shares:
                         self._merge(update)
@@ -135,9 +147,11 @@ class Sheets:
     def _count(self, whose: str, spans: tuple[Span, ...]) -> None:
         for epoch, start, stop in spans:
             self.pieces[epoch].append((start, stop, whose))
+            self.latest.append((epoch, start, stop, whose))
 
 
-def _overlaps(epoch: int, pieces: list[Piece], first: int, end: int) -> Iterator[OddlotError]:
+def overlaps(epoch: int, pieces: list[Piece], first: int, end: int) -> Iterator[OddlotError]:
+    """Yield a fault for each sample in two of the sorted intervals, and for positions outside of the range."""
     for (_, stop, one), (start, other_stop, other) in pairwise(pieces):
         if start < stop:
             last = min(stop, other_stop) - 1
@@ -152,6 +166,7 @@ def _overlaps(epoch: int, pieces: list[Piece], first: int, end: int) -> Iterator
         yield OddlotError(f"the log names epoch {epoch}, which does not exist", "no_such_epoch", epoch=epoch)
 
 
-def _hole(epoch: int, count: int) -> OddlotError:
+def hole(epoch: int, count: int) -> OddlotError:
+    """Return the fault of an epoch that lacks `count` samples."""
     told = f"{count} sample{'s were' if count > 1 else ' was'} never merged in epoch {epoch}"
     return OddlotError(told, "not_merged", epoch=epoch, count=count)

@@ -1,6 +1,7 @@
 """The summary that a run wrote at its end, compared with its log."""
 
 import json
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
@@ -43,6 +44,12 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
             path=str(path),
         ) from None
     return ending
+
+
+def complete_epochs(ending: Mapping[str, Any]) -> int:
+    """Return the number of epochs that the run reported as complete."""
+    goal = re.fullmatch(r"epochs(?:>=|<=|<)(\d+)", str(ending.get("ended")))
+    return int(goal[1]) if goal else 0
 
 
 def check_whole(run: RunFolder, ending: dict[str, Any], records: int) -> None:

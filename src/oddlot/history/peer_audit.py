@@ -1,58 +1,96 @@
-"""Audit of a run on a mesh: each peer merged every sample of its share exactly once per epoch."""
+"""Verify from the logs of all peers of a mesh which samples the saved model includes, and how often."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from oddlot.core.errors import OddlotError
-from oddlot.core.records import Record
-from oddlot.core.tasks import NodeId
-from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, prove_log
-from oddlot.history.log import read_header, read_log, surviving
-from oddlot.history.run_folder import RunFolder
+from oddlot.core.errors import CheckpointError, OddlotError
+from oddlot.core.events import Averaged
+from oddlot.core.serialization import DAMAGED
+from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, hole, overlaps
+from oddlot.history.included_samples import Cut, IncludedSamples, Piece, sources_of_average
+from oddlot.history.outcome import complete_epochs
+from oddlot.history.run_folder import SUMMARY, RunFolder
 
 
-def prove_peers(run: RunFolder, size: int) -> Proof:
-    """Audit the logs of all peers of a run with `size` samples per epoch.
+def prove_peers(run: RunFolder, size: int, ending: Mapping[str, Any]) -> Proof:
+    """Audit the logs of all peers of a run with `size` samples per epoch. `ending` is its summary.
 
-    The faults are those of single peers: a peer that took over from a lost one may repeat samples of it. An epoch is
-    complete if the peers together have merged every sample. Raise CheckpointError if a log is damaged.
+    The proof is of the saved model: a sample counts if that includes it. While the run trains, or after it was killed,
+    it is of the average that its peers would make now. Raise CheckpointError if a log is damaged.
     """
-    logs = {node: surviving(read_log(path)) for node, path in run.peer_logs().items()}
-    faults: list[OddlotError] = []
-    for node, records in logs.items():
-        path = run.peer_log(node)
-        ledger = read_header(path)["conductor"]["ledger"]
-        lane = ledger["lanes"][0]
-        proof = prove_log(path, records, int(ledger["size"]), 0, int(lane["first"]), int(lane["epoch"]))
-        faults += proof.faults
-    return _together(logs, size, faults)
+    try:
+        included = IncludedSamples.read(run)
+        faults = [fault for history in included.histories.values() for fault in _own_faults(history.records)]
+        cut, wrong = _saved(included, ending)
+        every, saved = included.pieces(), included.pieces(cut)
+    except DAMAGED as error:
+        told = f"the logs in {run.path} are damaged ({error!r}): restore them from a copy"
+        raise CheckpointError(told, "damaged_file", path=str(run.path), reason=repr(error)) from None
+    skipped = sum(stop - start for _, start, stop, update in saved if update == Sheets.SKIPPED)
+    return _proof(size, complete_epochs(ending), every, saved, [*faults, *wrong], skipped)
 
 
-def _together(logs: Mapping[NodeId, Sequence[Record]], size: int, faults: Sequence[OddlotError]) -> Proof:
-    """Return the proof for all peers, from the positions that any of them has merged."""
-    merged, skipped = 0, 0
-    pieces: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for records in logs.values():
-        sheets = Sheets()
-        for record in records:
-            sheets.note(record)
-        skipped += sheets.skipped
-        for epoch, found in sheets.pieces.items():
-            pieces[epoch] += ((start, stop) for start, stop, _ in found)
-            merged += sum(stop - start for start, stop, _ in found)
-    missing = {epoch: size - _covered(found) for epoch, found in pieces.items()}
+def _own_faults(records: Sequence[tuple[int, Any]]) -> list[OddlotError]:
+    """Return the faults that a peer's log shows by itself."""
+    sheets = Sheets()
+    for _, record in records:
+        sheets.note(record)
+    return sheets.faults
+
+
+def _saved(included: IncludedSamples, ending: Mapping[str, Any]) -> tuple[Cut, list[OddlotError]]:
+    """Return what the saved model includes, and a fault if no log has the average that the summary names."""
+    peers = ending.get("peers_averaged")
+    if not peers:
+        return included.newest, []
+    finals = [
+        record.event
+        for history in included.histories.values()
+        for _, record in history.records
+        if isinstance(record.event, Averaged) and record.event.is_final
+    ]
+    for average in finals:
+        if list(average.peers) == list(peers):
+            return included.cut_of(sources_of_average(average)), []
+    told = f"no log has the final average of {', '.join(map(str, peers))}, which {SUMMARY} names"
+    return included.newest, [OddlotError(told, "average_not_logged", peers=peers)]
+
+
+def _proof(
+    size: int, claimed: int, every: Sequence[Piece], saved: Sequence[Piece], faults: list[OddlotError], skipped: int
+) -> Proof:
+    """Return the proof for the intervals in the saved model, among `every` one that a peer has merged."""
+    pieces, others = _by_epoch(saved), _by_epoch(every)
+    epochs = sorted({*pieces, *others, *range(min(claimed, MAX_FAULTS))})
+    missing = {epoch: size - _covered(pieces.get(epoch, ())) for epoch in epochs}
+    left_out = 0
+    for epoch in epochs:
+        faults += overlaps(epoch, sorted(pieces.get(epoch, [])), 0, size)
+        if epoch < claimed:
+            left_out += missing[epoch]
+            faults += [hole(epoch, missing[epoch])] if missing[epoch] else []
+        else:
+            left_out += missing[epoch] - (size - _covered(others.get(epoch, ())))
     whole = 0
     while missing.get(whole) == 0:
         whole += 1
-    to_come = tuple((epoch, count) for epoch, count in sorted(missing.items()) if count)
-    return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MAX_FAULTS]), to_come)
+    merged = sum(stop - start for _, start, stop, _ in saved)
+    to_come = tuple((epoch, count) for epoch, count in missing.items() if count)
+    return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MAX_FAULTS]), to_come, left_out)
 
 
-def _covered(pieces: Sequence[tuple[int, int]]) -> int:
+def _by_epoch(pieces: Sequence[Piece]) -> dict[int, list[tuple[int, int, str]]]:
+    found: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for epoch, start, stop, update in pieces:
+        found[epoch].append((start, stop, update))
+    return found
+
+
+def _covered(pieces: Sequence[tuple[int, int, str]]) -> int:
     """Return how many positions are in any of the intervals."""
-    ordered = sorted(pieces)
-    ends = [0]
-    for _, stop in ordered:
-        ends.append(max(ends[-1], stop))
-    overlap = sum(max(0, min(end, stop) - start) for end, (start, stop) in zip(ends, ordered, strict=False))
-    return sum(stop - start for start, stop in ordered) - overlap
+    total = end = 0
+    for start, stop, _ in sorted(pieces):
+        total += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return total

@@ -1,6 +1,5 @@
 """The contents of a run folder, read once."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from oddlot.formatting import waste
 from oddlot.history.audit import Proof, prove_log
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
-from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, read_ending
+from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, complete_epochs, read_ending
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.peer_logs import read_run_log, samples_of
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
@@ -52,9 +51,9 @@ class Figures:
         records = surviving(log)
         size = samples_of(run)
         proof = (
-            prove_peers(run, size)
+            prove_peers(run, size, ending)
             if run.is_mesh
-            else prove_log(run.log, records, size, _whole_epochs(ending))
+            else prove_log(run.log, records, size, complete_epochs(ending))
         )
         tally = Tally(max(1, size))
         take_into_account(tally, records, run.log)
@@ -138,7 +137,7 @@ class Figures:
         """Return the report for `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
         proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
-        proof |= {"proof_faults": list(map(str, self.proof.faults))}
+        proof |= {"samples_left_out": self.proof.left_out, "proof_faults": list(map(str, self.proof.faults))}
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
 
 
@@ -165,9 +164,3 @@ def _why(wasted: Mapping[str, int]) -> str:
 def _times(count: int, what: str, happened: str) -> str:
     """Return `2 workers were lost`; empty if `count` is 0."""
     return f"{count:,} {what}{'s were' if count > 1 else ' was'} {happened}" if count else ""
-
-
-def _whole_epochs(ending: dict[str, Any]) -> int:
-    """Return the number of epochs that the run reported as complete."""
-    goal = re.fullmatch(r"epochs(?:>=|<=|<)(\d+)", str(ending.get("ended")))
-    return int(goal[1]) if goal else 0

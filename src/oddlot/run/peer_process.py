@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from oddlot.checkpoint.shared_writer import LAUNCH_DIGITS
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.core.events import Joined, ModelRejected, Struck
+from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.failure import plain_failure
@@ -35,6 +36,7 @@ from oddlot.engines.mesh.transport import Hello, Rejected, Transport, Unreachabl
 from oddlot.engines.pace import Pace
 from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
 from oddlot.faults.plan import ANSWERED
+from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.lock import hold
 from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
@@ -221,8 +223,10 @@ class PeerProgram:
 
     def _join(self, state: State, tensors: Tensors, sender: NodeId) -> None:
         """Begin with the state of a peer."""
-        self.share = replace(self.share, done=state.progress)
-        peer = self._begin(self.share.conductor(state.epoch), tensors.weights, tensors.optimizer).peer
+        source = Source(sender, state.records)
+        included = IncludedSamples.read(self.folder, [source])
+        self.share, conductor = self.share.taking_over(included, source, self.port.addresses)
+        peer = self._begin(conductor, tensors.weights, tensors.optimizer).peer
         peer.join(self.port.addresses, self.mailbox.now)
 
     def _announce(self, now: float) -> None:

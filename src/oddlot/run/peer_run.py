@@ -78,9 +78,11 @@ class PeerRun:
         self.log = Log(log, conductor) if log is not None else None
         if self.log is not None:
             host.observers.append(self.log)
+            host.flush_log = self.log.flush
+            host.records = self.log.records
+        host.observers.append(host.count_record)
         rng = stream(recipe.config.seed, f"membership {share.node}")
         self.peer = Peer(host, Membership(share.node, address, rng))
-        self.peer.progress = lambda: share.progress(self.tally)
         self.saving = saving
         if saving is not None:
             self.peer.books = self._books
@@ -173,7 +175,9 @@ class PeerRun:
         """Log an average, and use it for its purpose."""
         self.peer.averaging = None
         host = self.peer.host
-        host.handle(Averaged(tuple(average.peers), average.disagreement, average.bytes), now)
+        peers, records = zip(*average.sources, strict=True)
+        size, is_final = average.bytes, self.purpose.final
+        host.handle(Averaged(peers, average.disagreement, size, records, is_final), now)
         if self.purpose.final:
             self.final = average
         if self.purpose.checkpoint and self.saving is not None:

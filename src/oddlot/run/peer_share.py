@@ -1,6 +1,6 @@
 """The share of a run that one peer of a mesh has: samples, goal and conductor."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.ledger import Ledger
-from oddlot.core.peers import Peers
+from oddlot.core.peers import Peers, Source
 from oddlot.core.shard_queue import Lane
+from oddlot.core.spans import Span
 from oddlot.core.tasks import NodeId, machine_of
+from oddlot.history.included_samples import IncludedSamples, joined_cuts
 from oddlot.history.metrics import Tally
 from oddlot.run.goals import Goal
 from oddlot.run.spec import Recipe
@@ -67,22 +69,66 @@ class PeerShare:
     def _number(self) -> int:
         return self.names.index(machine_of(self.node))
 
-    def conductor(self, epoch: int = 0) -> Conductor:
-        """Return the conductor of the peer, which begins with this epoch."""
+    def conductor(self, included: Iterable[Span] = (), sources: Sequence[Source] = ()) -> Conductor:
+        """Return the conductor of a peer that has yet to process all of its samples that are not `included`.
+
+        `sources` are the models that its initial weights include.
+        """
         how = self.recipe.config
-        lane = Lane(self.first, self.stop, epoch, self.first)
-        cuts = [self.first, self.stop]
-        ledger = Ledger(
-            self.samples, self.goal.epochs, 1, False, how.skip_bad, cuts, epoch=epoch, lanes=[lane]
-        )
         return Conductor(
             deepcopy(self.recipe.strategy),
-            ledger,
+            self._ledger(included),
             self.recipe.job.batch_size,
             in_flight=1,
             seed=how.seed,
             scheduled=self.recipe.job.lr_schedule is not None,
-            peers=Peers(self.node, list(self.names)),
+            peers=Peers(self.node, list(self.names), sources=list(sources)),
+        )
+
+    def taking_over(
+        self, included: IncludedSamples, source: Source, others: Iterable[NodeId]
+    ) -> tuple["PeerShare", Conductor]:
+        """Return share and conductor of a peer that takes over the samples of the lost peers of its machine.
+
+        What their models had passed on to the `others`, or to the `source` of its weights, is not processed again.
+        """
+        machine = machine_of(self.node)
+        cut = joined_cuts(included.known_to(others), included.cut_of([source]))
+        tally = Tally(self.samples)
+        for record in included.records_of(machine, cut):
+            tally(record)
+        share = replace(self, done=self.progress(tally))
+        return share, share.conductor(included.spans_of(machine, cut), [source])
+
+    def _ledger(self, included: Iterable[Span]) -> Ledger:
+        """Return the ledger after these samples: gaps among them are leased first."""
+        done = sorted(included)
+        last = done[-1].epoch if done else 0
+        at = max((span.stop for span in done if span.epoch == last), default=self.first)
+        gaps: list[Span] = []
+        merged = []
+        for epoch in range(last + 1):
+            place, before = self.first, len(gaps)
+            for _, start, stop in (span for span in done if span.epoch == epoch):
+                gaps += [Span(epoch, place, start)] if place < start else []
+                place = max(place, stop)
+            end = at if epoch == last else self.stop
+            gaps += [Span(epoch, place, end)] if place < end else []
+            merged.append(end - self.first - sum(gap.stop - gap.start for gap in gaps[before:]))
+        while merged and merged[0] == self.samples:
+            del merged[0]
+        lane = Lane(self.first, self.stop, last, at, gaps)
+        skip_bad, cuts, epoch = self.recipe.config.skip_bad, [self.first, self.stop], last + 1 - len(merged)
+        return Ledger(
+            self.samples,
+            self.goal.epochs,
+            1,
+            False,
+            skip_bad,
+            cuts,
+            epoch=epoch,
+            merged=merged or [0],
+            lanes=[lane],
         )
 
 
@@ -92,12 +138,14 @@ class MeshStart:
 
     weights: FlatBuffer | None = None
     """Weights of every peer. None: those of a new model."""
-    epoch: int = 0
-    """First epoch of peers that have no conductor here."""
     optimizer: Mapping[str, Tensor] | None = None
     """Optimizer state of every peer. None: the initial one."""
     conductors: Mapping[NodeId, Conductor] = field(default_factory=dict)
     """Conductors of the peers of a resumed run."""
+    included: Mapping[str, Sequence[Span]] = field(default_factory=dict)
+    """Samples that the weights include, by machine, for peers that have no conductor here."""
+    sources: Sequence[Source] = ()
+    """Models that the weights include."""
     saved: frozenset[str] = frozenset()
     """Names of the checkpoints that were there before."""
 
@@ -112,4 +160,5 @@ class MeshStart:
 
     def conductor(self, share: PeerShare) -> Conductor:
         """Return the conductor with which a peer begins."""
-        return self.conductors.get(share.node) or share.conductor(self.epoch)
+        included = self.included.get(machine_of(share.node), ())
+        return self.conductors.get(share.node) or share.conductor(included, self.sources)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from math import sqrt
 
+from oddlot.core.peers import Source
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.messages import Books
 from oddlot.train import merging
@@ -18,12 +19,12 @@ class Averaging:
     """
 
     def __init__(
-        self, number: int, own: FlatBuffer, name: NodeId, others: Iterable[NodeId], now: float = 0.0
+        self, number: int, own: FlatBuffer, source: Source, others: Iterable[NodeId], now: float = 0.0
     ) -> None:
         self.number = number
         self.mean = FlatBuffer.empty(own.layout, own.memory.device)
         self.mean.copy_(own)
-        self.peers = [name]
+        self.sources = [source]
         """Peers whose models are in the mean."""
         self.missing = dict.fromkeys(others)
         self.books: dict[NodeId, Books] = {}
@@ -36,6 +37,11 @@ class Averaging:
         """Sum of the squared distances of the models from their mean."""
 
     @property
+    def peers(self) -> list[NodeId]:
+        """Return the names of the peers whose models are in the mean."""
+        return [source.peer for source in self.sources]
+
+    @property
     def is_complete(self) -> bool:
         """Whether no model is missing."""
         return not self.missing
@@ -44,18 +50,18 @@ class Averaging:
     def disagreement(self) -> float:
         """Return the root mean square distance of the models from the mean, relative to the norm of the mean."""
         norm = norm_of(self.mean)
-        return sqrt(self._squares / len(self.peers)) / norm if norm else 0.0
+        return sqrt(self._squares / len(self.sources)) / norm if norm else 0.0
 
-    def add(self, peer: NodeId, weights: FlatBuffer, size: int = 0, books: Books | None = None) -> None:
+    def add(self, source: Source, weights: FlatBuffer, size: int = 0, books: Books | None = None) -> None:
         """Add the model of a peer, which took `size` bytes. A second one of the same peer is ignored."""
-        if peer not in self.missing:
+        if source.peer not in self.missing:
             return
-        del self.missing[peer]
-        self.peers.append(peer)
+        del self.missing[source.peer]
+        self.sources.append(source)
         self.bytes += size
         if books is not None:
-            self.books[peer] = books
-        share = 1.0 / len(self.peers)
+            self.books[source.peer] = books
+        share = 1.0 / len(self.sources)
         self._squares += (1.0 - share) * norm_of(weights, self.mean) ** 2  # Welford's update of a variance
         model = FlatBuffer.empty(weights.layout, weights.memory.device)
         model.copy_(weights)

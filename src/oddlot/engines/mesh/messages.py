@@ -49,6 +49,8 @@ class Snapshot:
     """Brings the weights for an average of all peers."""
 
     number: int
+    records: int
+    """Records in the log of the sender."""
     books: Books | None = None
 
 
@@ -64,10 +66,8 @@ class StateRequest:
 class State:
     """Brings weights and optimizer state."""
 
-    epoch: int
-    """Epoch in which the sender is. The new peer begins with it."""
-    progress: float = 0.0
-    """Part of its share of the goal that the sender has reached. The new peer has the rest to do."""
+    records: int
+    """Records in the log of the sender."""
 
 
 @dataclass(frozen=True, slots=True)

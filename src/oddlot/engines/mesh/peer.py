@@ -16,9 +16,11 @@ from oddlot.core.events import (
     ModelRequested,
     PeerJoined,
     PeerLost,
+    Stimulus,
 )
 from oddlot.core.membership import Ack, Membership, Ping, PingRequest
-from oddlot.core.peers import PeerModel
+from oddlot.core.peers import PeerModel, Source
+from oddlot.core.records import Record
 from oddlot.core.tasks import Facts, NodeId
 from oddlot.engines.host import Change, Host, Message, Port
 from oddlot.engines.mesh.averaging import Averaging
@@ -70,6 +72,35 @@ class PeerHost(Host):
     store: Store
     requested: tuple[int, float] = (-1, 0.0)
     """Tag and time of the last request that expects a model."""
+    records: int = 0
+    """Number of records in the log."""
+    flush_log: Callable[[], None] = lambda: None
+    """Writes the log into its file. Weights are sent afterwards, so that the log of a killed peer covers them."""
+    models_to_send: list[tuple[NodeId, ModelMessage, Tensors]] = field(default_factory=list)
+    """Models of the present record, which are sent once it is logged."""
+
+    has_averaged: bool = False
+    """Whether the log may lack an average."""
+
+    def handle(self, event: Stimulus, now: float) -> None:
+        """Handle an event, and send the models that it made due."""
+        super().handle(event, now)
+        if self.has_averaged or self.models_to_send:
+            self.has_averaged = False
+            self.flush_log()
+            models, self.models_to_send = self.models_to_send, []
+            for peer, message, tensors in models:
+                self.port.send(peer, message, tensors)
+
+    def count_record(self, _: Record) -> None:
+        """Count a record of the log."""
+        self.records += 1
+
+    @property
+    def source(self) -> Source:
+        """Return the present model as a source of others. Its records are in the log's file."""
+        self.flush_log()
+        return Source(self.conductor.peers.me, self.records)
 
     def snapshot(self, layers: tuple[int, ...] | None = None) -> Tensors:
         """Return the present weights, which do not change until they are released."""
@@ -118,9 +149,10 @@ class PeerHost(Host):
             case Dispatch(peer, model):
                 if model.reply_tag is not None:
                     self.requested = model.reply_tag, self.conductor.now
-                self.port.send(peer, ModelMessage(model), self.snapshot(model.layers))
+                self.models_to_send.append((peer, ModelMessage(model), self.snapshot(model.layers)))
                 return None
             case Average(shares):
+                self.has_averaged = True
                 return self.store.blend(shares)
             case _:
                 return super()._perform(action)
@@ -148,8 +180,6 @@ class Peer:
     averages: int = 0
     books: Callable[[], Books] | None = None
     """Returns the books, after the log was flushed. None: the run writes no checkpoints."""
-    progress: Callable[[], float] = lambda: 0.0
-    """Returns which part of its share of the goal it has reached."""
 
     @property
     def name(self) -> NodeId:
@@ -230,7 +260,7 @@ class Peer:
         self.averages += 1
         own = self.host.snapshot()
         others = list(self.host.conductor.peers.living)
-        self.averaging = Averaging(self.averages, own.weights, self.name, others, now)
+        self.averaging = Averaging(self.averages, own.weights, self.host.source, others, now)
         own.release()
         if with_books and self.books is not None:
             self.averaging.books[self.name] = self.books()
@@ -285,21 +315,22 @@ class Peer:
         match came.message:
             case SnapshotRequest(number, with_books):
                 books = self.books() if with_books and self.books is not None else None
-                host.port.send(sender, Snapshot(number, books), host.snapshot())
-            case Snapshot(number, books):
-                if self.averaging is not None and number == self.averaging.number:
-                    self._add(self.averaging, came, books, now)
+                host.port.send(sender, Snapshot(number, host.source.records, books), host.snapshot())
+            case Snapshot() as snapshot:
+                if self.averaging is not None and snapshot.number == self.averaging.number:
+                    self._add(self.averaging, came, snapshot, now)
             case StateRequest(address):
                 host.port.know(sender, address)
                 optimizer = {name: one.clone() for name, one in host.store.optimizer_tensors().items()}
                 state = replace(host.snapshot(), optimizer=optimizer)
-                host.port.send(sender, State(host.conductor.ledger.epoch, self.progress()), state)
+                host.port.send(sender, State(host.source.records), state)
         came.release()
 
-    def _add(self, averaging: Averaging, came: FromPeer, books: Books | None, now: float) -> None:
+    def _add(self, averaging: Averaging, came: FromPeer, snapshot: Snapshot, now: float) -> None:
         """Add the weights of a peer to an average, or go on without them if they cannot be used."""
         if came.tensors is not None and isfinite(norm_of(came.tensors.weights)):
-            averaging.add(came.sender, came.tensors.weights, came.bytes, books)
+            source = Source(came.sender, snapshot.records)
+            averaging.add(source, came.tensors.weights, came.bytes, snapshot.books)
             return
         reason = (
             came.problem or f"the weights of {came.sender} are not finite: its model is not in the average"

@@ -1,0 +1,210 @@
+"""Which samples the models of a mesh include: a peer's own ones, and those of the models that it has averaged in.
+
+A model includes all samples that its peer has merged, and all that the models include with which it was averaged (Lamport
+1978 and Mattern 1989: the records of a peer are its events, models are its messages). A *cut* has, by peer, how many
+records of its log a model includes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from oddlot.core.commands import Average, Dispatch
+from oddlot.core.events import Averaged, Resumed
+from oddlot.core.peers import ModelId, Source
+from oddlot.core.records import Record
+from oddlot.core.serialization import from_plain
+from oddlot.core.spans import Span
+from oddlot.core.tasks import NodeId, UpdateId, machine_of
+from oddlot.history.audit import Sheets
+from oddlot.history.log import has_header, numbered, read_header, read_log
+from oddlot.history.run_folder import RunFolder
+
+Cut = dict[NodeId, int]
+"""By peer, the number of records of its log that a model includes."""
+Piece = tuple[int, int, int, UpdateId]
+"""Epoch, start, stop (exclusive) and update of an interval."""
+
+
+@dataclass
+class PeerHistory:
+    """The valid records of one peer, read up to some point."""
+
+    node: NodeId
+    records: Sequence[tuple[int, Record]]
+    """Records with their numbers in the log."""
+    sources: Sequence[Source] = ()
+    """Models that the initial weights include."""
+    place: int = 0
+    """Index of the next record."""
+    cut: Cut = field(default_factory=dict)
+    """What the model of the peer includes after the records before `place`."""
+    has_started: bool = False
+
+    @property
+    def number(self) -> float:
+        """Return the number of the next record; infinity at the end."""
+        return self.records[self.place][0] if self.place < len(self.records) else float("inf")
+
+
+class IncludedSamples:
+    """The samples in the models of a mesh, from the logs of all peers.
+
+    A model of a part of the layers, and one whose sending is not in the sender's log, include nothing here.
+    """
+
+    def __init__(self, histories: Iterable[PeerHistory], sources: Iterable[Source] = ()) -> None:
+        self.histories = {one.node: one for one in histories}
+        self.sent: dict[ModelId, Cut] = {}
+        self.at: dict[Source, Cut] = {}
+        """Cuts of the peers at the points that records name."""
+        self.points: dict[NodeId, list[int]] = {node: [] for node in self.histories}
+        self._collect_points(sources)
+        while any([self._advance(one) for one in self.histories.values()]) or self._give_up_waiting():
+            pass
+
+    @classmethod
+    def read(cls, run: RunFolder, sources: Iterable[Source] = ()) -> "IncludedSamples":
+        """Read the logs of all peers of a run. Raise CheckpointError if one is damaged.
+
+        `cut_of` knows the models that a record names, and these `sources`.
+        """
+        logs = [(node, path) for node, path in run.peer_logs().items() if has_header(path)]
+        histories = (
+            PeerHistory(node, numbered(read_log(path)), sources_of(read_header(path))) for node, path in logs
+        )
+        return cls(histories, sources)
+
+    def cut_of(self, sources: Iterable[Source]) -> Cut:
+        """Return what an average of these models includes."""
+        there = [source for source in sources if source.peer in self.histories]
+        return joined_cuts(*(self.at.get(source, {}) for source in there), *({one.peer: one.records} for one in there))
+
+    @property
+    def newest(self) -> Cut:
+        """Return what the newest peers of all machines include together."""
+        return self.known_to({machine_of(one): one for one in sorted(self.histories, key=life_of)}.values())
+
+    def known_to(self, peers: Iterable[NodeId]) -> Cut:
+        """Return what the models of these peers include together."""
+        return joined_cuts(*(self.histories[peer].cut for peer in peers if peer in self.histories))
+
+    def pieces(self, cut: Mapping[NodeId, int] | None = None) -> list[Piece]:
+        """Return the merged or skipped intervals that a cut includes. None: all."""
+        found: list[Piece] = []
+        for node, history in self.histories.items():
+            until = float("inf") if cut is None else cut.get(node, 0)
+            sheets = Sheets()
+            for number, record in history.records:
+                if number >= until:
+                    break
+                sheets.note(record)
+                found += sheets.latest
+        return found
+
+    def records_of(self, machine: str, cut: Mapping[NodeId, int]) -> list[Record]:
+        """Return the records of a machine's peers that a cut includes."""
+        return [
+            record
+            for node in sorted(self.histories, key=life_of)
+            if machine_of(node) == machine
+            for number, record in self.histories[node].records
+            if number < cut.get(node, 0)
+        ]
+
+    def spans_of(self, machine: str, cut: Mapping[NodeId, int]) -> list[Span]:
+        """Return the samples of a machine's peers that a cut includes."""
+        own = {node: records for node, records in cut.items() if machine_of(node) == machine}
+        return [Span(epoch, start, stop) for epoch, start, stop, _ in self.pieces(own)]
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _collect_points(self, asked: Iterable[Source]) -> None:
+        """Note the places in the logs whose cuts are asked for."""
+        sources = [*asked, *(source for one in self.histories.values() for source in one.sources)]
+        for one in self.histories.values():
+            for _, record in one.records:
+                match record.event:
+                    case Resumed() as event:
+                        sources += event.sources
+                    case Averaged() as event:
+                        sources += sources_of_average(event)
+        for peer, records in set(sources):
+            if peer in self.points:
+                self.points[peer].append(records)
+        for points in self.points.values():
+            points.sort()
+
+    def _advance(self, history: PeerHistory) -> bool:
+        """Read the records of a peer until it waits for another one. Return whether there was any."""
+        before = history.place, history.has_started
+        while self._can_read(history):
+            self._read_next(history)
+        return (history.place, history.has_started) != before
+
+    def _can_read(self, history: PeerHistory) -> bool:
+        """Whether everything is read on which the next step depends."""
+        if not history.has_started:
+            return self._is_known(history.sources)
+        if history.place == len(history.records):
+            return False
+        _, record = history.records[history.place]
+        if isinstance(record.event, Resumed) and not self._is_known(record.event.sources):
+            return False
+        averages = (action for action in record.actions if isinstance(action, Average))
+        return all(self._is_there(model) for average in averages for model in average.shares)
+
+    def _is_there(self, model: ModelId) -> bool:
+        """Whether the sending of a model was read, or is in no log."""
+        sender = self.histories.get(model.partition(">")[0])
+        return model in self.sent or sender is None or sender.number == float("inf")
+
+    def _is_known(self, sources: Iterable[Source]) -> bool:
+        return all(source in self.at or source.peer not in self.histories for source in sources)
+
+    def _read_next(self, history: PeerHistory) -> None:
+        if not history.has_started:
+            history.has_started = True
+            history.cut = self.cut_of(history.sources)
+        else:
+            number, record = history.records[history.place]
+            history.place += 1
+            if isinstance(record.event, Resumed) and record.event.sources:
+                history.cut = self.cut_of(record.event.sources)
+            history.cut[history.node] = number + 1
+            for action in record.actions:
+                match action:
+                    case Average(shares):
+                        history.cut = joined_cuts(history.cut, *(self.sent.get(model, {}) for model in shares))
+                    case Dispatch(_, model):
+                        self.sent[model.id] = dict(history.cut) if model.layers is None else {}
+        points = self.points[history.node]
+        while points and points[0] <= history.number:
+            self.at[Source(history.node, points.pop(0))] = dict(history.cut)
+
+    def _give_up_waiting(self) -> bool:
+        """Let one peer read on although another log lacks what it waits for. Return whether there was one."""
+        for history in self.histories.values():
+            if not history.has_started or history.place < len(history.records):
+                self._read_next(history)
+                return True
+        return False
+
+
+def sources_of_average(event: Averaged) -> list[Source]:
+    """Return the models in an average."""
+    return [Source(*pair) for pair in zip(event.peers, event.records, strict=False)]
+
+
+def sources_of(header: Mapping[str, Any]) -> list[Source]:
+    """Return the models that the initial weights of a peer include."""
+    return from_plain(list[Source], header["conductor"].get("peers", {}).get("sources", []))
+
+
+def joined_cuts(*cuts: Mapping[NodeId, int]) -> Cut:
+    """Return what models with these cuts include together."""
+    joined: Cut = {}
+    for cut in cuts:
+        for node, records in cut.items():
+            joined[node] = max(joined.get(node, 0), records)
+    return joined
