@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from oddlot import Gossip, Local, replay
+from oddlot import AdaptiveGossip, Gossip, Local, Machine, Simulated, Strategy, replay
 from oddlot.checkpoint.format import TENSORS, saved
 from oddlot.core.commands import Average, Dispatch
+from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import Arrived, ModelRejected, PeerLost, Struck
 from oddlot.core.records import Record
 from oddlot.engines.mesh.messages import ModelMessage, ModelRequest, PeerMessage, Snapshot, Tensors
@@ -23,6 +24,7 @@ from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import RunFolder
+from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
 from tests.run.test_mesh import SAMPLES, gossiped, peers
@@ -159,9 +161,50 @@ def test_bad_numbers_of_a_peer_are_rejected_with_its_name(
     assert ("m2" in run.summary["peers_averaged"]) == (wrong is not _not_finite)
 
 
+@pytest.mark.parametrize("killed_at", [(0.1,), (0.02, 0.3), (0.55,)])
+@pytest.mark.parametrize(
+    "strategy", [Gossip(), Gossip(mode="push_pull"), AdaptiveGossip(threshold=1e9)], ids=str
+)
+def test_replacement_takes_over_what_no_other_model_includes(
+    strategy: Strategy, killed_at: tuple[float, ...], tmp_path: Path
+) -> None:
+    chaos = Chaos((Fault("kill", machine="m1", at_seconds=killed_at),))
+    run = gossiped(strategy, peers(seconds_to_return=0.3), until="epochs>=20", out=tmp_path, chaos=chaos)
+    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
+    assert run.summary["samples_left_out"] == 0
+    assert replay(tmp_path).difference is None
+
+
+def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> None:
+    chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1,)),))
+    with pytest.warns(OddlotWarning) as warned:
+        run = gossiped(Gossip(), until="epochs>=20", out=tmp_path, chaos=chaos)
+    left_out = run.summary["samples_left_out"]
+    figures = Figures.read(tmp_path)
+    assert 18 * SAMPLES // 4 < left_out < 20 * SAMPLES // 4
+    assert [w.message.fields for w in warned if getattr(w.message, "code", "") == "samples_left_out"] == [
+        {"samples": left_out}
+    ]
+    assert {fault.code for fault in figures.proof.faults} == {"not_merged"}
+    assert (figures.plain()["exactly_once"], figures.plain()["samples_left_out"]) == (False, left_out)
+
+
+def test_model_of_one_half_of_a_partition_lacks_the_samples_of_the_other(tmp_path: Path) -> None:
+    chaos = Chaos((Fault("partition", at_seconds=(0.1,)),))
+    on = Simulated([Machine(f"m{i}", 0.01 / 8 * (1 + i // 2)) for i in range(4)])
+    with pytest.warns(OddlotWarning):
+        run = gossiped(Gossip(), on, until="epochs>=60", out=tmp_path, chaos=chaos)
+    proof = Figures.read(tmp_path).proof
+    assert len(run.summary["peers_averaged"]) == 2
+    assert 25 * SAMPLES < proof.left_out == run.summary["samples_left_out"] <= 30 * SAMPLES
+    assert proof.merged == 60 * SAMPLES - proof.left_out
+
+
 def test_one_peer_that_is_left_finishes_alone() -> None:
     faults = tuple(Fault("kill", machine=f"m{i}", at_seconds=(0.1 * i,)) for i in (1, 2, 3))
-    run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos(faults))
+    with pytest.warns(OddlotWarning):
+        run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos(faults))
     assert run.summary["peers_averaged"] == ["m0"]
     assert run.ended == "epochs>=20"
 

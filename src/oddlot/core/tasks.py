@@ -30,6 +30,12 @@ def machine_of(node: NodeId) -> str:
     return node.partition(".")[0]
 
 
+def life_of(node: NodeId) -> int:
+    """Return the number of a machine's worker, from 1: 2 of `w1.2`."""
+    number = node.partition(".")[2]
+    return int(number) if number.isdecimal() else 1
+
+
 def task_name(node: NodeId, number: int) -> TaskId:
     """Return the id of a node's task: `w1:17`."""
     return f"{node}:{number}"

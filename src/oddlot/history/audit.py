@@ -50,7 +50,8 @@ class Proof:
             return f"No epoch is complete and no sample was merged twice{self._open}{self._left_out}"
         epochs = "epoch 0" if self.whole == 1 else f"each of epochs 0-{self.whole - 1}"
         beyond = self.merged + self.skipped > self.whole * self.size
-        return f"All {self.size:,} samples were merged exactly once{skipped} in {epochs}{self._open * beyond}{self._left_out}"
+        still_open = f"{self._open * beyond}{self._left_out}"
+        return f"All {self.size:,} samples were merged exactly once{skipped} in {epochs}{still_open}"
 
     @property
     def _left_out(self) -> str:

@@ -1,8 +1,7 @@
 """Which samples the models of a mesh include: a peer's own ones, and those of the models that it has averaged in.
 
-A model includes all samples that its peer has merged, and all that the models include with which it was averaged (Lamport
-1978 and Mattern 1989: the records of a peer are its events, models are its messages). A *cut* has, by peer, how many
-records of its log a model includes.
+A model includes all samples that its peer has merged, and all samples of the models with which it was averaged. A *cut*
+has, by peer, the number of records of its log that a model includes (a vector clock: Mattern 1989).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from oddlot.core.peers import ModelId, Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
 from oddlot.core.spans import Span
-from oddlot.core.tasks import NodeId, UpdateId, machine_of
+from oddlot.core.tasks import NodeId, UpdateId, life_of, machine_of
 from oddlot.history.audit import Sheets
 from oddlot.history.log import has_header, numbered, read_header, read_log
 from oddlot.history.run_folder import RunFolder
@@ -60,8 +59,8 @@ class IncludedSamples:
         """Cuts of the peers at the points that records name."""
         self.points: dict[NodeId, list[int]] = {node: [] for node in self.histories}
         self._collect_points(sources)
-        while any([self._advance(one) for one in self.histories.values()]) or self._give_up_waiting():
-            pass
+        while any(map(self._advance, self.histories.values())) or self._give_up_waiting():
+            pass  # every call reads as far as it can
 
     @classmethod
     def read(cls, run: RunFolder, sources: Iterable[Source] = ()) -> "IncludedSamples":
@@ -78,7 +77,9 @@ class IncludedSamples:
     def cut_of(self, sources: Iterable[Source]) -> Cut:
         """Return what an average of these models includes."""
         there = [source for source in sources if source.peer in self.histories]
-        return joined_cuts(*(self.at.get(source, {}) for source in there), *({one.peer: one.records} for one in there))
+        return joined_cuts(
+            *(self.at.get(source, {}) for source in there), *({one.peer: one.records} for one in there)
+        )
 
     @property
     def newest(self) -> Cut:
@@ -175,7 +176,9 @@ class IncludedSamples:
             for action in record.actions:
                 match action:
                     case Average(shares):
-                        history.cut = joined_cuts(history.cut, *(self.sent.get(model, {}) for model in shares))
+                        history.cut = joined_cuts(
+                            history.cut, *(self.sent.get(model, {}) for model in shares)
+                        )
                     case Dispatch(_, model):
                         self.sent[model.id] = dict(history.cut) if model.layers is None else {}
         points = self.points[history.node]

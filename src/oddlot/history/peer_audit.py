@@ -9,24 +9,27 @@ from oddlot.core.events import Averaged
 from oddlot.core.serialization import DAMAGED
 from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, hole, overlaps
 from oddlot.history.included_samples import Cut, IncludedSamples, Piece, sources_of_average
-from oddlot.history.outcome import complete_epochs
+from oddlot.history.outcome import complete_epochs, read_ending
 from oddlot.history.run_folder import SUMMARY, RunFolder
 
 
-def prove_peers(run: RunFolder, size: int, ending: Mapping[str, Any]) -> Proof:
-    """Audit the logs of all peers of a run with `size` samples per epoch. `ending` is its summary.
-
-    The proof is of the saved model: a sample counts if that includes it. While the run trains, or after it was killed,
-    it is of the average that its peers would make now. Raise CheckpointError if a log is damaged.
-    """
+def prove_peers(run: RunFolder, size: int) -> Proof:
+    """Audit the logs of all peers of a run with `size` samples per epoch. Raise CheckpointError if one is damaged."""
     try:
-        included = IncludedSamples.read(run)
-        faults = [fault for history in included.histories.values() for fault in _own_faults(history.records)]
-        cut, wrong = _saved(included, ending)
-        every, saved = included.pieces(), included.pieces(cut)
+        return prove_model(IncludedSamples.read(run), size, read_ending(run))
     except DAMAGED as error:
         told = f"the logs in {run.path} are damaged ({error!r}): restore them from a copy"
         raise CheckpointError(told, "damaged_file", path=str(run.path), reason=repr(error)) from None
+
+
+def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any]) -> Proof:
+    """Audit the saved model of a mesh: a sample counts if that includes it. `ending` is the summary of the run.
+
+    Without a summary, while the run trains or after it was killed, the model is the average of the newest peers.
+    """
+    faults = [fault for history in included.histories.values() for fault in _own_faults(history.records)]
+    cut, wrong = _saved(included, ending)
+    every, saved = included.pieces(), included.pieces(cut)
     skipped = sum(stop - start for _, start, stop, update in saved if update == Sheets.SKIPPED)
     return _proof(size, complete_epochs(ending), every, saved, [*faults, *wrong], skipped)
 
@@ -58,7 +61,12 @@ def _saved(included: IncludedSamples, ending: Mapping[str, Any]) -> tuple[Cut, l
 
 
 def _proof(
-    size: int, claimed: int, every: Sequence[Piece], saved: Sequence[Piece], faults: list[OddlotError], skipped: int
+    size: int,
+    claimed: int,
+    every: Sequence[Piece],
+    saved: Sequence[Piece],
+    faults: list[OddlotError],
+    skipped: int,
 ) -> Proof:
     """Return the proof for the intervals in the saved model, among `every` one that a peer has merged."""
     pieces, others = _by_epoch(saved), _by_epoch(every)

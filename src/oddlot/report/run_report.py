@@ -51,7 +51,7 @@ class Figures:
         records = surviving(log)
         size = samples_of(run)
         proof = (
-            prove_peers(run, size, ending)
+            prove_peers(run, size)
             if run.is_mesh
             else prove_log(run.log, records, size, complete_epochs(ending))
         )

@@ -1,13 +1,16 @@
 """What a run on a mesh writes into its folder, on every engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oddlot.checkpoint.disk import make_folder
 from oddlot.core.records import Record
+from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.claim import make_room
+from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.metrics import Tally
+from oddlot.history.peer_audit import prove_model
 from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RunFolder
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import Layout
@@ -28,9 +31,16 @@ def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: b
 
 
 def mesh_summary(
-    tally: Tally, records: Sequence[Record], ended: str, final: Averaging | None, folder: RunFolder | None
+    tally: Tally,
+    records: Sequence[Record],
+    ended: str,
+    final: Averaging | None,
+    folder: RunFolder | None,
+    included: IncludedSamples,
 ) -> dict[str, Any]:
     """Return the summary of a run, from the records of all peers and their final average."""
+    peers = final.peers if final else []
+    proof = prove_model(included, tally.size, {"ended": ended, "peers_averaged": peers})
     return (
         {"exchanges": 0, "bytes_exchanged": 0, "models_rejected": {}}
         | tally.summary()
@@ -39,7 +49,18 @@ def mesh_summary(
             "ended_version": tally.versions,
             "records": len(records),
             "run_dir": str(folder.path) if folder else None,
-            "peers_averaged": final.peers if final else [],
+            "peers_averaged": peers,
             "disagreement": final.disagreement if final else None,
+            "samples_left_out": proof.left_out,
         }
     )
+
+
+def warn_of_left_out(summary: Mapping[str, Any]) -> None:
+    """Warn if the saved model does not include all samples."""
+    if count := summary.get("samples_left_out"):
+        told = (
+            f"the saved model lacks {count:,} samples of lost peers: they were lost with the peers that had trained "
+            "on them, and no other peer has processed them again"
+        )
+        warn(told, "samples_left_out", samples=count)

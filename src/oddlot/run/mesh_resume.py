@@ -11,15 +11,17 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
 from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Averaged, Lost, Resumed
+from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.mesh.messages import Books
-from oddlot.history.log import Log, read_header, read_sound, surviving
+from oddlot.history.included_samples import IncludedSamples, PeerHistory, sources_of
+from oddlot.history.log import Log, numbered, read_header, read_sound, surviving
 from oddlot.history.metrics import resumed_after, tally_of
 from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import RunFolder
-from oddlot.run.mesh_saving import LEAD, PEERS
+from oddlot.run.mesh_saving import PEERS
 from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.resume import readable, warn_of_damage
 from oddlot.run.spec import Recipe
@@ -51,9 +53,9 @@ def continue_mesh(
 ) -> MeshPast | None:
     """Read the newest checkpoint of the run in the folder, and note in the logs of all peers that it is resumed.
 
-    A peer that was cut off when the checkpoint was made goes on behind its records up to that time. Return None if the
-    run was killed before its first checkpoint was complete. Raise CheckpointError if it is another run or has no
-    complete checkpoint.
+    A peer that was cut off when the checkpoint was made continues after the last record that the average includes.
+    Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is
+    another run or has no complete checkpoint.
     """
     folder.check_settings(recipe.identity(layout))
     sound = {node: read_sound(path) for node, path in folder.peer_logs().items()}
@@ -69,19 +71,30 @@ def continue_mesh(
     books, start = _read(checkpoint, recipe, layout)
     _check_fits(checkpoint, start, books, logs, machines)
     saved_at = max(one.now for one in start.conductors.values())
+    sources = [Source(node, one.records) for node, one in books.items()]
+    included = IncludedSamples(
+        (
+            PeerHistory(node, numbered(log), sources_of(read_header(folder.peer_log(node))))
+            for node, log in logs.items()
+        ),
+        sources,
+    )
+    cut, cut_off = included.cut_of(sources), _cut_off(logs, books, saved_at)
     counts = {
-        node: books[node].records if node in books else sum(one.now <= saved_at for one in log)
+        node: cut.get(node, 0)
+        if node in books or node in cut_off
+        else sum(one.now <= saved_at for one in log)
         for node, log in logs.items()
     }
     last = max((log[-1].now for log in logs.values() if log), default=saved_at)
     now = nextafter(last, inf)  # so that all records before come first in the common history
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
-    cut_off = _cut_off(logs, books, saved_at)
     conductors = dict(start.conductors)
     for node, log in logs.items():
         if node in books or node in cut_off or len(log) > counts[node]:
             path = folder.peer_log(node)
             resumed = _resumed(PeerShare(recipe, node, tuple(machines)), counts[node], log, path)
+            resumed = replace(resumed, sources=tuple(sources))
             conductor = conductors.get(node) or _conductor_after(kept[node], path, recipe)
             if node in cut_off:
                 conductors[node] = conductor
@@ -89,7 +102,14 @@ def continue_mesh(
     folder.reopen()
     folder.forget_model()
     every = [one for log in logs.values() for one in log]
-    start = replace(start, conductors=conductors, saved=frozenset(there))
+    without = set(machines) - set(map(machine_of, conductors))
+    start = replace(
+        start,
+        conductors=conductors,
+        included={machine: included.spans_of(machine, cut) for machine in without},
+        sources=sources,
+        saved=frozenset(there),
+    )
     return MeshPast(now, start, frozenset(logs.keys() - conductors.keys()), one_history(kept), every)
 
 
@@ -123,8 +143,7 @@ def _read(checkpoint: Checkpoint, recipe: Recipe, layout: Layout) -> tuple[dict[
         books: dict[NodeId, Books] = from_plain(dict[str, Books], snapshot.conductor[PEERS])
         kind = type(recipe.strategy)
         conductors = {node: read_conductor(one.conductor, kind) for node, one in books.items()}
-        epoch = conductors[snapshot.conductor[LEAD]].ledger.epoch
-    return books, MeshStart(store.weights, epoch, store.optimizer_tensors(), conductors)
+    return books, MeshStart(store.weights, store.optimizer_tensors(), conductors)
 
 
 def _check_fits(

@@ -10,6 +10,7 @@ from typing import Any
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Evaluated, Lost, Struck
+from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import RunData
@@ -24,9 +25,10 @@ from oddlot.engines.mesh.simulated_faults import SimulatedMeshFaults
 from oddlot.engines.payloads import users_code
 from oddlot.engines.simulated.config import Simulated
 from oddlot.faults.mesh_faults import MeshFaults
+from oddlot.history.included_samples import IncludedSamples, PeerHistory
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.run.mesh_folder import begin_folder, mesh_summary
+from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_left_out
 from oddlot.run.mesh_resume import MeshPast, continue_mesh
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -61,6 +63,8 @@ class MeshSimulation:
         self.observers: list[Observer] = [self.tally]
         self.records: list[Record] = []
         self.runs: dict[NodeId, PeerRun] = {}
+        self.sources: dict[NodeId, list[Source]] = {}
+        """Models that the first weights of each peer include."""
         seed_all(recipe.config.seed)
         with users_code("the peers"):
             self.model = made(recipe.job)
@@ -100,7 +104,9 @@ class MeshSimulation:
         mean.scatter(self.model)
         self.model.eval()
         self.tally.finish()
-        summary = mesh_summary(self.tally, self.records, ended, final, self.folder)
+        included = self._included()
+        summary = mesh_summary(self.tally, self.records, ended, final, self.folder, included)
+        warn_of_left_out(summary)
         path = None
         if self.folder is not None:
             path = self.folder.path
@@ -173,8 +179,8 @@ class MeshSimulation:
             return peer
         return Newcomer(port, trained, partial(self._join, node, port), self.mesh.now, node)
 
-    def _share(self, node: NodeId, done: float = 0.0) -> PeerShare:
-        return PeerShare(self.recipe, node, self.names, done)
+    def _share(self, node: NodeId) -> PeerShare:
+        return PeerShare(self.recipe, node, self.names)
 
     def _begin(
         self, share: PeerShare, port: SimulatedPort, conductor: Conductor, weights: FlatBuffer, optimizer: Any
@@ -190,9 +196,11 @@ class MeshSimulation:
             [lambda record: self._log(node, record)],
             self.folder.peer_log(node) if self.folder else None,
             self.saving,
+            partial(self.mesh.will_return, self.names),
         )
         run.peer.membership.begin(self.mesh.now)
         self.runs[node] = run
+        self.sources[node] = conductor.peers.sources
         if run.log is not None:
             self.closing.callback(run.log.close)
         return run.peer
@@ -215,11 +223,26 @@ class MeshSimulation:
         there, now = self.mesh.peers[node], self.mesh.now
         newcomer = there.peer
         assert isinstance(newcomer, Newcomer)
-        share = self._share(node, state.progress)
-        there.peer = peer = self._begin(share, port, share.conductor(state.epoch), weights, tensors.optimizer)
+        source = Source(sender, state.records)
+        share, conductor = self._share(node).taking_over(self._included(source), source, self.runs)
+        there.peer = peer = self._begin(share, port, conductor, weights, tensors.optimizer)
         peer.join({name: name for name in self.runs if name != node}, now)
         for message in newcomer.waiting:
             peer.receive(message, now)
+
+    def _included(self, *sources: Source) -> IncludedSamples:
+        """Return the samples in the models of all peers, lost ones included."""
+        if self.folder is not None and self.earlier:  # the numbers of records count lost work
+            for run in self.runs.values():
+                run.flush_log()
+            return IncludedSamples.read(self.folder, sources)
+        logs: dict[NodeId, list[Record]] = {}
+        for record in self.records:
+            logs.setdefault(record.peer or "", []).append(record)
+        histories = [
+            PeerHistory(node, list(enumerate(log)), self.sources[node]) for node, log in logs.items()
+        ]
+        return IncludedSamples(histories, sources)
 
     # --- under way -----------------------------------------------------------------------------
 

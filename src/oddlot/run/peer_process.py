@@ -103,6 +103,7 @@ class PeerProgram:
         self.saving = self._saving() if setup.keeps_checkpoints else None
         self.run: PeerRun | None = None
         self.newcomer: Newcomer | None = None
+        self.launcher = os.getppid()
         self.is_ready = False
         self.ended = ""
         self.signal = 0
@@ -214,12 +215,17 @@ class PeerProgram:
             [self._note],
             self.folder.peer_log(self.node),
             self.saving,
+            self._is_replacing,
         )
         self.port.membership = run.peer.membership
         run.peer.membership.begin(self.mailbox.now)
         self.run = run
         self._announce(self.mailbox.now)
         return run
+
+    def _is_replacing(self) -> bool:
+        """Whether the launcher, which replaces lost peers, still runs."""
+        return bool(getattr(self.recipe.engine, "respawn", False)) and os.getppid() == self.launcher
 
     def _join(self, state: State, tensors: Tensors, sender: NodeId) -> None:
         """Begin with the state of a peer."""
@@ -301,7 +307,8 @@ class PeerProgram:
         tally = tally_of(records, self.recipe.samples)
         tally.advance(now)
         tally.finish()
-        summary = mesh_summary(tally, records, run.peer.finished, run.final, self.folder)
+        included = IncludedSamples.read(self.folder)
+        summary = mesh_summary(tally, records, run.peer.finished, run.final, self.folder, included)
         self.folder.write(SUMMARY, summary)
 
 

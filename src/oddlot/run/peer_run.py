@@ -1,6 +1,6 @@
 """One peer of a run on a mesh: its share of the training, and what it does for all when it leads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.events import Averaged, Evaluated, Stopped
 from oddlot.core.membership import Membership
 from oddlot.core.random_streams import stream
-from oddlot.core.tasks import NodeId
+from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.host import Observer
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.engines.mesh.messages import Books, Done
@@ -30,6 +30,9 @@ SNAPSHOT_SECONDS = 5.0
 REPEAT_SECONDS = 1.0
 """Time between two messages of a peer that it has finished."""
 
+REPLACEMENT_SECONDS = 60.0
+"""Longest wait at the end of a run for the replacement of a lost peer."""
+
 
 class Purpose(NamedTuple):
     """What an average is made for."""
@@ -43,7 +46,7 @@ class PeerRun:
     """A peer with its store, its log, its metrics and its goal.
 
     It owns the `weights` with which it begins, and copies the `optimizer` state. It continues its `log`, if there is
-    one. With `saving`, it writes checkpoints when it leads.
+    one. With `saving`, it writes checkpoints when it leads. While lost peers `is_replacing`, it awaits them at the end.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class PeerRun:
         observers: Sequence[Observer] = (),
         log: Path | None = None,
         saving: MeshSaving | None = None,
+        is_replacing: Callable[[], bool] = lambda: False,
     ) -> None:
         recipe = share.recipe
         self.share, self.goal = share, share.goal
@@ -95,6 +99,9 @@ class PeerRun:
         self.final: Averaging | None = None
         """The average of all peers that have finished: the model of the run."""
         self.repeat_at = 0.0
+        self.is_replacing = is_replacing
+        self.waits_until = inf
+        """Time until which it waits for replacements, once all living peers have finished."""
 
     @property
     def name(self) -> NodeId:
@@ -167,9 +174,23 @@ class PeerRun:
         """Return what an average is due for. Before the final one, a peer that has finished makes none."""
         evaluation = self.evaluates and self.evaluation.due(self.tally)
         checkpoint = self.saving is not None and self.saving.due(self.tally, self.began_at)
-        if self.peer.all_finished:
+        if self.peer.all_finished and not self._awaits_replacement():
             return Purpose(self.evaluates, self.saving is not None, True)
         return Purpose() if self.peer.finished else Purpose(evaluation, checkpoint)
+
+    def _awaits_replacement(self) -> bool:
+        """Whether a lost peer will be replaced soon, which has samples of the run's epochs left to process."""
+        conductor, share = self.peer.host.conductor, self.share
+        living = set(map(machine_of, conductor.peers.in_order()))
+        if (
+            share.goal.epochs is None
+            or self.peer.stop
+            or living.issuperset(share.names)
+            or not self.is_replacing()
+        ):
+            return False
+        self.waits_until = min(self.waits_until, conductor.now + REPLACEMENT_SECONDS)
+        return self.tally.seconds < self.waits_until
 
     def _averaged(self, average: Averaging, now: float) -> None:
         """Log an average, and use it for its purpose."""

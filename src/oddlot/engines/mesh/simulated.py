@@ -98,6 +98,13 @@ class SimulatedMesh:
         """Faults of the next models that peers send, with the seconds of a delay."""
         self.lifecycle = MachineLifecycle(self.machine_events, machines, self, seed, taken)
 
+    def will_return(self, machines: Collection[str]) -> bool:
+        """Whether one of these machines has no peer, and gets one again unless its zone lacks capacity."""
+        states = [self.lifecycle.states[name] for name in machines]
+        return any(
+            not one.is_ready and (one.node or one.machine.seconds_to_return is not None) for one in states
+        )
+
     # --- the mailbox ---------------------------------------------------------------------------
 
     @property
