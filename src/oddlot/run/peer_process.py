@@ -42,6 +42,7 @@ from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
+from oddlot.run.bad_rows import rows_named
 from oddlot.run.mesh_folder import mesh_summary
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -103,6 +104,7 @@ class PeerProgram:
         self.saving = self._saving() if setup.keeps_checkpoints else None
         self.run: PeerRun | None = None
         self.newcomer: Newcomer | None = None
+        self.strikes: Mapping[str, int] = {}
         self.is_ready = False
         self.ended = ""
         self.signal = 0
@@ -130,7 +132,8 @@ class PeerProgram:
             weights = start.copied_weights(self.model, self.layout)
             run = self._begin(start.conductor(self.share), weights, start.optimizer)
             run.peer.meet(peers, self.mailbox.now)
-        drive(self, self.mailbox, lambda: self.ended, self._due)
+        with rows_named(self.recipe):
+            drive(self, self.mailbox, lambda: self.ended, self._due)
         if self.run is not None:
             self.run.flush_log()
         self.transport.close()

@@ -205,7 +205,7 @@ class Launcher:
         """Kill peers without signs of life."""
         for node, peer in self.running.items():
             if (seconds := peer.silence(self.now)) and not peer.is_killed:
-                told = f"peer {node} has not responded for {seconds:.0f} s and is killed"
+                told = f"peer {node} was killed because it does not respond: its process is stopped, or hangs"
                 warn(told, "peer_hung", node=node, seconds=seconds)
                 peer.is_killed = True
                 peer.kill()
