@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from oddlot.engines.local.processes import START_SECONDS
 from oddlot.engines.mesh import launcher as module
 from oddlot.engines.mesh.launcher import Launcher, clock
 from tests.engines.mesh.waiting import is_running, wait_for
@@ -48,7 +49,7 @@ def test_a_replacement_that_freezes_before_it_is_ready_is_replaced(launcher: Lau
     watch_until(launcher, lambda: "w2.2" in launcher.running)
     assert launcher.begun == ["w1"]
     with warns("peer_hung", node="w2.2"):
-        age(launcher, "w2.2", module.START_SECONDS + 1)
+        age(launcher, "w2.2", START_SECONDS + 1)
     watch_until(launcher, lambda: "w2.3" in launcher.begun)
     wait_for(lambda: launcher.output_of("w2.3").endswith("\n"))
     told = json.loads(launcher.output_of("w2.3"))
