@@ -195,3 +195,31 @@ def test_a_message_of_a_lost_peer_brings_it_back_unless_it_has_left() -> None:
     world.run(5)
     assert "p2" not in me.living
     assert me.heard("p2", 2.0) == []
+
+
+def test_silence_during_a_long_step_is_no_loss() -> None:
+    world = World(4)
+    world.peers["p1"].step_seconds = 8.0
+    world.run(10)
+    world.is_cut = lambda sender, receiver: "p1" in {sender, receiver}
+    world.run(8.5)
+    assert [event for _, me, event in world.told if isinstance(event, PeerLost) and me != "p1"] == []
+    world.run(20)
+    assert all("p1" not in living for name, living in world.known().items() if name != "p1")
+
+
+def test_a_lost_peer_may_return_until_it_counts_as_hung() -> None:
+    def lost() -> Membership:
+        world = World(3)
+        world.is_cut = lambda sender, receiver: "p1" in {sender, receiver}
+        world.run(10)
+        return world.peers["p0"]
+
+    assert (lost().may_return(10.0), lost().may_return(31.0)) == (["p1"], [])
+    slow = lost()
+    slow.members["p1"].step_seconds = 8.0
+    assert (slow.may_return(319.0), slow.may_return(321.0)) == (["p1"], []), "ten timeouts of four steps"
+    ended, replaced = lost(), lost()
+    ended.gone("p1")
+    replaced.meet({"p1.2": "p1.2"}, 10.0)
+    assert ended.may_return(10.0) == replaced.may_return(10.0) == []

@@ -4,6 +4,9 @@ The protocol is SWIM (Das, Gupta, Motivala, DSN 2002) with its suspicion mechani
 period, asks others to ping one that does not answer, suspects it, and declares it lost when it does not refute that.
 News of peers travels on these messages. Any message of a peer, also that of an exchange, proves that it lives.
 
+A step that holds the interpreter's lock keeps its peer from answering. Each peer therefore reports its longest step,
+and a suspected peer has at least twice that time to answer.
+
 Unlike in SWIM, a lost peer is a member again when it sends anything, and is pinged now and then. One that was only cut
 off hears that it is lost, and refutes it with a higher incarnation: a mesh heals after a partition. A restarted process
 has another name.
@@ -16,13 +19,17 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from oddlot.core.events import PeerJoined, PeerLost
-from oddlot.core.tasks import NodeId
+from oddlot.core.task_timeouts import hung_after
+from oddlot.core.tasks import NodeId, machine_of
+from oddlot.core.worker_stats import TIMEOUT_FACTOR
 
 State = Literal["alive", "suspected", "lost"]
 MAX_NEWS = 10
 """News on one message. A peer that was unknown gets all of it."""
 HELPERS = 3
 """Peers that are asked to ping one that does not answer."""
+STEPS_SUSPECTED = 2.0
+"""Least time for a refutation, as a multiple of the longest step of the suspected peer."""
 
 
 class News(NamedTuple):
@@ -42,6 +49,8 @@ class Ping:
 
     number: int
     news: tuple[News, ...] = ()
+    step_seconds: float = 0.0
+    """Longest recent step of the sender, in seconds. 0: it has finished none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,8 @@ class Ack:
 
     number: int
     news: tuple[News, ...] = ()
+    step_seconds: float = 0.0
+    """Longest recent step of the sender, in seconds. 0: it has finished none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,10 @@ class Member:
     """Time of its last message."""
     has_left: bool = False
     """Whether it has said itself that it leaves."""
+    has_ended: bool = False
+    """Whether its process has ended for sure."""
+    step_seconds: float = 0.0
+    """Its longest recent step, in seconds. 0: unknown."""
 
 
 @dataclass
@@ -116,6 +131,8 @@ class Membership:
     incarnation: int = 0
     has_left: bool = False
     """Whether it leaves: it does not refute that any more."""
+    step_seconds: float = 0.0
+    """Longest recent step of this peer, in seconds. 0: it has finished none."""
     members: dict[NodeId, Member] = field(default_factory=dict)
     outbox: list[tuple[NodeId, MembershipMessage]] = field(default_factory=list)
     """Messages to send, with their receivers."""
@@ -153,7 +170,10 @@ class Membership:
     @property
     def next_at(self) -> float:
         """Return the time at which `tick` is due."""
-        return min(self.ping_at, self.retry_at, self._late_at, self._lost_at) if self.members else inf
+        if not self.members:
+            return inf
+        lost_at = min(map(self._lost_at, self.suspected), default=inf)
+        return min(self.ping_at, self.retry_at, self._late_at, lost_at)
 
     def greet(self, peer: NodeId) -> None:
         """Ping a peer now, for example the one through which this peer joins."""
@@ -174,11 +194,30 @@ class Membership:
     def gone(self, peer: NodeId) -> list[PeerEvent]:
         """Note that a peer's process has ended for sure: nothing listens at its address any more."""
         member = self.members.get(peer)
-        return list(self._declare_lost(peer)) if member is not None and member.state != "lost" else []
+        if member is None:
+            return []
+        member.has_ended = True
+        return list(self._declare_lost(peer)) if member.state != "lost" else []
+
+    def may_return(self, now: float) -> list[NodeId]:
+        """Return the lost peers that may only be busy: they have neither ended nor left, and are not hung yet.
+
+        A peer counts as hung by the rule for workers of a hub. One whose machine has another living peer was replaced.
+        """
+        replaced = {machine_of(peer) for peer in self.living}
+        return [
+            peer
+            for peer, one in self.members.items()
+            if one.state == "lost" and not (one.has_left or one.has_ended)
+            if now - one.heard_at < hung_after(TIMEOUT_FACTOR * one.step_seconds)
+            if machine_of(peer) not in replaced
+        ]
 
     def receive(self, sender: NodeId, message: MembershipMessage, now: float) -> list[PeerEvent]:
         """Process a message of a peer. Answers are in the outbox."""
         events = [*self.heard(sender, now), *self._all_learned(message.news, now, sender)]
+        if not isinstance(message, PingRequest) and sender in self.members:
+            self.members[sender].step_seconds = message.step_seconds
         match message:
             case Ping(number):
                 self._send(sender, Ack(number), tell_all=bool(events))
@@ -199,7 +238,7 @@ class Membership:
         member = self.members.get(peer)
         if member is None:
             return []
-        member.heard_at = now
+        member.heard_at, member.has_ended = now, False
         if self.probe is not None and self.probe.peer == peer:
             self.probe = None
         if member.state == "alive" or member.has_left:
@@ -221,8 +260,7 @@ class Membership:
             lost = [peer for peer, member in self.members.items() if member.state == "lost"]
             if lost:
                 self._send(self.rng.choice(lost), Ping(self._number()))
-        patience = self._suspicion_seconds
-        overdue = [peer for peer, since in self.suspected.items() if now >= since + patience]
+        overdue = [peer for peer in self.suspected if now >= self._lost_at(peer)]
         return [event for peer in overdue for event in self._declare_lost(peer)]
 
     # --- probing -------------------------------------------------------------------------------
@@ -233,15 +271,13 @@ class Membership:
             return inf
         return self.probe.sent_at + self.settings.ping_seconds * (2 if self.probe.is_indirect else 1)
 
-    @property
-    def _lost_at(self) -> float:
-        """Return the time at which the next suspected peer is lost."""
-        return min(self.suspected.values(), default=inf) + self._suspicion_seconds
+    def _lost_at(self, peer: NodeId) -> float:
+        """Return the time at which a suspected peer is lost.
 
-    @property
-    def _suspicion_seconds(self) -> float:
-        """Return the time for a refutation. It grows with the mesh, as the time that news takes."""
-        return self.settings.suspicion_seconds * max(1.0, log2(len(self.members) + 1) / 2)
+        The time for a refutation grows with the mesh, as the time that news takes, and with the peer's longest step.
+        """
+        least = self.settings.suspicion_seconds * max(1.0, log2(len(self.members) + 1) / 2)
+        return self.suspected[peer] + max(least, STEPS_SUSPECTED * self.members[peer].step_seconds)
 
     def _ping_next(self, now: float) -> None:
         """Ping the next peer in a shuffled order, unless it was heard within a period and there is no news."""
@@ -311,7 +347,8 @@ class Membership:
         rank = {"alive": 0, "suspected": 1, "lost": 2}
         if (incarnation, rank[state]) <= (member.incarnation, rank[member.state]):
             return
-        was_heard = member.state == "alive" and now - member.heard_at < self.settings.suspicion_seconds
+        patience = max(self.settings.suspicion_seconds, STEPS_SUSPECTED * member.step_seconds)
+        was_heard = member.state != "lost" and now - member.heard_at < patience
         if state == "lost" and was_heard and teller != peer:
             return  # others cannot reach it, which it will refute
         before, member.state = member.state, state
@@ -331,9 +368,9 @@ class Membership:
         news = self._news(receiver, tell_all)
         match message:
             case Ping(number):
-                message = Ping(number, news)
+                message = Ping(number, news, self.step_seconds)
             case Ack(number):
-                message = Ack(number, news)
+                message = Ack(number, news, self.step_seconds)
             case PingRequest(number, peer):
                 message = PingRequest(number, peer, news)
         self.outbox.append((receiver, message))

@@ -13,6 +13,11 @@ HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
 """A worker is hung after this many timeouts of its task without an answer, and at least this many seconds."""
 
 
+def hung_after(timeout: float) -> float:
+    """Return the seconds without an answer after which the worker of a task with this timeout counts as hung."""
+    return max(HUNG_SECONDS, HUNG_TIMEOUTS * timeout)
+
+
 class Assignments(Protocol):
     """The conductor's state that `TaskTimeouts` reads."""
 
@@ -99,7 +104,7 @@ class TaskTimeouts:
         self.evictions.forget(books.held)
 
     def _await_answer(self, task: TaskId, since: float, timeout: float) -> None:
-        self.silence[task] = max(HUNG_SECONDS, HUNG_TIMEOUTS * timeout)
+        self.silence[task] = hung_after(timeout)
         self.evictions.set(since + self.silence[task], task)
 
 

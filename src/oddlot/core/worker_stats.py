@@ -91,6 +91,11 @@ class Roster:
         member.median = ordered[(len(ordered) - 1) // 2]
         member.slow = ordered[int(0.95 * (len(ordered) - 1) + 0.5)]
 
+    def longest(self, node: NodeId, samples: int) -> float:
+        """Return the seconds for `samples` samples at a worker's slowest recent pace; 0 if it has finished no task."""
+        member = self.members.get(node)
+        return samples * max(member.seconds_per_sample, default=0.0) if member is not None else 0.0
+
     def timed_out(self, node: NodeId) -> None:
         """Record a timeout of a worker's task."""
         if member := self.members.get(node):

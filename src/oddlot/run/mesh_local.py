@@ -35,7 +35,9 @@ from oddlot.run.peer_share import MeshStart
 from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
+from oddlot.run.strikes import Strikes
 from oddlot.run.user_observers import announce_stop, safe_observers
+from oddlot.run.warnings import warn_of_hung
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import made
 from oddlot.train.seeding import seed_all
@@ -61,7 +63,7 @@ class MeshLocal:
         self.stopped = ""
         self.noted: list[int] = []
         self.tally = Tally(recipe.samples)
-        self.observers: list[Observer] = [self.tally]
+        self.observers: list[Observer] = [self.tally, warn_of_hung]
         seed_all(recipe.config.seed)
         with users_code("the launcher"):
             self.model = made(recipe.job)
@@ -75,6 +77,7 @@ class MeshLocal:
         for record in self.earlier:
             self.tally(record)
         self.launcher = self._launcher(recipe.engine)
+        self.observers.append(Strikes(self.launcher.strikes))
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of all peers, in about the order of time."""
@@ -155,7 +158,7 @@ class MeshLocal:
         self.closing.callback(transport.close)
         faults = LocalMeshFaults(self.launcher, transport)
         past = self.past.log if self.past else None
-        return MeshFaults(chaos, faults, lambda: self.launcher.now, lambda: list(self.launcher.running), past)
+        return MeshFaults(chaos, faults, lambda: self.launcher.now, lambda: self.launcher.begun, past)
 
     def _launcher(self, engine: Local) -> Launcher:
         threads = engine.threads or max(1, cores() // engine.workers)

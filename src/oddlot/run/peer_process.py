@@ -26,12 +26,14 @@ from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.failure import plain_failure
+from oddlot.engines.local.orphans import adopt, kill_children
 from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.compute import ComputeThread, Ready
 from oddlot.engines.mesh.messages import FromPeer, Inject, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
+from oddlot.engines.mesh.signs_of_life import SignsOfLife, end_process, read_line
 from oddlot.engines.mesh.transport import Hello, Rejected, Transport, Unreachable
 from oddlot.engines.pace import Pace
 from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
@@ -42,6 +44,7 @@ from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
+from oddlot.run.bad_rows import rows_named
 from oddlot.run.mesh_folder import mesh_summary
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -104,6 +107,7 @@ class PeerProgram:
         self.run: PeerRun | None = None
         self.newcomer: Newcomer | None = None
         self.launcher = os.getppid()
+        self.strikes: Mapping[str, int] = {}
         self.is_ready = False
         self.ended = ""
         self.signal = 0
@@ -118,8 +122,9 @@ class PeerProgram:
     def _note_signal(self, number: int, _: object) -> None:
         self.signal = number
 
-    def main(self, peers: Mapping[NodeId, str], join: bool) -> None:
-        """Train until the run is done."""
+    def main(self, peers: Mapping[NodeId, str], join: bool, strikes: Mapping[str, int]) -> None:
+        """Train until the run is done. `strikes`: samples that ended the computation of earlier peers."""
+        self.strikes = strikes
         if join:
             self.port.addresses = dict(peers)
             self.newcomer = Newcomer(
@@ -130,7 +135,8 @@ class PeerProgram:
             weights = start.copied_weights(self.model, self.layout)
             run = self._begin(start.conductor(self.share), weights, start.optimizer)
             run.peer.meet(peers, self.mailbox.now)
-        drive(self, self.mailbox, lambda: self.ended, self._due)
+        with rows_named(self.recipe):
+            drive(self, self.mailbox, lambda: self.ended, self._due)
         if self.run is not None:
             self.run.flush_log()
         self.transport.close()
@@ -150,6 +156,7 @@ class PeerProgram:
             self._follow(now)
         elif self.newcomer is not None:
             self.newcomer.ring(now)
+            self._follow(now)
 
     def receive(self, item: Any, now: float) -> None:
         """Handle a message of a peer, of the own computation, or of the transport."""
@@ -179,6 +186,8 @@ class PeerProgram:
                 logger.warning("%s", reason)
                 if peer is not None:
                     peer.host.handle(ModelRejected(sender, None, reason), now)
+            case Unreachable(other, True) if self.newcomer is not None and peer is None:
+                self.newcomer.gone(other)
             case Unreachable(other, is_gone) if peer is not None:
                 if is_gone:
                     peer.gone(other, now)
@@ -199,6 +208,10 @@ class PeerProgram:
             self.compute.pace.slowness = what.factor
         elif what.node == self.node and what.kind in ANSWERED:
             faults.next.append((what.kind, what.seconds))
+
+    def step_seconds(self) -> float:
+        """Return its longest recent step, in seconds; 0 if it has finished none."""
+        return self.run.peer.membership.step_seconds if self.run is not None else 0.0
 
     # --- joining -------------------------------------------------------------------------------
 
@@ -232,6 +245,7 @@ class PeerProgram:
         source = Source(sender, state.records)
         included = IncludedSamples.read(self.folder, [source])
         self.share, conductor = self.share.taking_over(included, source, self.port.addresses)
+        conductor.ledger.strikes.update(self.strikes)
         peer = self._begin(conductor, tensors.weights, tensors.optimizer).peer
         peer.join(self.port.addresses, self.mailbox.now)
 
@@ -254,10 +268,14 @@ class PeerProgram:
         """Do what follows; when the run is complete, save its model."""
         run = self.run
         if run is None:
-            self.ended = "done" if self._is_saved else ""
+            is_over = self.signal or self._is_saved or (self.newcomer is not None and self.newcomer.is_alone)
+            self.ended = "done" if is_over else ""
             return
         self._heed_signals(run, now)
         run.follow(now)
+        if self.port.is_hung:
+            run.flush_log()
+            end_process()
         if run.log is not None:
             run.log.keep_up(now)
         if run.peer.finished or self.ended:
@@ -322,20 +340,22 @@ def main() -> None:
     parcel, node, index = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     say = os.dup(1)
     os.dup2(2, 1)  # what the job prints goes into its file
+    adopt()
     setup: PeerSetup = open_parcel(parcel)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
         program = PeerProgram(setup, node, index)
-        os.write(say, json.dumps({"address": program.transport.address}).encode() + b"\n")
-        os.close(say)
-        told = json.loads(sys.stdin.readline())
-        program.main(told["peers"], told["join"])
+        SignsOfLife(say, program.transport.address, program.step_seconds)
+        if told := read_line(sys.stdin, lambda: bool(program.signal)):
+            program.main(**json.loads(told))
     except OddlotError as error:
         with suppress(OSError):
             text = json.dumps(plain_failure(error))
             failure_path(Path(setup.folder), node).write_text(text, encoding="utf-8")
         print(f"{FAILED}{in_short(error)}", file=sys.stderr)  # noqa: T201 - into the peer's file
         sys.exit(1)
+    finally:
+        kill_children()
 
 
 if __name__ == "__main__":

@@ -165,16 +165,16 @@ class PeerRun:
         if peer.averaging is not None and now >= peer.averaging.asked_at + SNAPSHOT_SECONDS:
             peer.ask_for_snapshots(now)
         if peer.averaging is None and self.evaluating is None and self.final is None:
-            self.purpose = self._due_purpose()
+            self.purpose = self._due_purpose(now)
             if any(self.purpose):
                 peer.begin_average(now, with_books=self.purpose.checkpoint)
                 self._lead(now)  # it is complete if there is no other peer
 
-    def _due_purpose(self) -> Purpose:
+    def _due_purpose(self, now: float) -> Purpose:
         """Return what an average is due for. Before the final one, a peer that has finished makes none."""
         evaluation = self.evaluates and self.evaluation.due(self.tally)
         checkpoint = self.saving is not None and self.saving.due(self.tally, self.began_at)
-        if self.peer.all_finished and not self._awaits_replacement():
+        if self.peer.all_finished(now) and not self._awaits_replacement():
             return Purpose(self.evaluates, self.saving is not None, True)
         return Purpose() if self.peer.finished else Purpose(evaluation, checkpoint)
 

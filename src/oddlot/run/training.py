@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import BadSamples, JobError
+from oddlot.core.errors import JobError
 from oddlot.core.events import Evaluated, Stopped
 from oddlot.engines.base import Open, RunData
 from oddlot.engines.host import Observer
@@ -19,6 +19,7 @@ from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import EFFECTIVE_BATCH, WORKER_LOGS, RunFolder
 from oddlot.run.assemble import engine_with_faults, host_of
+from oddlot.run.bad_rows import rows_named
 from oddlot.run.divergence import Divergence
 from oddlot.run.goals import TIME_FIGURES
 from oddlot.run.intervals import Reminder
@@ -41,8 +42,6 @@ HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
 LONG_MEASURE_SECONDS = 60.0
 """Seconds of the final evaluation after which a line says what the run waits for."""
-MAX_ROWS = 64
-"""Samples that an error names."""
 logger = logging.getLogger(__name__)
 
 
@@ -116,7 +115,7 @@ class Training:
     def run(self) -> Run:
         """Train until the goal is reached, evaluate the final version, and save it."""
         try:
-            with self.stop.heard(), self._rows_named():
+            with self.stop.heard(), rows_named(self.recipe):
                 self.saving.await_first()
                 ended = drive(self.host, self.engine, self._ended, lambda: self.recipe.goal.due(self.tally))
                 self._check_learned(ended)
@@ -281,18 +280,6 @@ class Training:
             if isinstance(message, Evaluated):
                 self.host.handle(message, engine.now)
         return ended
-
-    @contextmanager
-    def _rows_named(self) -> Iterator[None]:
-        """Name bad samples by their index in the data, which the conductor does not know."""
-        try:
-            yield
-        except BadSamples as bad:
-            rows = self.recipe.rows(bad.spans)
-            more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
-            named = ", ".join(map(str, rows[:MAX_ROWS]))
-            told = f"some samples {bad.why}\nThese samples are among train_data[{named}{more}]"
-            raise JobError(told, bad.code, **bad.fields, rows=rows) from bad
 
 
 @contextmanager

@@ -4,27 +4,34 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor, nn
 
-from oddlot import AdaptiveGossip, Gossip, JobError, Local, Machine, Run, UsageError, fit, replay
+from oddlot import AdaptiveGossip, Gossip, JobError, Local, Machine, Run, StopRun, UsageError, fit, replay
+from oddlot.core import task_timeouts
 from oddlot.core.events import LinkTraffic, ModelRejected, PeerJoined, PeerLost, Struck
+from oddlot.core.records import Record
+from oddlot.core.tasks import machine_of
 from oddlot.faults import Chaos, Fault
 from oddlot.history.audit import Proof
+from oddlot.history.outcome import read_ending
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
+from oddlot.run.fit import Interrupted
+from tests.engines.mesh.hanging import HANGS, Hanging, be_impatient
+from tests.engines.mesh.waiting import is_running, wait_for
 from tests.fits import a_job, rows
 from tests.processes import program
-from tests.transcripts import raises
+from tests.transcripts import mask, raises, warns
 
 SAMPLES = 96
 LAUNCH = """
+from contextlib import suppress
 from pathlib import Path
 import sys
 from oddlot import Gossip, Local, fit
@@ -41,14 +48,6 @@ def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings
     return fit(job, strategy, on, until=until, out=folder, quiet=True, **settings)
 
 
-def wait_for(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until this is so."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def peers_below(parent: int) -> list[int]:
     """The processes of peers that a process has started."""
     told = subprocess.run(
@@ -56,15 +55,6 @@ def peers_below(parent: int) -> list[int]:
     ).stdout
     found = [line.split(maxsplit=2) for line in told.splitlines()]
     return [int(pid) for pid, above, args in found if int(above) == parent and "peer_process" in args]
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_peers_train_exchange_and_save_the_average(tmp_path: Path) -> None:
@@ -191,6 +181,36 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
         meshed(tmp_path, job={"training_step": fails})
     assert caught.value.code == "user_code_failed"
     wait_for(lambda: not peers_below(os.getpid()))
+
+
+def test_hung_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One holds the interpreter's lock, one waits for ever, and one is stopped. What they have started ends, too."""
+    monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 6.0)
+    monkeypatch.setattr(task_timeouts, "HUNG_TIMEOUTS", 1.0)
+    mask(node=r"w\d(\.\d)?(?= )")
+    notes, joined = tmp_path / "notes", set[str]()
+    notes.mkdir()
+
+    def stop_once_all_are_replaced(record: Record) -> None:
+        if isinstance(record.event, PeerJoined) and "." in record.event.peer:
+            joined.add(record.event.peer)
+        if len(joined) >= len(HANGS) and all((notes / str(row)).exists() for row in HANGS):
+            raise StopRun
+
+    with warns("peer_hung"), warns("worker_hung"), suppress(Interrupted):
+        meshed(
+            tmp_path / "run",
+            "seconds>=300",
+            workers=4,
+            observers=[stop_once_all_are_replaced],
+            job={"train_data": Hanging(notes, SAMPLES), "worker_init": be_impatient},
+            as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3, 4)],
+        )
+    summary = read_ending(RunFolder(tmp_path / "run"))
+    assert summary["seconds"] < 300
+    assert {machine_of(peer) for peer in summary["peers_averaged"]} == {"w1", "w2", "w3", "w4"}
+    pids = [int(pid) for row in HANGS for pid in (notes / str(row)).read_text().split()]
+    wait_for(lambda: not any(map(is_running, pids)))
 
 
 def another_model() -> nn.Module:

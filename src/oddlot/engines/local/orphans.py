@@ -11,6 +11,8 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PDEATHSIG = 1
+END_SECONDS = 10.0
+"""Longest time until killed processes have ended: one that waits for a disk ends later."""
 MEMORY_NAME = "oddlot"
 """Name of a run's shared memory in the system."""
 
@@ -81,6 +83,14 @@ def kill(pids: Collection[int]) -> None:
     """Kill these children, which have not been reaped yet."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+
+
+def kill_children() -> None:
+    """Kill all processes below this one, which has adopted orphans, and wait a short time until they have ended."""
+    until = time.monotonic() + END_SECONDS
+    while (left := orphans(())) and time.monotonic() < until:
+        kill(left)
+        time.sleep(0.01)
 
 
 def _children() -> Iterator[int]:

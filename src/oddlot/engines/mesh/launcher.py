@@ -1,4 +1,4 @@
-"""Starts the processes of peers, tells them each other's addresses, and replaces those that are killed.
+"""Starts the processes of peers, tells them each other's addresses, and replaces those that are killed or hung.
 
 Once the peers have started, they need the launcher no more.
 """
@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from oddlot.core.errors import JobError
+from oddlot.core.task_timeouts import hung_after
 from oddlot.core.tasks import NodeId
+from oddlot.core.user_warnings import warn
+from oddlot.core.worker_stats import TIMEOUT_FACTOR
+from oddlot.engines.local.orphans import kill_group
+from oddlot.engines.local.processes import START_SECONDS
+from oddlot.engines.mesh.signs_of_life import LifeReader
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.respawn import Death, RespawnPolicy
 
@@ -36,24 +42,47 @@ class PeerProcess:
     process: "subprocess.Popen[bytes]"
     output: Path
     """File with what it writes to stdout and stderr."""
-    address: str = ""
-    joins: bool = False
+    joins: bool
     """Whether it takes over the state of another peer."""
+    life: LifeReader
+    is_begun: bool = False
+    """Whether it knows the addresses of the others."""
+    is_killed: bool = False
+    """Whether it was killed because it has not responded."""
 
-    def read_address(self) -> str:
-        """Wait for the address at which it listens; empty if it ends before it says one."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        self.process.stdout.close()
-        self.address = str(json.loads(line)["address"]) if line.endswith(b"\n") else ""
-        return self.address
+    @property
+    def address(self) -> str:
+        """Return the address at which it listens; empty if that is not known yet."""
+        return self.life.address
 
-    def begin(self, peers: Mapping[NodeId, str], join: bool) -> None:
-        """Tell it the addresses of the others. With `join`, it takes over the state of one of them."""
+    def silence(self, now: float) -> float:
+        """Read its signs of life. Return the seconds without one if that is too long, else 0.
+
+        Until it has finished a step, it may take as long as a worker of a hub to start.
+        """
+        self.life.read(now)
+        step, silent = self.life.step_seconds, now - self.life.heard_at
+        return silent if silent > (hung_after(TIMEOUT_FACTOR * step) if step else START_SECONDS) else 0.0
+
+    def kill(self) -> None:
+        """Kill its process, and those that it has started."""
+        kill_group(self.process.pid)
+
+    def close(self) -> None:
+        """Close its pipes, and kill the processes that it has left behind."""
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+    def begin(self, peers: Mapping[NodeId, str], strikes: Mapping[str, int]) -> None:
+        """Tell it the addresses of the others, and which samples ended the computation of earlier peers."""
         assert self.process.stdin is not None
-        self.joins = join
+        self.is_begun = True
         with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps({"peers": dict(peers), "join": join}).encode() + b"\n")
+            told = {"peers": dict(peers), "join": self.joins, "strikes": dict(strikes)}
+            self.process.stdin.write(json.dumps(told).encode() + b"\n")
             self.process.stdin.close()
 
 
@@ -83,22 +112,32 @@ class Launcher:
         self.began = began
         self.policy = RespawnPolicy(len(names), respawn)
         self.running: dict[NodeId, PeerProcess] = {}
+        self.strikes: dict[str, int] = {}
+        """Samples that ended the computation of peers, as in the ledger. Peers that start later get them."""
 
     def start_all(self) -> None:
         """Start every peer, and let them begin together. Raise JobError if one cannot start."""
         peers = [self._spawn(index) for index in range(len(self.ids.names))]
-        for peer in peers:
-            if not peer.read_address():
-                self.close()
-                raise self._failed_start(peer)
+        while waiting := [peer for peer in peers if not peer.address]:
+            self._kill_hung()
+            for peer in waiting:
+                if peer.process.poll() is not None and not peer.address:
+                    self.close()
+                    raise self._failed_start(peer)
+            time.sleep(LOOK_SECONDS / 5)
         addresses = {peer.node: peer.address for peer in peers}
         for peer in peers:
-            peer.begin({node: one for node, one in addresses.items() if node != peer.node}, join=False)
+            peer.begin({node: one for node, one in addresses.items() if node != peer.node}, {})
 
     @property
     def processes(self) -> list[int]:
         """Return the ids of the peers' processes."""
         return [peer.process.pid for peer in self.running.values()]
+
+    @property
+    def begun(self) -> list[NodeId]:
+        """Return the running peers that know the addresses of the others."""
+        return [node for node, peer in self.running.items() if peer.is_begun]
 
     @property
     def now(self) -> float:
@@ -118,23 +157,29 @@ class Launcher:
         self.close()
 
     def check(self, *, replace: bool = True) -> list[tuple[NodeId, int]]:
-        """Return the peers that have ended since the last call, with their exit codes. `replace` those killed."""
+        """Return the peers that have ended since the last call, with their exit codes. `replace` those killed.
+
+        Kill hung ones, and whatever the ended ones have left behind.
+        """
         found, now = list[tuple[NodeId, int]](), self.now
+        self._kill_hung()
         for node, peer in list(self.running.items()):
             code = peer.process.poll()
             if code is None:
                 continue
             del self.running[node]
+            peer.close()
             found.append((node, code))
             if code <= 0 and replace:
-                self.policy.died(Death(node, peer.index, code, idle=True, expected=code == 0), now)
-        for index in self.policy.due(now) if replace else ():
-            self._replace(index)
+                death = Death(node, peer.index, code, idle=bool(peer.address), expected=code == 0)
+                self.policy.died(death, now)
+        if replace:
+            self._replace(now)
         return found
 
     def ask_to_finish(self) -> None:
         """Let all peers finish and save the model. One tells the others, and each gets the signal."""
-        for node in self.running:
+        for node in self.begun:  # others may have no handler yet
             self.signal(node, signal.SIGINT)
 
     def output_of(self, node: NodeId) -> str:
@@ -148,24 +193,34 @@ class Launcher:
                 peer.process.send_signal(number)
 
     def close(self) -> None:
-        """Kill the peers that still run."""
+        """Kill the peers that still run, and all that they have started."""
         for peer in self.running.values():
-            with suppress(ProcessLookupError):
-                peer.process.kill()
+            peer.kill()
         for peer in self.running.values():
             peer.process.wait()
+            peer.close()
         self.running.clear()
 
-    def _replace(self, index: int) -> None:
-        """Start another peer on a machine, which joins through those that live."""
-        living = {node: one.address for node, one in self.running.items()}
-        if not living:
-            return
-        peer = self._spawn(index)
-        if peer.read_address():
-            peer.begin(living, join=True)
+    def _kill_hung(self) -> None:
+        """Kill peers without signs of life."""
+        for node, peer in self.running.items():
+            if (seconds := peer.silence(self.now)) and not peer.is_killed:
+                told = f"peer {node} was killed because it does not respond: its process is stopped, or hangs"
+                warn(told, "peer_hung", node=node, seconds=seconds)
+                peer.is_killed = True
+                peer.kill()
 
-    def _spawn(self, index: int) -> PeerProcess:
+    def _replace(self, now: float) -> None:
+        """Start the peers that are due. Those that are ready join through the others."""
+        others = {node: self.running[node].address for node in self.begun}
+        for index in self.policy.due(now) if self.running else ():
+            self._spawn(index, joins=True)
+        for peer in self.running.values():
+            if peer.address and not peer.is_begun:
+                self.policy.update_came()
+                peer.begin(others, self.strikes)
+
+    def _spawn(self, index: int, *, joins: bool = False) -> PeerProcess:
         node = self.ids.next(index)
         output = self.outputs / f"{node}.log"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -180,7 +235,9 @@ class Launcher:
                 env=environment,
                 start_new_session=True,
             )
-        peer = self.running[node] = PeerProcess(node, index, process, output)
+        assert process.stdout is not None
+        life = LifeReader(process.stdout, self.now)
+        peer = self.running[node] = PeerProcess(node, index, process, output, joins, life)
         return peer
 
     def _failed_start(self, peer: PeerProcess) -> JobError:

@@ -22,7 +22,7 @@ class LocalMeshFaults:
 
     def note(self, struck: Struck) -> None:
         """Let a peer log a fault: one to which it does not happen, if there is one."""
-        running = [*self.launcher.running]
+        running = self.launcher.begun
         others = [node for node in running if node != struck.node] or running
         for node in others[:1]:
             self._send(node, Inject(struck.fault, struck.kind, struck.node, is_logged=True))
@@ -56,7 +56,7 @@ class LocalMeshFaults:
 
     def partition(self, side: Collection[NodeId]) -> None:
         """Cut these peers off from all others."""
-        for node in self.launcher.running:
+        for node in self.launcher.begun:
             self._send(node, Inject("", "partition", "", side=tuple(side)))
 
     def _send(self, node: NodeId, message: Inject) -> None:

@@ -10,8 +10,8 @@ from oddlot.engines.mesh.messages import FromPeer, State, StateRequest, Tensors
 from oddlot.engines.mesh.peer import PeerPort
 from oddlot.train.gates import norm_of
 
-PATIENCE_SECONDS = 10.0
-"""Time until another peer is asked."""
+PATIENCE_SECONDS, LONGEST_SECONDS = 10.0, 120.0
+"""Seconds until another peer is asked, and until a newcomer without a reply gives up."""
 
 
 class Newcomer:
@@ -28,6 +28,9 @@ class Newcomer:
         self.port, self.known, self.joined, self.address = port, list(known), joined, address
         self.waiting: list[Message] = []
         self.asked_at = -inf
+        self.gives_up_at = now + LONGEST_SECONDS
+        self.is_alone = False
+        """Whether there is no peer that it could join."""
         self.ring(now)
 
     @property
@@ -36,11 +39,19 @@ class Newcomer:
         return self.asked_at + PATIENCE_SECONDS
 
     def ring(self, now: float) -> None:
-        """Ask the next peer."""
-        if now >= self.alarm:
+        """Ask the next peer, or give up."""
+        self.is_alone = not self.known or now >= self.gives_up_at
+        if now >= self.alarm and self.known:
             self.asked_at = now
             self.known.append(self.known.pop(0))
             self.port.send(self.known[-1], StateRequest(self.address))
+
+    def gone(self, peer: NodeId) -> None:
+        """Note that the process of a peer has ended. Ask another one if it was asked."""
+        if peer in self.known:
+            if peer == self.known[-1]:
+                self.asked_at = -inf
+            self.known.remove(peer)
 
     def receive(self, message: FromPeer | Message, now: float) -> None:
         """Take over the state of a peer, or keep the message."""

@@ -191,10 +191,11 @@ class Peer:
         """Whether it is the first of the living peers."""
         return self.host.conductor.peers.lead == self.name
 
-    @property
-    def all_finished(self) -> bool:
-        """Whether all living peers have finished."""
-        return bool(self.finished) and self.others_finished.issuperset(self.host.conductor.peers.living)
+    def all_finished(self, now: float) -> bool:
+        """Return whether all living peers have finished, and no lost one may only be busy."""
+        living = self.host.conductor.peers.living
+        is_finished = bool(self.finished) and self.others_finished.issuperset(living)
+        return is_finished and not self.membership.may_return(now)
 
     @property
     def alarm(self) -> float:
@@ -213,6 +214,8 @@ class Peer:
             self._hear(message, now)
         else:
             self.host.receive(message, now)
+            conductor = self.host.conductor
+            self.membership.step_seconds = conductor.roster.longest(self.name, conductor.batch)
 
     def finish(self, reason: str, now: float) -> None:
         """Take no further task, and tell the others."""

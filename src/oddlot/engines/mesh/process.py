@@ -58,6 +58,8 @@ class ProcessPort:
         self.addresses: dict[NodeId, str] = {}
         """Addresses of peers that are not members yet."""
         self.disturbance = NetworkFaults()
+        self.is_hung = False
+        """Whether its computation hangs, so that its process must end."""
 
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message to a peer, unless an injected fault drops it."""
@@ -103,7 +105,8 @@ class ProcessPort:
         self.compute.abort(task)
 
     def evict(self, node: NodeId) -> None:
-        """Do nothing: a peer that hangs cannot end itself."""
+        """Note that the computation hangs: the process must end, because a thread cannot be ended."""
+        self.is_hung = True
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
         """Stop a task at its next minibatch."""

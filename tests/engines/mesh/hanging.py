@@ -1,0 +1,68 @@
+"""Samples at which a peer hangs, each in another way. Peers import this module, so it imports no test."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from oddlot.core import task_timeouts, worker_stats
+from tests.fits import rows
+
+TRAINED_SECONDS = 3.0
+"""Seconds that a peer has trained before it hangs: all know by then how long its steps take."""
+
+
+def hold_lock() -> None:
+    """Hold the interpreter's lock, as code of an extension may."""
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def wait() -> None:
+    """Wait for ever, without the lock."""
+    threading.Event().wait()
+
+
+def stop() -> None:
+    """Stop the process."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+HANGS: dict[int, Callable[[], None]] = {7: hold_lock, 8: wait, 9: stop}
+
+
+class Hanging(Dataset[tuple[Tensor, Tensor]]):
+    """A peer that reads row 7, 8 or 9 starts two processes and hangs. Each row does so once.
+
+    `folder` then has a file with the ids of the three processes.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.rows, self.began = folder, rows(count), 0.0
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.began = self.began or time.monotonic()
+        note = self.folder / str(index)
+        if index in HANGS and time.monotonic() > self.began + TRAINED_SECONDS and not note.exists():
+            children = [subprocess.Popen(["sleep", "600"], start_new_session=index == 8) for _ in range(2)]
+            told = " ".join(str(pid) for pid in (os.getpid(), *(child.pid for child in children)))
+            (self.folder / "new").write_text(told)
+            (self.folder / "new").rename(note)
+            HANGS[index]()
+        return self.rows[0][index], self.rows[1][index]
+
+
+def be_impatient() -> None:
+    """Have a peer count its computation as hung after 6 s."""
+    task_timeouts.HUNG_SECONDS, task_timeouts.HUNG_TIMEOUTS = 6.0, 1.0
+    worker_stats.SECONDS_UNTIL_ANY_ANSWER = worker_stats.SECONDS_UNTIL_KNOWN = 3.0
+    worker_stats.MIN_TIMEOUT_SECONDS = 3.0

@@ -1,0 +1,22 @@
+"""Waiting for what processes do."""
+
+import os
+import time
+from collections.abc import Callable
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until this is so."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
