@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import UsageError
+from oddlot.train.running_averages import average
 from oddlot.train.tensor_checks import MERGEABLE, check_tensors, is_plain
 
 LINE_BYTES = 64
@@ -220,8 +221,19 @@ class FlatBuffer:
         return self._sections[index]
 
     def sections(self) -> list[tuple[str, Tensor]]:
-        """Return all sections with their indices as names, for codecs."""
+        """Return all sections with their indices as names."""
         return [(str(index), section) for index, section in enumerate(self._sections)]
+
+    def buffers(self) -> list[tuple[str, Tensor]]:
+        """Return the sections of buffers and counters, which are sent bit for bit."""
+        layout = self.layout
+        indices = (*layout.of_role("buffer"), *layout.of_role("counter"))
+        return [(str(index), self._sections[index]) for index in indices]
+
+    def without_buffers(self) -> list[tuple[str, Tensor]]:
+        """Return the other sections, which a codec encodes."""
+        exact = dict(self.buffers())
+        return [(name, section) for name, section in self.sections() if name not in exact]
 
     def view(self, name: str) -> Tensor:
         """Return the parameter or buffer `name` in its shape."""
@@ -248,12 +260,18 @@ class FlatBuffer:
             torch.sub(start.section(index), out, out=out)
 
     def pull_(self, home: "FlatBuffer", share: float) -> None:
-        """Set floats to `home`, moved by `share` towards the present values. Integers do not change."""
-        for here, there in zip(self._sections, home._sections, strict=True):
+        """Set parameters and running averages to `home`, moved by `share` towards the present values.
+
+        Whole numbers of buffers and counters do not change.
+        """
+        for index in self.layout.of_role("trainable"):
+            here = self._sections[index]
+            torch.lerp(home.section(index), here, share, out=here)
+        for index in self.layout.of_role("buffer"):
+            here = self._sections[index]
             if here.is_floating_point():
-                equal = here == there  # such as infinities of a mask, which cannot be interpolated
-                torch.lerp(there, torch.where(equal, there, here), share, out=here)
-                here[equal] = there[equal]
+                now = here.clone()
+                average(home.section(index), here, [now], [1.0], share, now)
 
     def write_buffers_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
         """Write the buffers of an update: new values, and increments of counters."""
