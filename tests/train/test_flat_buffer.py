@@ -230,11 +230,17 @@ def test_numbers_that_are_infinite_on_both_sides_stay_so_when_they_are_pulled() 
     assert here.view("count") == 1, "a whole number does not change"
 
 
-def test_frozen_parameters_are_buffers_by_name_and_a_pattern_fits_one() -> None:
-    layout = Layout.from_module(Odd(), ["frozen.*"])
-    assert {"frozen.weight", "frozen.bias"} < layout.places.keys()
-    assert not {"frozen.weight", "frozen.bias"} & layout.constants(Odd()).keys()
-    with raises(UsageError, "no_such_parameter", given="words.*", frozen=["frozen.weight", "frozen.bias"]):
+def test_frozen_parameters_and_unsaved_buffers_are_buffers_by_name_and_a_pattern_fits_one() -> None:
+    layout = Layout.from_module(Odd(), ["frozen.*", "passing"])
+    assert {"frozen.weight", "frozen.bias", "passing"} < layout.places.keys()
+    assert layout.constants(Odd()).keys() == {"phase"}
+    model, flat = Odd(), FlatBuffer.empty(layout)
+    flat.view("passing").fill_(0.5)
+    flat.scatter(model)
+    assert model.get_buffer("passing").tolist() == [0.5] * 3
+    with raises(
+        UsageError, "no_such_parameter", given="words.*", names=["frozen.weight", "frozen.bias", "passing"]
+    ):
         Layout.from_module(Odd(), ["words.*"])
 
 
