@@ -1,6 +1,7 @@
 """The rule for buffers of floats. Only running averages are averaged, and the numbers show which ones these are."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -42,15 +43,12 @@ def _except(
     new: Tensor, old: Tensor, values: Sequence[Tensor], shares: Sequence[float], way: float, whole: Tensor
 ) -> None:
     """Replace the numbers of `new` that are no averages."""
-    same, counts, finite = torch.ones_like(old, dtype=torch.bool), _is_whole(old), old.isfinite()
-    for value in values:
-        same &= value == old
-        counts &= _is_whole(value)
-        finite &= value.isfinite()
-    if not finite.all():
+    all_values = torch.stack([old, *values])
+    if not isfinite(all_values.sum().item()):
+        finite = all_values.isfinite().all(dim=0)
         new.copy_(torch.where(finite, new, _finite_mean(old, values, shares, way)))
-    new.copy_(torch.where(counts, whole, new))
-    new.copy_(torch.where(same, old, new))
+    mixed = torch.where(_is_whole(all_values).all(dim=0), whole, new)
+    torch.where((all_values == old).all(dim=0), old, mixed, out=new)
 
 
 def _is_whole(values: Tensor) -> Tensor:
