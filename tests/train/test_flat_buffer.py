@@ -213,22 +213,34 @@ def test_an_unsaved_buffer_may_be_anything_and_is_the_factorys_where_it_cannot_b
 
 
 def test_numbers_that_are_infinite_on_both_sides_stay_so_when_they_are_pulled() -> None:
-    """A causal mask: between two infinities lies nothing."""
-    layout = Layout.from_module(with_buffers(mask=torch.full((4, 4), -torch.inf).triu(1)))
+    """A causal mask: between two infinities lies nothing. An observer's first infinity is in no mean."""
+    mask = torch.full((4, 4), -torch.inf).triu(1)
+    layout = Layout.from_module(with_buffers(mask=mask, range=torch.zeros(2), count=torch.zeros(())))
     here, home = FlatBuffer.empty(layout), FlatBuffer.empty(layout)
     for flat, weight in ((here, 1.0), (home, 3.0)):
         flat.view("mask").copy_(torch.full((4, 4), -torch.inf).triu(1))
         flat.view("weight").fill_(weight)
+        flat.view("count").fill_(weight)
+    here.view("range").copy_(torch.tensor([torch.inf, 0.5]))
+    home.view("range").copy_(torch.tensor([0.25, torch.inf]))
     here.pull_(home, 0.25)
     assert torch.equal(here.view("mask"), home.view("mask"))
     assert set(here.view("weight").flatten().tolist()) == {2.5}
+    assert here.view("range").tolist() == [0.25, 0.5]
+    assert here.view("count") == 1, "a whole number does not change"
 
 
-def test_frozen_parameters_are_buffers_by_name_and_a_pattern_fits_one() -> None:
-    layout = Layout.from_module(Odd(), ["frozen.*"])
-    assert {"frozen.weight", "frozen.bias"} < layout.places.keys()
-    assert not {"frozen.weight", "frozen.bias"} & layout.constants(Odd()).keys()
-    with raises(UsageError, "no_such_parameter", given="words.*", frozen=["frozen.weight", "frozen.bias"]):
+def test_frozen_parameters_and_unsaved_buffers_are_buffers_by_name_and_a_pattern_fits_one() -> None:
+    layout = Layout.from_module(Odd(), ["frozen.*", "passing"])
+    assert {"frozen.weight", "frozen.bias", "passing"} < layout.places.keys()
+    assert layout.constants(Odd()).keys() == {"phase"}
+    model, flat = Odd(), FlatBuffer.empty(layout)
+    flat.view("passing").fill_(0.5)
+    flat.scatter(model)
+    assert model.get_buffer("passing").tolist() == [0.5] * 3
+    with raises(
+        UsageError, "no_such_parameter", given="words.*", names=["frozen.weight", "frozen.bias", "passing"]
+    ):
         Layout.from_module(Odd(), ["words.*"])
 
 

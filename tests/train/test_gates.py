@@ -15,7 +15,7 @@ from oddlot.core.errors import Refusal
 from oddlot.core.events import Refused
 from oddlot.core.tasks import Facts, Kind
 from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.gates import MIN_UPDATES, Arrival, UsualNorm, norm_of, standard_gates
+from oddlot.train.gates import MIN_UPDATES, Arrival, Finite, UsualNorm, norm_of, standard_gates
 from oddlot.train.store import Payload, Store
 from tests.engines.log import events
 from tests.fits import a_job, fleet
@@ -63,6 +63,20 @@ def test_norms_that_are_large_for_good_reason_are_accepted() -> None:
 )
 def test_it_is_off(gate: UsualNorm) -> None:
     gate.note("a:99", "gradient", 1e30)
+
+
+def test_infinities_of_the_tasks_version_are_accepted() -> None:
+    """A late update may still have the first range of an observer. Other infinities of buffers are rejected."""
+    module = nn.Linear(2, 2)
+    module.register_buffer("range", torch.zeros(2))
+    base, now, update = (FlatBuffer.empty(Layout.from_module(module)) for _ in range(3))
+    base.view("range")[0] = inf
+    update.copy_(base)
+    arrival = Arrival(Facts("a:1", "a", 0, 1, "weights"), "weights", update, now, base)
+    Finite().check(arrival)
+    update.view("range")[1] = inf
+    with raises(Refusal, "numbers_not_finite", tensors={"range": 1}):
+        Finite().check(arrival)
 
 
 def test_each_kind_has_its_own_median() -> None:

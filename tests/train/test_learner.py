@@ -321,6 +321,8 @@ class Teacher(nn.Module):
         self.register_buffer("phase", torch.tensor([1j]))
         self.register_buffer("count", torch.tensor([1]))
         self.register_buffer("late", None)
+        self.register_buffer("mean", torch.zeros(2), persistent=False)
+        self.register_buffer("cache", torch.zeros(2), persistent=False)
 
 
 def follow(model: Any) -> None:
@@ -339,6 +341,8 @@ BESIDE: list[tuple[str, str, Callable[[Any], object]]] = [
     ("constant_changed", "phase", lambda m: m.phase.mul_(1j)),
     ("constant_changed", "phase", lambda m: setattr(m, "phase", m.phase * 1j)),
     ("constant_changed", "late", lambda m: setattr(m, "late", torch.ones(2))),
+    ("constant_changed", "mean", lambda m: m.mean.add_(1)),
+    ("constant_changed", "mean", lambda m: setattr(m, "mean", m.mean + 1)),
     ("buffer_reshaped", "count", lambda m: setattr(m, "count", m.count + 0.5)),
     ("requires_grad_changed", "teacher.weight", lambda m: m.teacher.weight.requires_grad_(True)),
     ("weights_changed", "student.bias", lambda m: m.student.bias.add_(1)),
@@ -395,6 +399,54 @@ def test_weights_are_compared_in_the_first_tasks_and_in_every_101st() -> None:
         bench.compute((0, 8))
     with raises(JobError, "constant_changed", parameter="teacher.weight"):
         bench.compute((0, 8))
+
+
+def grow(model: Any) -> None:
+    """As rotary embeddings do for longer sequences, and masks that are made when they are first needed."""
+    model.cache = torch.ones(3)
+    model.register_buffer("mask", torch.ones(3), persistent=False)
+
+
+def test_unsaved_buffers_of_another_shape_are_caches() -> None:
+    bench = Bench(a_job(Teacher, loss=None, training_step=acting(grow)))
+    for _ in range(2):
+        bench.compute((0, 8))
+
+
+def test_unsaved_buffers_are_merged_where_the_job_says_so() -> None:
+    step = acting(lambda model: model.mean.add_(0.5))
+    bench = Bench(a_job(Teacher, loss=None, training_step=step, as_buffers=["mean"]))
+    for _ in range(2):
+        assert bench.compute((0, 8))[1]["mean"].tolist() == [0.5] * 2, "from the hub's value"
+
+
+SCRIPTED = pytest.mark.filterwarnings(
+    "ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning"
+)
+
+
+@SCRIPTED
+@pytest.mark.parametrize("traced", [False, True], ids=["scripted", "traced"])
+def test_models_of_torchscript_compute_as_others_do(traced: bool) -> None:
+    """Their statistics and parameters are those of the block, too."""
+
+    def make() -> nn.Module:
+        trace: Any = torch.jit.trace
+        made: nn.Module = trace(net(), INPUTS[:8]) if traced else torch.jit.script(net())
+        made.load_state_dict(net().state_dict())  # tracing has moved the statistics
+        return made
+
+    for kind in ("gradient", "delta"):
+        _, found = Bench(a_job(make)).compute((0, 16), kind=kind)
+        assert same(found, Bench(a_job(net)).compute((0, 16), kind=kind)[1])
+
+
+@SCRIPTED
+def test_a_scripted_model_may_replace_its_buffers() -> None:
+    bench = Bench(a_job(lambda: torch.jit.script(Running())))
+    assert same(
+        {"mean": bench.compute((0, 8))[1]["mean"]}, {"mean": INPUTS[order(0, 0, 40)[0:8]].mean(dim=0)}
+    )
 
 
 @pytest.mark.parametrize(

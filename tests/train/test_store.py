@@ -90,22 +90,22 @@ def test_a_blend_moves_part_of_the_way_to_points() -> None:
 @pytest.mark.parametrize(
     ("shares", "mean", "batches"),
     [
-        ((1.0,), 4.0, 14),  # one update of share 1: its values, exactly its increment
-        ((0.5,), 3.0, 14),  # half of the way
-        ((0.25, 0.75), 7.0, 17),  # 0.25 x 4 + 0.75 x 8; 10 + 0.25 x 4 + 0.75 x 8
-        ((1.0, 1.0), 6.0, 16),  # never further than the mean of the updates
-        ((0.1, 0.9), 7.6, 18),  # increments are rounded: 10 + 0.1 x 4 + 0.9 x 8
-        ((0.0,), 2.0, 10),  # no share, no move
+        ((1.0,), 4.5, 14),  # one update of share 1: its values, exactly its increment
+        ((0.5,), 3.5, 14),  # half of the way
+        ((0.25, 0.75), 7.5, 17),  # 0.25 x 4.5 + 0.75 x 8.5; 10 + 0.25 x 4 + 0.75 x 8
+        ((1.0, 1.0), 6.5, 16),  # never further than the mean of the updates
+        ((0.1, 0.9), 8.1, 18),  # increments are rounded: 10 + 0.1 x 4 + 0.9 x 8
+        ((0.0,), 2.5, 10),  # no share, no move
     ],
 )
 def test_buffers_move_towards_the_mean_of_the_updates(
     merge: str, kind: Kind, shares: tuple[float, ...], mean: float, batches: int
 ) -> None:
     store = make_store()
-    store.weights.view("1.running_mean").fill_(2.0)
+    store.weights.view("1.running_mean").fill_(2.5)
     store.weights.view("1.num_batches_tracked").fill_(10)
     for i in range(len(shares)):
-        arrive(store, f"u{i}", block(store, mean=4.0 + 4 * i, batches=4 + 4 * i), kind)
+        arrive(store, f"u{i}", block(store, mean=4.5 + 4 * i, batches=4 + 4 * i), kind)
     getattr(store, merge)({f"u{i}": share for i, share in enumerate(shares)})
     assert store.weights.view("1.running_mean").tolist() == pytest.approx([mean] * 2)
     assert store.weights.view("1.num_batches_tracked").item() == batches
@@ -131,6 +131,42 @@ def test_flags_and_integers_take_the_value_of_the_update_with_the_largest_share(
     getattr(store, merge)(dict(zip("ab", shares, strict=True)))
     assert store.weights.view("pointer").item() == expected
     assert store.weights.view("ready").item() == bool(expected)
+
+
+INF = float("inf")
+BUFFERS: dict[str, tuple[float, tuple[float, float], float]] = {
+    "constant": (0.1, (0.1, 0.1), 0.1),
+    "constant mask": (-INF, (-INF, -INF), -INF),
+    "average": (0.5, (1.25, 2.25), 0.2 * 0.5 + 0.8 * 2.0),
+    "count": (3.0, (5.0, 8.0), 8.0),
+    "large average": (1e9, (2e9, 4e9), 0.2e9 + 0.8 * 3.5e9),  # above 2^23, every float32 is a whole number
+    "range": (INF, (-1.5, -3.5), -3.0),
+    "range of one worker": (INF, (INF, -3.5), -3.5),
+    "range of no worker": (INF, (INF, INF), INF),
+    "late range": (-1.5, (INF, -3.5), 0.2 * -1.5 + 0.8 * -3.5),
+}
+"""The old value, the values of two updates with the shares 0.2 and 0.6, and the new value."""
+
+
+@pytest.mark.parametrize(("merge", "kind"), [("step", "delta"), ("blend", "weights")])
+@pytest.mark.parametrize("held", [False, True], ids=["in place", "copied"])
+def test_only_running_averages_are_averaged(merge: str, kind: Kind, held: bool) -> None:
+    """By what changed: constants keep their bits, whole numbers are one worker's, infinities are in no mean."""
+    module = model()
+    module.register_buffer("values", torch.tensor([old for old, *_ in BUFFERS.values()]))
+    start = FlatBuffer.empty(Layout.from_module(module))
+    start.gather(module)
+    store = Store(start, SGD(0.1), gates=())
+    if held:
+        store.acquire(0)
+    for number in range(2):
+        flat = block(store)
+        flat.view("values").copy_(torch.tensor([values[number] for _, values, _ in BUFFERS.values()]))
+        arrive(store, str(number), flat, kind)
+    getattr(store, merge)({"0": 0.2, "1": 0.6})
+    found = dict(zip(BUFFERS, store.weights.view("values").tolist(), strict=True))
+    assert found == pytest.approx({name: new for name, (*_, new) in BUFFERS.items()}, rel=1e-6)
+    assert found["constant"] == torch.tensor(0.1).item(), "every bit"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -9,6 +9,7 @@ from oddlot.core.errors import OddlotError
 from oddlot.core.tasks import Kind
 from oddlot.core.user_code import trace_of, user_code_failed
 from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.wire import exact_parts
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
 from oddlot.wire.packet import Packet
@@ -30,20 +31,21 @@ def most_bytes(codec: Codec, layout: Layout) -> int:
     """Return the largest size of a packet: that of a block without zeros."""
     if isinstance(codec, Plain):
         return layout.bytes
-    return codec.encode(FlatBuffer(layout, torch.ones(layout.bytes, dtype=torch.uint8)).sections()).size
+    block = FlatBuffer(layout, torch.full((layout.bytes,), 0x3C, dtype=torch.uint8))  # no float is tiny
+    return encoded(block, codec, "gradient", block).size
 
 
 def encoded(block: FlatBuffer, codec: Codec, kind: Kind, start: FlatBuffer) -> Packet:
-    """Return the packet of an update from `start`. The block may be changed."""
+    """Return the packet of an update from `start`, with exact buffers. The block may be changed."""
     if kind == "weights" and codec.of_changes:
         block.toggle_(start)
-    return codec.encode(block.sections())
+    return exact_parts.encode(codec, block.without_buffers(), block.buffers())
 
 
 def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: Kind, start: FlatBuffer) -> None:
     """Unpack the packet of an update from `start`. Raise FrameError if it is invalid."""
-    sections = block.sections()
-    tensors = codec.decode(packet)
+    sections = [*block.without_buffers(), *block.buffers()]
+    tensors = exact_parts.decode(codec, packet)
     if [(name, part.dtype, part.shape) for name, part in tensors] != [
         (n, t.dtype, t.shape) for n, t in sections
     ]:

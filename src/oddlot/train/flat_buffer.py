@@ -1,4 +1,4 @@
-"""The layout of a model in one block of bytes: trainable parameters and persistent buffers."""
+"""The layout of a model in one block of bytes: trainable parameters and saved buffers."""
 
 import hashlib
 import json
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import UsageError
+from oddlot.train.running_averages import average
 from oddlot.train.tensor_checks import MERGEABLE, check_tensors, is_plain
 
 LINE_BYTES = 64
@@ -71,8 +72,8 @@ class Entry:
 class Layout:
     """The names, shapes and positions of a model's tensors. Blocks of weights and of updates share it.
 
-    Tied parameters occur once. Frozen parameters (except those of `as_buffers`), complex and unsaved buffers are left
-    out: they are the model's `constants`. The padding between entries is always zero.
+    Tied parameters occur once. Frozen parameters, unsaved buffers (except those of `as_buffers`) and complex buffers
+    are left out: they are the model's `constants`. The padding between entries is always zero.
     """
 
     sections: tuple[Section, ...]
@@ -87,10 +88,10 @@ class Layout:
     ) -> Self:
         """Return the layout of a module.
 
-        Frozen parameters whose name matches one of the patterns `as_buffers` (`teacher.*`) are merged like buffers.
-        `group_of` returns the parameter group of a trainable parameter. Each group has its own sections. Raise
-        UsageError if there is nothing to train, a tensor cannot be merged or saved, or a pattern matches no frozen
-        parameter.
+        Frozen parameters and unsaved buffers whose name matches one of the patterns `as_buffers` (`teacher.*`) are
+        merged like saved buffers. `group_of` returns the parameter group of a trainable parameter. Each group has its
+        own sections. Raise UsageError if there is nothing to train, a tensor cannot be merged or saved, or a pattern
+        matches nothing.
         """
         check_tensors(module)
         runs: Runs = {}
@@ -104,7 +105,7 @@ class Layout:
                 model=type(module).__name__,
             )
         trainable = sum(map(len, runs.values()))
-        for name, tensor in {**_frozen(module, as_buffers), **_persistent_buffers(module)}.items():
+        for name, tensor in {**_matching(module, as_buffers), **_buffers(module, saved=True)}.items():
             if tensor.dtype in MERGEABLE:
                 role: Role = "counter" if name.rpartition(".")[2] in COUNTERS else "buffer"
                 runs.setdefault((role, tensor.dtype, 0), []).append((name, tensor))
@@ -163,7 +164,7 @@ class Layout:
             if name in self.places:
                 parameter.data = flat.view(name)
         first_names: dict[int, str] = {}
-        for owner, leaf, name, buffer in list(_buffer_slots(module)):
+        for owner, leaf, name, buffer, _ in _buffer_slots(module):
             first = first_names.setdefault(id(buffer), name)
             if first in self.places:
                 # `.data` has its own version counter: otherwise changes of one BatchNorm would count as changes
@@ -220,8 +221,19 @@ class FlatBuffer:
         return self._sections[index]
 
     def sections(self) -> list[tuple[str, Tensor]]:
-        """Return all sections with their indices as names, for codecs."""
+        """Return all sections with their indices as names."""
         return [(str(index), section) for index, section in enumerate(self._sections)]
+
+    def buffers(self) -> list[tuple[str, Tensor]]:
+        """Return the sections of buffers and counters, which are sent bit for bit."""
+        layout = self.layout
+        indices = (*layout.of_role("buffer"), *layout.of_role("counter"))
+        return [(str(index), self._sections[index]) for index in indices]
+
+    def without_buffers(self) -> list[tuple[str, Tensor]]:
+        """Return the other sections, which a codec encodes."""
+        exact = dict(self.buffers())
+        return [(name, section) for name, section in self.sections() if name not in exact]
 
     def view(self, name: str) -> Tensor:
         """Return the parameter or buffer `name` in its shape."""
@@ -248,12 +260,18 @@ class FlatBuffer:
             torch.sub(start.section(index), out, out=out)
 
     def pull_(self, home: "FlatBuffer", share: float) -> None:
-        """Set floats to `home`, moved by `share` towards the present values. Integers do not change."""
-        for here, there in zip(self._sections, home._sections, strict=True):
+        """Set parameters and running averages to `home`, moved by `share` towards the present values.
+
+        Whole numbers of buffers and counters do not change.
+        """
+        for index in self.layout.of_role("trainable"):
+            here = self._sections[index]
+            torch.lerp(home.section(index), here, share, out=here)
+        for index in self.layout.of_role("buffer"):
+            here = self._sections[index]
             if here.is_floating_point():
-                equal = here == there  # such as infinities of a mask, which cannot be interpolated
-                torch.lerp(there, torch.where(equal, there, here), share, out=here)
-                here[equal] = there[equal]
+                now = here.clone()
+                average(home.section(index), here, [now], [1.0], share, now)
 
     def write_buffers_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
         """Write the buffers of an update: new values, and increments of counters."""
@@ -286,40 +304,54 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def _buffer_slots(module: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
-    """Yield the module, name, full name and tensor of every persistent buffer."""
-    for prefix, owner in module.named_modules():
-        for leaf, buffer in owner._buffers.items():
-            if buffer is not None and leaf not in owner._non_persistent_buffers_set:
-                yield owner, leaf, f"{prefix}.{leaf}" if prefix else leaf, buffer
+def _buffer_slots(module: nn.Module) -> list[tuple[nn.Module, str, str, Tensor, bool]]:
+    """Return the module, name, full name and tensor of every buffer, and whether it is saved; saved ones first."""
+    slots = [
+        (
+            owner,
+            leaf,
+            f"{prefix}.{leaf}" if prefix else leaf,
+            buffer,
+            leaf not in owner._non_persistent_buffers_set,
+        )
+        for prefix, owner in module.named_modules()
+        for leaf, buffer in owner._buffers.items()
+        if buffer is not None
+    ]
+    return sorted(slots, key=lambda slot: not slot[-1])
 
 
-def _persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return each persistent buffer once, under its first name."""
-    seen: dict[int, tuple[str, Tensor]] = {}
-    for _, _, name, buffer in _buffer_slots(module):
-        seen.setdefault(id(buffer), (name, buffer))
-    return dict(seen.values())
+def _buffers(module: nn.Module, saved: bool) -> dict[str, Tensor]:
+    """Return each saved or unsaved buffer once, under its first name."""
+    seen: dict[int, tuple[str, Tensor, bool]] = {}
+    for _, _, name, buffer, is_saved in _buffer_slots(module):
+        seen.setdefault(id(buffer), (name, buffer, is_saved))
+    return {name: buffer for name, buffer, is_saved in seen.values() if is_saved == saved}
 
 
-def _frozen(module: nn.Module, patterns: Collection[str]) -> dict[str, Tensor]:
-    """Return the frozen parameters that match one of the patterns. Raise UsageError if a pattern matches none."""
-    frozen = {name: each for name, each in module.named_parameters() if not each.requires_grad}
-    fitting = {pattern: [name for name in frozen if fnmatchcase(name, pattern)] for pattern in patterns}
+def _matching(module: nn.Module, patterns: Collection[str]) -> dict[str, Tensor]:
+    """Return the frozen parameters and unsaved buffers that match a pattern. Raise UsageError if one matches none."""
+    known: dict[str, Tensor] = {
+        name: each for name, each in module.named_parameters() if not each.requires_grad
+    }
+    known |= {name: each for name, each in _buffers(module, saved=False).items() if is_plain(each)}
+    fitting = {pattern: [name for name in known if fnmatchcase(name, pattern)] for pattern in patterns}
     for pattern, names in fitting.items():
         if not names:
             raise UsageError(
-                f"as_buffers: {pattern!r} matches no frozen parameter. Frozen: {', '.join(frozen) or 'none'}",
+                f"as_buffers: {pattern!r} matches no frozen parameter and no unsaved buffer. The model has: "
+                f"{', '.join(known) or 'none'}",
                 "no_such_parameter",
                 "as_buffers",
                 given=pattern,
-                frozen=list(frozen),
+                names=list(known),
             )
-    return {name: frozen[name] for names in fitting.values() for name in names}
+    return {name: known[name] for names in fitting.values() for name in names}
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **_persistent_buffers(module)}
+    buffers = _buffers(module, saved=True) | _buffers(module, saved=False)
+    return {**dict(module.named_parameters()), **buffers}
 
 
 def _round_up(count: int, unit: int = LINE_BYTES) -> int:

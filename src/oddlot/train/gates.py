@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, sqrt
@@ -71,18 +72,26 @@ class FitsModel:
 
 
 class Finite:
-    """Rejects an update with NaN or infinity. A buffer may have infinities where the model's has some, as a mask."""
+    """Rejects an update with NaN or infinity.
+
+    A buffer may have infinities where the model or the task's version has some, as a mask and the first ranges of an
+    observer.
+    """
 
     def check(self, arrival: Arrival) -> None:
         """Accept an update. Refusal: it has numbers that are not finite."""
         flat, weights = arrival.flat, arrival.weights
         norm = norm_of(flat) if arrival.norm is None else arrival.norm
-        buffers = [(flat.section(at), weights.section(at)) for at in flat.layout.of_role("buffer")]
-        if isfinite(norm) and all(_is_sound(section, now) for section, now in buffers):
+        known = [weights, *([] if arrival.base is None else [arrival.base])]
+        buffers = flat.layout.of_role("buffer")
+        if isfinite(norm) and all(
+            _is_sound(flat.section(at), [block.section(at) for block in known]) for at in buffers
+        ):
             return
-        update, now = arrival.facts.id, dict(weights.views())
-        bad = {name: int((~view.isfinite() & now[name].isfinite()).sum()) for name, view in flat.views()}
-        bad = {name: count for name, count in bad.items() if count}
+        update, bad = arrival.facts.id, dict[str, int]()
+        for name, view in flat.views():
+            if count := _new_infinities(view, [block.view(name) for block in known]):
+                bad[name] = count
         named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items()]
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
         told = f"update {update} is not finite in {', '.join(named[:3])}{more}"
@@ -141,11 +150,17 @@ class UsualNorm:
         raise Refusal(told, TOO_LARGE, update=update, norm=norm, median=median)
 
 
-def _is_sound(section: Tensor, now: Tensor) -> bool:
-    """Return whether a buffer is finite wherever the model's is. A mask may have infinities."""
-    if not section.is_floating_point() or is_finite(section):
-        return True
-    return not bool((~section.isfinite() & now.isfinite()).any())
+def _is_sound(section: Tensor, known: Sequence[Tensor]) -> bool:
+    """Return whether buffers are finite wherever the `known` ones are. A mask may have infinities."""
+    return not section.is_floating_point() or is_finite(section) or not _new_infinities(section, known)
+
+
+def _new_infinities(values: Tensor, known: Sequence[Tensor]) -> int:
+    """Return the number of values that are not finite and are finite in all `known` tensors."""
+    bad = ~values.isfinite()
+    for tensor in known:
+        bad &= tensor.isfinite()
+    return int(bad.sum())
 
 
 def norm_of(flat: FlatBuffer, base: FlatBuffer | None = None) -> float:

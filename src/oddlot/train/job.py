@@ -80,8 +80,8 @@ class Job:
     collate: Callable[[list[Any]], Any] | None = None
     """Function that makes a batch of a list of samples. None: PyTorch's `default_collate`. Arrays do not use it."""
     as_buffers: Sequence[str] = ()
-    """Names or patterns, such as `teacher.*`, of frozen parameters that `training_step` changes. They are merged like
-    buffers."""
+    """Names or patterns, such as `teacher.*`, of frozen parameters and of buffers with `persistent=False` that training
+    changes. They are merged like saved buffers."""
     worker_init: Callable[[], None] | None = None
     """Function that each worker process calls first."""
     sparse: bool = False

@@ -21,6 +21,7 @@ from oddlot.train.job import Job
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
 from oddlot.train.lr_schedules import by_samples
 from oddlot.train.seeding import generators_of, reseed, seed_all
+from oddlot.train.tensor_checks import is_plain
 from oddlot.train.weight_hashes import Unchanged
 
 _Learn = Callable[[Tensor, int], None]
@@ -87,7 +88,7 @@ class Learner:
         self.unchanged = Unchanged(
             self.model,
             dict(zip(self.names, self.parameters, strict=True)),
-            partial(_kept, self.model, layout),
+            partial(_kept, self.model, layout, _unsaved(self.model)),
         )
         self.generators = generators_of(job.train_data)
         self.bound = self._bound()
@@ -306,7 +307,7 @@ class Learner:
     def _follow_buffers(self) -> None:
         """Copy replaced buffers, as by `self.mean = ...`, into the block, and bind them again."""
         for holder, leaf, view in self.bound:
-            now = holder.get(leaf)
+            now = dict(holder.items()).get(leaf)  # TorchScript has another kind of dict
             if now is not None and now.data_ptr() == view.data_ptr() and now.shape == view.shape:
                 continue
             alike = now is not None and now.is_floating_point() == view.is_floating_point()
@@ -366,11 +367,26 @@ def _backward(loss: Tensor) -> None:
     loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
 
-def _kept(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
-    """Return the saved tensors of a model outside of blocks: frozen parameters and complex buffers."""
+def _kept(model: nn.Module, layout: Layout, unsaved: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """Return the tensors of a model outside of blocks: frozen parameters, complex buffers, and unsaved ones.
+
+    An unsaved buffer with another shape than at first is left out: it is a cache that the model recomputes.
+    """
     known = dict(model.named_parameters()) | dict(model.named_buffers())
     saved = model.state_dict(keep_vars=True)
-    return {name: tensor for name, tensor in known.items() if name in saved and name not in layout.places}
+    return {
+        name: tensor
+        for name, tensor in known.items()
+        if name not in layout.places and (name in saved or tensor.shape == unsaved.get(name))
+    }
+
+
+def _unsaved(model: nn.Module) -> dict[str, torch.Size]:
+    """Return the shapes of the unsaved buffers that can be compared."""
+    saved = model.state_dict(keep_vars=True)
+    return {
+        name: buffer.shape for name, buffer in model.named_buffers() if name not in saved and is_plain(buffer)
+    }
 
 
 def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:

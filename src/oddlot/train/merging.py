@@ -10,6 +10,7 @@ from torch import Tensor
 from oddlot.core.peers import Drift
 from oddlot.train.flat_buffer import FlatBuffer, Role
 from oddlot.train.optimizer_math import Directions, HubOptimizer
+from oddlot.train.running_averages import average
 from oddlot.train.step_counts import Stretch, Stretches
 from oddlot.train.vector_ops import chunks, mixer, move
 
@@ -140,15 +141,24 @@ def _spans(stretches: Sequence[Stretch], device: torch.device) -> Iterator[tuple
             yield slice(start + chunk.start, start + chunk.stop), steps
 
 
-def blend(weights: FlatBuffer, updates: Updates, out: FlatBuffer, meter: Meter | None = None) -> None:
-    """Write (1 - sum of shares) weights + sum of share x update into `out`, which may be `weights`."""
+def blend(
+    weights: FlatBuffer,
+    updates: Updates,
+    out: FlatBuffer,
+    meter: Meter | None = None,
+    own_whole: bool = False,
+) -> None:
+    """Write (1 - sum of shares) weights + sum of share x update into `out`, which may be `weights`.
+
+    With `own_whole`, whole numbers and counters of buffers keep the values of `weights`.
+    """
     shares = [share for _, share in updates]
     for index, source, target, streams in _sections("trainable", weights, updates, out):
         for span, old in _towards(source, target, streams, shares, 1 - sum(shares), meter is not None):
             if meter:
                 meter.watch(index, span, old - target[span])
                 meter.moved(old, target[span])
-    _move_buffers(weights, updates, out)
+    _move_buffers(weights, updates, out, own_whole)
 
 
 def _sections(
@@ -190,24 +200,24 @@ def _towards(
         yield span, old
 
 
-def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer) -> None:
-    """Move floats by min(1, sum of shares) towards the updates' mean, and add the mean increment to counters.
+def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer, own_whole: bool = False) -> None:
+    """Move running averages by min(1, sum of shares) towards the updates' mean, and add the mean increment to counters.
 
-    Other buffers (integers, flags) take the value of the first update with the largest share.
+    Whole numbers and flags take the value of the first update with the largest share. With `own_whole`, they and the
+    counters keep their values.
     """
     total = sum(share for _, share in updates)
-    way = min(1.0, total)
-    means = [share / total if total else 0.0 for _, share in updates]
-    chosen = means.index(max(means))
-    for _, source, target, streams in _sections("buffer", weights, updates, out):
-        if not total:
-            target.copy_(source)
-        elif source.is_floating_point():
-            for _ in _towards(source, target, streams, [way * mean for mean in means], 1 - way):
-                pass
+    used = [(flat, share / total) for flat, share in updates if share]
+    means = [mean for _, mean in used]
+    for _, source, target, streams in _sections("buffer", weights, used, out):
+        whole = source if own_whole or not used else streams[means.index(max(means))]
+        if used and source.is_floating_point():
+            average(source, target, streams, means, min(1.0, total), whole)
         else:
-            target.copy_(streams[chosen])
-    for _, source, target, streams in _sections("counter", weights, updates, out):
-        mean = sum((stream.double() * mean for stream, mean in zip(streams, means, strict=True)), start=0.0)
+            target.copy_(whole)
+    counted = [] if own_whole else used
+    for _, source, target, streams in _sections("counter", weights, counted, out):
+        pairs = zip(streams, counted, strict=True)
+        mean = sum((stream.double() * mean for stream, (_, mean) in pairs), start=0.0)
         # Of unsigned integers, PyTorch adds only uint8.
         target.copy_(source.long() + torch.as_tensor(mean).round().long().to(source.device))

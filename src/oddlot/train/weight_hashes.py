@@ -17,9 +17,9 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class Unchanged:
     """Compares the weights of a learner's model in its first tasks and in every 101st.
 
-    `constants` gives frozen parameters and buffers that no block holds: they never change. `trainable` parameters
-    change in local steps alone, and there not before the first backward pass. Those of an embedding with `max_norm`
-    change in each forward pass; local steps carry that to the hub.
+    `constants` gives frozen parameters and buffers that no block holds: they never change. An unsaved buffer that it
+    leaves out later is a cache. `trainable` parameters change in local steps alone, and there not before the first
+    backward pass. Those of an embedding with `max_norm` change in each forward pass; local steps carry that to the hub.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Unchanged:
             id(owner.weight) for owner in model.modules() if getattr(owner, "max_norm", None) is not None
         }
         self._constant_bits = _bits(constants())
+        self._unsaved = self._constant_bits.keys() - model.state_dict().keys()
         self._loaded: dict[str, int] = {}
         self._tasks = 0
         self.checks = False
@@ -61,18 +62,22 @@ class Unchanged:
                 )
 
     def check_constants(self) -> None:
-        """Raise JobError if the job's own code has changed a frozen parameter, or a buffer that cannot be merged."""
+        """Raise JobError if the job's own code has changed a frozen parameter, or a buffer that is not merged."""
         if not self.checks:
             return
         tensors = self.constants()
         now = _bits(tensors)
-        for name in [*self._constant_bits, *(name for name in now if name not in self._constant_bits)]:
-            if now.get(name) != self._constant_bits.get(name):
-                raise _changed(name, tensors.get(name), is_new=name not in self._constant_bits)
+        caches = self._unsaved - now.keys()
+        for name in dict.fromkeys([*self._constant_bits, *now]):
+            if name not in caches and now.get(name) != self._constant_bits.get(name):
+                is_new, is_unsaved = name not in self._constant_bits, name in self._unsaved
+                raise _changed(name, tensors.get(name), is_new, is_unsaved)
 
 
-def _changed(name: str, tensor: Tensor | None, is_new: bool) -> JobError:
+def _changed(name: str, tensor: Tensor | None, is_new: bool, is_unsaved: bool) -> JobError:
     is_, help_ = "a frozen parameter", f"Merge it as a buffer with Job(as_buffers=[{name!r}, ...])"
+    if is_unsaved:
+        is_ = "a buffer with persistent=False"
     if is_new or tensor is None:
         is_, help_ = (
             "which differs from the tensor of the model factory",

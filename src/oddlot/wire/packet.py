@@ -27,6 +27,9 @@ DTYPES = {
         "int16",
         "int8",
         "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
         "bool",
     ]
 }

@@ -1,5 +1,8 @@
 """The average of all models of a mesh."""
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import nn
 
@@ -8,15 +11,15 @@ from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 
 class Counting(nn.Module):
-    """A model with an integer that is no counter."""
+    """A model with a count, which is no `num_batches_tracked`."""
 
-    def __init__(self, weight: float, count: int) -> None:
+    def __init__(self, weight: float, count: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.full((2,), weight))
         self.register_buffer("seen", torch.tensor(count))
 
 
-def flat(weight: float, count: int) -> FlatBuffer:
+def flat(weight: float, count: float) -> FlatBuffer:
     """The tensors of such a model."""
     model = Counting(weight, count)
     block = FlatBuffer.empty(Layout.from_module(model))
@@ -24,11 +27,14 @@ def flat(weight: float, count: int) -> FlatBuffer:
     return block
 
 
-def test_weights_are_averaged_and_integers_are_those_of_the_first_model() -> None:
-    average = Averaging(1, flat(1.0, 11), "w1", ["w2", "w3", "w4"])
-    average.add("w3", flat(2.0, 33))
-    average.add("w3", flat(9.0, 99))
-    average.add("w2", flat(6.0, 22))
+@pytest.mark.parametrize("number", [int, float])
+def test_weights_are_averaged_and_whole_numbers_are_those_of_the_first_model(
+    number: Callable[[float], float],
+) -> None:
+    average = Averaging(1, flat(1.0, number(11)), "w1", ["w2", "w3", "w4"])
+    average.add("w3", flat(2.0, number(33)))
+    average.add("w3", flat(9.0, number(99)))
+    average.add("w2", flat(6.0, number(22)))
     average.lose("w4")
     assert average.is_complete
     assert average.peers == ["w1", "w3", "w2"]

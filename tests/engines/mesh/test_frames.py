@@ -55,6 +55,7 @@ def flat() -> FlatBuffer:
     block = FlatBuffer.empty(Layout.from_module(made))
     block.gather(made)
     block.view("1.num_batches_tracked").fill_(5)
+    block.view("1.running_var").fill_(123.675)
     return block
 
 
@@ -72,6 +73,7 @@ def test_an_exchanged_model_is_encoded_and_others_are_exact(flat: FlatBuffer) ->
         )
         assert came.tensors is not None
         assert torch.equal(came.tensors.weights.view("0.weight"), flat.view("0.weight")) == exact
+        assert torch.equal(came.tensors.weights.view("1.running_var"), flat.view("1.running_var"))
         assert came.tensors.weights.view("1.num_batches_tracked") == 0, "a merge adds what a peer has counted"
 
 

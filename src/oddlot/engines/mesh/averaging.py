@@ -14,8 +14,8 @@ from oddlot.train.gates import norm_of
 class Averaging:
     """A running mean of models, which is complete when each peer has sent its own or was lost.
 
-    The mean is computed as models arrive, in one block, and each peer counts alike. Counters and integers are those of
-    the first model.
+    The mean is computed as models arrive, in one block, and each peer counts alike. Counters and whole
+    numbers are those of the first model.
     """
 
     def __init__(
@@ -63,14 +63,7 @@ class Averaging:
             self.books[source.peer] = books
         share = 1.0 / len(self.sources)
         self._squares += (1.0 - share) * norm_of(weights, self.mean) ** 2  # Welford's update of a variance
-        model = FlatBuffer.empty(weights.layout, weights.memory.device)
-        model.copy_(weights)
-        for index in weights.layout.of_role("counter"):
-            model.section(index).zero_()  # a merge adds increments
-        for index in weights.layout.of_role("buffer"):
-            if not model.section(index).is_floating_point():
-                model.section(index).copy_(self.mean.section(index))
-        merging.blend(self.mean, [(model, share)], self.mean)
+        merging.blend(self.mean, [(weights, share)], self.mean, own_whole=True)
 
     def lose(self, peer: NodeId) -> None:
         """Expect no model of a lost peer."""

@@ -4,25 +4,23 @@ from collections.abc import Callable
 
 from oddlot.engines.mesh.messages import Tensors
 from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.wire import exact_parts
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
 from oddlot.wire.packet import Named, Packet
 
 
 def parts(weights: FlatBuffer, layers: tuple[int, ...] | None) -> list[Named]:
-    """Return the named 1-D tensors that travel: all sections, or some trainable parameters and all buffers."""
-    layout = weights.layout
+    """Return the named 1-D tensors that a codec encodes: all sections but buffers, or some trainable parameters."""
     if layers is None:
-        return weights.sections()
-    entries = layout.trainable_entries
-    buffers = [*layout.of_role("buffer"), *layout.of_role("counter")]
-    trainable = [(entries[number].name, weights.view(entries[number].name).view(-1)) for number in layers]
-    return [*trainable, *((str(index), weights.section(index)) for index in buffers)]
+        return weights.without_buffers()
+    entries = weights.layout.trainable_entries
+    return [(entries[number].name, weights.view(entries[number].name).view(-1)) for number in layers]
 
 
 def packed(tensors: Tensors, codec: Codec) -> Packet:
-    """Return the packet of a model's tensors."""
-    return codec.encode(parts(tensors.weights, tensors.layers))
+    """Return the packet of a model's tensors, with all of its buffers exactly."""
+    return exact_parts.encode(codec, parts(tensors.weights, tensors.layers), tensors.weights.buffers())
 
 
 def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, ...] | None) -> None:
@@ -31,8 +29,8 @@ def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, .
     Counters of a merge are increments, and a peer counts its own steps only.
     """
     check_layers(block.layout, layers)
-    targets = parts(block, layers)
-    sources = codec.decode(packet)
+    targets = [*parts(block, layers), *block.buffers()]
+    sources = exact_parts.decode(codec, packet)
     if _shapes(sources) != _shapes(targets):
         told = f"a packet of {packet.size} bytes does not match the tensors of this model"
         raise FrameError(told, "other_sections", bytes=packet.size)
