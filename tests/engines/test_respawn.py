@@ -25,12 +25,18 @@ WORK = Death("w1", 0, exit_code=-signal.SIGKILL, had_tasks=True, productive=True
         (Death("w1", 0, exit_code=3), None),
         (Death("w1", 0, exit_code=None, had_tasks=True), None),
         (Death("w1", 0, exit_code=3, had_tasks=True, expected=True), None),
+        (Death("w1", 0, had_tasks=True, expected=True, silent_seconds=3.0), None),
     ],
 )
 def test_samples_are_suspected_only_when_a_process_at_work_ends_by_itself(
     death: Death, cause: str | None
 ) -> None:
     assert death.cause == cause
+
+
+def test_samples_are_suspected_when_a_process_at_work_is_silent() -> None:
+    cause = Death("w1", 0, had_tasks=True, silent_seconds=3.0).cause
+    assert "lost_after_seconds" in str(cause)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,8 @@ def test_samples_are_suspected_only_when_a_process_at_work_ends_by_itself(
         (replace(START, idle=True), False),
         (replace(START, expected=True), False),
         (replace(START, had_tasks=True), False),  # its samples are suspected instead
+        (replace(START, exit_code=None, silent_seconds=3.0), True),
+        (replace(WORK, exit_code=None, silent_seconds=3.0), False),
     ],
 )
 def test_failed_starts_in_a_row_end_the_run(death: Death, counts: bool) -> None:

@@ -34,8 +34,8 @@ class Lost:
     node: NodeId
     """Name of the worker."""
     cause: str | None = None
-    """How its process ended while it computed a task, such as `SIGSEGV` or `exit code 3`, if the samples may be the
-    reason. None: its machine was lost."""
+    """How its process ended or was silent while it computed a task, such as `SIGSEGV` or `exit code 3`, if the samples
+    may be the reason. None: its machine was lost."""
 
 
 @dataclass(frozen=True, slots=True)

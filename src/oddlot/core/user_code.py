@@ -69,7 +69,7 @@ def user_code_failed(where: str, trace: str, told: str = "", **fields: Any) -> J
 def trace_of(error: BaseException) -> str:
     """Return the traceback of an exception, with a long exception text shortened."""
     trace = "".join(traceback.format_exception(error))
-    for each in _chain(error):
+    for each in chain_of(error):
         text = ""
         with suppress(Exception):  # of a user's class that cannot be shown
             text = str(each)
@@ -86,7 +86,7 @@ def shortened(text: str) -> str:
     return head + mark + text[len(head) + len(mark) - MAX_TRACE_CHARACTERS :]
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception and its causes."""
     seen = set[int]()
     while error is not None and id(error) not in seen:

@@ -36,12 +36,18 @@ class Death:
     """Whether it was killed by fault injection."""
     invalid: bool = False
     """Whether the hub ended it because of an invalid message."""
+    silent_seconds: float | None = None
+    """Seconds without a sign of life after which the hub ended it. None: it was not silent."""
 
     @property
     def cause(self) -> str | None:
-        """Return how it ended by itself while it had tasks, whose samples may be the reason; else None."""
+        """Return how it ended or was silent while it had tasks, whose samples may be the reason; else None."""
         code = self.exit_code
-        if code is None or not self.had_tasks or self.expected:
+        if not self.had_tasks or self.expected:
+            return None
+        if self.silent_seconds is not None:
+            return f"silence for {silence(self.silent_seconds)}"
+        if code is None:
             return None
         if code >= 0:
             return f"exit code {code}"
@@ -129,6 +135,8 @@ def _keep_dying(last: Death) -> JobError:
     why = (
         "was killed by an injected fault: inject it less often"
         if last.killed
+        else _how(last)
+        if last.silent_seconds is not None
         else f"{_how(last)}. See its output above; it may be out of memory"
     )
     times = DEATHS_BEFORE_GIVING_UP
@@ -141,8 +149,15 @@ def _keep_dying(last: Death) -> JobError:
     return JobError(told, "workers_keep_dying", **fields)
 
 
+def silence(seconds: float) -> str:
+    """Return how long a worker was silent, and what to do about code that is the reason."""
+    return f"{seconds:g} s (increase lost_after_seconds if your code holds Python's GIL for longer)"
+
+
 def _how(death: Death) -> str:
     """Return how a process ended, as text."""
+    if death.silent_seconds is not None:
+        return f"gave no sign of life for {silence(death.silent_seconds)}"
     if death.exit_code is None:
         return "sent an invalid message" if death.invalid else "ended without an exit code"
     if death.exit_code < 0:

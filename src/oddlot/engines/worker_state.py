@@ -29,6 +29,8 @@ class WorkerState:
     """Whether it is ended by fault injection."""
     invalid: bool = False
     """Whether it is ended because of an invalid message."""
+    silent_seconds: float | None = None
+    """Seconds without a sign of life after which it is ended. None: it is not silent."""
     exit_code: int | None = None
     """Exit code. Negative: the signal that killed it. None: unknown, or the hub ended it."""
 
@@ -49,4 +51,5 @@ class WorkerState:
             productive=self.productive,
             killed=self.killed,
             invalid=self.invalid,
+            silent_seconds=self.silent_seconds,
         )

@@ -1,8 +1,10 @@
 """What users may get wrong about clusters. No cluster is started."""
 
+import logging
 import sys
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 from socket import create_server, socket
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +16,9 @@ import torch
 from oddlot import JobError, Ray, Synchronous, UsageError
 from oddlot.engines.parcel import pickled
 from oddlot.engines.ray import cluster, internals
-from oddlot.engines.ray.actor import WorkerActor, check_versions
+from oddlot.engines.ray.actor import WorkerActor, check_versions, missing_file_advice
 from oddlot.engines.ray.cluster import _own_if_stale
+from oddlot.engines.ray.entrance import Entrance
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from tests.fits import a_job
@@ -61,6 +64,36 @@ def test_a_cluster_that_refuses_the_connection(monkeypatch: pytest.MonkeyPatch) 
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         with raises(UsageError, "cluster_refused", address=address):
             cluster.connect(address, None, ExitStack())
+
+
+def test_a_folder_that_ray_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError("AF_UNIX path length cannot exceed 107 bytes")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with raises(UsageError, "ray_folder_unusable"):
+        cluster.connect("local", None, ExitStack())
+
+
+@pytest.mark.parametrize(("cpus", "warned_at"), [(1.0, 10.0), (4.0, 40.0)], ids=["missing", "in use"])
+def test_a_script_without_logging_sees_what_the_run_waits_for(
+    cpus: float, warned_at: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": cpus})
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": cpus}}])
+    entrance, times = Entrance(Ray((2, 2)).fleet, 0.0), []
+    for now in (10.0, 20.0, 40.0, 50.0):
+        entrance.tell(now, 0)
+        times += [now] * sum(record.levelno == logging.WARNING for record in caplog.records)
+        caplog.clear()
+    assert times == [warned_at]
+
+
+def test_a_missing_file_with_a_relative_path() -> None:
+    wrapped = JobError("the job's code failed", "user_code_failed")
+    wrapped.__context__ = FileNotFoundError(2, "No such file", "rows.npy")
+    assert str(Path.cwd()) in missing_file_advice(wrapped)
+    assert missing_file_advice(FileNotFoundError(2, "No such file", "/no/such/rows.npy")) == ""
 
 
 def test_an_address_of_ray_client() -> None:

@@ -1,5 +1,6 @@
 """Every way in which a worker of a Ray cluster can be lost."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -84,6 +85,22 @@ class Deadly:
             os.kill(os.getpid(), signal.SIGSEGV)
             time.sleep(10)
         return mse_loss(model(batch[0]), batch[1])
+
+
+class Holding:
+    """A training step that holds the interpreter's lock at one row for longer than `lost_after_seconds`."""
+
+    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        if (batch[0] == 0).any():
+            ctypes.PyDLL(None).sleep(60)
+        return mse_loss(model(batch[0]), batch[1])
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_row_at_which_three_workers_are_silent_is_named() -> None:
+    with scene(slow_job(training_step=Holding()), on_ray()) as run, raises(JobError, "bad_samples") as caught:
+        run.finish()
+    assert "lost_after_seconds" in str(caught.value)
 
 
 @pytest.mark.usefixtures("nodes")

@@ -27,12 +27,14 @@ from oddlot import __version__
 from oddlot.core.errors import JobError, OddlotWarning, UsageError
 from oddlot.core.events import Cancelled
 from oddlot.core.tasks import Facts, Task, TaskId
+from oddlot.core.user_code import chain_of
 from oddlot.engines.failure import plain_failure
 from oddlot.engines.node_ids import EVALUATOR
 from oddlot.engines.pace import Pace
 from oddlot.engines.parcel import tensor_of, unpickled
 from oddlot.engines.process_setup import WorkerSetup
 from oddlot.engines.ray.pieces import Bytes, joined, pieces_of
+from oddlot.engines.ray.private_arrays import private
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.job import choose_device
@@ -57,11 +59,14 @@ class Hub:
     versions: Mapping[str, str]
     path: Sequence[str]
     """Folders in which modules are looked for."""
+    folder: str
+    """Current folder of the hub, for relative paths."""
 
     @classmethod
     def here(cls) -> "Hub":
         """Return the facts of this process."""
-        return cls(versions(), [path or str(Path.cwd()) for path in sys.path])
+        folder = str(Path.cwd())
+        return cls(versions(), [path or folder for path in sys.path], folder)
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,10 @@ class WorkerActor:
         if not is_first:
             warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
         sys.path += [path for path in hub.path if path not in sys.path and Path(path).exists()]
-        setup = _unpickled(parts, self.name)
+        if not _has_working_dir():
+            enter(hub.folder)
+        self.parts = parts  # the memory of the setup's arrays, until they are written to
+        setup = _unpickled([parts[0], *map(private, parts[1:])], self.name)
         setup.process.apply(setup.job)
         self.setup, self.pace = setup, Pace(None, setup.seed)
         learner = setup.learner(self._device(setup.job.device))
@@ -231,6 +239,12 @@ def _unpickled(parts: Sequence[Bytes], node: str) -> WorkerSetup:
     return setup
 
 
+def enter(folder: str) -> None:
+    """Change to the hub's current folder if this machine has it, so that relative paths name the same files."""
+    with suppress(OSError):
+        os.chdir(folder)
+
+
 def versions() -> dict[str, str]:
     """Return the versions that must be equal on all machines."""
     python = ".".join(platform.python_version_tuple()[:2])
@@ -279,6 +293,13 @@ def _ray_node() -> str:
     return node
 
 
+def _has_working_dir() -> bool:
+    """Return whether Ray has set this worker's current folder to a copy of `working_dir`."""
+    import ray
+
+    return "working_dir" in ray.get_runtime_context().runtime_env
+
+
 def _output_files() -> list[str]:
     from oddlot.engines.ray.internals import output_files
 
@@ -292,4 +313,18 @@ def _answer(function: Callable[..., Result], *arguments: Any) -> Result | Failur
     except BaseException as error:  # noqa: BLE001 - users' code may raise anything
         sys.stdout.flush()
         sys.stderr.flush()
-        return Failure(plain_failure(error), end_of(_output_files()))
+        failure = plain_failure(error)
+        failure["text"] += missing_file_advice(error)
+        return Failure(failure, end_of(_output_files()))
+
+
+def missing_file_advice(error: BaseException) -> str:
+    """Return what to do if an exception, or one of its causes, is about a missing file with a relative path."""
+    for each in chain_of(error):
+        name = each.filename if isinstance(each, FileNotFoundError) else None
+        if isinstance(name, str) and not Path(name).is_absolute():
+            return (
+                f"\nThe worker looked for {name} in {Path.cwd()} on {socket.gethostname()}: use an absolute path that "
+                'all nodes have, or send the folder with runtime_env={"working_dir": "."}'
+            )
+    return ""

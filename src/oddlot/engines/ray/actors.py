@@ -186,7 +186,7 @@ class Actors:
             if worker.silence > patience:
                 told = f"{worker.node} has given no sign of life for {patience:g} s and is replaced"
                 warn(told, "worker_silent", node=worker.node, seconds=patience)
-                worker.taken_away = True
+                worker.silent_seconds = patience
                 self.nodes.suspect(worker, self.running.values())
                 self.lose(worker)
         if self.nodes.forgive():

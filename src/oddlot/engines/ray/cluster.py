@@ -56,12 +56,18 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
                 logging_level=logging.ERROR,
                 **(OWN_CLUSTER if address in {None, "local"} else {}),
             )
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        except (ConnectionError, TimeoutError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             place = address or "this machine"
             if isinstance(error, ValueError):
                 told = f"Ray does not accept the settings of this run: {error}"
                 raise UsageError(told, "ray_settings_refused", reason=str(error)) from error
             raise (_refused(place, error) if answers else _no_cluster(place, error)) from error
+        except OSError as error:  # such as a path that is too long for a socket, or a full disk
+            told = (
+                f"Ray cannot use its folder for temporary files: {error}. Set RAY_TMPDIR to a folder with a short "
+                "path, such as RAY_TMPDIR=/tmp"
+            )
+            raise UsageError(told, "ray_folder_unusable", reason=str(error)) from error
     closing.callback(ray.shutdown)
     is_own = internals.is_head()
     if not is_own and not internals.uses_tokens():
@@ -166,18 +172,20 @@ def fits(fleet: Fleet, node: Mapping[str, float]) -> bool:
     return all(node.get(name, 0.0) >= amount for name, amount in fleet.needs.items())
 
 
-def waiting_for(fleet: Fleet, ready: int) -> str:
-    """Return what a run waits for that has only `ready` of its least number of workers."""
+def waiting_for(fleet: Fleet, ready: int) -> tuple[str, bool]:
+    """Return what a run waits for that has only `ready` of its least number of workers, and whether nodes must join."""
     import ray
 
     lacking = lacks(fleet, ray.cluster_resources())
     largest = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     why = "they are starting, or their resources are in use"
-    if not lacking and not any(fits(fleet, node) for node in largest):
+    has_room = any(fits(fleet, node) for node in largest)
+    if not lacking and not has_room:
         why = f"no node has {_told(fleet.needs)}, which each worker needs. Nodes that join get workers"
     elif lacking:
         why = f"the cluster lacks {lacking}. Nodes that join, by hand or by an autoscaler, get workers"
-    return f"{ready} of at least {fleet.min_workers} workers are ready: {why}"
+    is_missing = bool(lacking) or not has_room
+    return f"{ready} of at least {fleet.min_workers} workers are ready: {why}", is_missing
 
 
 def check_shared_memory(needed: int) -> None:

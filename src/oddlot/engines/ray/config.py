@@ -55,7 +55,8 @@ class Ray:
     in_flight: AtLeastOne = 2
     """Open tasks of each worker. 2 hides the network latency at a staleness of 1."""
     lost_after_seconds: AboveZero = 10.0
-    """Seconds without a sign of life after which a worker counts as lost. Its tasks go to other workers."""
+    """Seconds without a sign of life after which a worker counts as lost. Its tasks go to other workers. Code that
+    holds Python's GIL prevents signs of life."""
     respawn: bool = True
     """Whether lost workers are replaced."""
     dollars_per_hour: NotNegative = 0.0

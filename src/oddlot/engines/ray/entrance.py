@@ -9,6 +9,8 @@ from oddlot.engines.ray.fleet import Fleet
 
 TELL_SECONDS = 5.0
 """Seconds without enough workers after which a line says what the run waits for."""
+WARN_SECONDS = 30.0
+"""Seconds after which that line is a warning, which scripts show, even if the workers may just be starting."""
 logger = logging.getLogger(__name__)
 
 
@@ -19,7 +21,7 @@ class Entrance:
         self.fleet = fleet
         self._waiting: dict[NodeId, Joined] | None = {}
         """None: the run has started."""
-        self._told, self._told_at = "", now
+        self._told, self._told_at, self._since = ("", 0), now, now
 
     def enter(self, joined: Joined) -> list[Joined]:
         """Return the workers that join the run now that this one is ready."""
@@ -37,9 +39,13 @@ class Entrance:
 
     def tell(self, now: float, ready: int) -> None:
         """Say what the run waits for, before its start and while no worker is ready; again when it changes."""
-        if (ready and self._waiting is None) or now - self._told_at < TELL_SECONDS:
+        if ready and self._waiting is None:
+            self._told, self._told_at, self._since = ("", 0), now, now
+        if now - self._told_at < TELL_SECONDS:
             return
         self._told_at = now
-        if (told := waiting_for(self.fleet, ready)) != self._told:
-            self._told = told
-            logger.info("%s", told)
+        text, is_missing = waiting_for(self.fleet, ready)
+        level = logging.WARNING if is_missing or now - self._since >= WARN_SECONDS else logging.INFO
+        if (text, level) != self._told:
+            self._told = text, level
+            logger.log(level, "%s", text)
