@@ -56,7 +56,7 @@ def _look_at_all(
     job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
 ) -> tuple[float, list[Any]]:
     """Return the mean loss and, if a metric needs them all together, the outputs and targets of every batch."""
-    loss_sum, weights, seen = 0.0, 0.0, []
+    loss_sum, total, seen = 0.0, 0.0, []
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):
         indices = np.arange(at, min(at + rows, len(data)))
@@ -64,17 +64,20 @@ def _look_at_all(
             learner.weights.copy_(weights)  # training_step may have changed them in the previous batch
         loss, weight, outputs, targets = _batch(job, learner, data, indices)
         loss_sum += loss * weight if weight else 0.0
-        weights += weight
+        total += weight
         outputs, targets = move((outputs, targets), torch.device("cpu"))
         for metric in streaming.values():
             metric.update(outputs, targets)
         if len(streaming) < len(job.metrics):
             seen.append((outputs, targets))
-    return loss_sum / weights if weights else 0.0, seen
+    return loss_sum / total if total else 0.0, seen
 
 
 def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[float, float, Any, Any]:
-    """Return the loss, its weight, outputs and targets of these samples. Raise JobError if the job's own code failed."""
+    """Return the loss, its weight, the outputs and the targets of these samples.
+
+    Raise JobError if the job's own code failed.
+    """
     batch, outputs, targets, hint = None, None, None, None
     try:
         batch = move(data.fetch(indices), learner.device)
@@ -84,7 +87,7 @@ def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple
             loss, weight = weighted(job.loss(outputs, targets), len(indices))
             return loss.item(), weight, outputs, targets
         hint = IN_EVALUATION
-        loss, weight = job.batch_loss(learner.model, batch, len(indices))
+        loss, weight = job.weighted_loss(learner.model, batch, len(indices))
         return loss.item(), weight, outputs, targets
     except OddlotError as error:
         if hint is None:

@@ -54,7 +54,8 @@ class Job:
     as for a mean over tokens. With `training_step`, only
     evaluation uses it."""
     training_step: Callable[[nn.Module, Any], Tensor | tuple[Tensor, Any]] | None = None
-    """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar, or (loss, weight). None: `loss` is used."""
+    """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar, or (loss, weight).
+    None: `loss` is used."""
     eval_data: Any = None
     """Evaluation set, in the form of `train_data`. None: no evaluation."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
@@ -117,7 +118,11 @@ class Job:
         _check_metrics(self.metrics)
         warn_of_rng(self.train_data)
 
-    def batch_loss(self, model: nn.Module, batch: Any, samples: int) -> tuple[Tensor, float]:
+    def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean loss of a batch, as a scalar tensor with its graph."""
+        return self.weighted_loss(model, batch, 1)[0]
+
+    def weighted_loss(self, model: nn.Module, batch: Any, samples: int) -> tuple[Tensor, float]:
         """Return the mean loss of a batch, as a scalar tensor with its graph, and its weight."""
         if self.training_step is not None:
             loss: Any = self.training_step(model, batch)

@@ -165,7 +165,7 @@ class Learner:
         batches = self._split(task)
         several = len(batches) > 1  # they add up, each with its weight
 
-        def learn(loss: Tensor, weight: float, samples: int) -> None:
+        def learn(loss: Tensor, weight: float, _: int) -> None:
             self.unchanged.check_trainable(local=False)
             if self.job.max_grad_norm is None:
                 _backward(loss * weight if several else loss)
@@ -206,7 +206,7 @@ class Learner:
         if optimizer is not None and set_mode(optimizer, "train"):
             self.unchanged.stepped()  # the mode may have changed the weights
 
-        def step(loss: Tensor, weight: float, samples: int) -> None:
+        def step(loss: Tensor, _: float, samples: int) -> None:
             nonlocal optimizer, pace
             self.unchanged.check_trainable(local=True)
             self.unchanged.stepped()
@@ -262,7 +262,7 @@ class Learner:
             before = self.clock()
             batch = move(self.batches.fetch(indices), self.device)
             loading = self.clock() - before
-            loss, weight = self.job.batch_loss(self.model, batch, len(indices))
+            loss, weight = self.job.weighted_loss(self.model, batch, len(indices))
             learn(loss, weight, len(indices))
             return loss.item(), weight, loading
         except OddlotError:
