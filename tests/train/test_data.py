@@ -150,3 +150,16 @@ def test_every_tensor_of_a_batch_moves() -> None:
     assert moved["b"][0].is_meta
     assert moved["c"].x.is_meta
     assert (type(moved["c"]), moved["c"].y, moved["b"][1]) == (pair, 3, "text")
+
+
+class AttributeBatch(dict[str, Any]):
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+def test_move_keeps_the_batch_object() -> None:
+    batch = AttributeBatch(x=torch.zeros(2))
+    assert move(batch, torch.device("cpu")) is batch
+    moved = move(batch, torch.device("meta"))
+    assert type(moved) is AttributeBatch
+    assert moved.x.device.type == "meta"

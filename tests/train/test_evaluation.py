@@ -194,3 +194,22 @@ def test_outputs_that_are_not_one_tensor_lead_to_predict(
     options: dict[str, Any] = {"loss": lambda *_: torch.zeros(()), "eval_batch_size": 4}
     with raises(JobError, code, **fields):
         measured(metrics={"one": lambda *_: 1.0}, predict=predict, **options)
+
+
+def test_evaluation_weighs_batches_with_the_returned_number() -> None:
+    def by_tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        count = int((targets >= 0).sum())
+        return nn.functional.cross_entropy(outputs, targets, reduction="sum") / max(count, 1), count
+
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(10, 3, generator=generator), torch.tensor([0, 1, -100, -100, -100, 1, 0, 1, 1, -100])
+    found = []
+    for rows in (10, 3):
+        job = Job(lambda: nn.Linear(3, 2), (x, y), by_tokens, eval_data=(x, y), eval_batch_size=rows)
+        torch.manual_seed(0)
+        model = job.model()
+        layout = Layout.from_module(model)
+        weights = FlatBuffer.empty(layout)
+        weights.gather(model)
+        found.append(evaluate(job, Learner(job, layout, {}), weights)["loss"])
+    assert found[0] == pytest.approx(found[1])

@@ -604,3 +604,52 @@ def test_a_device_that_is_named_is_taken_if_it_is_there(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with raises(UsageError, "missing_device", given="cuda:1", type="cuda"):
         choose_device("cuda:1")
+
+
+def test_minibatches_are_weighted_with_the_returned_number() -> None:
+    def by_tokens(model: nn.Module, batch: Any) -> tuple[Tensor, int]:
+        count = int((batch[1] == 1).sum())
+        return cross_entropy(model(batch[0]), batch[1].where(batch[1] == 1, -100), reduction="sum") / max(
+            count, 1
+        ), count
+
+    def flat() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Linear(3, 2)
+
+    (one, whole), (several, parts) = (
+        Bench(a_job(flat, training_step=by_tokens, batch_size=size)).compute((0, 24)) for size in (24, 8)
+    )
+    assert (one.samples, several.samples) == (24, 24)
+    assert several.loss == pytest.approx(one.loss)
+    assert same(parts, whole)
+
+
+def test_constant_losses_change_nothing() -> None:
+    job = a_job(training_step=lambda model, batch: torch.zeros((), requires_grad=True))
+    work, update = Bench(job).compute((0, 24))
+    assert work.samples == 24
+    assert not update["0.weight"].any()
+
+
+class Modes(torch.optim.SGD):
+    calls: tuple[str, ...] = ()
+
+    def train(self) -> None:
+        self.calls += ("train",)
+
+    def eval(self) -> None:
+        self.calls += ("eval",)
+
+
+def test_optimizer_modes_follow_local_steps() -> None:
+    made: list[Modes] = []
+
+    def make(parameters: Any) -> Modes:
+        made.append(Modes(parameters, lr=0.1))
+        return made[-1]
+
+    bench = Bench(a_job(local_optimizer=make, keep_optimizer=True))
+    for _ in range(2):
+        bench.compute((0, 16), kind="delta")
+    assert [one.calls for one in made] == [("train", "eval", "train", "eval")]

@@ -113,7 +113,7 @@ def _culprit(value: Any, depth: int = MAX_DEPTH) -> str:
 
 
 def _parts(value: Any) -> Mapping[str, Any]:
-    """Return the named values that a value consists of."""
+    """Return the named values that a value consists of: of a function, its globals and closure."""
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
@@ -122,5 +122,7 @@ def _parts(value: Any) -> Mapping[str, Any]:
         return {str(index): part for index, part in enumerate(value)}
     code, cells = getattr(value, "__code__", None), getattr(value, "__closure__", None) or ()
     if code is not None:
-        return {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
+        names = getattr(value, "__globals__", {})
+        used = {name: names[name] for name in code.co_names if name in names}
+        return used | {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
     return getattr(value, "__dict__", {})

@@ -1,6 +1,7 @@
 """Batches of samples, from positions in a seeded order."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -122,12 +123,25 @@ def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """Return the batch with all its tensors on the device. On the CPU it can be read immediately."""
+    """Return the batch with all its tensors on the device. On the CPU it can be read immediately.
+
+    Return the same object if nothing had to be moved. An object with its own `to(device)` moves itself. Other
+    subclasses of dict and list are copied, with their attributes.
+    """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=device.type != "cpu")
-    if isinstance(batch, dict):
-        return {key: move(part, device) for key, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [move(part, device) for part in batch]
+    if callable(getattr(type(batch), "to", None)):  # of the class: __getattr__ may raise
+        return batch if device.type == "cpu" else batch.to(device)
+    if not isinstance(batch, dict | tuple | list):
+        return batch
+    keys = list(batch) if isinstance(batch, dict) else range(len(batch))
+    moved = {key: part for key in keys if (part := move(batch[key], device)) is not batch[key]}
+    if not moved:
+        return batch
+    if isinstance(batch, tuple):
+        parts = [moved.get(key, batch[key]) for key in keys]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
+    changed = copy(batch)
+    for key, part in moved.items():
+        changed[key] = part
+    return changed

@@ -12,7 +12,7 @@ from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.train.data import Batches, Indices, move
 from oddlot.train.failures import minibatch_failed
 from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.job import ROWS, Job, scalar
+from oddlot.train.job import ROWS, Job, weighted
 from oddlot.train.learner import Learner
 
 IN_EVALUATION = (
@@ -56,33 +56,39 @@ def _look_at_all(
     job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
 ) -> tuple[float, list[Any]]:
     """Return the mean loss and, if a metric needs them all together, the outputs and targets of every batch."""
-    loss_sum, seen = 0.0, []
+    loss_sum, total, seen = 0.0, 0.0, []
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):
         indices = np.arange(at, min(at + rows, len(data)))
         if job.training_step is not None and job.as_buffers:
             learner.weights.copy_(weights)  # training_step may have changed them in the previous batch
-        loss, outputs, targets = _batch(job, learner, data, indices)
-        loss_sum += loss * len(indices)
+        loss, weight, outputs, targets = _batch(job, learner, data, indices)
+        loss_sum += loss * weight if weight else 0.0
+        total += weight
         outputs, targets = move((outputs, targets), torch.device("cpu"))
         for metric in streaming.values():
             metric.update(outputs, targets)
         if len(streaming) < len(job.metrics):
             seen.append((outputs, targets))
-    return loss_sum / len(data), seen
+    return loss_sum / total if total else 0.0, seen
 
 
-def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[float, Any, Any]:
-    """Return the loss, outputs and targets of these samples. Raise JobError if the job's own code failed."""
+def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[float, float, Any, Any]:
+    """Return the loss, its weight, the outputs and the targets of these samples.
+
+    Raise JobError if the job's own code failed.
+    """
     batch, outputs, targets, hint = None, None, None, None
     try:
         batch = move(data.fetch(indices), learner.device)
         if job.metrics or job.loss is not None:
             outputs, targets = job.outputs(learner.model, batch)
         if job.loss is not None:
-            return scalar(job.loss(outputs, targets)).item(), outputs, targets
+            loss, weight = weighted(job.loss(outputs, targets), len(indices))
+            return loss.item(), weight, outputs, targets
         hint = IN_EVALUATION
-        return job.batch_loss(learner.model, batch).item(), outputs, targets
+        loss, weight = job.weighted_loss(learner.model, batch, len(indices))
+        return loss.item(), weight, outputs, targets
     except OddlotError as error:
         if hint is None:
             raise

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import torch
@@ -33,6 +34,10 @@ class Job:
     other integers and flags take the value of the update with the largest share. A parameter without a gradient keeps
     its value, as in torch.optim.
 
+    Means over tokens: batches with padding have different numbers of tokens. Let `loss` or `training_step` return
+    `(loss, number)`. The minibatches of a task and of an evaluation are averaged with these numbers as weights, instead
+    of their samples. Updates of several tasks are still merged in proportion to their samples.
+
     Randomness: the global generators of torch, numpy and random are seeded for each task, and so is a generator in the
     dataset's attribute `rng`.
 
@@ -44,11 +49,13 @@ class Job:
     """Function that returns the module. It is called once at the hub, for the initial weights, and once per worker."""
     train_data: Any
     """Map-style dataset, or a tuple of arrays or tensors of equal length, or `Shards`."""
-    loss: Callable[[Any, Any], Tensor] | None = None
-    """Function `loss(outputs, targets)`, which returns a scalar: the mean over the batch. With `training_step`, only
+    loss: Callable[[Any, Any], Tensor | tuple[Tensor, Any]] | None = None
+    """Function `loss(outputs, targets)`, which returns a scalar: the mean over the batch. It may return (mean, weight),
+    as for a mean over tokens. With `training_step`, only
     evaluation uses it."""
-    training_step: Callable[[nn.Module, Any], Tensor] | None = None
-    """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar. None: `loss` is used."""
+    training_step: Callable[[nn.Module, Any], Tensor | tuple[Tensor, Any]] | None = None
+    """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar, or (loss, weight).
+    None: `loss` is used."""
     eval_data: Any = None
     """Evaluation set, in the form of `train_data`. None: no evaluation."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
@@ -113,12 +120,16 @@ class Job:
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean loss of a batch, as a scalar tensor with its graph."""
+        return self.weighted_loss(model, batch, 1)[0]
+
+    def weighted_loss(self, model: nn.Module, batch: Any, samples: int) -> tuple[Tensor, float]:
+        """Return the mean loss of a batch, as a scalar tensor with its graph, and its weight."""
         if self.training_step is not None:
             loss: Any = self.training_step(model, batch)
         else:
             assert self.loss is not None
             loss = self.loss(*self.outputs(model, batch))
-        return scalar(loss)
+        return weighted(loss, samples)
 
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
         """Return the model's outputs for a batch, and the targets."""
@@ -129,11 +140,14 @@ class Job:
                 raise JobError(told, "predict_without_pair", type=type(pair).__name__)
             return pair[0], pair[1]
         if not isinstance(batch, tuple | list) or len(batch) != 2:
+            parts = len(batch) if isinstance(batch, tuple | list) else None
+            found = type(batch).__name__ + (f" of {parts} parts" if parts is not None else "")
             raise JobError(
-                f"a batch must be (inputs, targets), not {type(batch).__name__}: give the Job a training_step, and "
+                f"a batch must be (inputs, targets), not a {found}: give the Job a training_step, and "
                 "predict(model, batch) -> (outputs, targets) for metrics",
                 "batch_without_targets",
                 type=type(batch).__name__,
+                parts=parts,
             )
         return model(batch[0]), batch[1]
 
@@ -145,6 +159,23 @@ def made(job: Job) -> nn.Module:
         kind = type(model).__name__
         raise JobError(f"Job(model=...) must return a torch.nn.Module, not {kind}", "not_a_module", type=kind)
     return model
+
+
+def weighted(loss: Any, samples: int) -> tuple[Tensor, float]:
+    """Return the loss of a batch, and its weight: the number that the job returned with it, else `samples`.
+
+    Raise JobError if the loss is not a scalar tensor, or the weight is negative or not finite.
+    """
+    if not (isinstance(loss, tuple) and len(loss) == 2):
+        return scalar(loss), samples
+    try:
+        weight = float(loss[1])
+    except (TypeError, ValueError, RuntimeError):
+        weight = -1.0
+    if not (weight >= 0 and isfinite(weight)):
+        told = f"the weight of a loss must be a finite number, 0 or larger, not {short(loss[1])}"
+        raise JobError(f"{told}: return (loss, number of tokens)", "invalid_loss_weight", given=loss[1])
+    return scalar(loss[0]), weight
 
 
 def scalar(loss: Any) -> Tensor:

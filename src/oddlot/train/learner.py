@@ -18,14 +18,14 @@ from oddlot.train.failures import minibatch_failed
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.gradient_clipping import clip
 from oddlot.train.job import Job
-from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
+from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made, set_mode
 from oddlot.train.lr_schedules import by_samples
 from oddlot.train.seeding import generators_of, reseed, seed_all
 from oddlot.train.tensor_checks import is_plain
 from oddlot.train.weight_hashes import Unchanged
 
-_Learn = Callable[[Tensor, int], None]
-"""Takes the loss of a minibatch and its number of samples."""
+_Learn = Callable[[Tensor, float, int], None]
+"""Takes the loss of a minibatch, its weight and its number of samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,9 @@ class Work:
     samples: int
     """Number of computed samples, from the start of the task."""
     loss: float | None
-    """Mean loss. None: it is not finite."""
+    """Mean loss, with the weights of the minibatches. None: it is not finite."""
+    weight: float
+    """Sum of the weights of the minibatches: the samples, unless the loss returns its own number."""
     load_seconds: float
     """Seconds of loading data."""
     bytes_data: int = 0
@@ -162,22 +164,24 @@ class Learner:
         for parameter in self.parameters:
             parameter.grad = None
         batches = self._split(task)
-        several = len(batches) > 1  # they add up, each with the weight of its samples
+        several = len(batches) > 1  # they add up, each with its weight
 
-        def learn(loss: Tensor, samples: int) -> None:
+        def learn(loss: Tensor, weight: float, _: int) -> None:
             self.unchanged.check_trainable(local=False)
             if self.job.max_grad_norm is None:
-                _backward(loss * samples if several else loss)
+                _backward(loss * weight if several else loss)
             else:
-                self._add_clipped(loss, samples if several else 1, self.job.max_grad_norm)
+                self._add_clipped(loss, weight if several else 1, self.job.max_grad_norm)
 
         work = self._minibatches(task, batches, stop, learn)
         self._note_gradients()
         if work is not None and several:
-            torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], float(work.samples))
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            if gradients and work.weight:  # there are none if every loss was a constant
+                torch._foreach_div_(gradients, work.weight)
         return work
 
-    def _add_clipped(self, loss: Tensor, weight: int, most: float) -> None:
+    def _add_clipped(self, loss: Tensor, weight: float, most: float) -> None:
         """Add `weight` times the clipped gradient of a minibatch to the gradients of the parameters."""
         before = [parameter.grad for parameter in self.parameters]
         for parameter in self.parameters:
@@ -200,7 +204,10 @@ class Learner:
         optimizer = self.own.optimizer
         pace: _Pace | None = None
 
-        def step(loss: Tensor, samples: int) -> None:
+        if optimizer is not None and set_mode(optimizer, "train"):
+            self.unchanged.stepped()  # the mode may have changed the weights
+
+        def step(loss: Tensor, _: float, samples: int) -> None:
             nonlocal optimizer, pace
             self.unchanged.check_trainable(local=True)
             self.unchanged.stepped()
@@ -210,13 +217,17 @@ class Learner:
             self._note_gradients()
             if self.job.max_grad_norm is not None:
                 clip(self.parameters, self.job.max_grad_norm)
-            optimizer = optimizer or made(make, self.parameters)
+            if optimizer is None:
+                optimizer = made(make, self.parameters)
+                set_mode(optimizer, "train")
             if self.schedule:
                 pace = pace or _Pace(optimizer, self.schedule, task.merged)
                 pace.advance(samples)
             optimizer.step()
 
         work = self._minibatches(task, self._split(task), stop, step)
+        if optimizer is not None:
+            set_mode(optimizer, "eval")
         self.own.optimizer = optimizer if self.job.keep_optimizer else None
         return work
 
@@ -226,34 +237,35 @@ class Learner:
     def _minibatches(
         self, task: Task, batches: list[Indices], stop: Callable[[], bool], learn: _Learn
     ) -> Work | None:
-        done, loss_sum, loading = 0, 0.0, 0.0
+        done, weights, loss_sum, loading = 0, 0.0, 0.0, 0.0
         shards = self.batches.shards
         had = shards.bytes_opened if shards else 0
         for indices in batches:
             if stop():
                 break
-            loss, seconds = self._minibatch(task, indices, learn)
+            loss, weight, seconds = self._minibatch(task, indices, learn)
             loading += seconds
             done += len(indices)
-            loss_sum += loss * len(indices)
+            weights += weight
+            loss_sum += loss * weight if weight else 0.0
         opened = shards.bytes_opened - had if shards else 0
         if shards and not self.keep_shards:
             shards.close()
         if not done:
             return None
-        mean = loss_sum / done
-        return Work(done, mean if isfinite(mean) else None, loading, opened)
+        mean = loss_sum / weights if weights else 0.0
+        return Work(done, mean if isfinite(mean) else None, weights, loading, opened)
 
-    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, float]:
-        """Return the mean loss and the seconds of loading. Raise JobError if the job's own code failed."""
+    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, float, float]:
+        """Return the mean loss, its weight and the seconds of loading. Raise JobError if the job's own code failed."""
         batch = None
         try:
             before = self.clock()
             batch = move(self.batches.fetch(indices), self.device)
             loading = self.clock() - before
-            loss = self.job.batch_loss(self.model, batch)
-            learn(loss, len(indices))
-            return loss.item(), loading
+            loss, weight = self.job.weighted_loss(self.model, batch, len(indices))
+            learn(loss, weight, len(indices))
+            return loss.item(), weight, loading
         except OddlotError:
             raise
         except Exception as error:

@@ -137,3 +137,15 @@ def made(
         told = f"local_optimizer returned {kind}, which needs a closure; oddlot calls step() without one"
         raise JobError(f"{told}. Use another optimizer", "optimizer_needs_closure", optimizer=kind)
     return optimizer
+
+
+def set_mode(optimizer: torch.optim.Optimizer | LocalOptimizer, mode: str) -> bool:
+    """Call `optimizer.train()` or `optimizer.eval()`. Return False if the optimizer has no such modes.
+
+    Schedule-free optimizers step on other weights than those to evaluate and send.
+    """
+    modes = [getattr(optimizer, name, None) for name in ("train", "eval")]
+    if not all(map(callable, modes)):
+        return False
+    getattr(optimizer, mode)()
+    return True
