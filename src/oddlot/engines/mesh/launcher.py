@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
+from oddlot.checkpoint.atomic_files import told_where
+from oddlot.checkpoint.disk import open_to_append, read_file
 from oddlot.core.errors import JobError
 from oddlot.core.tasks import NodeId
 from oddlot.engines.node_ids import NodeIds
@@ -25,6 +26,8 @@ LOOK_SECONDS = 0.1
 MAX_OUTPUT = 4_000
 """Characters of a peer's output that an error has."""
 MODULE = "oddlot.run.peer_process"
+FAILED_CODE = 1
+"""Exit code of a peer whose error ends the run."""
 
 
 @dataclass
@@ -118,7 +121,10 @@ class Launcher:
         self.close()
 
     def check(self, *, replace: bool = True) -> list[tuple[NodeId, int]]:
-        """Return the peers that have ended since the last call, with their exit codes. `replace` those killed."""
+        """Return the peers that have ended since the last call, with their exit codes.
+
+        `replace` those that were killed, or that code of the job ended with an exit code of its own.
+        """
         found, now = list[tuple[NodeId, int]](), self.now
         for node, peer in list(self.running.items()):
             code = peer.process.poll()
@@ -126,7 +132,7 @@ class Launcher:
                 continue
             del self.running[node]
             found.append((node, code))
-            if code <= 0 and replace:
+            if code != FAILED_CODE and replace:
                 self.policy.died(Death(node, peer.index, code, idle=True, expected=code == 0), now)
         for index in self.policy.due(now) if replace else ():
             self._replace(index)
@@ -139,7 +145,10 @@ class Launcher:
 
     def output_of(self, node: NodeId) -> str:
         """Return the end of what a peer wrote to stdout and stderr."""
-        return (self.outputs / f"{node}.log").read_text("utf-8", "replace")[-MAX_OUTPUT:]
+        try:
+            return read_file(self.outputs / f"{node}.log").decode("utf-8", "replace")[-MAX_OUTPUT:]
+        except OSError as error:
+            return f"its output cannot be read ({error})"
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
         """Send a signal to a peer's process."""
@@ -168,11 +177,13 @@ class Launcher:
     def _spawn(self, index: int) -> PeerProcess:
         node = self.ids.next(index)
         output = self.outputs / f"{node}.log"
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with ExitStack() as closing:
-            log: IO[Any] = closing.enter_context(output.open("wb"))
+        places = [place or str(Path.cwd()) for place in sys.path]  # as multiprocessing does
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+        with told_where(output), ExitStack() as closing:
+            log = closing.enter_context(open_to_append(output))
+            log.truncate(0)
             process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(self.inherited[0]), node, str(index)],
+                [sys.executable, "-P", "-m", MODULE, str(self.inherited[0]), node, str(index)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
