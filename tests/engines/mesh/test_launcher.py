@@ -1,6 +1,7 @@
 """Processes of peers: what they import, and where their output goes."""
 
-import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def test_a_peer_imports_nothing_from_the_current_folder(
 ) -> None:
     (tmp_path / "platform.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [place for place in module.sys.path if place])
+    monkeypatch.setattr("sys.path", [place for place in sys.path if place])
     assert [code for _, code in start("import platform")] == [0]
 
 
@@ -45,8 +46,8 @@ def test_the_output_of_a_peer_is_not_written_through_a_link(
 ) -> None:
     target = tmp_path / "precious"
     target.write_text("kept")
-    os.symlink(target, tmp_path / "w0.log")
-    os.symlink(target, tmp_path / "w0-1.log")
+    (tmp_path / "w0.log").symlink_to(target)
+    (tmp_path / "w0-1.log").symlink_to(target)
     with pytest.raises(JobError) as raised:
         start("")
     assert (raised.value.code, target.read_text()) == ("unwritable_file", "kept")
@@ -56,7 +57,7 @@ def test_only_a_peer_with_an_error_of_its_own_ends_the_run(tmp_path: Path) -> No
     """A peer that job code ends with another exit code is replaced."""
     codes = {code: Launcher(["w0"], [0], tmp_path, True, module.clock()) for code in (1, 3)}
     for code, launcher in codes.items():
-        process = module.subprocess.Popen([module.sys.executable, "-c", f"raise SystemExit({code})"])
+        process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
         process.wait()
         launcher.running["w0"] = module.PeerProcess("w0", 0, process, tmp_path / "w0.log")
         assert launcher.check() == [("w0", code)]
