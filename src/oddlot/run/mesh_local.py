@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from oddlot.checkpoint.disk import read_file
 from oddlot.core.errors import JobError
+from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import cores
 from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.engines.local.shared_memory import pack_parcel
-from oddlot.engines.mesh.launcher import Launcher, clock
+from oddlot.engines.mesh.launcher import FAILED_CODE, Launcher, clock
 from oddlot.engines.mesh.local_faults import LAUNCHER, LocalMeshFaults
 from oddlot.engines.mesh.transport import Hello, Transport
 from oddlot.engines.payloads import users_code
@@ -122,12 +124,10 @@ class MeshLocal:
         ended = self.launcher.check()
         self._note_processes()
         for node, code in ended:
-            path = failure_path(self.folder.path, node)
-            if code > 0 and path.exists():
-                raise failure_of(node, json.loads(path.read_text(encoding="utf-8")))
+            if code == FAILED_CODE:
+                raise self._failure(node)
             if code > 0:
-                text = self.launcher.output_of(node)
-                raise JobError(f"peer {node} ended with exit code {code}:\n{text}", "peer_failed", node=node)
+                logger.warning("peer %s ended with exit code %d", node, code)
             if code < 0:
                 logger.info("peer %s was killed by signal %d", node, -code)
         begun = [
@@ -136,6 +136,15 @@ class MeshLocal:
         if not begun and not read_ending(self.folder):
             told = "all peers were lost before the run was complete"
             raise JobError(told, "no_workers_left")
+
+    def _failure(self, node: NodeId) -> JobError:
+        """Return the error of a peer that failed: that in its file, or else the end of its output."""
+        try:
+            return failure_of(node, dict(json.loads(read_file(failure_path(self.folder.path, node)))))
+        except (OSError, *DAMAGED):
+            text = self.launcher.output_of(node)
+            told = f"peer {node} ended with exit code {FAILED_CODE}:\n{text}"
+            return JobError(told, "peer_failed", node=node)
 
     def _has_begun(self, node: NodeId) -> bool:
         """Whether a peer that joins has got the state of another one."""

@@ -18,6 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
+from oddlot.checkpoint.atomic_files import told_where
+from oddlot.checkpoint.disk import replace_file
 from oddlot.checkpoint.shared_writer import LAUNCH_DIGITS
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError, OddlotError, UsageError
@@ -30,6 +32,7 @@ from oddlot.engines.local.orphans import adopt, kill_children
 from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.compute import ComputeThread, Ready
+from oddlot.engines.mesh.launcher import FAILED_CODE
 from oddlot.engines.mesh.messages import FromPeer, Inject, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
@@ -39,7 +42,7 @@ from oddlot.engines.pace import Pace
 from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
 from oddlot.faults.plan import ANSWERED
 from oddlot.history.included_samples import IncludedSamples
-from oddlot.history.lock import hold
+from oddlot.history.lock import LOCK, hold
 from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import read_run_log
@@ -306,7 +309,7 @@ class PeerProgram:
 
     def _save(self, run: PeerRun, now: float) -> None:
         """Save the average of all peers as the model of the run, unless another peer saves or has saved its own."""
-        with ExitStack() as closing:
+        with ExitStack() as closing, told_where(self.folder.path / PEERS / LOCK):
             try:
                 hold(self.folder.path / PEERS, closing)
             except UsageError:
@@ -351,9 +354,9 @@ def main() -> None:
     except OddlotError as error:
         with suppress(OSError):
             text = json.dumps(plain_failure(error))
-            failure_path(Path(setup.folder), node).write_text(text, encoding="utf-8")
+            replace_file(failure_path(Path(setup.folder), node), text.encode())
         print(f"{FAILED}{in_short(error)}", file=sys.stderr)  # noqa: T201 - into the peer's file
-        sys.exit(1)
+        sys.exit(FAILED_CODE)
     finally:
         kill_children()
 

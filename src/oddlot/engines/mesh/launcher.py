@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
+from oddlot.checkpoint.atomic_files import told_where
+from oddlot.checkpoint.disk import open_to_append, read_file
 from oddlot.core.errors import JobError
 from oddlot.core.task_timeouts import hung_after
 from oddlot.core.tasks import NodeId
@@ -31,6 +32,8 @@ LOOK_SECONDS = 0.1
 MAX_OUTPUT = 4_000
 """Characters of a peer's output that an error has."""
 MODULE = "oddlot.run.peer_process"
+FAILED_CODE = 1
+"""Exit code of a peer whose error ends the run."""
 
 
 @dataclass
@@ -157,9 +160,10 @@ class Launcher:
         self.close()
 
     def check(self, *, replace: bool = True) -> list[tuple[NodeId, int]]:
-        """Return the peers that have ended since the last call, with their exit codes. `replace` those killed.
+        """Return the peers that have ended since the last call, with their exit codes.
 
-        Kill hung ones, and whatever the ended ones have left behind.
+        `replace` those that were killed, or that code of the job ended with an exit code of its own. Kill hung ones, and
+        all processes that the ended ones have left.
         """
         found, now = list[tuple[NodeId, int]](), self.now
         self._kill_hung()
@@ -170,7 +174,7 @@ class Launcher:
             del self.running[node]
             peer.close()
             found.append((node, code))
-            if code <= 0 and replace:
+            if code != FAILED_CODE and replace:
                 death = Death(node, peer.index, code, idle=bool(peer.address), expected=code == 0)
                 self.policy.died(death, now)
         if replace:
@@ -184,7 +188,10 @@ class Launcher:
 
     def output_of(self, node: NodeId) -> str:
         """Return the end of what a peer wrote to stdout and stderr."""
-        return (self.outputs / f"{node}.log").read_text("utf-8", "replace")[-MAX_OUTPUT:]
+        try:
+            return read_file(self.outputs / f"{node}.log").decode("utf-8", "replace")[-MAX_OUTPUT:]
+        except OSError as error:
+            return f"its output cannot be read ({error})"
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
         """Send a signal to a peer's process."""
@@ -223,11 +230,13 @@ class Launcher:
     def _spawn(self, index: int, *, joins: bool = False) -> PeerProcess:
         node = self.ids.next(index)
         output = self.outputs / f"{node}.log"
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with ExitStack() as closing:
-            log: IO[Any] = closing.enter_context(output.open("wb"))
+        places = [place or str(Path.cwd()) for place in sys.path]  # as multiprocessing does
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+        with told_where(output), ExitStack() as closing:
+            log = closing.enter_context(open_to_append(output))
+            log.truncate(0)
             process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(self.inherited[0]), node, str(index)],
+                [sys.executable, "-P", "-m", MODULE, str(self.inherited[0]), node, str(index)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
