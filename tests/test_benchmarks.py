@@ -91,7 +91,6 @@ def _plots() -> dict[Path, int]:
 
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.ray if name == "ray" else ()) for name in FIGURES]
 )
