@@ -36,6 +36,11 @@ PAGES = [
 TIERS = {
     "docs/how-to/cluster.md": pytest.mark.ray,
     "docs/how-to/gossip.md": pytest.mark.long,  # four runs of four processes
+    **dict.fromkeys(
+        (f"docs/papers/{name}.md" for name in ("averaging", "slide", "stragglers", "vc_asgd")),
+        pytest.mark.long,
+    ),
+    "docs/how-to/choose-a-strategy.md": pytest.mark.long,
 }
 """Pages that are left out of `make test`: what they show is tested there with less."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
