@@ -52,7 +52,7 @@ test-long: .venv/.dev
 	$(PYTEST) -m long --timeout=1800
 
 test-ray: .venv/.dev
-	$(BIN)/pytest -m ray --timeout=300
+	$(BIN)/pytest -m ray
 
 # A stamp says what .venv holds: a second call installs nothing until a requirement changes.
 

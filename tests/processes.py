@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 @contextmanager

@@ -69,6 +69,8 @@ NOT_MEASURED = {
         goodput_trace exactly_once""",
 }
 """Figures that are null in the smoke form."""
+TIERS = {"ray": pytest.mark.ray, "gossip": pytest.mark.long}
+"""Benchmarks that are left out of `make test`: their smoke form starts a cluster, or twelve processes."""
 IF_REACHED = "time_to_"
 """Figures that are null where a precision is not reached."""
 
@@ -91,10 +93,7 @@ def _plots() -> dict[Path, int]:
 
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.ray if name == "ray" else ()) for name in FIGURES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS.get(name, ())) for name in FIGURES])
 def test_a_benchmark_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,16 @@ PAGES = [
     ]
     if page.parent.name not in {"notes", "results", "build"} and page.stem not in GENERATED
 ]
+TIERS = {
+    "docs/how-to/cluster.md": pytest.mark.ray,
+    "docs/how-to/gossip.md": pytest.mark.long,  # four runs of four processes
+    **dict.fromkeys(
+        (f"docs/papers/{name}.md" for name in ("averaging", "slide", "stragglers", "vc_asgd")),
+        pytest.mark.long,
+    ),
+    "docs/how-to/choose-a-strategy.md": pytest.mark.long,
+}
+"""Pages that are left out of `make test`: what they show is tested there with less."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"(?:% not run: (.+)|<!-- not run: (.+) -->)\n+\Z")
 FILE = re.compile(r"# ([\w-]+\.(?:toml|py|csv|txt))\b.*\n")
@@ -132,7 +142,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name, marks=TIERS.get(name, ()))
+        for page in PAGES
+        for name in [str(page.relative_to(ROOT))]
+    ],
+)
 def test_what_a_page_shows_works(page: Path, folder: Path) -> None:
     before: str | None = None
     names = dict[str, Any](__name__="page")

@@ -1,40 +1,56 @@
 """Gossip on four local processes: bytes as the operating system counts them, killed peers, a partition."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from benchmarks.report import Measured, Size, show
-from oddlot import AdaptiveGossip, Gossip, Local, Run, Strategy, fit
+from oddlot import AdaptiveGossip, Gossip, Local, Run, StopRun, Strategy, fit
 from oddlot.core.errors import JobError
-from oddlot.events import LinkTraffic, PeerLost, Record, Struck
+from oddlot.events import LinkTraffic, ModelReceived, PeerLost, Record, Struck
 from oddlot.faults import Chaos, Fault
+from oddlot.run.fit import Interrupted
 from oddlot.workloads.digits import digits
 
 PEERS = 4
-PARTITION_SECONDS, REST_SECONDS = 7.0, 5.0
-"""How long the network is cut, and how long the run goes on afterwards at least."""
+CUT_SECONDS = 7.0
+"""How long the network is cut."""
+HEAL_SECONDS = 60.0
+"""How long a run waits at most for all peers to exchange models after a partition."""
+EXCHANGES = 20
+"""Models that each peer gets from each other one after a partition, before the run ends."""
 AGREED = 0.05
 """Largest disagreement at the end: distance from the average model, relative to its norm."""
 
 
 def trained(
-    strategy: Strategy, until: str, folder: Path | None = None, faults: Sequence[Fault] = (), seed: int = 0
+    strategy: Strategy,
+    until: str,
+    folder: Path | None = None,
+    faults: Sequence[Fault] = (),
+    seed: int = 0,
+    observers: Sequence[Callable[[Record], None]] = (),
 ) -> Run:
     """Return a run on local processes."""
-    return fit(
-        digits(),
-        strategy,
-        Local(workers=PEERS, threads=1),
-        until=until,
-        out=folder,
-        seed=seed,
-        evaluate_every="1000000 epochs",
-        chaos=Chaos(tuple(faults), seed=seed) if faults else None,
-        quiet=True,
-    )
+    try:
+        return fit(
+            digits(),
+            strategy,
+            Local(workers=PEERS, threads=1),
+            until=until,
+            out=folder,
+            seed=seed,
+            evaluate_every="1000000 epochs",
+            chaos=Chaos(tuple(faults), seed=seed) if faults else None,
+            quiet=True,
+            observers=observers,
+        )
+    except Interrupted as stopped:  # by an observer
+        return stopped.run
 
 
 def measure(size: Size) -> Mapping[str, Measured]:
@@ -97,18 +113,37 @@ def _killed(epochs: int, seed: int, folder: Path) -> Run | None:
         return None
 
 
+class Whole:
+    """An observer that ends a run once each peer has got models from all others after a partition."""
+
+    def __init__(self, cut: float) -> None:
+        self.cut, self.healed_at = cut, inf
+        self.models = Counter[tuple[str | None, str]]()
+
+    def __call__(self, record: Record) -> None:
+        match record.event:
+            case Struck():
+                self.healed_at = record.now + self.cut
+            case ModelReceived(model) if record.now > self.healed_at:
+                self.models[record.peer, model.sender] += 1
+        if len(self.models) == PEERS * (PEERS - 1) and min(self.models.values()) >= EXCHANGES:
+            raise StopRun("all have exchanged models")
+        if record.now > self.healed_at + HEAL_SECONDS:
+            raise StopRun("the halves have not found each other")
+
+
 def _partition(size: Size, place: Path) -> tuple[bool, list[str]]:
     """Cut half of the peers off for some seconds. Return whether both halves trained on and then agreed."""
-    cut = size.pick(3.0, PARTITION_SECONDS, PARTITION_SECONDS)
-    seconds = size.pick(10, 8 + cut + REST_SECONDS, 8 + cut + REST_SECONDS)
+    cut = size.pick(5.0, CUT_SECONDS, CUT_SECONDS)
     fault = Fault("partition", at_versions=(100,), for_seconds=cut)
-    run = trained(Gossip(period=4), f"seconds>={seconds}", place / "cut", [fault])
+    ends = Whole(cut)
+    run = trained(Gossip(period=4), "epochs>=1000000", place / "cut", [fault], observers=[ends])
     struck = [record.now for record in run.records if isinstance(record.event, Struck)]
     begin = struck[0] if struck else 0.0
     worked = {
         record.peer
         for record in run.records
-        if begin + cut / 2 <= record.now <= begin + cut and record.actions
+        if begin + cut / 4 <= record.now <= begin + cut and record.actions
     }
     noticed = any(isinstance(record.event, PeerLost) for record in run.records)
     together = len(run.summary["peers_averaged"]) == PEERS

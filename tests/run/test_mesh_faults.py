@@ -211,6 +211,7 @@ def test_one_peer_that_is_left_finishes_alone() -> None:
 
 def test_the_next_peer_leads_when_the_first_is_lost() -> None:
     fault = Fault("kill", machine="m0", at_seconds=(0.1,))
-    run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos((fault,)))
+    with pytest.warns(OddlotWarning):
+        run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos((fault,)))
     assert run.summary["peers_averaged"][0] == "m1"
     assert run.accuracy is not None

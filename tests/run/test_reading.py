@@ -29,8 +29,8 @@ SCRIPT, MODULE = [str(Path(sys.executable).parent / "oddlot")], [sys.executable,
     [
         (MODULE, "report ."),
         (SCRIPT, "report ."),
-        (SCRIPT, "watch ."),
-        (SCRIPT, "replay ."),
+        pytest.param(SCRIPT, "watch .", marks=pytest.mark.long),
+        pytest.param(SCRIPT, "replay .", marks=pytest.mark.long),
         (MODULE, "train nothing:here"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The Ray engine on one small cluster: the suite of failure scenarios, whole runs, a killed worker and a lost node."""
+"""The Ray engine on one small cluster: a whole run, a lost node, and the suite of failures."""
 
 from collections.abc import Iterator
 
@@ -13,8 +13,7 @@ from oddlot.testing import check_engine
 from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.fits import a_job, trained
 
-# Beside other work, a cluster starts slowly.
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.filterwarnings("default")
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +22,7 @@ def nodes() -> Iterator[Nodes]:
         yield made
 
 
+@pytest.mark.ray
 @pytest.mark.usefixtures("nodes")
 def test_the_suite_of_failures() -> None:
     check_engine(lambda workers: on_ray(workers, in_flight=1, lost_after_seconds=10.0))

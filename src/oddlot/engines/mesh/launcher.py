@@ -162,8 +162,8 @@ class Launcher:
     def check(self, *, replace: bool = True) -> list[tuple[NodeId, int]]:
         """Return the peers that have ended since the last call, with their exit codes.
 
-        `replace` those that were killed, or that code of the job ended with an exit code of its own. Kill hung ones, and
-        all processes that the ended ones have left.
+        `replace` those that were killed, or that code of the job ended with an exit code of its own. Kill hung ones,
+        and all processes that the ended ones have left.
         """
         found, now = list[tuple[NodeId, int]](), self.now
         self._kill_hung()
