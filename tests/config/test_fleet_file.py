@@ -247,6 +247,19 @@ def test_no_machines_no_file_no_text(tmp_path: Path, content: bytes | None, code
         read_fleet(path)
 
 
+def test_only_faults_that_are_listed_get_a_suggestion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suggestions for 600,000 unknown keys take a minute."""
+    suggested = list[str]()
+    monkeypatch.setattr(toml_file, "MAX_FAULTS", 2)
+    monkeypatch.setattr(toml_file, "nearest", lambda key, _: suggested.append(key))
+    with raises(UsageErrors, "several_errors") as caught:
+        read(tmp_path, "".join(f"key{at} = 1\n" for at in range(100)))
+    assert caught.value.errors[-1].fields["more"] == 98
+    assert len(suggested) <= 2
+
+
 def test_files_without_an_end_are_not_read_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As /dev/zero, or a model under a wrong name."""
     monkeypatch.setattr(packed, "MAX_BYTES", 1_000)

@@ -108,7 +108,10 @@ class NeverForks(Puppets):
     def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
         number, ours = super().fork(index, fds)
         self.told[-1] = Say.NOT_FORKED, {"number": number, "reason": "no more processes"}
-        self.other.send(b"there is something to receive")
+        if number % 2:  # the fork server closes the worker's socket too; the hub may notice either first
+            self.workers[-1].close()
+        else:
+            self.other.send(b"there is something to receive")
         return number, ours
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_a_damaged_packet_is_told() -> None:
     packet = NonZero().encode([("0", rows(3, 9))])
     bits, rest = packet.arrays
     for key, value in [
-        *(("sizes", sizes) for sizes in ([10**15], [-64], ["x"], [64_064])),
+        *(("sizes", sizes) for sizes in ([10**15], [-64], ["x"], [inf], [64_064])),
         ("hows", [1, 1]),
         ("hows", []),
         ("about", 5),

@@ -20,7 +20,7 @@ from oddlot.machines.text_files import check_regular, not_utf8, unreadable
 
 KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
-MAX_LETTERS = 10_000_000
+MAX_LETTERS = 1_000_000
 """Length limit of a file, in characters."""
 MAX_FAULTS = 20
 """Errors of a file that are listed."""
@@ -56,8 +56,9 @@ def unknown_key(key: str, whose: str, remedy: str, nearest: str | None = None) -
 
 
 def retold(error: ValidationError, better: Callable[[ErrorDetails], UsageError | None]) -> ValidationError:
-    """Return the same faults, with the errors of `better` where it has some."""
-    faults = [_retold(fault, better(fault)) for fault in error.errors(include_url=False)]
+    """Return the same faults, with the errors of `better` where it has some. Faults that are not listed stay."""
+    found = enumerate(error.errors(include_url=False))
+    faults = [_retold(fault, better(fault) if at < MAX_FAULTS else None) for at, fault in found]
     return ValidationError.from_exception_data(error.title, faults)
 
 
@@ -113,14 +114,11 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
 
 def explain(path: Path, text: str, error: ValidationError) -> UsageError:
     """Return the faults of a file with their lines and suggestions; of many, the first ones."""
-    found = faults(error)
-    lines = [(locate(text, keys), fault) for keys, fault in found[:MAX_FAULTS]]
+    lines = [(locate(text, keys), fault) for keys, fault in faults(error, MAX_FAULTS)]
     lines.sort(key=lambda line: (line[0], str(line[1])))
     told = [at_line(path, number, fault) for number, fault in lines]
-    if more := len(found) - MAX_FAULTS:
-        told += [UsageError(f"{path}: {more:,} more errors", "more_errors", path=str(path), more=more)] * (
-            more > 0
-        )
+    if (more := error.error_count() - MAX_FAULTS) > 0:
+        told.append(UsageError(f"{path}: {more:,} more errors", "more_errors", path=str(path), more=more))
     return joined(told)
 
 
@@ -131,9 +129,9 @@ def at_line(path: Path, line: int, error: UsageError) -> UsageError:
     return error.retold(f"{path}:{line}: {error}", **inside, path=str(path), line=line)
 
 
-def faults(error: ValidationError) -> list[tuple[KeyPath, UsageError]]:
-    """Yield each fault of a ValidationError: its keys, and a UsageError."""
-    found = [(detail["loc"], _fault(detail)) for detail in error.errors(include_url=False)]
+def faults(error: ValidationError, most: int | None = None) -> list[tuple[KeyPath, UsageError]]:
+    """Return the faults of a ValidationError, or the first ones: the keys of each, and a UsageError."""
+    found = [(detail["loc"], _fault(detail)) for detail in error.errors(include_url=False)[:most]]
     return [((*loc, *filter(None, fault.key.split("."))), fault) for loc, fault in found]
 
 

@@ -61,7 +61,7 @@ class NonZero(Codec):
             for how, size, first, second in each:
                 arrays.append(first if how == WHOLE else _whole(int(size), first, second))
             inner = replace(packet, codec=str(about["of"]), about=dict(about["about"]), arrays=arrays)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:  # JSON has Infinity
             raise damaged_packet(error) from None
         return self.of.decode(inner)
 

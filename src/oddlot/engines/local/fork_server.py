@@ -75,9 +75,9 @@ class Server:
         try:
             child = os.fork()
         except OSError as error:  # no more processes, or no memory
+            self._tell(encode(Say.NOT_FORKED, number=body["number"], reason=error.strerror))
             for given in fds:
                 os.close(given)
-            self._tell(encode(Say.NOT_FORKED, number=body["number"], reason=error.strerror))
             return
         if child == 0:
             from oddlot.engines.local import worker

@@ -104,7 +104,8 @@ class WorkerProcesses:
             self._report_loss(worker)
         if worker.exit_code is None:
             self.learn_pid(worker)
-            self.fork_server.kill(worker.pid)
+            if worker.pid:  # else it was never forked, or has ended with its fork server
+                self.fork_server.kill(worker.pid)
 
     def learn_pid(self, worker: WorkerHandle) -> None:
         """Wait for the fork server's word: the worker may be faster."""
@@ -147,7 +148,10 @@ class WorkerProcesses:
 
     def _could_not_fork(self, worker: WorkerHandle, reason: str) -> None:
         """Handle a failed fork: try again later while there is a worker. Raise JobError otherwise."""
-        self._forget(worker)
+        if self.is_running(worker):
+            self._forget(worker)
+        else:  # its socket was closed first
+            self.ending.remove(worker)
         self.refused_forks += 1
         told = f"a worker cannot be started ({reason}). Raise the limit on processes (ulimit -u), or use fewer workers"
         none_ready = not any(one.ready for one in self.running.values())
