@@ -196,7 +196,7 @@ class MeshSimulation:
             [lambda record: self._log(node, record)],
             self.folder.peer_log(node) if self.folder else None,
             self.saving,
-            partial(self.mesh.will_return, self.names),
+            self.mesh.will_return,
         )
         run.peer.membership.begin(self.mesh.now)
         self.runs[node] = run

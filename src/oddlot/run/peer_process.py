@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import inf
@@ -239,7 +239,7 @@ class PeerProgram:
         self._announce(self.mailbox.now)
         return run
 
-    def _is_replacing(self) -> bool:
+    def _is_replacing(self, _: Collection[str]) -> bool:
         """Whether the launcher, which replaces lost peers, still runs."""
         return bool(getattr(self.recipe.engine, "respawn", False)) and os.getppid() == self.launcher
 

@@ -1,6 +1,6 @@
 """One peer of a run on a mesh: its share of the training, and what it does for all when it leads."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ SNAPSHOT_SECONDS = 5.0
 REPEAT_SECONDS = 1.0
 """Time between two messages of a peer that it has finished."""
 
-REPLACEMENT_SECONDS = 60.0
+REPLACEMENT_SECONDS = 30.0
 """Longest wait at the end of a run for the replacement of a lost peer."""
 
 
@@ -60,7 +60,7 @@ class PeerRun:
         observers: Sequence[Observer] = (),
         log: Path | None = None,
         saving: MeshSaving | None = None,
-        is_replacing: Callable[[], bool] = lambda: False,
+        is_replacing: Callable[[Collection[str]], bool] = lambda _: False,
     ) -> None:
         recipe = share.recipe
         self.share, self.goal = share, share.goal
@@ -182,12 +182,8 @@ class PeerRun:
         """Whether a lost peer will be replaced soon, which has samples of the run's epochs left to process."""
         conductor, share = self.peer.host.conductor, self.share
         living = set(map(machine_of, conductor.peers.in_order()))
-        if (
-            share.goal.epochs is None
-            or self.peer.stop
-            or living.issuperset(share.names)
-            or not self.is_replacing()
-        ):
+        missing = [name for name in share.names if name not in living]
+        if share.goal.epochs is None or self.peer.stop or not missing or not self.is_replacing(missing):
             return False
         self.waits_until = min(self.waits_until, conductor.now + REPLACEMENT_SECONDS)
         return self.tally.seconds < self.waits_until

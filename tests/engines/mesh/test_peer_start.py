@@ -24,7 +24,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], li
         monkeypatch.setattr(module, "MODULE", "a_peer")
         launcher = Launcher(["w0"], [0], tmp_path, True, module.clock())
         peer = launcher._spawn(0)
-        peer.process.communicate()
+        peer.process.wait()
         ended = launcher.check(replace=False)
         launcher.close()
         return ended
@@ -57,8 +57,11 @@ def test_only_a_peer_with_an_error_of_its_own_ends_the_run(tmp_path: Path) -> No
     """A peer that job code ends with another exit code is replaced."""
     codes = {code: Launcher(["w0"], [0], tmp_path, True, module.clock()) for code in (1, 3)}
     for code, launcher in codes.items():
-        process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"raise SystemExit({code})"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         process.wait()
-        launcher.running["w0"] = module.PeerProcess("w0", 0, process, tmp_path / "w0.log")
+        life = module.LifeReader(process.stdout, launcher.now)  # type: ignore[arg-type]
+        launcher.running["w0"] = module.PeerProcess("w0", 0, process, tmp_path / "w0.log", False, life)
         assert launcher.check() == [("w0", code)]
     assert {code: len(one.policy.deaths[0]) for code, one in codes.items()} == {1: 0, 3: 1}

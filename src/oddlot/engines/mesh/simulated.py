@@ -99,11 +99,9 @@ class SimulatedMesh:
         self.lifecycle = MachineLifecycle(self.machine_events, machines, self, seed, taken)
 
     def will_return(self, machines: Collection[str]) -> bool:
-        """Whether one of these machines has no peer, and gets one again unless its zone lacks capacity."""
+        """Whether one of these machines has a peer, or gets one again unless its zone lacks capacity."""
         states = [self.lifecycle.states[name] for name in machines]
-        return any(
-            not one.is_ready and (one.node or one.machine.seconds_to_return is not None) for one in states
-        )
+        return any(one.node or one.machine.seconds_to_return is not None for one in states)
 
     # --- the mailbox ---------------------------------------------------------------------------
 
