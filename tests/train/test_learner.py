@@ -552,3 +552,16 @@ def test_a_device_that_is_named_is_taken_if_it_is_there(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with raises(UsageError, "missing_device", given="cuda:1", type="cuda"):
         choose_device("cuda:1")
+
+
+def test_data_of_another_length_than_at_the_hub_are_rejected() -> None:
+    """When a worker joins, and at each task: as a folder to which files are added."""
+    samples = [(row, target) for row, target in zip(INPUTS, TARGETS, strict=True)]
+    size = len(samples)
+    bench = Bench(a_job(train_data=samples), samples=size)
+    bench.compute((0, 8))
+    samples.append(samples[0])
+    with raises(JobError, "data_changed", found=size + 1, expected=size):
+        bench.compute((8, 16))
+    with raises(JobError, "data_changed", found=size + 1, expected=size):
+        Bench(a_job(train_data=samples), samples=size)
