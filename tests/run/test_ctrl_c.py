@@ -17,7 +17,7 @@ from tests.processes import descendants, ends, program, says
 from tests.run.test_resume import ENDLESS
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) -> None:
     """Everybody hears it, as from a terminal or a service manager; of SIGTERM `timeout` sends one more before."""
     with program("-c", ENDLESS, tmp_path) as process:
@@ -132,7 +132,7 @@ def test_a_second_ctrl_c_does_what_it_always_does() -> None:
     assert type(end.value) is KeyboardInterrupt
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_where_ctrl_c_is_ignored_it_stays_so(number: signal.Signals) -> None:
     """As in a background job of a shell."""
     before = signal.signal(number, signal.SIG_IGN)

@@ -653,3 +653,16 @@ def test_optimizer_modes_follow_local_steps() -> None:
     for _ in range(2):
         bench.compute((0, 16), kind="delta")
     assert [one.calls for one in made] == [("train", "eval", "train", "eval")]
+
+
+def test_data_of_another_length_than_at_the_hub_are_rejected() -> None:
+    """When a worker joins, and at each task: as a folder to which files are added."""
+    samples = [(row, target) for row, target in zip(INPUTS, TARGETS, strict=True)]
+    size = len(samples)
+    bench = Bench(a_job(train_data=samples), samples=size)
+    bench.compute((0, 8))
+    samples.append(samples[0])
+    with raises(JobError, "data_changed", found=size + 1, expected=size):
+        bench.compute((8, 16))
+    with raises(JobError, "data_changed", found=size + 1, expected=size):
+        Bench(a_job(train_data=samples), samples=size)

@@ -80,6 +80,8 @@ class RunData:
     codec: "Codec"
     seed: int
     shards: "Cuts"
+    samples: int
+    """Length of the training data at the start."""
     keep_shards: bool = True
     logs: Path | None = None
     """Folder for the output of workers that fail on other machines. None: it is not kept."""

@@ -48,6 +48,8 @@ class WorkerSetup:
     seed: int
     shards: Cuts
     keep_shards: bool
+    samples: int
+    """Length of the hub's training data."""
     process: ProcessSetup
 
     def learner(self, device: torch.device) -> Learner:
@@ -61,4 +63,5 @@ class WorkerSetup:
             device,
             time.perf_counter,
             self.keep_shards,
+            self.samples,
         )

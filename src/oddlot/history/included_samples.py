@@ -201,7 +201,8 @@ def sources_of_average(event: Averaged) -> list[Source]:
 
 def sources_of(header: Mapping[str, Any]) -> list[Source]:
     """Return the models that the initial weights of a peer include."""
-    return from_plain(list[Source], header["conductor"].get("peers", {}).get("sources", []))
+    sources: list[Source] = from_plain(list[Source], header["conductor"].get("peers", {}).get("sources", []))
+    return sources
 
 
 def joined_cuts(*cuts: Mapping[NodeId, int]) -> Cut:

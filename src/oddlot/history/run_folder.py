@@ -60,7 +60,7 @@ class RunFolder:
         self, path: str | os.PathLike[str], checkpoints: str | os.PathLike[str] | None = None
     ) -> None:
         check_name(os.fspath(path), "out")
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.log = self.path / LOG
         self.model = self.path / MODEL
         self.given_checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""

@@ -45,7 +45,7 @@ def checked_path(path: object) -> Path:
     """Return a path. Raise UsageError if the value is not a path."""
     if not isinstance(path, str | Path) or "\0" in str(path) or not str(path):
         raise InvalidValue("path", path, "a file's path")
-    return Path(path)
+    return Path(path).expanduser()
 
 
 def check_regular(path: Path) -> None:

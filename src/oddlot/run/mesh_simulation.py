@@ -159,13 +159,16 @@ class MeshSimulation:
             recipe.codec,
             recipe.config.seed,
             recipe.cuts,
+            recipe.samples,
             recipe.config.keep_shards,
         )
         with users_code("the simulator"):
             if recipe.job.worker_init is not None:
                 recipe.job.worker_init()
             device = choose_device(recipe.job.device)
-            learner = Learner(data.job, data.layout, data.constants, data.seed, data.shards, device)
+            learner = Learner(
+                data.job, data.layout, data.constants, data.seed, data.shards, device, samples=data.samples
+            )
         return PeerComputation(learner, Pool(lambda: FlatBuffer.empty(self.layout)), recipe.codec)
 
     def _make(self, node: NodeId, port: SimulatedPort) -> "Peer | Newcomer":

@@ -101,6 +101,7 @@ class PeerProgram:
             seed=recipe.config.seed,
             shards=recipe.cuts,
             keep_shards=recipe.config.keep_shards,
+            samples=recipe.samples,
             process=setup.process,
         )
         device = choose_device(recipe.job.device, index)

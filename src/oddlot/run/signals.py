@@ -1,10 +1,13 @@
-"""Ctrl-C and SIGTERM as a stop request that is handled between two events."""
+"""Ctrl-C, SIGTERM and SIGHUP as a stop request that is handled between two events."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that request a stop."""
 
 
 class StopRequest:
@@ -28,10 +31,10 @@ class StopRequest:
 
     @contextmanager
     def heard(self) -> Iterator["StopRequest"]:
-        """Handle signals inside this context. The first Ctrl-C or SIGTERM requests a stop; a second Ctrl-C raises
-        KeyboardInterrupt.
+        """Handle signals inside this context. The first Ctrl-C, SIGTERM or SIGHUP requests a stop; a second Ctrl-C
+        raises KeyboardInterrupt.
 
-        Clouds and job queues send SIGTERM before they reclaim a machine. A second SIGTERM is ignored, because `timeout`
+        Clouds and job queues send SIGTERM before they reclaim a machine, and a terminal that closes sends SIGHUP. A second SIGTERM is ignored, because `timeout`
         and others send two at once, to the process and to its group. Signals that the program ignores or handles itself
         stay as they are. A context inside another one leaves signals to the outer one.
         """
@@ -39,11 +42,12 @@ class StopRequest:
             self._around = StopRequest._listens
             yield self
             return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in STOPS}
         if before[signal.SIGINT] == signal.SIG_IGN:
             del before[signal.SIGINT]
-        if before[signal.SIGTERM] != signal.SIG_DFL:
-            del before[signal.SIGTERM]
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if before[number] != signal.SIG_DFL:  # nohup ignores SIGHUP
+                del before[number]
 
         def ask(number: int, _: object) -> None:
             self._signal = self._signal or number

@@ -148,11 +148,21 @@ class Training:
     # --- setting up ----------------------------------------------------------------------------
 
     def _run_data(self) -> RunData:
-        job, how = self.recipe.job, self.recipe.config
+        recipe, job, how = self.recipe, self.recipe.job, self.recipe.config
         constants = self.layout.constants(self.model)
-        codec = self.recipe.codec
+        codec = recipe.codec
         logs = self.folder.path / WORKER_LOGS if self.folder else None
-        return RunData(job, self.layout, constants, codec, how.seed, self.recipe.cuts, how.keep_shards, logs)
+        return RunData(
+            job,
+            self.layout,
+            constants,
+            codec,
+            how.seed,
+            recipe.cuts,
+            recipe.samples,
+            how.keep_shards,
+            logs,
+        )
 
     def _store(self, past: Past | None) -> Store:
         weights = self.opened.pool.take()

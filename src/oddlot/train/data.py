@@ -72,6 +72,17 @@ class Batches:
     def __len__(self) -> int:
         return len(self.arrays[0] if self.arrays else self.data)
 
+    def check_length(self, expected: int) -> None:
+        """Raise JobError if the data do not have the length that they have at the hub since the start."""
+        if (found := len(self)) != expected:
+            raise JobError(
+                f"{self.setting} has {found} samples in a worker, but {expected} at the start of the run: do not "
+                "change the data during a run, and use the same data on all machines",
+                "data_changed",
+                found=found,
+                expected=expected,
+            )
+
     def fetch(self, indices: Indices) -> Any:
         """Return the batch of these samples."""
         if self.shards is not None:

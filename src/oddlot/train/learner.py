@@ -59,6 +59,7 @@ class Learner:
 
     `constants` are the hub's values of tensors outside of blocks (`Layout.constants`). `shards` is that of the ledger.
     `clock` returns seconds, for measurements. Without `keep_shards`, each task opens its data again.
+    `samples` is the length of the hub's data. None: that of this process.
     """
 
     def __init__(
@@ -71,11 +72,14 @@ class Learner:
         device: torch.device | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         keep_shards: bool = True,
+        samples: int | None = None,
     ) -> None:
         self.job, self.seed, self.shards, self.clock = job, seed, shards, clock
         self.device = device or torch.device("cpu")
         self.batches, self.keep_shards = Batches(job.train_data, job.collate), keep_shards
-        self.schedule = by_samples(job.lr_schedule, len(self.batches))
+        self.samples = len(self.batches) if samples is None else samples
+        self.batches.check_length(self.samples)
+        self.schedule = by_samples(job.lr_schedule, self.samples)
         seed_all(seed, self.device)  # as at the hub, so the factory draws the same random numbers
         self.model = job.model().to(self.device)
         copy_constants(self.model, constants)
@@ -232,7 +236,8 @@ class Learner:
         return work
 
     def _split(self, task: Task) -> list[Indices]:
-        return minibatches(task.spans, self.job.batch_size, self.seed, len(self.batches), self.shards)
+        self.batches.check_length(self.samples)
+        return minibatches(task.spans, self.job.batch_size, self.seed, self.samples, self.shards)
 
     def _minibatches(
         self, task: Task, batches: list[Indices], stop: Callable[[], bool], learn: _Learn

@@ -67,7 +67,7 @@ def test_a_message_comes_back(message: PeerMessage, flat: FlatBuffer) -> None:
 
 def test_an_exchanged_model_is_encoded_and_others_are_exact(flat: FlatBuffer) -> None:
     exchange = ModelMessage(PeerModel("w1>1", "w1", 8, answers=2))
-    for message, exact in ((exchange, False), (Snapshot(1), True), (State(2), True)):
+    for message, exact in ((exchange, False), (Snapshot(1, 5), True), (State(2), True)):
         came = decode(
             encode(message, Tensors(flat, lambda: None), Half("bf16")), "w1", flat.layout, Half("bf16")
         )

@@ -11,6 +11,7 @@ from oddlot import JobError
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh import launcher as module
 from oddlot.engines.mesh.launcher import Launcher
+from oddlot.engines.mesh.signs_of_life import LifeReader
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_only_a_peer_with_an_error_of_its_own_ends_the_run(tmp_path: Path) -> No
             [sys.executable, "-c", f"raise SystemExit({code})"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         process.wait()
-        life = module.LifeReader(process.stdout, launcher.now)  # type: ignore[arg-type]
+        life = LifeReader(process.stdout, launcher.now)  # type: ignore[arg-type]
         launcher.running["w0"] = module.PeerProcess("w0", 0, process, tmp_path / "w0.log", False, life)
         assert launcher.check() == [("w0", code)]
     assert {code: len(one.policy.deaths[0]) for code, one in codes.items()} == {1: 0, 3: 1}

@@ -141,6 +141,7 @@ def _open(
         seed=data.seed,
         shards=data.shards,
         keep_shards=data.keep_shards,
+        samples=data.samples,
         process=ProcessSetup.of_hub(threads),
         machines=tuple(on.as_if or ()),
         blocks=arena.blocks,

@@ -131,6 +131,7 @@ def _open(
         seed=data.seed,
         shards=data.shards,
         keep_shards=data.keep_shards,
+        samples=data.samples,
         process=ProcessSetup.of_hub(max(1, int(on.num_cpus))),
     )
     engine = RayEngine(started, setup, data.logs, now, taken)

@@ -114,7 +114,7 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
         if run.job.worker_init is not None:
             run.job.worker_init()
         device = choose_device(run.job.device)
-        learner = Learner(run.job, layout, run.constants, run.seed, run.shards, device)
+        learner = Learner(run.job, layout, run.constants, run.seed, run.shards, device, samples=run.samples)
     exact = Exact(learner, pool, run.codec)
     simulator = Simulator(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
     return Opened(simulator, pool, None, on.hub, SimulatedFaults(simulator))
