@@ -1,5 +1,6 @@
 """Verify from the logs of all peers of a mesh which samples the saved model includes, and how often."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +30,11 @@ def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any])
     """
     faults = [fault for history in included.histories.values() for fault in _own_faults(history.records)]
     cut, wrong = _saved(included, ending)
-    every, saved = included.pieces(), included.pieces(cut)
+    averaged = set(
+        ending.get("peers_averaged") or ()
+    )  # what they merged after the average was late, not lost
+    lost = dict.fromkeys(included.histories.keys() - averaged, sys.maxsize)
+    every, saved = included.pieces(cut | lost), included.pieces(cut)
     skipped = sum(stop - start for _, start, stop, update in saved if update == Sheets.SKIPPED)
     return _proof(size, complete_epochs(ending), every, saved, [*faults, *wrong], skipped)
 
