@@ -35,7 +35,8 @@ class StopRequest:
         raises KeyboardInterrupt.
 
         Clouds and job queues send SIGTERM before they reclaim a machine, and a terminal that closes sends SIGHUP. A
-        second SIGTERM is ignored, because `timeout` and others send two at once, to the process and to its group. Signals that the program ignores or handles itself
+        second SIGTERM is ignored, because `timeout` and others send two at once, to the process and to its group.
+        Signals that the program ignores or handles itself
         stay as they are. A context inside another one leaves signals to the outer one.
         """
         if StopRequest._listens and threading.current_thread() is threading.main_thread():
