@@ -24,7 +24,7 @@ def check_kinds(workload: str, machines: str | None = None, chaos: str | None = 
     paths = {"job": workload if workload.endswith(".toml") else None, "fleet": machines, "chaos": chaos}
     flags = {"job": "", "fleet": "--machines ", "chaos": "--chaos "}
     for wanted, path in paths.items():
-        if path and (kind := _kind_of(Path(path), wanted)) != wanted:
+        if path and (kind := _kind_of(Path(path).expanduser(), wanted)) != wanted:
             use = USE[kind].format(path=path)
             flag = f"{flags[wanted]}{path}"
             told = f"{flag}: this is a {kind} file, but a {wanted} file is needed. Use it like this: `{use}`"

@@ -116,7 +116,7 @@ class JobFile:
         `before` are its settings, and `earlier` its overrides. Raise UsageError with every fault and its flag, or its
         file and line.
         """
-        path = Path(given) if given.endswith(".toml") else None
+        path = Path(given).expanduser() if given.endswith(".toml") else None
         text = read_table(path, FileTable)[0] if path else ""
         plain = tomllib.loads(text) if path else deepcopy(dict(before or {}))
         chosen = [] if path else [Override("", ("workload", "name"), given)]

@@ -15,7 +15,7 @@ def path_of(file: object, info: ValidationInfo) -> Path:
     if not isinstance(file, str) or not file:
         raise InvalidValue("file", file, "the path of a text file")
     folder: Path = (info.context or {}).get("folder", Path())
-    return folder / file
+    return folder / Path(file).expanduser()
 
 
 def read_lines(

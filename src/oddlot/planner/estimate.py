@@ -133,7 +133,11 @@ def estimate(
     with stop.heard(), once():
         for bought, number in product(ways, range(seed, seed + seeds)):
             on_run_start(bought, number)
-            folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
+            folder = (
+                None
+                if out is None
+                else Path(out).expanduser() / f"{bought.replace(' ', '-') or 'seed'}-{number}"
+            )
             on = Simulated.of(ways[bought], number, in_flight, computes)
             try:
                 summary = fit(job, strategy, on, seed=number, out=folder, **options).summary
@@ -162,7 +166,7 @@ def _check_out(out: object) -> None:
         return
     if not isinstance(out, str | PathLike) or not str(out):
         raise InvalidValue("out", out, "a folder's path")
-    folder = Path(out)
+    folder = Path(out).expanduser()
     try:
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:

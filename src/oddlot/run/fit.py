@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM stopped the run cleanly.
+    """Ctrl-C, SIGTERM or SIGHUP stopped the run cleanly.
 
     `run` is the result so far; `signal` is the number of the signal."""
 
@@ -78,7 +78,7 @@ def fit(
         UsageError: The arguments do not fit together. Nothing was started.
         CheckpointError: The run in `out` cannot be resumed.
         JobError: The job's code raised, or its numbers are not finite.
-        Interrupted: Ctrl-C or SIGTERM stopped the run, and its state is saved. It is a KeyboardInterrupt.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run, and its state is saved. It is a KeyboardInterrupt.
     """
     _check_folders(out, checkpoints, resume, force, settings.get("chaos"), quiet)
     config = RunConfig.of(settings)

@@ -34,10 +34,10 @@ class StopRequest:
         """Handle signals inside this context. The first Ctrl-C, SIGTERM or SIGHUP requests a stop; a second Ctrl-C
         raises KeyboardInterrupt.
 
-        Clouds and job queues send SIGTERM before they reclaim a machine, and a terminal that closes sends SIGHUP. A
-        second SIGTERM is ignored, because `timeout` and others send two at once, to the process and to its group.
-        Signals that the program ignores or handles itself
-        stay as they are. A context inside another one leaves signals to the outer one.
+        Clouds and job queues send SIGTERM before they reclaim a machine. A closed terminal sends SIGHUP. A second
+        SIGTERM is ignored, because `timeout` and others send two at once, to the process and to its group. Signals
+        that the program ignores or handles itself stay as they are. A context inside another one leaves signals to the
+        outer one.
         """
         if StopRequest._listens and threading.current_thread() is threading.main_thread():
             self._around = StopRequest._listens

@@ -21,12 +21,12 @@ def roots(data_dir: str | Path | None) -> list[Path]:
     """
     if data_dir:
         check_folder(data_dir)
-    return [Path(root) for root in (data_dir or os.environ.get("ODDLOT_DATA"),) if root]
+    return [Path(root).expanduser() for root in (data_dir or os.environ.get("ODDLOT_DATA"),) if root]
 
 
 def check_folder(data_dir: str | Path) -> None:
     """Raise UsageError if this is not a folder."""
-    path = Path(data_dir)
+    path = Path(data_dir).expanduser()
     if path.is_dir():
         return
     if path.exists():
