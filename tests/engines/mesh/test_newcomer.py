@@ -1,4 +1,4 @@
-"""A peer that joins, without anybody that it could join."""
+"""A new peer without a running peer that it could join."""
 
 import signal
 import socket

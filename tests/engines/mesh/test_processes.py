@@ -40,7 +40,7 @@ from tests.fits import a_job, rows
 on = Local(workers=3, threads=1, as_if=[Machine("any", 0.02)] * 3)
 fit(a_job(count=96, eval_data=rows(50)), Gossip(), on, until="epochs>=12", out=sys.argv[1])
 """
-"""Its peers train for 8 s from their start on, however long that takes, and sleep for most of them."""
+"""Peers train for 8 s after they have started. They mostly sleep, so that the load of the machine matters little."""
 
 
 def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings: Any) -> Run:
