@@ -133,7 +133,8 @@ def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> 
 
 def test_a_machine_without_a_peer_in_the_checkpoint_gets_a_new_one(tmp_path: Path) -> None:
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1,)),))
-    trained(tmp_path, "seconds>=6", chaos=chaos, checkpoint_every="100 versions")
+    with pytest.warns(OddlotWarning):  # the model of the first run lacks samples of m1
+        trained(tmp_path, "seconds>=6", chaos=chaos, checkpoint_every="100 versions")
     run = resumed(tmp_path, "seconds>=8", chaos=chaos, checkpoint_every="100 versions")
     assert set(run.summary["peers_averaged"]) == {"m0", "m1.2", "m2", "m3"}
     proof = prove_peers(RunFolder(tmp_path), SAMPLES)
