@@ -14,7 +14,7 @@ from oddlot.faults.injector import CONTINUED
 from oddlot.formatting import waste
 from oddlot.history.audit import Proof, prove_log
 from oddlot.history.log import surviving
-from oddlot.history.metrics import Tally, take_into_account
+from oddlot.history.metrics import Tally, take_into_account, use_saved_model
 from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, complete_epochs, read_ending
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.peer_logs import read_run_log, samples_of
@@ -60,6 +60,7 @@ class Figures:
         if ending:
             tally.advance(max(tally.seconds, float(ending.get("seconds", 0.0))))
             tally.finish()
+            use_saved_model(tally, records, ending.get("peers_averaged") or ())
         summary = tally.summary() | {"run_dir": str(run.path)}
         # A fault says more than a mismatch. Peers that were cut off may train on after the end.
         if not proof.faults and not (run.is_mesh and len(log) > ending.get("records", 0)):

@@ -9,7 +9,7 @@ from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.claim import make_room
 from oddlot.history.included_samples import IncludedSamples
-from oddlot.history.metrics import Tally
+from oddlot.history.metrics import Tally, use_saved_model
 from oddlot.history.peer_audit import prove_model
 from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RunFolder
 from oddlot.run.spec import Recipe
@@ -40,6 +40,7 @@ def mesh_summary(
 ) -> dict[str, Any]:
     """Return the summary of a run, from the records of all peers and their final average."""
     peers = final.peers if final else []
+    use_saved_model(tally, records, peers)
     proof = prove_model(included, tally.size, {"ended": ended, "peers_averaged": peers})
     return (
         {"exchanges": 0, "bytes_exchanged": 0, "models_rejected": {}}
