@@ -93,15 +93,10 @@ def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -
 def test_metrics_of_a_mesh_are_those_of_its_saved_model() -> None:
     """The other part of a partition evaluates its average later."""
     log = [
-        Record(now, event, peer=peer)
-        for now, (peer, event) in enumerate(
-            [
-                ("w1", Averaged(("w1", "w2"), 0.0, 0, is_final=True)),
-                ("w3", Averaged(("w3", "w4"), 0.0, 0, is_final=True)),
-                ("w1", Evaluated(0, {"accuracy": 0.8})),
-                ("w3", Evaluated(0, {"accuracy": 0.6})),
-            ]
-        )
+        Record(1.0, Averaged(("w1", "w2"), 0.0, 0, is_final=True), peer="w1"),
+        Record(1.0, Averaged(("w3", "w4"), 0.0, 0, is_final=True), peer="w3"),
+        Record(2.0, Evaluated(0, {"accuracy": 0.8}), peer="w1"),
+        Record(3.0, Evaluated(0, {"accuracy": 0.6}), peer="w3"),
     ]
     tally = tally_of(log, 16)
     use_saved_model(tally, log, ["w1", "w2"])

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
+from oddlot.checkpoint.atomic_files import read_model, read_tensors, told_where, write_tensors
 from oddlot.checkpoint.disk import make_folder
 from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
@@ -13,7 +16,10 @@ from oddlot.history.metrics import Tally, use_saved_model
 from oddlot.history.peer_audit import prove_model
 from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RunFolder
 from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import Layout
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+
+UNSAVED = "unsaved.safetensors"
+"""File with buffers that are not in `model.safetensors`."""
 
 
 def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: bool) -> None:
@@ -28,6 +34,28 @@ def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: b
     }
     folder.begin({**recipe.identity(layout), **told})
     make_folder(folder.path / PEERS)
+
+
+def write_average(folder: RunFolder, model: nn.Module, mean: FlatBuffer) -> None:
+    """Write the model of a run, which has the weights `mean`.
+
+    Buffers that are not in its `state_dict`, but that the job merges, get a file of their own for `read_average`.
+    """
+    path, saved = folder.path / PEERS / UNSAVED, model.state_dict()
+    if unsaved := {name: each.clone() for name, each in mean.views() if name not in saved}:
+        with told_where(path):
+            write_tensors(unsaved, path)
+    folder.write_model(model)
+
+
+def read_average(folder: RunFolder, model: nn.Module) -> None:
+    """Give a model the weights of a run that has ended. Raise CheckpointError if a file is damaged."""
+    read_model(model, folder.model)
+    buffers = dict(model.named_buffers())
+    path = folder.path / PEERS / UNSAVED
+    for name, value in read_tensors(path).items() if path.exists() else ():
+        buffers[name].copy_(value)
+    model.eval()
 
 
 def mesh_summary(

@@ -21,7 +21,6 @@ from oddlot.engines.local.shared_memory import pack_parcel
 from oddlot.engines.mesh.launcher import FAILED_CODE, Launcher, clock
 from oddlot.engines.mesh.local_faults import LAUNCHER, LocalMeshFaults
 from oddlot.engines.mesh.transport import Hello, Transport
-from oddlot.engines.payloads import users_code
 from oddlot.engines.process_setup import ProcessSetup
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.lock import note_holder
@@ -41,8 +40,6 @@ from oddlot.run.strikes import Strikes
 from oddlot.run.user_observers import announce_stop, safe_observers
 from oddlot.run.warnings import warn_of_hung
 from oddlot.train.flat_buffer import Layout
-from oddlot.train.job import made
-from oddlot.train.seeding import seed_all
 
 END_SECONDS = 30.0
 """Seconds until peers must have ended after the model is saved."""
@@ -66,9 +63,7 @@ class MeshLocal:
         self.noted: list[int] = []
         self.tally = Tally(recipe.samples)
         self.observers: list[Observer] = [self.tally, warn_of_hung]
-        seed_all(recipe.config.seed)
-        with users_code("the launcher"):
-            self.model = made(recipe.job)
+        self.model = recipe.new_model("the launcher")
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         names = recipe.engine.names
         self.past = continue_mesh(recipe, folder, self.layout, names) if resume else None

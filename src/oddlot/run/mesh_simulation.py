@@ -28,7 +28,7 @@ from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.included_samples import IncludedSamples, PeerHistory
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_left_out
+from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_left_out, write_average
 from oddlot.run.mesh_resume import MeshPast, continue_mesh
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -38,9 +38,8 @@ from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop, safe_observers
 from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.job import choose_device, made
+from oddlot.train.job import choose_device
 from oddlot.train.learner import Learner
-from oddlot.train.seeding import seed_all
 from oddlot.train.store import Pool
 
 
@@ -65,9 +64,7 @@ class MeshSimulation:
         self.runs: dict[NodeId, PeerRun] = {}
         self.sources: dict[NodeId, list[Source]] = {}
         """Models that the first weights of each peer include."""
-        seed_all(recipe.config.seed)
-        with users_code("the peers"):
-            self.model = made(recipe.job)
+        self.model = recipe.new_model("the peers")
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
         self.start = past.start if past else MeshStart()
@@ -113,7 +110,7 @@ class MeshSimulation:
             self._end_logs()
             if self.saving is not None:
                 self.saving.finish()
-            self.folder.write_model(self.model)
+            write_average(self.folder, self.model, mean)
             self.folder.write(SUMMARY, summary)
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.records)
 

@@ -48,7 +48,7 @@ from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.run.bad_rows import rows_named
-from oddlot.run.mesh_folder import mesh_summary
+from oddlot.run.mesh_folder import mesh_summary, write_average
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
@@ -323,8 +323,7 @@ class PeerProgram:
         if self.saving is not None:
             self.saving.finish()
         run.final.mean.scatter(self.model)
-        self.model.eval()
-        self.folder.write_model(self.model)
+        write_average(self.folder, self.model, run.final.mean)
         records = read_run_log(self.folder)
         tally = tally_of(records, self.recipe.samples)
         tally.advance(now)

@@ -13,7 +13,6 @@ from oddlot.core.events import Evaluated, Stopped
 from oddlot.engines.base import Open, RunData
 from oddlot.engines.host import Observer
 from oddlot.engines.loop import drive
-from oddlot.engines.payloads import users_code
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import FAILED, in_short
@@ -33,10 +32,8 @@ from oddlot.run.user_observers import announce_stop, safe_observers
 from oddlot.run.warnings import WarnOfLoss, WarnOfMissing, warn_of_hung, warn_of_not_measured
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.gates import standard_gates
-from oddlot.train.job import made
-from oddlot.train.seeding import kept_chance, seed_all
+from oddlot.train.seeding import kept_chance
 from oddlot.train.store import Store
-from oddlot.train.tensor_checks import warn_of_extra_state
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
@@ -71,10 +68,7 @@ class Training:
         self.stop = StopRequest()
         self.stopped = ""
         """Reason of the observer that stopped the run."""
-        seed_all(recipe.config.seed)
-        with users_code("the hub"):
-            self.model = made(recipe.job)
-        warn_of_extra_state(self.model)
+        self.model = recipe.new_model("the hub")
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         self.identity = recipe.identity(self.layout)
         past = None
