@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from oddlot import AdaptiveGossip, Gossip, Local, Machine, Simulated, Strategy, replay
+from oddlot import AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, replay
 from oddlot.checkpoint.format import TENSORS, saved
 from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import OddlotWarning
-from oddlot.core.events import Arrived, ModelRejected, PeerLost, Struck
+from oddlot.core.events import Arrived, GoalReached, ModelRejected, PeerLost, Struck
 from oddlot.core.records import Record
 from oddlot.engines.mesh.messages import ModelMessage, ModelRequest, PeerMessage, Snapshot, Tensors
 from oddlot.engines.mesh.network_faults import corrupted
@@ -116,6 +116,19 @@ def test_ctrl_c_saves_the_average(on: Any, tmp_path: Path) -> None:
     weights = load_file(tmp_path / "checkpoints" / newest / TENSORS)["weights/0"]
     first = next(run.model.parameters()).flatten()
     assert torch.equal(weights[: first.numel()], first)
+
+
+def test_stop_is_the_reason_although_the_first_peer_has_finished() -> None:
+    """Otherwise the run would seem to have reached its goal."""
+
+    def stop(record: Record) -> None:
+        if isinstance(record.event, GoalReached) and record.peer == "m0":
+            raise StopRun("enough")
+
+    on = Simulated([Machine("m0", 0.001), Machine("m1", 0.01)])
+    run = gossiped(Gossip(), on, until="epochs>=20", observers=[stop])
+    assert run.ended == "stopped: enough"
+    assert run.summary["epochs"] < 20
 
 
 Wrong = Callable[[PeerMessage, Tensors | None], tuple[PeerMessage, Tensors | None]]

@@ -280,12 +280,12 @@ class MeshSimulation:
         if self.stop.signal and lead is None:
             return INTERRUPTED
         stopped = INTERRUPTED if self.stop.signal else self.stopped
-        if stopped and lead is not None and not lead.peer.finished:
+        if stopped and lead is not None and not lead.peer.stop and lead.final is None:
             if self.stop.signal:
                 announce_stop(self.observers)
             lead.stop(stopped, self.mesh.now)
         if lead is not None and lead.final is not None and lead.evaluating is None:
-            return lead.peer.finished
+            return lead.peer.ended
         return ""
 
     def _lead(self) -> PeerRun | None:

@@ -129,9 +129,10 @@ class PeerRun:
             self._lead(now)
 
     def stop(self, reason: str, now: float) -> None:
-        """Finish, and ask all peers to do so."""
-        self.peer.stop_all(reason)
-        self.peer.finish(reason, now)
+        """Finish, and ask all peers to do so, unless the final average has been made."""
+        if self.final is None:
+            self.peer.stop_all(reason)
+            self.peer.finish(reason, now)
 
     def end(self, now: float) -> None:
         """Tell all peers that the model is saved."""
