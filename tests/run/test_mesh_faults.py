@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from oddlot import AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, replay
 from oddlot.checkpoint.format import TENSORS, saved
@@ -29,6 +30,7 @@ from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
 from tests.run.test_mesh import SAMPLES, gossiped, peers
+from tests.transcripts import warns
 
 FAULTS = [
     Fault("corrupt", machine="m1", at_seconds=(0.05,)),
@@ -189,6 +191,22 @@ def test_replacement_takes_over_what_no_other_model_includes(
     assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
     assert run.summary["samples_left_out"] == 0
     assert replay(tmp_path).difference is None
+
+
+class Large(nn.Linear):
+    """A model with a parameter that no number in 16 bits can represent."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.scale = nn.Parameter(torch.tensor([1e6]))
+
+
+def test_peers_that_reject_every_model_say_so(tmp_path: Path) -> None:
+    with warns("nothing_exchanged", models=10):
+        run = gossiped(Gossip(), peers(2), "epochs>=1", out=tmp_path, codec="fp16", job={"model": Large})
+    assert (run.summary["exchanges"], run.summary["models_rejected"]) == (0, {"m0": 5, "m1": 5})
+    assert len(run.summary["peers_averaged"]) == 2, "the final average has exact weights"
+    assert "all 10 models" in Figures.read(tmp_path).verdict
 
 
 def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> None:

@@ -264,8 +264,9 @@ class Tally:
             case ModelReceived(bytes=received):
                 self.exchanges += 1
                 self.bytes_exchanged += received
-            case ModelRejected(peer):
+            case ModelRejected(peer, _, reason):
                 self.models_rejected[peer] += 1
+                self.last_rejection = reason
             case Resumed():
                 self.traffic.resume(event)
                 self.resumed_at = self.versions

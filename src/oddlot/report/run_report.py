@@ -89,8 +89,10 @@ class Figures:
         timeline, why = self.tally.timeline, dict(self.tally.samples.wasted)
         repeated = why.pop("late", 0)
         wasted = {reason: count for reason, count in why.items() if count}
+        isolated = self.tally.models_rejected.total() if not self.tally.exchanges else 0
         parts = [
             str(self.proof),
+            f"all {isolated:,} models of other peers were rejected" if isolated else "",
             _times(timeline.workers_lost, "worker", "lost"),
             _times(timeline.workers_left, "worker", "preempted with notice"),
             _times(timeline.starts_lost, "worker", "lost while starting"),

@@ -87,11 +87,17 @@ def mesh_summary(
     )
 
 
-def warn_of_left_out(summary: Mapping[str, Any]) -> None:
-    """Warn if the saved model does not include all samples."""
+def warn_of_ending(summary: Mapping[str, Any], tally: Tally) -> None:
+    """Warn if the saved model does not include all samples, or if no model of another peer was accepted."""
     if count := summary.get("samples_left_out"):
         told = (
             f"the saved model lacks {count:,} samples: the peers that trained on them were lost or cut off, and no "
             "other peer has processed these samples again"
         )
         warn(told, "samples_left_out", samples=count)
+    if not summary["exchanges"] and (count := tally.models_rejected.total()):
+        told = (
+            f"the peers have trained alone: all {count:,} models that they sent each other were rejected (last: "
+            f"{tally.last_rejection}). If a codec of 16 bits cannot represent the weights, use plain or bf16"
+        )
+        warn(told, "nothing_exchanged", models=count, last=tally.last_rejection)

@@ -29,7 +29,7 @@ from oddlot.history.outcome import INTERRUPTED, read_ending
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.mesh_ended import ended_run
-from oddlot.run.mesh_folder import begin_folder, warn_of_left_out
+from oddlot.run.mesh_folder import begin_folder, warn_of_ending
 from oddlot.run.mesh_resume import continue_mesh
 from oddlot.run.peer_process import PeerSetup, failure_path
 from oddlot.run.peer_share import MeshStart
@@ -99,7 +99,7 @@ class MeshLocal:
                     self.launcher.ask_to_finish(INTERRUPTED if self.stop.signal else self.stopped)
             self._pass_on()
         run = ended_run(self.recipe, self.folder, self.model)
-        warn_of_left_out(run.summary)
+        warn_of_ending(run.summary, self.tally)
         return run if self.is_kept else replace(run, summary=run.summary | {"run_dir": None}, folder=None)
 
     def _is_over(self) -> bool:

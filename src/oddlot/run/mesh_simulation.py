@@ -28,7 +28,7 @@ from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.included_samples import IncludedSamples, PeerHistory
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_left_out, write_average
+from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_ending, write_average
 from oddlot.run.mesh_resume import MeshPast, continue_mesh
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -103,7 +103,7 @@ class MeshSimulation:
         self.tally.finish()
         included = self._included()
         summary = mesh_summary(self.tally, self.records, ended, final, self.folder, included)
-        warn_of_left_out(summary)
+        warn_of_ending(summary, self.tally)
         path = None
         if self.folder is not None:
             path = self.folder.path
