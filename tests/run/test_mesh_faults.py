@@ -217,7 +217,9 @@ def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> N
     figures = Figures.read(tmp_path)
     assert 18 * SAMPLES // 4 < left_out < 20 * SAMPLES // 4
     given = [w.message for w in warned if isinstance(w.message, OddlotWarning)]
-    assert [one.fields for one in given if one.code == "samples_left_out"] == [{"samples": left_out}]
+    assert [one.fields for one in given if one.code == "samples_left_out"] == [
+        {"samples": left_out, "peers": ["m1"]}
+    ]
     assert {fault.code for fault in figures.proof.faults} == {"not_merged"}
     assert (figures.plain()["exactly_once"], figures.plain()["samples_left_out"]) == (False, left_out)
 
@@ -225,12 +227,14 @@ def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> N
 def test_model_of_one_half_of_a_partition_lacks_the_samples_of_the_other(tmp_path: Path) -> None:
     chaos = Chaos((Fault("partition", at_seconds=(0.1,)),))
     on = Simulated([Machine(f"m{i}", 0.01 / 8 * (1 + i // 2)) for i in range(4)])
-    with pytest.warns(OddlotWarning):
+    with warns("samples_left_out", peers=["m2", "m3"]):
         run = gossiped(Gossip(), on, until="epochs>=60", out=tmp_path, chaos=chaos)
     proof = Figures.read(tmp_path).proof
     assert len(run.summary["peers_averaged"]) == 2
     assert 25 * SAMPLES < proof.left_out == run.summary["samples_left_out"] <= 30 * SAMPLES
     assert proof.merged == 60 * SAMPLES - proof.left_out
+    assert (run.summary["peers_missing"], proof.missing) == (["m2", "m3"], ("m2", "m3"))
+    assert str(proof).endswith("m2, m3")
 
 
 def test_one_peer_that_is_left_finishes_alone() -> None:

@@ -140,7 +140,8 @@ class Figures:
         """Return the report for `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
         proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
-        proof |= {"samples_left_out": self.proof.left_out, "proof_faults": list(map(str, self.proof.faults))}
+        proof |= {"samples_left_out": self.proof.left_out, "peers_missing": list(self.proof.missing)}
+        proof |= {"proof_faults": list(map(str, self.proof.faults))}
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
 
 

@@ -83,18 +83,20 @@ def mesh_summary(
             "peers_averaged": peers,
             "disagreement": final.disagreement if final else None,
             "samples_left_out": proof.left_out,
+            "peers_missing": list(proof.missing),
         }
     )
 
 
 def warn_of_ending(summary: Mapping[str, Any], tally: Tally) -> None:
     """Warn if the saved model does not include all samples, or if no model of another peer was accepted."""
-    if count := summary.get("samples_left_out"):
+    missing = summary["peers_missing"]
+    if count := summary["samples_left_out"]:
         told = (
-            f"the saved model lacks {count:,} samples: the peers that trained on them were lost or cut off, and no "
+            f"the saved model lacks {count:,} samples of {', '.join(missing) or 'peers'} that were lost or cut off: no "
             "other peer has processed these samples again"
         )
-        warn(told, "samples_left_out", samples=count)
+        warn(told, "samples_left_out", samples=count, peers=missing)
     if not summary["exchanges"] and (count := tally.models_rejected.total()):
         told = (
             f"the peers have trained alone: all {count:,} models that they sent each other were rejected (last: "
