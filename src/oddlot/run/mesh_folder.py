@@ -10,7 +10,6 @@ from oddlot.checkpoint.disk import make_folder
 from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.engines.mesh.launcher import STOP
 from oddlot.history.claim import make_room
 from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.metrics import Tally, use_saved_model
@@ -27,7 +26,8 @@ def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: b
     """Write run.json, and make the folder of the peers' logs. A new run removes what was there."""
     if is_new:
         make_room(folder)
-    (folder.path / PEERS / STOP).unlink(missing_ok=True)
+    for left in (folder.path / PEERS).glob("*.json"):  # of peers that have failed, or were asked to finish
+        left.unlink()
     engine = recipe.engine
     told = {
         ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": 1},

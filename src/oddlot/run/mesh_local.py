@@ -6,10 +6,11 @@ import os
 import secrets
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from oddlot.checkpoint.disk import read_file
+from oddlot.checkpoint.atomic_files import told_where
+from oddlot.checkpoint.disk import read_file, replace_file
 from oddlot.core.errors import JobError
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
@@ -133,10 +134,17 @@ class MeshLocal:
             raise JobError(told, "no_workers_left")
 
     def _failure(self, node: NodeId) -> JobError:
-        """Return the error of a peer that failed: that in its file, or else the end of its output."""
+        """Return the error of a peer that failed: that in its file, or else the end of its output.
+
+        Raise JobError if the disk is full, so that the peer could write neither.
+        """
+        path = failure_path(self.folder.path, node)
         try:
-            return failure_of(node, dict(json.loads(read_file(failure_path(self.folder.path, node)))))
+            return failure_of(node, dict(json.loads(read_file(path))))
         except (OSError, *DAMAGED):
+            with told_where(self.folder.path):
+                replace_file(path, b"")
+                path.unlink()
             text = self.launcher.output_of(node)
             told = f"peer {node} ended with exit code {FAILED_CODE}:\n{text}"
             return JobError(told, "peer_failed", node=node)
@@ -150,7 +158,8 @@ class MeshLocal:
         processes = self.launcher.processes
         if self.folder.lock is not None and processes != self.noted:
             self.noted = processes
-            note_holder(self.folder.lock, processes)
+            with suppress(OSError):  # of a full disk
+                note_holder(self.folder.lock, processes)
 
     def _faults(self) -> MeshFaults | None:
         """Return the faults of the run, with a transport of the launcher's own; None without faults."""

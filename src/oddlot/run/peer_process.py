@@ -362,7 +362,7 @@ def main() -> None:
         with suppress(OSError):
             text = json.dumps(plain_failure(error))
             replace_file(failure_path(Path(setup.folder), node), text.encode())
-        print(f"{FAILED}{in_short(error)}", file=sys.stderr)  # noqa: T201 - into the peer's file
+            print(f"{FAILED}{in_short(error)}", file=sys.stderr)  # noqa: T201 - into the peer's file
         sys.exit(FAILED_CODE)
     finally:
         kill_children()
