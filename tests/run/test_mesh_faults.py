@@ -12,25 +12,26 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from oddlot import AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, replay
 from oddlot.checkpoint.format import TENSORS, saved
 from oddlot.core.commands import Average, Dispatch
-from oddlot.core.errors import OddlotWarning
+from oddlot.core.errors import JobError, OddlotWarning
 from oddlot.core.events import Arrived, GoalReached, ModelRejected, PeerLost, Struck
 from oddlot.core.records import Record
 from oddlot.engines.mesh.messages import ModelMessage, ModelRequest, PeerMessage, Snapshot, Tensors
 from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
+from oddlot.history.outcome import FAILED
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import RunFolder
 from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
 from tests.run.test_mesh import SAMPLES, gossiped, peers
-from tests.transcripts import warns
+from tests.transcripts import raises, warns
 
 FAULTS = [
     Fault("corrupt", machine="m1", at_seconds=(0.05,)),
@@ -131,6 +132,18 @@ def test_stop_is_the_reason_although_the_first_peer_has_finished() -> None:
     run = gossiped(Gossip(), on, until="epochs>=20", observers=[stop])
     assert run.ended == "stopped: enough"
     assert run.summary["epochs"] < 20
+
+
+def test_a_failed_run_has_a_summary_with_the_reason(tmp_path: Path) -> None:
+    def fails(model: nn.Module, batch: Any) -> Tensor:
+        raise ValueError("of no use")
+
+    with raises(JobError, "user_code_failed"):
+        gossiped(Gossip(), out=tmp_path, job={"training_step": fails})
+    ended = Figures.read(tmp_path).summary["ended"]
+    assert (ended.startswith(FAILED), "of no use" in ended) == (True, True)
+    run = gossiped(Gossip(), out=tmp_path, resume="latest")
+    assert run.ended == "epochs>=3"
 
 
 Wrong = Callable[[PeerMessage, Tensors | None], tuple[PeerMessage, Tensors | None]]

@@ -1,20 +1,24 @@
 """What a run on a mesh writes into its folder, on every engine."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
 from oddlot.checkpoint.atomic_files import read_model, read_tensors, told_where, write_tensors
 from oddlot.checkpoint.disk import make_folder
+from oddlot.core.errors import JobError, OddlotError
 from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.claim import make_room
 from oddlot.history.included_samples import IncludedSamples
-from oddlot.history.metrics import Tally, use_saved_model
+from oddlot.history.metrics import Tally, tally_of, use_saved_model
+from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.peer_audit import prove_model
-from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RunFolder
+from oddlot.history.peer_logs import read_run_log
+from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, SUMMARY, RunFolder
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 
@@ -86,6 +90,19 @@ def mesh_summary(
             "peers_missing": list(proof.missing),
         }
     )
+
+
+def write_failure(folder: RunFolder, recipe: Recipe, error: JobError, now: float) -> None:
+    """Write the summary of a run that has failed, if the disk has space. Its peers have ended."""
+    if (folder.path / SUMMARY).exists():
+        return
+    with suppress(OddlotError, OSError):
+        records = read_run_log(folder)
+        tally = tally_of(records, recipe.samples)
+        tally.advance(max(now, tally.seconds))
+        tally.finish()
+        ended, included = f"{FAILED}{in_short(error)}", IncludedSamples.read(folder)
+        folder.write(SUMMARY, mesh_summary(tally, records, ended, None, folder, included))
 
 
 def warn_of_ending(summary: Mapping[str, Any], tally: Tally) -> None:

@@ -30,7 +30,7 @@ from oddlot.history.outcome import INTERRUPTED, read_ending
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.mesh_ended import ended_run
-from oddlot.run.mesh_folder import begin_folder, warn_of_ending
+from oddlot.run.mesh_folder import begin_folder, warn_of_ending, write_failure
 from oddlot.run.mesh_resume import continue_mesh
 from oddlot.run.peer_process import PeerSetup, failure_path
 from oddlot.run.peer_share import MeshStart
@@ -83,6 +83,18 @@ class MeshLocal:
 
     def run(self) -> Run:
         """Start the peers, and follow them until the model is saved."""
+        try:
+            self._train()
+        except JobError as error:
+            self.launcher.close()
+            write_failure(self.folder, self.recipe, error, self.launcher.now)
+            raise
+        run = ended_run(self.recipe, self.folder, self.model)
+        warn_of_ending(run.summary, self.tally)
+        return run if self.is_kept else replace(run, summary=run.summary | {"run_dir": None}, folder=None)
+
+    def _train(self) -> None:
+        """Follow the peers until the model is saved and all have ended."""
         with self.stop.heard():
             self.launcher.start_all()
             self._note_processes()
@@ -99,9 +111,6 @@ class MeshLocal:
                         announce_stop(self.observers)
                     self.launcher.ask_to_finish(INTERRUPTED if self.stop.signal else self.stopped)
             self._pass_on()
-        run = ended_run(self.recipe, self.folder, self.model)
-        warn_of_ending(run.summary, self.tally)
-        return run if self.is_kept else replace(run, summary=run.summary | {"run_dir": None}, folder=None)
 
     def _is_over(self) -> bool:
         """Whether the model is saved and all peers have ended. Kill those that do not end."""

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.core.events import Evaluated, Lost, Struck
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
@@ -28,7 +28,7 @@ from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.included_samples import IncludedSamples, PeerHistory
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_ending, write_average
+from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_ending, write_average, write_failure
 from oddlot.run.mesh_resume import MeshPast, continue_mesh
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -93,8 +93,14 @@ class MeshSimulation:
 
     def run(self) -> Run:
         """Train until every peer has reached its share of the goal; return the average of all."""
-        with self.stop.heard():
-            ended = drive(self, self.mesh, self._ended, self._due)
+        try:
+            with self.stop.heard():
+                ended = drive(self, self.mesh, self._ended, self._due)
+        except JobError as error:
+            if self.folder is not None:
+                self._end_logs()
+                write_failure(self.folder, self.recipe, error, self.mesh.now)
+            raise
         lead = self._lead()
         final = lead.final if lead else None
         mean = final.mean if final else self.start.copied_weights(self.model, self.layout)

@@ -201,6 +201,7 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="of no use") as caught:
         meshed(tmp_path, job={"training_step": fails})
     assert caught.value.code == "user_code_failed"
+    assert "of no use" in Figures.read(tmp_path).summary["ended"]
     wait_for(lambda: not peers_below(os.getpid()))
 
 
