@@ -1,5 +1,6 @@
 """Faults of a simulated mesh: lost peers, a cut network, numbers that cannot be used."""
 
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from oddlot import AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, replay
+from oddlot import SGD, AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, accuracy, replay
 from oddlot.checkpoint.format import TENSORS, saved
 from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import JobError, OddlotWarning
@@ -132,6 +133,12 @@ def test_stop_is_the_reason_although_the_first_peer_has_finished() -> None:
     run = gossiped(Gossip(), on, until="epochs>=20", observers=[stop])
     assert run.ended == "stopped: enough"
     assert run.summary["epochs"] < 20
+
+
+def test_large_weights_and_missing_metrics_are_warned_of() -> None:
+    job = {"optimizer": SGD(1e37), "metrics": {"accuracy": accuracy, "odd": lambda *_: math.nan}}
+    with warns("weights_too_large"), warns("figures_without_a_number", figures=["odd"]):
+        gossiped(Gossip(), peers(2), "epochs>=1", job=job)
 
 
 def test_a_failed_run_has_a_summary_with_the_reason(tmp_path: Path) -> None:

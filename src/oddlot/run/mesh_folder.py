@@ -19,8 +19,10 @@ from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.peer_audit import prove_model
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, SUMMARY, RunFolder
+from oddlot.run.divergence import warn_if_large
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.gates import norm_of
 
 UNSAVED = "unsaved.safetensors"
 """File with buffers that are not in `model.safetensors`."""
@@ -105,8 +107,9 @@ def write_failure(folder: RunFolder, recipe: Recipe, error: JobError, now: float
         folder.write(SUMMARY, mesh_summary(tally, records, ended, None, folder, included))
 
 
-def warn_of_ending(summary: Mapping[str, Any], tally: Tally) -> None:
-    """Warn if the saved model does not include all samples, or if no model of another peer was accepted."""
+def warn_of_ending(summary: Mapping[str, Any], tally: Tally, model: FlatBuffer) -> None:
+    """Warn if the saved model lacks samples or is very large, or if peers have accepted no model of another one."""
+    warn_if_large(norm_of(model))
     missing = summary["peers_missing"]
     if count := summary["samples_left_out"]:
         told = (

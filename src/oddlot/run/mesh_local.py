@@ -39,8 +39,8 @@ from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.strikes import Strikes
 from oddlot.run.user_observers import announce_stop, safe_observers
-from oddlot.run.warnings import warn_of_hung
-from oddlot.train.flat_buffer import Layout
+from oddlot.run.warnings import warning_observers
+from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 END_SECONDS = 30.0
 """Seconds until peers must have ended after the model is saved."""
@@ -63,7 +63,7 @@ class MeshLocal:
         self.stopped = ""
         self.noted: list[int] = []
         self.tally = Tally(recipe.samples)
-        self.observers: list[Observer] = [self.tally, warn_of_hung]
+        self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
         self.model = recipe.new_model("the launcher")
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         names = recipe.engine.names
@@ -90,7 +90,9 @@ class MeshLocal:
             write_failure(self.folder, self.recipe, error, self.launcher.now)
             raise
         run = ended_run(self.recipe, self.folder, self.model)
-        warn_of_ending(run.summary, self.tally)
+        weights = FlatBuffer.empty(self.layout)
+        weights.gather(self.model)
+        warn_of_ending(run.summary, self.tally, weights)
         return run if self.is_kept else replace(run, summary=run.summary | {"run_dir": None}, folder=None)
 
     def _train(self) -> None:

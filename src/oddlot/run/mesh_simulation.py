@@ -37,6 +37,7 @@ from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop, safe_observers
+from oddlot.run.warnings import warning_observers
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import choose_device
 from oddlot.train.learner import Learner
@@ -59,7 +60,7 @@ class MeshSimulation:
         self.stopped = ""
         self.tally = Tally(recipe.samples)
         """The metrics of all peers together."""
-        self.observers: list[Observer] = [self.tally]
+        self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
         self.records: list[Record] = []
         self.runs: dict[NodeId, PeerRun] = {}
         self.sources: dict[NodeId, list[Source]] = {}
@@ -109,7 +110,7 @@ class MeshSimulation:
         self.tally.finish()
         included = self._included()
         summary = mesh_summary(self.tally, self.records, ended, final, self.folder, included)
-        warn_of_ending(summary, self.tally)
+        warn_of_ending(summary, self.tally, mean)
         path = None
         if self.folder is not None:
             path = self.folder.path

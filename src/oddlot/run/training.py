@@ -29,7 +29,7 @@ from oddlot.run.short_lives import ShortLives
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop, safe_observers
-from oddlot.run.warnings import WarnOfLoss, WarnOfMissing, warn_of_hung, warn_of_not_measured
+from oddlot.run.warnings import warn_of_not_measured, warning_observers
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.gates import standard_gates
 from oddlot.train.seeding import kept_chance
@@ -92,14 +92,7 @@ class Training:
             self._flush,
         )
         self.short_lives = ShortLives(self.tally, recipe.strategy, recipe.job.batch_size, recipe.shards)
-        measured = {"loss", *recipe.job.metrics}
-        observers: list[Observer] = [
-            self.tally,
-            WarnOfMissing(measured),
-            WarnOfLoss(),
-            warn_of_hung,
-            self.short_lives,
-        ]
+        observers: list[Observer] = [self.tally, *warning_observers(recipe.job), self.short_lives]
         self.host = host_of(conductor, numbers, self.engine, observers)
         self.saving = Saving(
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop
