@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from oddlot import SGD, AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, accuracy, replay
-from oddlot.checkpoint.format import TENSORS, saved
+from oddlot.checkpoint.format import TENSORS, newest, saved
 from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import JobError, OddlotWarning
 from oddlot.core.events import Arrived, GoalReached, ModelRejected, PeerLost, Struck
@@ -31,6 +31,7 @@ from oddlot.history.run_folder import RunFolder
 from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
+from tests.run.test_damage import steep
 from tests.run.test_mesh import SAMPLES, gossiped, peers
 from tests.transcripts import raises, warns
 
@@ -139,6 +140,14 @@ def test_large_weights_and_missing_metrics_are_warned_of() -> None:
     job = {"optimizer": SGD(1e37), "metrics": {"accuracy": accuracy, "odd": lambda *_: math.nan}}
     with warns("weights_too_large"), warns("figures_without_a_number", figures=["odd"]):
         gossiped(Gossip(), peers(2), "epochs>=1", job=job)
+
+
+def test_weights_that_overflow_are_neither_saved_nor_returned(tmp_path: Path) -> None:
+    job = {"model": lambda: nn.Linear(2, 2, bias=False), "training_step": steep, "optimizer": SGD(lr=1.0)}
+    with raises(JobError, "weights_not_finite"):
+        gossiped(Gossip(), peers(2), out=tmp_path, job=job, checkpoint_every="1 versions")
+    assert not RunFolder(tmp_path).model.exists()
+    assert newest(RunFolder(tmp_path).storage).load().tensors["weights/0"].isfinite().all()
 
 
 def test_a_failed_run_has_a_summary_with_the_reason(tmp_path: Path) -> None:

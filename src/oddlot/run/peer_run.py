@@ -194,7 +194,8 @@ class PeerRun:
         """Log an average, and use it for its purpose."""
         self.peer.averaging = None
         host = self.peer.host
-        if self.purpose.final and not isfinite(norm_of(average.mean)):
+        is_saved = self.purpose.final or self.purpose.checkpoint
+        if is_saved and not isfinite(norm_of(average.mean)):
             raise diverged(host.conductor.version)
         peers, records = zip(*average.sources, strict=True)
         size, is_final = average.bytes, self.purpose.final
