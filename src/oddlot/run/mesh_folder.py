@@ -41,7 +41,8 @@ def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: b
         ABOUT: dict(recipe.config.about),
     }
     folder.begin({**recipe.identity(layout), **told})
-    make_folder(folder.path / PEERS)
+    with told_where(folder.path / PEERS):
+        make_folder(folder.path / PEERS)
 
 
 def write_average(folder: RunFolder, model: nn.Module, mean: FlatBuffer) -> None:

@@ -26,7 +26,7 @@ from oddlot.engines.process_setup import ProcessSetup
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.lock import note_holder
 from oddlot.history.metrics import Tally
-from oddlot.history.outcome import INTERRUPTED, read_ending
+from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.mesh_ended import ended_run
@@ -111,7 +111,7 @@ class MeshLocal:
                     asked = True
                     if self.stop.signal:
                         announce_stop(self.observers)
-                    self.launcher.ask_to_finish(INTERRUPTED if self.stop.signal else self.stopped)
+                    self.launcher.ask_to_finish("" if self.stop.signal else self.stopped)
             self._pass_on()
 
     def _is_over(self) -> bool:

@@ -310,7 +310,7 @@ class PeerProgram:
             self.ended = "left"
 
     def _stop_reason(self) -> str:
-        """Return the launcher's reason for which peers are asked to finish."""
+        """Return the reason for which peers are asked to finish: the launcher's, or Ctrl-C."""
         with suppress(OSError, *DAMAGED):
             return str(json.loads(read_file(self.folder.path / PEERS / STOP)))
         return INTERRUPTED

@@ -184,9 +184,13 @@ class Launcher:
         return found
 
     def ask_to_finish(self, reason: str) -> None:
-        """Let all peers finish and save the model. Each gets the signal, and finds the reason in a file."""
-        with told_where(self.outputs / STOP):
-            replace_file(self.outputs / STOP, json.dumps(reason).encode())
+        """Let all peers finish and save the model. Each gets SIGINT, and finds the reason in a file.
+
+        An empty reason is Ctrl-C, and has no file.
+        """
+        if reason:
+            with told_where(self.outputs / STOP):
+                replace_file(self.outputs / STOP, json.dumps(reason).encode())
         for node in self.begun:  # others may have no handler yet
             self.signal(node, signal.SIGINT)
 
