@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oddlot.checkpoint.atomic_files import told_where
-from oddlot.checkpoint.disk import open_to_append, read_file
+from oddlot.checkpoint.disk import open_to_append, read_file, replace_file
 from oddlot.core.errors import JobError
 from oddlot.core.task_timeouts import hung_after
 from oddlot.core.tasks import NodeId
@@ -32,6 +32,8 @@ LOOK_SECONDS = 0.1
 MAX_OUTPUT = 4_000
 """Characters of a peer's output that an error has."""
 MODULE = "oddlot.run.peer_process"
+STOP = "stop.json"
+"""File with the reason for which peers are asked to finish."""
 FAILED_CODE = 1
 """Exit code of a peer whose error ends the run."""
 
@@ -181,8 +183,14 @@ class Launcher:
             self._replace(now)
         return found
 
-    def ask_to_finish(self) -> None:
-        """Let all peers finish and save the model. One tells the others, and each gets the signal."""
+    def ask_to_finish(self, reason: str) -> None:
+        """Let all peers finish and save the model. Each gets SIGINT, and finds the reason in a file.
+
+        An empty reason is Ctrl-C, and has no file.
+        """
+        if reason:
+            with told_where(self.outputs / STOP):
+                replace_file(self.outputs / STOP, json.dumps(reason).encode())
         for node in self.begun:  # others may have no handler yet
             self.signal(node, signal.SIGINT)
 
