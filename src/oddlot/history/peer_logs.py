@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from oddlot.core.commands import Average, Blend, Step
 from oddlot.core.errors import CheckpointError
@@ -9,7 +10,7 @@ from oddlot.core.events import Evaluated, Lost, PeerLost, Resumed, Stopped
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.history.growing_log import GrowingLog
-from oddlot.history.log import read_header, read_log, surviving
+from oddlot.history.log import log_changed, read_header, read_log, surviving
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import SETTINGS
 
@@ -91,6 +92,15 @@ class PeerLogs:
             found += (replace(record, peer=node) for record in log.read() or ())
         found.sort(key=_order)
         return [self.numbering.numbered(record) for record in found]
+
+    def read_own(self) -> list[Record]:
+        """Return the new records of a run of this process. Raise JobError if a log is damaged: it was changed."""
+        try:
+            return self.read()
+        except CheckpointError as error:
+            fields = error.fields
+            how = f"line {fields['line']} is damaged" if "line" in fields else str(fields["reason"])
+            raise log_changed(Path(fields.pop("path")), how, **fields) from None
 
 
 def _losses(records: Mapping[NodeId, Sequence[Record]]) -> Iterator[Record]:

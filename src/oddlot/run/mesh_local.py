@@ -115,7 +115,7 @@ class MeshLocal:
         return True
 
     def _pass_on(self) -> None:
-        for record in self.logs.read():
+        for record in self.logs.read_own():
             for observer in self.observers:
                 observer(record)
 
