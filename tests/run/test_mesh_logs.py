@@ -1,11 +1,14 @@
 """Logs of peers that change while a mesh runs, or are swapped or damaged before it is read or resumed."""
 
+import json
 from pathlib import Path
 
-from oddlot import AdaptiveGossip, Gossip, JobError
+from oddlot import AdaptiveGossip, CheckpointError, Gossip, JobError, replay
 from oddlot.core.records import Record
+from oddlot.history.outcome import COUNTED
 from oddlot.history.peer_logs import PeerLogs
-from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.report.run_report import Figures
 from tests.run.test_damage import CHANGES
 from tests.run.test_mesh import gossiped, peers
 from tests.transcripts import mask, raises
@@ -37,3 +40,35 @@ def test_launcher_notices_a_log_that_it_cannot_follow(tmp_path: Path) -> None:
         file.write(b"{}\n")
     with raises(JobError, "log_changed", path=str(run.peer_log("m1")), line=read + 2):
         logs.read_own()
+
+
+def test_swapped_logs_are_noticed(tmp_path: Path) -> None:
+    gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
+    first, second = (RunFolder(tmp_path).peer_log(node) for node in ("m0", "m1"))
+    first.rename(tmp_path / "third")
+    second.rename(first)
+    (tmp_path / "third").rename(second)
+    with raises(CheckpointError, "log_of_another_peer", path=str(first), peer="m1"):
+        gossiped(Gossip(), peers(2), until="versions>=12", out=tmp_path, resume="latest")
+    for read in (Figures.read, replay):
+        with raises(CheckpointError, "log_of_another_peer", path=str(first), peer="m1"):
+            read(tmp_path)
+
+
+def test_summary_of_a_mesh_is_compared_with_the_logs(tmp_path: Path) -> None:
+    """Peers log a few records after the summary is written."""
+    run = gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
+    summary, log = tmp_path / SUMMARY, RunFolder(tmp_path).peer_log("m1")
+    given = json.loads(summary.read_text())
+    for figure in COUNTED:
+        wrong = {"figure": figure, "given": given[figure] + 1, "counted": run.summary[figure]}
+        summary.write_text(json.dumps(given | {figure: given[figure] + 1}))
+        with raises(CheckpointError, "summary_differs", **wrong):
+            Figures.read(tmp_path)
+    summary.write_text(json.dumps(given))
+    lines = log.read_bytes().splitlines(keepends=True)
+    assert given["peer_records"]["m1"] < len(lines) - 1
+    log.write_bytes(b"".join(lines[: given["peer_records"]["m1"]]))  # one record less
+    for read in (Figures.read, replay):
+        with raises(CheckpointError, "log_not_whole", path=str(log)):
+            read(tmp_path)

@@ -41,6 +41,11 @@ class PeerHistory:
     has_started: bool = False
 
     @property
+    def log(self) -> list[Record]:
+        """Return the records without their numbers."""
+        return [record for _, record in self.records]
+
+    @property
     def number(self) -> float:
         """Return the number of the next record; infinity at the end."""
         return self.records[self.place][0] if self.place < len(self.records) else float("inf")
@@ -80,6 +85,11 @@ class IncludedSamples:
         return joined_cuts(
             *(self.at.get(source, {}) for source in there), *({one.peer: one.records} for one in there)
         )
+
+    @property
+    def log_records(self) -> dict[NodeId, int]:
+        """Return the number of records in the log of each peer, lost work included."""
+        return {node: one.records[-1][0] + 1 if one.records else 0 for node, one in self.histories.items()}
 
     @property
     def newest(self) -> Cut:

@@ -19,7 +19,22 @@ def read_run_log(run: RunFolder) -> list[Record]:
     """Return the records of a run: those of its log, or those of the logs of all peers as one history."""
     if not run.is_mesh:
         return list(read_log(run.log))
-    return one_history({node: surviving(read_log(path)) for node, path in run.peer_logs().items()})
+    return one_history(read_peer_logs(run))
+
+
+def read_peer_logs(run: RunFolder) -> dict[NodeId, list[Record]]:
+    """Return the records in the log of each peer, lost work included. Raise CheckpointError if one is damaged."""
+    check_owners(run)
+    return {node: list(read_log(path)) for node, path in run.peer_logs().items()}
+
+
+def check_owners(run: RunFolder) -> None:
+    """Raise CheckpointError if a log has the name of another peer."""
+    for node, path in run.peer_logs().items():
+        owner = read_header(path)["conductor"].get("peers", {}).get("me", "")
+        if owner != node:
+            told = f"{path} is the log of {owner or 'another run'}, not of {node}: rename the logs, or restore them"
+            raise CheckpointError(f"{told} from a copy", "log_of_another_peer", path=str(path), peer=owner)
 
 
 def samples_of(run: RunFolder) -> int:
@@ -35,14 +50,15 @@ def samples_of(run: RunFolder) -> int:
 
 
 def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
-    """Return the records of all peers in the order of time, each with its peer.
+    """Return the valid records of all peers in the order of time, each with its peer.
 
     An evaluation is numbered by the merges of all peers before it. A peer whose log ends before it has stopped was
     lost: a record at the time at which another peer noticed it says so.
     """
     numbering = Numbering()
-    tagged = [replace(one, peer=node) for node, log in records.items() for one in log]
-    tagged += _losses(records)
+    valid = {node: surviving(log) for node, log in records.items()}
+    tagged = [replace(one, peer=node) for node, log in valid.items() for one in log]
+    tagged += _losses(valid)
     return [numbering.numbered(one) for one in sorted(tagged, key=_order)]
 
 

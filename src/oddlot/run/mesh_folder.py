@@ -10,6 +10,7 @@ from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.claim import make_room
 from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.metrics import Tally
+from oddlot.history.outcome import PEER_RECORDS
 from oddlot.history.peer_audit import prove_model
 from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RunFolder
 from oddlot.run.spec import Recipe
@@ -48,6 +49,7 @@ def mesh_summary(
             "ended": ended,
             "ended_version": tally.versions,
             "records": len(records),
+            PEER_RECORDS: included.log_records,
             "run_dir": str(folder.path) if folder else None,
             "peers_averaged": peers,
             "disagreement": final.disagreement if final else None,

@@ -45,7 +45,7 @@ from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.lock import LOCK, hold
 from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
-from oddlot.history.peer_logs import read_run_log
+from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.mesh_folder import mesh_summary
@@ -325,11 +325,11 @@ class PeerProgram:
         run.final.mean.scatter(self.model)
         self.model.eval()
         self.folder.write_model(self.model)
-        records = read_run_log(self.folder)
+        included = IncludedSamples.read(self.folder)
+        records = one_history({node: one.log for node, one in included.histories.items()})
         tally = tally_of(records, self.recipe.samples)
         tally.advance(now)
         tally.finish()
-        included = IncludedSamples.read(self.folder)
         summary = mesh_summary(tally, records, run.peer.finished, run.final, self.folder, included)
         self.folder.write(SUMMARY, summary)
 
