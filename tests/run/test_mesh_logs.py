@@ -1,17 +1,26 @@
 """Logs of peers that change while a mesh runs, or are swapped or damaged before it is read or resumed."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from oddlot import AdaptiveGossip, CheckpointError, Gossip, JobError, replay
+from oddlot.core.errors import OddlotWarning
 from oddlot.core.records import Record
+from oddlot.faults import Chaos, Fault
+from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.outcome import COUNTED
+from oddlot.history.peer_audit import prove_peers
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
 from tests.run.test_damage import CHANGES
-from tests.run.test_mesh import gossiped, peers
-from tests.transcripts import mask, raises
+from tests.run.test_mesh import SAMPLES, gossiped, peers
+from tests.run.test_mesh_resume import resumed, trained
+from tests.transcripts import mask, raises, warns
 
 
 def test_log_of_a_peer_that_changes_during_the_run_ends_it(tmp_path: Path) -> None:
@@ -72,3 +81,40 @@ def test_summary_of_a_mesh_is_compared_with_the_logs(tmp_path: Path) -> None:
     for read in (Figures.read, replay):
         with raises(CheckpointError, "log_not_whole", path=str(log)):
             read(tmp_path)
+
+
+def cut_short(log: Path) -> None:
+    """Damage the tenth line."""
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:9], b"x" + lines[9], *lines[10:]]))
+
+
+def headless(log: Path) -> None:
+    """Damage the first line."""
+    log.write_bytes(b"x" + log.read_bytes())
+
+
+@pytest.mark.parametrize("damage", [cut_short, headless])
+def test_damaged_log_does_not_take_the_work_of_others(
+    damage: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """New peers do what is left, and none of the samples of damaged records again. These count as left out."""
+    trained(tmp_path)
+    run = RunFolder(tmp_path)
+    before, log = IncludedSamples.read(run), run.peer_log("m2")
+    damage(log)
+    settings: dict[str, Any] = {
+        "on": peers(seconds_to_return=0.1),
+        "chaos": Chaos((Fault("kill", machine="m2", at_seconds=(0.3,)),)),
+    }
+    with pytest.warns(OddlotWarning), warns("peer_log_too_short", node="m2", path=str(log)) as caught:
+        ended = resumed(tmp_path, "epochs>=20", **settings)
+    assert set(ended.summary["peers_averaged"]) == {"m0", "m1", "m2.3", "m3"}
+    wasted = ended.summary["wasted"].get("resumed", 0)
+    intact, included = ({"m2": caught.fields[name]} for name in ("sound", "records"))
+    lost = sum(
+        stop - start for _, start, stop, _ in set(before.pieces(included)) - set(before.pieces(intact))
+    )
+    assert ended.summary["samples_left_out"] == prove_peers(run, SAMPLES).left_out == lost > wasted == 0
+    assert {fault.code for fault in Figures.read(tmp_path).proof.faults} == {"not_merged"}
+    assert replay(tmp_path).difference is None

@@ -83,6 +83,24 @@ class Ledger:
         """Return the samples merged or skipped, over all epochs."""
         return self.epoch * self.size + sum(self.merged)
 
+    def merged_spans(self) -> list[Span]:
+        """Return the samples that are merged or skipped: all before the next fresh ones, unless leased or returned."""
+        open_spans = [span for lease in self.leases.values() for span in lease.spans]
+        found = []
+        for lane in self.lanes:
+            for epoch in range(lane.epoch + 1):
+                place = lane.first
+                end = lane.at if epoch == lane.epoch else lane.last
+                for _, start, stop in sorted(
+                    span
+                    for span in (*lane.returned, *open_spans)
+                    if span.epoch == epoch and lane.first <= span.start < lane.last
+                ):
+                    found += [Span(epoch, place, start)] if place < start else []
+                    place = max(place, stop)
+                found += [Span(epoch, place, end)] if place < end else []
+        return found
+
     @property
     def work_left(self) -> bool:
         """Whether there are samples to lease now."""

@@ -6,10 +6,12 @@ has, by peer, the number of records of its log that a model includes (a vector c
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from oddlot.core.commands import Average, Dispatch
 from oddlot.core.events import Averaged, Resumed
+from oddlot.core.ledger import Ledger
 from oddlot.core.peers import ModelId, Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
@@ -34,6 +36,8 @@ class PeerHistory:
     """Records with their numbers in the log."""
     sources: Sequence[Source] = ()
     """Models that the initial weights include."""
+    merged_before: Sequence[Span] = ()
+    """Samples of its machine that the initial weights include."""
     place: int = 0
     """Index of the next record."""
     cut: Cut = field(default_factory=dict)
@@ -74,10 +78,7 @@ class IncludedSamples:
         `cut_of` knows the models that a record names, and these `sources`.
         """
         logs = [(node, path) for node, path in run.peer_logs().items() if has_header(path)]
-        histories = (
-            PeerHistory(node, numbered(read_log(path)), sources_of(read_header(path))) for node, path in logs
-        )
-        return cls(histories, sources)
+        return cls((history_of(node, path, read_log(path)) for node, path in logs), sources)
 
     def cut_of(self, sources: Iterable[Source]) -> Cut:
         """Return what an average of these models includes."""
@@ -124,9 +125,12 @@ class IncludedSamples:
         ]
 
     def spans_of(self, machine: str, cut: Mapping[NodeId, int]) -> list[Span]:
-        """Return the samples of a machine's peers that a cut includes."""
+        """Return the samples of a machine's peers that a cut includes, those before their logs too."""
         own = {node: records for node, records in cut.items() if machine_of(node) == machine}
-        return [Span(epoch, start, stop) for epoch, start, stop, _ in self.pieces(own)]
+        before = [
+            span for node in own if node in self.histories for span in self.histories[node].merged_before
+        ]
+        return [*before, *(Span(epoch, start, stop) for epoch, start, stop, _ in self.pieces(own))]
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -207,6 +211,13 @@ class IncludedSamples:
 def sources_of_average(event: Averaged) -> list[Source]:
     """Return the models in an average."""
     return [Source(*pair) for pair in zip(event.peers, event.records, strict=False)]
+
+
+def history_of(node: NodeId, path: Path, log: Iterable[Record]) -> PeerHistory:
+    """Return the history of a peer with these records in its log."""
+    header = read_header(path)
+    ledger: Ledger = from_plain(Ledger, header["conductor"]["ledger"])
+    return PeerHistory(node, numbered(log), sources_of(header), ledger.merged_spans())
 
 
 def sources_of(header: Mapping[str, Any]) -> list[Source]:

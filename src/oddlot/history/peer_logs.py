@@ -24,17 +24,21 @@ def read_run_log(run: RunFolder) -> list[Record]:
 
 def read_peer_logs(run: RunFolder) -> dict[NodeId, list[Record]]:
     """Return the records in the log of each peer, lost work included. Raise CheckpointError if one is damaged."""
-    check_owners(run)
-    return {node: list(read_log(path)) for node, path in run.peer_logs().items()}
+    logs = run.peer_logs()
+    for node in logs:
+        check_owner(run, node)
+    return {node: list(read_log(path)) for node, path in logs.items()}
 
 
-def check_owners(run: RunFolder) -> None:
-    """Raise CheckpointError if a log has the name of another peer."""
-    for node, path in run.peer_logs().items():
-        owner = read_header(path)["conductor"].get("peers", {}).get("me", "")
-        if owner != node:
-            told = f"{path} is the log of {owner or 'another run'}, not of {node}: rename the logs, or restore them"
-            raise CheckpointError(f"{told} from a copy", "log_of_another_peer", path=str(path), peer=owner)
+def check_owner(run: RunFolder, node: NodeId) -> None:
+    """Raise CheckpointError if the log with the name of a peer is the log of another one."""
+    path = run.peer_log(node)
+    owner = read_header(path)["conductor"].get("peers", {}).get("me", "")
+    if owner != node:
+        told = (
+            f"{path} is the log of {owner or 'another run'}, not of {node}: rename the logs, or restore them"
+        )
+        raise CheckpointError(f"{told} from a copy", "log_of_another_peer", path=str(path), peer=owner)
 
 
 def samples_of(run: RunFolder) -> int:

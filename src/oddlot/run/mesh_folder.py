@@ -62,7 +62,7 @@ def warn_of_left_out(summary: Mapping[str, Any]) -> None:
     """Warn if the saved model does not include all samples."""
     if count := summary.get("samples_left_out"):
         told = (
-            f"the saved model lacks {count:,} samples: the peers that trained on them were lost or cut off, and no "
-            "other peer has processed these samples again"
+            f"the saved model lacks {count:,} samples: the peers that trained on them were lost or cut off, or their "
+            "logs were damaged, and no other peer has processed these samples again"
         )
         warn(told, "samples_left_out", samples=count)
