@@ -4,6 +4,7 @@ A model includes all samples that its peer has merged, and all samples of the mo
 has, by peer, the number of records of its log that a model includes (a vector clock: Mattern 1989).
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.peers import ModelId, Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
-from oddlot.core.spans import Span
+from oddlot.core.spans import Span, without
 from oddlot.core.tasks import NodeId, UpdateId, life_of, machine_of
 from oddlot.history.audit import Sheets
 from oddlot.history.log import has_header, numbered, read_header, read_log
@@ -37,7 +38,7 @@ class PeerHistory:
     sources: Sequence[Source] = ()
     """Models that the initial weights include."""
     merged_before: Sequence[Span] = ()
-    """Samples of its machine that the initial weights include."""
+    """Samples of its machine that were merged before it started, by its ledger."""
     place: int = 0
     """Index of the next record."""
     cut: Cut = field(default_factory=dict)
@@ -125,12 +126,15 @@ class IncludedSamples:
         ]
 
     def spans_of(self, machine: str, cut: Mapping[NodeId, int]) -> list[Span]:
-        """Return the samples of a machine's peers that a cut includes, those before their logs too."""
-        own = {node: records for node, records in cut.items() if machine_of(node) == machine}
-        before = [
-            span for node in own if node in self.histories for span in self.histories[node].merged_before
-        ]
-        return [*before, *(Span(epoch, start, stop) for epoch, start, stop, _ in self.pieces(own))]
+        """Return the samples of a machine's peers that a cut includes.
+
+        This has samples of records that a log lacks, if later peers of the machine started after them.
+        """
+        nodes = [node for node in self.histories if machine_of(node) == machine]
+        logged = _spans(self.pieces(dict.fromkeys(nodes, sys.maxsize)))
+        before = [span for node in nodes if node in cut for span in self.histories[node].merged_before]
+        own = {node: cut[node] for node in nodes if node in cut}
+        return [*_spans(self.pieces(own)), *without(before, logged)]
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -206,6 +210,10 @@ class IncludedSamples:
                 self._read_next(history)
                 return True
         return False
+
+
+def _spans(pieces: Iterable[Piece]) -> list[Span]:
+    return [Span(epoch, start, stop) for epoch, start, stop, _ in pieces]
 
 
 def sources_of_average(event: Averaged) -> list[Source]:
