@@ -381,3 +381,18 @@ def test_refusals_of_samples_that_are_merged_after_all_are_forgotten() -> None:
     ledger.arrive("b", 3)
     ledger.merge("b")
     assert list(ledger.refusals) == ["0:3"]
+
+
+def test_merged_spans_are_those_before_the_next_fresh_samples() -> None:
+    ledger = Ledger(10)
+    for task in ("a", "b", "c", "d"):
+        ledger.lease(task, 4, "w1")
+    ledger.arrive("a", 4)
+    ledger.merge("a")
+    ledger.give_back("c")
+    assert ledger.merged_spans() == [Span(0, 0, 4)]
+    ledger.arrive("d", 3)
+    ledger.merge("d")
+    ledger.arrive("b", 1)
+    ledger.merge("b")
+    assert ledger.merged_spans() == [Span(0, 0, 5), Span(1, 0, 3)]

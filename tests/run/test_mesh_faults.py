@@ -83,7 +83,7 @@ def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
 
 def test_a_request_that_a_short_partition_loses_is_soon_given_up() -> None:
     """The first request may wait for 30 s, and sets an alarm for then. Later ones set alarms of their own."""
-    on = Simulated([replace(one, seconds_per_sample=0.003) for one in peers().machines])
+    on = Simulated([Machine(f"m{number}", 0.003) for number in range(4)])
     chaos = Chaos((Fault("partition", at_seconds=(1.0,), for_seconds=1.5),))
     run = gossiped(Gossip(), on, until="seconds>=8", chaos=chaos)
     for peer in ("m0", "m1", "m2", "m3"):

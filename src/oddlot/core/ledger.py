@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from oddlot.core.errors import BadSamples
 from oddlot.core.shard_queue import Lane, Lanes
-from oddlot.core.spans import Span, joined, samples_in, split
+from oddlot.core.spans import Span, joined, samples_in, split, without
 from oddlot.core.tasks import NodeId, TaskId, UpdateId
 
 REFUSALS_UNTIL_BAD = 3
@@ -82,6 +82,16 @@ class Ledger:
     def merged_in_all(self) -> int:
         """Return the samples merged or skipped, over all epochs."""
         return self.epoch * self.size + sum(self.merged)
+
+    def merged_spans(self) -> list[Span]:
+        """Return the samples that are merged or skipped: all before the next fresh ones, unless leased or returned."""
+        taken = [
+            Span(epoch, lane.first, lane.at if epoch == lane.epoch else lane.last)
+            for lane in self.lanes
+            for epoch in range(lane.epoch + 1)
+        ]
+        returned = [span for lane in self.lanes for span in lane.returned]
+        return without(taken, [*returned, *(span for lease in self.leases.values() for span in lease.spans)])
 
     @property
     def work_left(self) -> bool:

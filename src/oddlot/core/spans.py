@@ -1,5 +1,7 @@
 """Spans of samples: which ones a task has, how they are divided, and their minibatches."""
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -27,6 +29,23 @@ def joined(spans: list[Span]) -> tuple[Span, ...]:
         else:
             found.append(span)
     return tuple(found)
+
+
+def without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+    """Return the parts of spans that none of the others has."""
+    by_epoch = defaultdict[int, list[Span]](list)
+    for other in sorted(others):
+        by_epoch[other.epoch].append(other)
+    found = []
+    for epoch, start, stop in spans:
+        place = start
+        for _, first, last in by_epoch[epoch]:
+            if place < (end := min(first, stop)):
+                found.append(Span(epoch, place, end))
+            place = max(place, last)
+        if place < stop:
+            found.append(Span(epoch, place, stop))
+    return found
 
 
 def split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:

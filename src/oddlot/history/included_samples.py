@@ -4,16 +4,19 @@ A model includes all samples that its peer has merged, and all samples of the mo
 has, by peer, the number of records of its log that a model includes (a vector clock: Mattern 1989).
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from oddlot.core.commands import Average, Dispatch
 from oddlot.core.events import Averaged, Resumed
+from oddlot.core.ledger import Ledger
 from oddlot.core.peers import ModelId, Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
-from oddlot.core.spans import Span
+from oddlot.core.spans import Span, without
 from oddlot.core.tasks import NodeId, UpdateId, life_of, machine_of
 from oddlot.history.audit import Sheets
 from oddlot.history.log import has_header, numbered, read_header, read_log
@@ -34,11 +37,18 @@ class PeerHistory:
     """Records with their numbers in the log."""
     sources: Sequence[Source] = ()
     """Models that the initial weights include."""
+    merged_before: Sequence[Span] = ()
+    """Samples of its machine that were merged before it started, by its ledger."""
     place: int = 0
     """Index of the next record."""
     cut: Cut = field(default_factory=dict)
     """What the model of the peer includes after the records before `place`."""
     has_started: bool = False
+
+    @property
+    def log(self) -> list[Record]:
+        """Return the records without their numbers."""
+        return [record for _, record in self.records]
 
     @property
     def number(self) -> float:
@@ -69,10 +79,7 @@ class IncludedSamples:
         `cut_of` knows the models that a record names, and these `sources`.
         """
         logs = [(node, path) for node, path in run.peer_logs().items() if has_header(path)]
-        histories = (
-            PeerHistory(node, numbered(read_log(path)), sources_of(read_header(path))) for node, path in logs
-        )
-        return cls(histories, sources)
+        return cls((history_of(node, path, read_log(path)) for node, path in logs), sources)
 
     def cut_of(self, sources: Iterable[Source]) -> Cut:
         """Return what an average of these models includes."""
@@ -80,6 +87,11 @@ class IncludedSamples:
         return joined_cuts(
             *(self.at.get(source, {}) for source in there), *({one.peer: one.records} for one in there)
         )
+
+    @property
+    def log_records(self) -> dict[NodeId, int]:
+        """Return the number of records in the log of each peer, lost work included."""
+        return {node: one.records[-1][0] + 1 if one.records else 0 for node, one in self.histories.items()}
 
     @property
     def newest(self) -> Cut:
@@ -114,9 +126,15 @@ class IncludedSamples:
         ]
 
     def spans_of(self, machine: str, cut: Mapping[NodeId, int]) -> list[Span]:
-        """Return the samples of a machine's peers that a cut includes."""
-        own = {node: records for node, records in cut.items() if machine_of(node) == machine}
-        return [Span(epoch, start, stop) for epoch, start, stop, _ in self.pieces(own)]
+        """Return the samples of a machine's peers that a cut includes.
+
+        This has samples of records that a log lacks, if later peers of the machine started after them.
+        """
+        nodes = [node for node in self.histories if machine_of(node) == machine]
+        logged = _spans(self.pieces(dict.fromkeys(nodes, sys.maxsize)))
+        before = [span for node in nodes if node in cut for span in self.histories[node].merged_before]
+        own = {node: cut[node] for node in nodes if node in cut}
+        return [*_spans(self.pieces(own)), *without(before, logged)]
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -194,9 +212,20 @@ class IncludedSamples:
         return False
 
 
+def _spans(pieces: Iterable[Piece]) -> list[Span]:
+    return [Span(epoch, start, stop) for epoch, start, stop, _ in pieces]
+
+
 def sources_of_average(event: Averaged) -> list[Source]:
     """Return the models in an average."""
     return [Source(*pair) for pair in zip(event.peers, event.records, strict=False)]
+
+
+def history_of(node: NodeId, path: Path, log: Iterable[Record]) -> PeerHistory:
+    """Return the history of a peer with these records in its log."""
+    header = read_header(path)
+    ledger: Ledger = from_plain(Ledger, header["conductor"]["ledger"])
+    return PeerHistory(node, numbered(log), sources_of(header), ledger.merged_spans())
 
 
 def sources_of(header: Mapping[str, Any]) -> list[Source]:

@@ -86,14 +86,8 @@ class Log:
             ours, there = os.fstat(self._file.fileno()), self.path.stat() if self.path.exists() else None
         if there is None or not os.path.samestat(ours, there) or there.st_size != self._bytes:
             found = -1 if there is None else there.st_size
-            raise JobError(
-                f"the log {self.path} was removed, replaced or changed while this run was writing it: {self._bytes:,} "
-                f"bytes were written, but the file has {max(0, found):,}. Restore it from a copy, then resume the run",
-                "log_changed",
-                path=str(self.path),
-                written=self._bytes,
-                found=found,
-            )
+            how = f"{self._bytes:,} bytes were written, but the file has {max(0, found):,}"
+            raise log_changed(self.path, how, written=self._bytes, found=found)
 
     def close(self) -> None:
         """Close the file. Flush before, to see errors."""
@@ -114,6 +108,15 @@ class Log:
             path, reason = str(self.path), error.strerror
             told = f"cannot write the log {path} ({reason}). Free disk space, then resume the run"
             raise JobError(told, "unwritable_file", path=path, reason=reason) from error
+
+
+def log_changed(path: Path, how: str, **fields: Any) -> JobError:
+    """Return the error for a log that something else changed while a run wrote it."""
+    told = (
+        f"the log {path} was removed, replaced or changed while this run was writing it: {how}. Restore it from a "
+        "copy, then resume the run"
+    )
+    return JobError(told, "log_changed", path=str(path), **fields)
 
 
 class Lines:

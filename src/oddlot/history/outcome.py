@@ -8,14 +8,17 @@ from typing import Any
 
 from oddlot.checkpoint.disk import read_file
 from oddlot.core.errors import CheckpointError
-from oddlot.core.serialization import DAMAGED
-from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
+from oddlot.core.serialization import DAMAGED, from_plain
+from oddlot.core.tasks import NodeId
+from oddlot.history.run_folder import SUMMARY, RunFolder
 
 FAILED = "failed: "
 """Prefix of `ended` if the run failed."""
 INTERRUPTED = "interrupted"
 """Value of `ended` if Ctrl-C or SIGTERM stopped the run."""
 MAX_LINES = 3
+PEER_RECORDS = "peer_records"
+"""Key of the number of records in the log of each peer when the summary of a mesh was made."""
 COUNTED = ("versions", "updates", "samples_merged")
 
 
@@ -37,6 +40,8 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
             raise ValueError
         if not isfinite(ending.get("seconds", 0.0)):
             raise ValueError
+        if run.is_mesh:
+            ending[PEER_RECORDS] = from_plain(dict[str, int], ending[PEER_RECORDS])
     except (OSError, *DAMAGED):
         raise CheckpointError(
             f"{path} is damaged: restore it from a copy, or remove it to use the log alone",
@@ -52,20 +57,24 @@ def complete_epochs(ending: Mapping[str, Any]) -> int:
     return int(goal[1]) if goal else 0
 
 
-def check_whole(run: RunFolder, ending: dict[str, Any], records: int) -> None:
-    """Raise CheckpointError if the log was truncated after the end of the run.
+def check_whole(run: RunFolder, ending: Mapping[str, Any], records: Mapping[NodeId, int]) -> None:
+    """Raise CheckpointError if a log was truncated after the end of the run.
 
-    Peers of a mesh stop after the summary was written, and write a few records more.
+    `records` has the number of records by peer; a run with a hub has one log, under an empty name. Peers of a mesh stop
+    after the summary was written, and write a few records more.
     """
-    path = run.path / PEERS if run.is_mesh else run.log
-    if ending and ending["records"] != records and not (run.is_mesh and records > ending["records"]):
-        raise CheckpointError(
-            f"{path} has {records:,} of the {ending['records']:,} records of the run: restore it from a copy",
-            "log_not_whole",
-            path=str(path),
-            records=records,
-            wanted=ending["records"],
-        )
+    if not ending:
+        return
+    for node, wanted in (ending[PEER_RECORDS] if run.is_mesh else {"": ending["records"]}).items():
+        found, path = records.get(node, 0), run.peer_log(node) if node else run.log
+        if found < wanted or (found > wanted and not node):
+            raise CheckpointError(
+                f"{path} has {found:,} of the {wanted:,} records of the run: restore it from a copy",
+                "log_not_whole",
+                path=str(path),
+                records=found,
+                wanted=wanted,
+            )
 
 
 def check_agreed(run: RunFolder, ending: Mapping[str, Any], figures: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The logs of the peers of a mesh, and one history of all of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from oddlot.core.records import Record
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.history.growing_log import GrowingLog
-from oddlot.history.log import read_header, read_log, surviving
+from oddlot.history.log import log_changed, read_header, read_log, surviving
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import SETTINGS
 
@@ -21,31 +21,43 @@ def read_run_log(run: RunFolder) -> list[Record]:
     """Return the records of a run: those of its log, or those of the logs of all peers as one history."""
     if not run.is_mesh:
         return list(read_log(run.log))
-    check_same_run(run)
-    return one_history({node: surviving(read_log(path)) for node, path in run.peer_logs().items()})
+    return one_history(read_peer_logs(run))
 
 
-def check_same_run(run: RunFolder) -> None:
-    """Raise CheckpointError if a log is of a peer that does not belong to the run: most logs agree on the machines."""
-    machines = {node: _machines_of(path) for node, path in run.peer_logs().items()}
-    usual = Counter(machines.values()).most_common(1)
-    for node, names in machines.items():
-        if machine_of(node) not in names or names != usual[0][0]:
-            path = str(run.peer_log(node))
+def read_peer_logs(run: RunFolder) -> dict[NodeId, list[Record]]:
+    """Return the records in the log of each peer, lost work included. Raise CheckpointError as `check_logs` does."""
+    logs = run.peer_logs()
+    check_logs(run, logs)
+    return {node: list(read_log(path)) for node, path in logs.items()}
+
+
+def check_logs(run: RunFolder, nodes: Collection[NodeId]) -> None:
+    """Raise CheckpointError if the log with the name of a peer is damaged, or that of another peer or run.
+
+    The logs of a run name the same machines: a log with others than most is of another run.
+    """
+    peers = {node: _peers_of(run.peer_log(node)) for node in nodes}
+    usual = Counter(machines for _, machines in peers.values()).most_common(1)
+    for node, (owner, machines) in peers.items():
+        path = str(run.peer_log(node))
+        if machine_of(owner) not in machines or machines != usual[0][0]:
             told = f"{path} is not the log of a peer of this run, which has {', '.join(usual[0][0])}: move it away"
             raise CheckpointError(told, "unknown_peer", path=path, peer=node)
+        if owner != node:
+            told = (
+                f"{path} is the log of {owner}, not of {node}: rename the logs, or restore them from a copy"
+            )
+            raise CheckpointError(told, "log_of_another_peer", path=path, peer=owner)
 
 
-def _machines_of(log: Path) -> tuple[str, ...]:
-    """Return the machines of the run, from the log of a peer."""
+def _peers_of(log: Path) -> tuple[NodeId, tuple[str, ...]]:
+    """Return the peer that wrote a log, and the machines of its run."""
     try:
-        return tuple(map(str, read_header(log)["conductor"]["peers"]["machines"]))
+        peers = read_header(log)["conductor"]["peers"]
+        return str(peers["me"]), tuple(map(str, peers["machines"]))
     except DAMAGED as error:
-        told, reason = (
-            f"{log} is damaged: its first line names no machines. Restore it from a copy",
-            repr(error),
-        )
-        raise CheckpointError(told, "damaged_file", path=str(log), line=1, reason=reason) from None
+        told = f"{log} is damaged: its first line names no peers. Restore it from a copy"
+        raise CheckpointError(told, "damaged_file", path=str(log), line=1, reason=repr(error)) from None
 
 
 def samples_of(run: RunFolder) -> int:
@@ -61,14 +73,15 @@ def samples_of(run: RunFolder) -> int:
 
 
 def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
-    """Return the records of all peers in the order of time, each with its peer.
+    """Return the valid records of all peers in the order of time, each with its peer.
 
     An evaluation is numbered by the merges of all peers before it. A peer whose log ends before it has stopped was
     lost: a record at the time at which another peer noticed it says so.
     """
     numbering = Numbering()
-    tagged = [replace(one, peer=node) for node, log in records.items() for one in log]
-    tagged += _losses(records)
+    valid = {node: surviving(log) for node, log in records.items()}
+    tagged = [replace(one, peer=node) for node, log in valid.items() for one in log]
+    tagged += _losses(valid)
     return [numbering.numbered(one) for one in sorted(tagged, key=_order)]
 
 
@@ -118,6 +131,15 @@ class PeerLogs:
             found += (replace(record, peer=node) for record in log.read() or ())
         found.sort(key=_order)
         return [self.numbering.numbered(record) for record in found]
+
+    def read_own(self) -> list[Record]:
+        """Return the new records of a run of this process. Raise JobError if a log is damaged: it was changed."""
+        try:
+            return self.read()
+        except CheckpointError as error:
+            fields = error.fields
+            how = f"line {fields['line']} is damaged" if "line" in fields else str(fields["reason"])
+            raise log_changed(Path(fields.pop("path")), how, **fields) from None
 
 
 def _losses(records: Mapping[NodeId, Sequence[Record]]) -> Iterator[Record]:

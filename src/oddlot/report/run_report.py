@@ -1,7 +1,7 @@
 """The contents of a run folder, read once."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -10,14 +10,22 @@ from typing import Any
 from oddlot.core.events import Struck
 from oddlot.core.printable import printable
 from oddlot.core.records import Record
+from oddlot.core.tasks import NodeId
 from oddlot.faults.injector import CONTINUED
 from oddlot.formatting import waste
 from oddlot.history.audit import Proof, prove_log
-from oddlot.history.log import surviving
-from oddlot.history.metrics import Tally, take_into_account, use_saved_model
-from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, complete_epochs, read_ending
+from oddlot.history.log import read_log, surviving
+from oddlot.history.metrics import Tally, take_into_account, tally_of, use_saved_model
+from oddlot.history.outcome import (
+    INTERRUPTED,
+    PEER_RECORDS,
+    check_agreed,
+    check_whole,
+    complete_epochs,
+    read_ending,
+)
 from oddlot.history.peer_audit import prove_peers
-from oddlot.history.peer_logs import read_run_log, samples_of
+from oddlot.history.peer_logs import one_history, read_peer_logs, samples_of
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_settings import engine_kind, how_to_resume
 from oddlot.report.live_log import KILLED, state_of
@@ -46,8 +54,9 @@ class Figures:
         run = RunFolder(folder)
         settings = run.settings()
         ending = read_ending(run)
-        log = read_run_log(run)
-        check_whole(run, ending, len(log))
+        logs = read_peer_logs(run) if run.is_mesh else {"": list(read_log(run.log))}
+        check_whole(run, ending, {node: len(log) for node, log in logs.items()})
+        log = one_history(logs) if run.is_mesh else logs[""]
         records = surviving(log)
         size = samples_of(run)
         proof = (
@@ -62,9 +71,8 @@ class Figures:
             tally.finish()
             use_saved_model(tally, records, ending.get("peers_averaged") or ())
         summary = tally.summary() | {"run_dir": str(run.path)}
-        # A fault says more than a mismatch. Peers that were cut off may train on after the end.
-        if not proof.faults and not (run.is_mesh and len(log) > ending.get("records", 0)):
-            check_agreed(run, ending, summary)
+        if ending and not proof.faults:  # a fault says more than a mismatch
+            check_agreed(run, ending, _at_end(logs, ending, size) if run.is_mesh else summary)
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
         summary |= {EFFECTIVE_BATCH: settings.get(EFFECTIVE_BATCH)}
@@ -143,6 +151,14 @@ class Figures:
         proof |= {"samples_left_out": self.proof.left_out, "peers_missing": list(self.proof.missing)}
         proof |= {"proof_faults": list(map(str, self.proof.faults))}
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
+
+
+def _at_end(logs: Mapping[NodeId, Sequence[Record]], ending: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return the figures of a mesh when its summary was made. Peers that were cut off may train on afterwards."""
+    until = ending[PEER_RECORDS]
+    return tally_of(
+        one_history({node: log[: until.get(node, 0)] for node, log in logs.items()}), size
+    ).summary()
 
 
 def strikes(struck: Iterable[Struck]) -> Counter[str]:

@@ -15,7 +15,7 @@ from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.claim import make_room
 from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.metrics import Tally, tally_of, use_saved_model
-from oddlot.history.outcome import FAILED, in_short
+from oddlot.history.outcome import FAILED, PEER_RECORDS, in_short
 from oddlot.history.peer_audit import prove_model
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, SUMMARY, RunFolder
@@ -86,6 +86,7 @@ def mesh_summary(
             "ended": ended,
             "ended_version": tally.versions,
             "records": len(records),
+            PEER_RECORDS: included.log_records,
             "run_dir": str(folder.path) if folder else None,
             "peers_averaged": peers,
             "disagreement": final.disagreement if final else None,
@@ -114,8 +115,8 @@ def warn_of_ending(summary: Mapping[str, Any], tally: Tally, model: FlatBuffer) 
     missing = summary["peers_missing"]
     if count := summary["samples_left_out"]:
         told = (
-            f"the saved model lacks {count:,} samples of {', '.join(missing) or 'peers'} that were lost or cut off: no "
-            "other peer has processed these samples again"
+            f"the saved model lacks {count:,} samples of {', '.join(missing) or 'peers'} that were lost or cut off, or "
+            "whose logs were damaged: no other peer has processed these samples again"
         )
         warn(told, "samples_left_out", samples=count, peers=missing)
     if not summary["exchanges"] and (count := tally.models_rejected.total()):

@@ -21,12 +21,13 @@ from oddlot.engines.local.config import Local
 from oddlot.engines.local.shared_memory import pack_parcel
 from oddlot.engines.mesh.launcher import FAILED_CODE, Launcher, clock
 from oddlot.engines.mesh.local_faults import LAUNCHER, LocalMeshFaults
+from oddlot.engines.mesh.peer_output import PeerOutput
 from oddlot.engines.mesh.transport import Hello, Transport
 from oddlot.engines.process_setup import ProcessSetup
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.lock import note_holder
 from oddlot.history.metrics import Tally
-from oddlot.history.outcome import read_ending
+from oddlot.history.outcome import FAILED, read_ending
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.mesh_ended import ended_run
@@ -70,6 +71,7 @@ class MeshLocal:
         self.past = continue_mesh(recipe, folder, self.layout, names) if resume else None
         begin_folder(folder, recipe, self.layout, is_new=self.past is None)
         self.logs = PeerLogs(folder)
+        self.output = PeerOutput(hidden=FAILED)
         self.earlier = self.past.earlier if self.past else []
         self.logs.skip(self.earlier)
         for record in self.earlier:
@@ -122,7 +124,9 @@ class MeshLocal:
         return True
 
     def _pass_on(self) -> None:
-        for record in self.logs.read():
+        """Show new output of the peers, and pass new records to observers."""
+        self.output.read(self.launcher.files)
+        for record in self.logs.read_own():
             for observer in self.observers:
                 observer(record)
 

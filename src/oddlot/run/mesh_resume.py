@@ -15,11 +15,13 @@ from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
 from oddlot.core.tasks import NodeId, machine_of
+from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.messages import Books
-from oddlot.history.included_samples import IncludedSamples, PeerHistory, sources_of
-from oddlot.history.log import Log, numbered, read_header, read_sound, surviving
+from oddlot.engines.node_ids import NodeIds
+from oddlot.history.included_samples import IncludedSamples, history_of
+from oddlot.history.log import Log, read_header, read_sound, surviving
 from oddlot.history.metrics import resumed_after, tally_of
-from oddlot.history.peer_logs import check_same_run, one_history
+from oddlot.history.peer_logs import check_logs, one_history
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.mesh_saving import PEERS
 from oddlot.run.peer_share import MeshStart, PeerShare
@@ -53,14 +55,15 @@ def continue_mesh(
 ) -> MeshPast | None:
     """Read the newest checkpoint of the run in the folder, and note in the logs of all peers that it is resumed.
 
-    A peer that was cut off when the checkpoint was made continues after the last record that the average includes.
+    A peer that was cut off when the checkpoint was made continues after the last record that the average includes. A
+    peer whose log lacks records from before the checkpoint is replaced by a new one.
     Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is
     another run or has no complete checkpoint.
     """
     folder.check_settings(recipe.identity(layout))
-    check_same_run(folder)
-    sound = {node: read_sound(path) for node, path in folder.peer_logs().items()}
-    logs = {node: records for node, (records, _) in sound.items()}
+    sound = {node: _read_sound(path) for node, path in folder.peer_logs().items()}
+    logs = {node: records for node, (records, _) in sound.items() if records is not None}
+    check_logs(folder, logs)
     if _ended_before_checkpoint(folder, logs):
         folder.restart()
         return None
@@ -70,19 +73,17 @@ def continue_mesh(
         check_log(checkpoint, folder.peer_log(node), node)
     warn_of_damage(checkpoint, [damage for _, damage in sound.values()])
     books, start = _read(checkpoint, recipe, layout)
-    _check_fits(checkpoint, start, books, logs, machines)
+    _check_machines(checkpoint, start, machines)
+    short = _too_short(checkpoint, folder, books, logs)
     saved_at = max(one.now for one in start.conductors.values())
-    sources = [Source(node, one.records) for node, one in books.items()]
+    sources = [Source(node, min(one.records, len(logs[node]))) for node, one in books.items() if node in logs]
     included = IncludedSamples(
-        (
-            PeerHistory(node, numbered(log), sources_of(read_header(folder.peer_log(node))))
-            for node, log in logs.items()
-        ),
+        (history_of(node, folder.peer_log(node), log) for node, log in logs.items()),
         sources,
     )
     cut, cut_off = included.cut_of(sources), _cut_off(logs, books, saved_at)
     counts = {
-        node: cut.get(node, 0)
+        node: min(cut.get(node, 0), len(log))
         if node in books or node in cut_off
         else sum(one.now <= saved_at for one in log)
         for node, log in logs.items()
@@ -90,16 +91,24 @@ def continue_mesh(
     last = max((log[-1].now for log in logs.values() if log), default=saved_at)
     now = nextafter(last, inf)  # so that all records before come first in the common history
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
-    conductors = dict(start.conductors)
+    conductors = {node: one for node, one in start.conductors.items() if node not in short}
+    for node in sound.keys() - logs.keys():
+        folder.peer_log(node).rename(_set_aside(folder.peer_log(node)))
     for node, log in logs.items():
-        if node in books or node in cut_off or len(log) > counts[node]:
+        if node in books or node in cut_off or len(log) > counts[node] or sound[node][1] is not None:
             path = folder.peer_log(node)
             resumed = _resumed(PeerShare(recipe, node, tuple(machines)), counts[node], log, path)
-            resumed = replace(resumed, sources=tuple(sources))
+            goes_on = node in conductors or node in cut_off
+            resumed = replace(resumed, sources=tuple(sources) if goes_on else ())
             conductor = conductors.get(node) or _conductor_after(kept[node], path, recipe)
             if node in cut_off:
                 conductors[node] = conductor
             kept[node].append(_note(conductor, resumed, now, path, len(log)))
+    taken = frozenset(sound.keys() | books.keys()) - conductors.keys()
+    ids = NodeIds(machines, taken)
+    for node in short:
+        share = PeerShare(recipe, ids.next(machines.index(machine_of(node))), tuple(machines))
+        conductors[share.node] = share.conductor(start.conductors[node].ledger.merged_spans(), sources)
     folder.reopen()
     folder.forget_model()
     every = [one for log in logs.values() for one in log]
@@ -111,7 +120,7 @@ def continue_mesh(
         sources=sources,
         saved=frozenset(there),
     )
-    return MeshPast(now, start, frozenset(logs.keys() - conductors.keys()), one_history(kept), every)
+    return MeshPast(now, start, taken, one_history(kept), every)
 
 
 def _cut_off(
@@ -147,30 +156,59 @@ def _read(checkpoint: Checkpoint, recipe: Recipe, layout: Layout) -> tuple[dict[
     return books, MeshStart(store.weights, store.optimizer_tensors(), conductors)
 
 
-def _check_fits(
-    checkpoint: Checkpoint,
-    start: MeshStart,
-    books: Mapping[NodeId, Books],
-    logs: Mapping[NodeId, Sequence[Record]],
-    machines: Sequence[str],
-) -> None:
-    """Raise CheckpointError if a checkpoint is of other machines, or if a log lacks records from before it."""
-    path = checkpoint.storage.path(checkpoint.name)
-    for node, conductor in start.conductors.items():
+def _check_machines(checkpoint: Checkpoint, start: MeshStart, machines: Sequence[str]) -> None:
+    """Raise CheckpointError if a checkpoint is of other machines."""
+    for conductor in start.conductors.values():
         before = conductor.peers.machines
         if before != list(machines):
             told = (
                 f"the run was begun by the peers {', '.join(before)}, which share its samples, and cannot be resumed "
                 f"by {', '.join(machines)}: use the same number of workers"
             )
+            path = checkpoint.storage.path(checkpoint.name)
             raise CheckpointError(told, "other_machines", path=path, before=before, now=list(machines))
-        sound, records = len(logs.get(node, ())), books[node].records
-        if sound < records:
-            told = (
-                f"checkpoint {path} was made after {records} records of {node}, but only {sound} records of its log "
-                "are intact: restore the log from a copy, or move that checkpoint away to resume from an older one"
-            )
-            raise CheckpointError(told, "log_too_short", path=path, records=records, sound=sound)
+
+
+def _read_sound(path: Path) -> tuple[list[Record] | None, CheckpointError | None]:
+    """Return the intact records of a log, and an error about the damage or None. No records: nothing is intact."""
+    try:
+        return read_sound(path)
+    except CheckpointError as error:
+        if error.code != "damaged_file":
+            raise
+        return None, error.retold(f"{path} has no intact record and is renamed to {_set_aside(path).name}")
+
+
+def _set_aside(path: Path) -> Path:
+    """Return the new name of a log without intact records."""
+    return path.with_name(f"{path.name}.damaged")
+
+
+def _too_short(
+    checkpoint: Checkpoint,
+    folder: RunFolder,
+    books: Mapping[NodeId, Books],
+    logs: Mapping[NodeId, Sequence[Record]],
+) -> list[NodeId]:
+    """Return the peers with logs that lack records from before the checkpoint, and warn of each.
+
+    Raise CheckpointError if the records have a copy beside the checkpoints.
+    """
+    found = {node: len(logs.get(node, ())) for node, one in books.items()}
+    short = [node for node, one in books.items() if found[node] < one.records]
+    for node in short:
+        path, name = str(folder.peer_log(node)), checkpoint.storage.path(checkpoint.name)
+        fields = {"records": books[node].records, "sound": found[node]}
+        told = (
+            f"checkpoint {name} was made after {books[node].records:,} records of {node}, but only {found[node]:,} "
+            f"records of its log {path} are intact"
+        )
+        if checkpoint.log:
+            told = f"{told}: resume the run in a new folder. It fetches the logs"
+            raise CheckpointError(told, "log_too_short", path=name, **fields)
+        told = f"{told}. A new peer takes its place. Samples in the missing records count as left out"
+        warn(told, "peer_log_too_short", path=path, node=node, **fields)
+    return short
 
 
 def _resumed(share: PeerShare, count: int, log: Sequence[Record], path: Path) -> Resumed:

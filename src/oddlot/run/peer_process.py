@@ -28,6 +28,7 @@ from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
+from oddlot.core.user_warnings import warn
 from oddlot.engines.failure import plain_failure
 from oddlot.engines.local.orphans import adopt, kill_children
 from oddlot.engines.local.shared_memory import open_parcel
@@ -38,7 +39,7 @@ from oddlot.engines.mesh.messages import FromPeer, Inject, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
 from oddlot.engines.mesh.signs_of_life import SignsOfLife, end_process, read_line
-from oddlot.engines.mesh.transport import Hello, Rejected, Transport, Unreachable
+from oddlot.engines.mesh.transport import Hello, Rejected, StrangerRejected, Transport, Unreachable
 from oddlot.engines.pace import Pace
 from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
 from oddlot.faults.plan import ANSWERED
@@ -46,7 +47,7 @@ from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.lock import LOCK, hold
 from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
-from oddlot.history.peer_logs import read_run_log
+from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.mesh_folder import mesh_summary, write_average
@@ -145,6 +146,11 @@ class PeerProgram:
         if self.run is not None:
             self.run.flush_log()
         self.transport.close()
+        if (count := self.transport.strangers) > 1:
+            told = (
+                f"peer {self.node} rejected {count:,} connections of processes that are not peers of the run"
+            )
+            warn(told, "connections_rejected", node=self.node, connections=count)
 
     # --- what `drive` needs ----------------------------------------------------------------------
 
@@ -169,6 +175,9 @@ class PeerProgram:
             case Ready():
                 self.is_ready = True
                 self._announce(now)
+            case StrangerRejected(reason):
+                told = f"peer {self.node} rejected a connection: {reason}. Later ones are only counted"
+                warn(told, "connection_rejected", node=self.node, reason=reason)
             case Unreachable() | Rejected():
                 self._broken(item, now)
             case FromPeer(message=Inject() as fault):
@@ -189,7 +198,7 @@ class PeerProgram:
                 raise JobError(f"{by} does not accept this peer: {reason}", "peer_refused", by=by)
             case Rejected(reason, sender=sender):
                 logger.warning("%s", reason)
-                if peer is not None:
+                if peer is not None and sender:
                     peer.host.handle(ModelRejected(sender, None, reason), now)
             case Unreachable(other, True) if self.newcomer is not None and peer is None:
                 self.newcomer.gone(other)
@@ -331,11 +340,11 @@ class PeerProgram:
             self.saving.finish()
         run.final.mean.scatter(self.model)
         write_average(self.folder, self.model, run.final.mean)
-        records = read_run_log(self.folder)
+        included = IncludedSamples.read(self.folder)
+        records = one_history({node: one.log for node, one in included.histories.items()})
         tally = tally_of(records, self.recipe.samples)
         tally.advance(now)
         tally.finish()
-        included = IncludedSamples.read(self.folder)
         summary = mesh_summary(tally, records, run.peer.ended, run.final, self.folder, included)
         self.folder.write(SUMMARY, summary)
 

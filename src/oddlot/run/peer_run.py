@@ -83,7 +83,7 @@ class PeerRun:
         self.log = Log(log, conductor) if log is not None else None
         if self.log is not None:
             host.observers.append(self.log)
-            host.flush_log = self.log.flush
+            host.flush_log = self.log.check
             host.records = self.log.records
         host.observers.append(host.count_record)
         rng = stream(recipe.config.seed, f"membership {share.node}")
@@ -148,9 +148,9 @@ class PeerRun:
         self.peer.host.handle(Stopped(), now)
 
     def flush_log(self) -> None:
-        """Write the log into its file."""
+        """Write the log into its file. Raise JobError if the file was removed, replaced or changed."""
         if self.log is not None:
-            self.log.flush()
+            self.log.check()
 
     def _reached(self) -> str:
         """Return the goal that is reached. A metric is that of the average, which only the lead knows."""
@@ -211,7 +211,7 @@ class PeerRun:
     def _books(self) -> Books:
         """Return the state of the peer, after its log is in the file."""
         assert self.log is not None, "checkpoints need a log"
-        self.log.flush()
+        self.log.check()
         return Books(self.peer.host.conductor.to_plain(), self.log.records)
 
     def heard(self, record: Any) -> None:

@@ -4,6 +4,7 @@ import json
 import queue
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import Client, answer_challenge, deliver_challenge
 from typing import Any
@@ -15,7 +16,7 @@ from oddlot.codecs import Plain
 from oddlot.core.membership import Ping
 from oddlot.core.peers import PeerModel
 from oddlot.engines.mesh.messages import FromPeer, ModelMessage, Tensors
-from oddlot.engines.mesh.transport import Hello, Rejected, Sent, Transport, Unreachable
+from oddlot.engines.mesh.transport import Hello, Rejected, Sent, StrangerRejected, Transport, Unreachable
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 LAYOUT = Layout.from_module(torch.nn.Linear(2, 2))
@@ -69,7 +70,7 @@ def test_messages_and_tensors_arrive_and_are_counted(here: Transport, there: Tra
 def test_a_peer_of_another_kind_is_refused_and_named(change: dict[str, str], here: Transport) -> None:
     stranger = Transport(replace(HELLO, peer="w9", **change), SECRET, LAYOUT, Plain())
     stranger.send("w1", here.address, Ping(1))
-    refused, told = got(here, Rejected), got(stranger, Rejected)
+    refused, told = got(here, StrangerRejected), got(stranger, Rejected)
     assert "w9" in refused.reason
     assert told.by == "w1"
     stranger.close()
@@ -78,9 +79,23 @@ def test_a_peer_of_another_kind_is_refused_and_named(change: dict[str, str], her
 def test_a_wrong_secret_is_refused(here: Transport) -> None:
     stranger = Transport(replace(HELLO, peer="w9"), b"wrong", LAYOUT, Plain())
     stranger.send("w1", here.address, Ping(1))
-    assert not got(here, Rejected).by
+    got(here, StrangerRejected)
     assert not got(stranger, Unreachable).is_gone
     stranger.close()
+
+
+def test_strangers_are_counted_and_only_the_first_is_reported(here: Transport, there: Transport) -> None:
+    host, _, port = here.address.rpartition(":")
+    for _ in range(20):
+        with Client((host, int(port))) as stranger, suppress(OSError, EOFError):
+            stranger.recv_bytes()
+            stranger.send_bytes(b"nonsense")
+            while True:
+                stranger.recv_bytes()  # until it is rejected
+    there.send("w1", here.address, Ping(1))
+    came = [here.incoming.get(timeout=20) for _ in range(2)]
+    assert {type(one) for one in came} == {StrangerRejected, FromPeer}
+    assert here.strangers == 20
 
 
 def test_a_peer_that_has_ended_is_gone(here: Transport, there: Transport) -> None:

@@ -117,6 +117,8 @@ class Launcher:
         self.began = began
         self.policy = RespawnPolicy(len(names), respawn)
         self.running: dict[NodeId, PeerProcess] = {}
+        self.files: list[Path] = []
+        """Files with the output of all peers, those that have ended included."""
         self.strikes: dict[str, int] = {}
         """Samples that ended the computation of peers, as in the ledger. Peers that start later get them."""
 
@@ -253,6 +255,7 @@ class Launcher:
                 start_new_session=True,
             )
         assert process.stdout is not None
+        self.files.append(output)
         life = LifeReader(process.stdout, self.now)
         peer = self.running[node] = PeerProcess(node, index, process, output, joins, life)
         return peer

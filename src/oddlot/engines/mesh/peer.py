@@ -75,7 +75,7 @@ class PeerHost(Host):
     records: int = 0
     """Number of records in the log."""
     flush_log: Callable[[], None] = lambda: None
-    """Writes the log into its file. Weights are sent afterwards, so that the log of a killed peer covers them."""
+    """Writes the log into its file, and checks the file. Weights are sent afterwards, so that the log covers them."""
     models_to_send: list[tuple[NodeId, ModelMessage, Tensors]] = field(default_factory=list)
     """Models of the present record, which are sent once it is logged."""
 

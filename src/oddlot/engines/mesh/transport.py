@@ -88,7 +88,14 @@ class Rejected:
     reason: str
     by: NodeId = ""
     sender: NodeId = ""
-    """Peer that has sent what was not accepted. Empty: unknown."""
+    """Peer that has sent an invalid message. Empty: there is none."""
+
+
+@dataclass(frozen=True)
+class StrangerRejected:
+    """Something connected that is not a peer of this run. Only the first such connection is reported."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ class Sent:
     release: Callable[[], None]
 
 
-Incoming = FromPeer | Unreachable | Rejected | Sent
+Incoming = FromPeer | Unreachable | Rejected | StrangerRejected | Sent
 
 
 @dataclass
@@ -122,6 +129,9 @@ class Transport:
         self.listener = Listener((HOST, 0), backlog=64)
         self.addresses: dict[NodeId, str] = {}
         """Addresses of peers that have connected."""
+        self.strangers = 0
+        """Number of rejected connections."""
+        self._counting = threading.Lock()
         self.is_closed = False
         self._accepting = _start(self._accept)
 
@@ -183,13 +193,15 @@ class Transport:
                 deliver_challenge(connection, self.secret)
                 answer_challenge(connection, self.secret)
                 hello = Hello(**json.loads(connection.recv_bytes(HELLO_BYTES)))
-            except (AuthenticationError, ValueError, TypeError) as error:
-                self.incoming.put(Rejected(f"a connection was refused: {error}"))
+            except (ConnectionError, BlockingIOError):
+                return  # it has ended, or is silent
+            except (AuthenticationError, OSError, ValueError, TypeError) as error:
+                self._reject(f"it did not prove that it belongs to the run ({error})")
                 return
             problem = self.hello.problem(hello)
             connection.send_bytes(json.dumps({"problem": problem, "by": self.hello.peer}).encode())
             if problem:
-                self.incoming.put(Rejected(problem, sender=hello.peer))
+                self._reject(problem)
                 return
             _set_timeouts(connection, 0.0)
             peer = hello.peer
@@ -202,6 +214,14 @@ class Transport:
                 self.incoming.put(Rejected(f"{peer} sent an invalid message: {error}", sender=peer))
         if peer:
             self.incoming.put(Unreachable(peer))
+
+    def _reject(self, reason: str) -> None:
+        """Count a rejected connection, and report the first one: anything may connect, and often."""
+        with self._counting:
+            self.strangers += 1
+            is_first = self.strangers == 1
+        if is_first:
+            self.incoming.put(StrangerRejected(reason))
 
 
 class _Link:

@@ -1,0 +1,120 @@
+"""Logs of peers that change while a mesh runs, or are swapped or damaged before it is read or resumed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot import AdaptiveGossip, CheckpointError, Gossip, JobError, replay
+from oddlot.core.errors import OddlotWarning
+from oddlot.core.records import Record
+from oddlot.faults import Chaos, Fault
+from oddlot.history.included_samples import IncludedSamples
+from oddlot.history.outcome import COUNTED
+from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_logs import PeerLogs
+from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.report.run_report import Figures
+from tests.run.test_damage import CHANGES
+from tests.run.test_mesh import SAMPLES, gossiped, peers
+from tests.run.test_mesh_resume import resumed, trained
+from tests.transcripts import mask, raises, warns
+
+
+def test_log_of_a_peer_that_changes_during_the_run_ends_it(tmp_path: Path) -> None:
+    """It is checked whenever weights of the peer leave, and so before the model is saved."""
+    log = RunFolder(tmp_path).peer_log("m1")
+    seen: list[Record] = []
+
+    def spoil(record: Record) -> None:
+        seen.append(record)
+        if len(seen) == 40:
+            CHANGES["replaced"](log)
+
+    mask(bytes=r"\d[\d,]*(?= bytes)|(?<=the file has )\d[\d,]*")
+    with raises(JobError, "log_changed", path=str(log)):
+        gossiped(AdaptiveGossip(threshold=1e9), peers(2), out=tmp_path, observers=[spoil])
+    assert not RunFolder(tmp_path).model.exists()
+
+
+def test_launcher_notices_a_log_that_it_cannot_follow(tmp_path: Path) -> None:
+    """It may read the log before the peer checks it."""
+    run = RunFolder(tmp_path)
+    gossiped(Gossip(), peers(2), until="versions>=2", out=tmp_path)
+    logs = PeerLogs(run)
+    read = len([record for record in logs.read_own() if record.peer == "m1"])
+    with run.peer_log("m1").open("ab") as file:
+        file.write(b"{}\n")
+    with raises(JobError, "log_changed", path=str(run.peer_log("m1")), line=read + 2):
+        logs.read_own()
+
+
+def test_swapped_logs_are_noticed(tmp_path: Path) -> None:
+    gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
+    first, second = (RunFolder(tmp_path).peer_log(node) for node in ("m0", "m1"))
+    first.rename(tmp_path / "third")
+    second.rename(first)
+    (tmp_path / "third").rename(second)
+    with raises(CheckpointError, "log_of_another_peer", path=str(first), peer="m1"):
+        gossiped(Gossip(), peers(2), until="versions>=12", out=tmp_path, resume="latest")
+    for read in (Figures.read, replay):
+        with raises(CheckpointError, "log_of_another_peer", path=str(first), peer="m1"):
+            read(tmp_path)
+
+
+def test_summary_of_a_mesh_is_compared_with_the_logs(tmp_path: Path) -> None:
+    """Peers log a few records after the summary is written."""
+    run = gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
+    summary, log = tmp_path / SUMMARY, RunFolder(tmp_path).peer_log("m1")
+    given = json.loads(summary.read_text())
+    for figure in COUNTED:
+        wrong = {"figure": figure, "given": given[figure] + 1, "counted": run.summary[figure]}
+        summary.write_text(json.dumps(given | {figure: given[figure] + 1}))
+        with raises(CheckpointError, "summary_differs", **wrong):
+            Figures.read(tmp_path)
+    summary.write_text(json.dumps(given))
+    lines = log.read_bytes().splitlines(keepends=True)
+    assert given["peer_records"]["m1"] < len(lines) - 1
+    log.write_bytes(b"".join(lines[: given["peer_records"]["m1"]]))  # one record less
+    for read in (Figures.read, replay):
+        with raises(CheckpointError, "log_not_whole", path=str(log)):
+            read(tmp_path)
+
+
+def cut_short(log: Path) -> None:
+    """Damage the tenth line."""
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:9], b"x" + lines[9], *lines[10:]]))
+
+
+def headless(log: Path) -> None:
+    """Damage the first line."""
+    log.write_bytes(b"x" + log.read_bytes())
+
+
+@pytest.mark.parametrize("damage", [cut_short, headless])
+def test_damaged_log_does_not_take_the_work_of_others(
+    damage: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """New peers do what is left, and none of the samples of damaged records again. These count as left out."""
+    trained(tmp_path)
+    run = RunFolder(tmp_path)
+    before, log = IncludedSamples.read(run), run.peer_log("m2")
+    damage(log)
+    settings: dict[str, Any] = {
+        "on": peers(seconds_to_return=0.1),
+        "chaos": Chaos((Fault("kill", machine="m2", at_seconds=(0.3,)),)),
+    }
+    with pytest.warns(OddlotWarning), warns("peer_log_too_short", node="m2", path=str(log)) as caught:
+        ended = resumed(tmp_path, "epochs>=20", **settings)
+    assert set(ended.summary["peers_averaged"]) == {"m0", "m1", "m2.3", "m3"}
+    wasted = ended.summary["wasted"].get("resumed", 0)
+    intact, included = ({"m2": caught.fields[name]} for name in ("sound", "records"))
+    lost = sum(
+        stop - start for _, start, stop, _ in set(before.pieces(included)) - set(before.pieces(intact))
+    )
+    assert ended.summary["samples_left_out"] == prove_peers(run, SAMPLES).left_out == lost > wasted == 0
+    assert {fault.code for fault in Figures.read(tmp_path).proof.faults} == {"not_merged"}
+    assert replay(tmp_path).difference is None
