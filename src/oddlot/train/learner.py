@@ -20,6 +20,7 @@ from oddlot.train.gradient_clipping import clip
 from oddlot.train.job import Job
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made, set_mode
 from oddlot.train.lr_schedules import by_samples
+from oddlot.train.outside_state import NumberAttributes, check_parameters, kept_tensors
 from oddlot.train.seeding import generators_of, reseed, seed_all
 from oddlot.train.tensor_checks import is_plain
 from oddlot.train.weight_hashes import Unchanged
@@ -94,8 +95,9 @@ class Learner:
         self.unchanged = Unchanged(
             self.model,
             dict(zip(self.names, self.parameters, strict=True)),
-            partial(_kept, self.model, layout, _unsaved(self.model)),
+            partial(_kept, self.model, job, layout, _unsaved(self.model, job)),
         )
+        self.attributes = NumberAttributes(job, self.model)
         self.generators = generators_of(job.train_data)
         self.bound = self._bound()
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
@@ -249,6 +251,7 @@ class Learner:
             if stop():
                 break
             loss, weight, seconds = self._minibatch(task, indices, learn)
+            self.attributes.minibatch()
             loading += seconds
             done += len(indices)
             weights += weight
@@ -269,6 +272,8 @@ class Learner:
             batch = move(self.batches.fetch(indices), self.device)
             loading = self.clock() - before
             loss, weight = self.job.weighted_loss(self.model, batch, len(indices))
+            if self.unchanged.checks:
+                check_parameters(loss, self.model, self.job)
             learn(loss, weight, len(indices))
             return loss.item(), weight, loading
         except OddlotError:
@@ -384,12 +389,12 @@ def _backward(loss: Tensor) -> None:
     loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
 
-def _kept(model: nn.Module, layout: Layout, unsaved: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Return the tensors of a model outside of blocks: frozen parameters, complex buffers, and unsaved ones.
+def _kept(model: nn.Module, job: Job, layout: Layout, unsaved: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """Return the tensors of a model and a job outside of blocks: frozen parameters, complex buffers, and unsaved ones.
 
     An unsaved buffer with another shape than at first is left out: it is a cache that the model recomputes.
     """
-    known = dict(model.named_parameters()) | dict(model.named_buffers())
+    known = dict(model.named_parameters()) | dict(model.named_buffers()) | kept_tensors(job)
     saved = model.state_dict(keep_vars=True)
     return {
         name: tensor
@@ -398,12 +403,11 @@ def _kept(model: nn.Module, layout: Layout, unsaved: Mapping[str, torch.Size]) -
     }
 
 
-def _unsaved(model: nn.Module) -> dict[str, torch.Size]:
-    """Return the shapes of the unsaved buffers that can be compared."""
+def _unsaved(model: nn.Module, job: Job) -> dict[str, torch.Size]:
+    """Return the shapes of the unsaved buffers that can be compared, and of the tensors of the job's functions."""
     saved = model.state_dict(keep_vars=True)
-    return {
-        name: buffer.shape for name, buffer in model.named_buffers() if name not in saved and is_plain(buffer)
-    }
+    unsaved = {name: one for name, one in model.named_buffers() if name not in saved and is_plain(one)}
+    return {name: one.shape for name, one in (unsaved | kept_tensors(job)).items()}
 
 
 def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:
