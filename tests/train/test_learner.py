@@ -626,6 +626,38 @@ def test_minibatches_are_weighted_with_the_returned_number() -> None:
     assert same(parts, whole)
 
 
+@pytest.mark.parametrize("kind", ["gradient", "delta"])
+def test_minibatches_of_weight_0_are_skipped(kind: Kind) -> None:
+    """The mean over no token is NaN."""
+
+    def first_only(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        used = batch[1] == 1 if next(answers) else batch[1] > 9
+        return cross_entropy(model(batch[0])[used], batch[1][used]), used.sum()
+
+    def flat() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Linear(3, 2)
+
+    answers = iter([False, True, False, False, True])
+    bench = Bench(a_job(flat, training_step=first_only))
+    mixed, update = bench.compute((0, 24), kind=kind)
+    empty, nothing = bench.compute((0, 8), kind=kind)
+    alone, expected = bench.compute((8, 16), kind=kind)
+    assert (mixed.samples, empty.samples, empty.loss) == (24, 8, None)
+    assert mixed.loss == pytest.approx(alone.loss)
+    assert same(update, expected)
+    assert not any(part.any() for part in nothing.values())
+
+
+@pytest.mark.parametrize(
+    "number",
+    [-1, 2.0, True, None, torch.tensor(0.1, requires_grad=True), torch.tensor(2.0), torch.tensor([1, 2])],
+)
+def test_weights_that_may_be_another_loss_are_rejected(number: Any) -> None:
+    with raises(JobError, "invalid_loss_weight", given=number):
+        Bench(a_job(loss=lambda y, t: (cross_entropy(y, t), number))).compute((0, 8))
+
+
 def test_constant_losses_change_nothing() -> None:
     job = a_job(training_step=lambda model, batch: torch.zeros((), requires_grad=True))
     work, update = Bench(job).compute((0, 24))

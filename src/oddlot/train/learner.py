@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,7 +25,7 @@ from oddlot.train.seeding import generators_of, reseed, seed_all
 from oddlot.train.tensor_checks import is_plain
 from oddlot.train.weight_hashes import Unchanged
 
-_Learn = Callable[[Tensor, float, int], None]
+_Learn = Callable[[Tensor, int, int], None]
 """Takes the loss of a minibatch, its weight and its number of samples."""
 
 
@@ -36,8 +36,8 @@ class Work:
     samples: int
     """Number of computed samples, from the start of the task."""
     loss: float | None
-    """Mean loss, with the weights of the minibatches. None: it is not finite."""
-    weight: float
+    """Mean loss, with the weights of the minibatches. None: it is not finite, or all weights are 0."""
+    weight: int
     """Sum of the weights of the minibatches: the samples, unless the loss returns its own number."""
     load_seconds: float
     """Seconds of loading data."""
@@ -172,7 +172,7 @@ class Learner:
         batches = self._split(task)
         several = len(batches) > 1  # they add up, each with its weight
 
-        def learn(loss: Tensor, weight: float, _: int) -> None:
+        def learn(loss: Tensor, weight: int, _: int) -> None:
             self.unchanged.check_trainable(local=False)
             if self.job.max_grad_norm is None:
                 _backward(loss * weight if several else loss)
@@ -183,11 +183,11 @@ class Learner:
         self._note_gradients()
         if work is not None and several:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            if gradients and work.weight:  # there are none if every loss was a constant
+            if gradients:  # there are none if every loss was a constant
                 torch._foreach_div_(gradients, work.weight)
         return work
 
-    def _add_clipped(self, loss: Tensor, weight: float, most: float) -> None:
+    def _add_clipped(self, loss: Tensor, weight: int, most: float) -> None:
         """Add `weight` times the clipped gradient of a minibatch to the gradients of the parameters."""
         before = [parameter.grad for parameter in self.parameters]
         for parameter in self.parameters:
@@ -213,7 +213,7 @@ class Learner:
         if optimizer is not None and set_mode(optimizer, "train"):
             self.unchanged.stepped()  # the mode may have changed the weights
 
-        def step(loss: Tensor, _: float, samples: int) -> None:
+        def step(loss: Tensor, _: int, samples: int) -> None:
             nonlocal optimizer, pace
             self.unchanged.check_trainable(local=True)
             self.unchanged.stepped()
@@ -244,7 +244,7 @@ class Learner:
     def _minibatches(
         self, task: Task, batches: list[Indices], stop: Callable[[], bool], learn: _Learn
     ) -> Work | None:
-        done, weights, loss_sum, loading = 0, 0.0, 0.0, 0.0
+        done, weights, loss_sum, loading = 0, 0, 0.0, 0.0
         shards = self.batches.shards
         had = shards.bytes_opened if shards else 0
         for indices in batches:
@@ -261,10 +261,10 @@ class Learner:
             shards.close()
         if not done:
             return None
-        mean = loss_sum / weights if weights else 0.0
+        mean = loss_sum / weights if weights else nan
         return Work(done, mean if isfinite(mean) else None, weights, loading, opened)
 
-    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, float, float]:
+    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, int, float]:
         """Return the mean loss, its weight and the seconds of loading. Raise JobError if the job's own code failed."""
         batch = None
         try:
@@ -274,7 +274,8 @@ class Learner:
             loss, weight = self.job.weighted_loss(self.model, batch, len(indices))
             if self.unchanged.checks:
                 check_parameters(loss, self.model, self.job)
-            learn(loss, weight, len(indices))
+            if weight:
+                learn(loss, weight, len(indices))
             return loss.item(), weight, loading
         except OddlotError:
             raise
