@@ -151,6 +151,7 @@ NONSENSE = {
         encode(Say.CANCELLED, task="w1:1", bytes_down=-5),
         "invalid_bytes",
     ),
+    "a warning without words": (encode(Say.WARNED), "invalid_warning"),
     "evaluated unasked": (encode(Say.EVALUATED, version=0, metrics={}), "unrequested_metrics"),
     "evaluated nothing": (encode(Say.EVALUATED, version=[0], metrics={}), "wrong_fields"),
     "evaluated to nothing": (encode(Say.EVALUATED, version=0, metrics={"a": None}), "wrong_fields"),

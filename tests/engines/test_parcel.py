@@ -2,12 +2,17 @@
 
 import os
 import sys
+import threading
 from types import ModuleType
 
 import cloudpickle
 import pytest
 
+from oddlot.core.errors import UsageError
 from oddlot.engines.local.shared_memory import open_parcel, pack_parcel
+from tests.transcripts import raises
+
+LOCK = threading.Lock()
 
 
 @pytest.mark.parametrize("registered", [False, True])
@@ -27,3 +32,20 @@ def test_a_script_in_a_child_that_was_spawned_travels_by_value(
             cloudpickle.unregister_pickle_by_value(script)
     assert open_parcel(parcel)() == 7
     os.close(parcel)
+
+
+def locked() -> None:
+    """As a training step that writes to a log, through a helper."""
+    with LOCK:
+        return
+
+
+def test_the_global_that_cannot_be_pickled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a script, whose functions are sent by value."""
+    monkeypatch.setattr(locked, "__module__", "__main__")
+
+    def step(_: object) -> None:
+        locked()
+
+    with raises(UsageError, "cannot_be_pickled", attribute="step.locked.LOCK"):
+        pack_parcel({"step": step})

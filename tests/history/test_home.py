@@ -1,19 +1,87 @@
 """Paths that begin with ~, where no shell expands it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from oddlot.checkpoint.storage import Storage
+from oddlot.cli.app import report, xmc_generate
 from oddlot.config.job_file import JobFile
+from oddlot.core.errors import UsageError
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines.text_files import checked_path
+from oddlot.sparse import saving
+from oddlot.sparse.datasets.reading import read_xmc
+from oddlot.workloads.extreme_classification import xmc
+from oddlot.workloads.formats.decoded_cache import cache_folder
 from oddlot.workloads.places import roots
+from oddlot.workloads.scripts import script_given
 
 
-def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def page() -> str:
+    """Return where `report --html` finds a folder instead of a place for its page."""
+    Path("~/there").expanduser().mkdir()
+    with pytest.raises(UsageError) as refusal:
+        report(["run"], html="~/there", as_json=False)
+    return str(refusal.value.fields["path"])
+
+
+def generated() -> None:
+    """Make a dataset, and read it again."""
+    xmc_generate("~/there", 8, 4, 10, 5, nonzeros=2.0, labels_each=1.0)
+    xmc("~/there")
+    read_xmc("~/there/train.txt.gz")
+
+
+def classifier() -> None:
+    saving.write("~/there", {}, {})
+    saving.read("~/there")
+
+
+def script() -> str:
+    Path("~/there").expanduser().mkdir()
+    Path("~/there/job.py").expanduser().touch()
+    found = script_given("~/there/job.py")
+    assert found is not None
+    return str(found).rpartition(" ")[2]
+
+
+def job_file() -> Path | None:
+    Path("~/there").expanduser().mkdir()
+    Path("~/there/job.toml").expanduser().write_text('[workload]\nname = "digits"\n')
+    path = JobFile.read("~/there/job.toml").source.path
+    return path and path.parent
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda: RunFolder("~/there").path,
+        lambda: RunFolder("run", "~/there").given_checkpoints,
+        lambda: Storage("file://~/there").write("file", [b"1"]),
+        lambda: checked_path("~/there"),
+        lambda: roots("~")[0] / "there",
+        cache_folder,
+        page,
+        generated,
+        classifier,
+        script,
+        job_file,
+    ],
+    ids=lambda place: place.__code__.co_names[0] if place.__name__ == "<lambda>" else place.__name__,
+)
+def test_a_tilde_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[[], object]
+) -> None:
+    """What is made is there, or the path is named."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "job.toml").write_text('[workload]\nname = "digits"\n')
-    assert RunFolder("~/run").path == tmp_path / "run"
-    assert checked_path("~/fleet.toml") == tmp_path / "fleet.toml"
-    assert roots("~") == [tmp_path]
-    assert JobFile.read("~/job.toml").source.path == tmp_path / "job.toml"
+    monkeypatch.setenv("ODDLOT_CACHE", "~/there")
+    found = place()
+    assert (
+        str(found) == str(tmp_path / "there")
+        if isinstance(found, str | Path)
+        else (tmp_path / "there").exists()
+    )

@@ -47,7 +47,7 @@ from tests.fits import (
 )
 from tests.processes import descendants, program, says
 from tests.toys import Timed
-from tests.transcripts import raises
+from tests.transcripts import raises, warns
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -196,6 +196,13 @@ def test_a_resumed_run_comes_to_the_same_model(tmp_path: Path, on: Place) -> Non
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 4))) == 0
     assert goes_on(tmp_path, "epochs>=3").ended == "epochs>=3"
     assert merged(tmp_path) == everything(SAMPLES, 4), "it was further already"
+
+
+def test_optimizers_of_local_steps_that_a_resume_does_not_restore_are_warned_of(tmp_path: Path) -> None:
+    job, folder = a_job(keep_optimizer=True), RunFolder(tmp_path)
+    trained(job, LocalSGD(), fleet(1), "epochs>=1", folder)
+    with warns("optimizer_not_resumed"):
+        trained(job, LocalSGD(), fleet(1), "epochs>=2", folder, resume=True)
 
 
 def test_a_run_that_has_begun_too_much_goes_on_until_what_is_asked_for_is_whole(tmp_path: Path) -> None:

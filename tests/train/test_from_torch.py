@@ -36,3 +36,40 @@ def test_what_to_pass_instead_is_said(setting: str, value: Any, kind: str) -> No
     with raises(UsageError, "torch_object_given", name=setting, type=kind) as refusal:
         Job(lambda: nn.Linear(2, 2), **given)
     assert refusal.value.key == setting
+
+
+def scaler(enabled: bool = True) -> Any:
+    return torch.amp.GradScaler("cpu", enabled=enabled)
+
+
+SCALER, DISABLED = scaler(), scaler(enabled=False)
+
+
+class Step:
+    def __init__(self) -> None:
+        self.scaler = SCALER
+
+    def step(self, model: Any, batch: Any) -> Any:
+        return self.scaler.scale(model(batch))
+
+
+def scaled(loss: Any) -> Any:
+    return SCALER.scale(loss)
+
+
+@pytest.mark.parametrize(
+    ("step", "path"),
+    [
+        (lambda model, batch: SCALER.scale(model(batch)), "training_step.SCALER"),
+        (lambda model, batch: scaled(model(batch)), "training_step.scaled.SCALER"),
+        (Step().step, "training_step.scaler"),
+        (lambda model, batch: DISABLED.scale(model(batch)), ""),
+    ],
+    ids=["global", "helper", "method", "disabled"],
+)
+def test_losses_are_not_scaled(step: Any, path: str) -> None:
+    if not path:
+        Job(lambda: nn.Linear(2, 2), DATA, training_step=step)
+        return
+    with raises(UsageError, "torch_object_given", type="GradScaler", path=path):
+        Job(lambda: nn.Linear(2, 2), DATA, training_step=step)

@@ -1,6 +1,7 @@
 """What a task brings: gradients and local steps, as pure functions of weights, task and seed."""
 
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -625,6 +626,38 @@ def test_minibatches_are_weighted_with_the_returned_number() -> None:
     assert same(parts, whole)
 
 
+@pytest.mark.parametrize("kind", ["gradient", "delta"])
+def test_minibatches_of_weight_0_are_skipped(kind: Kind) -> None:
+    """The mean over no token is NaN."""
+
+    def first_only(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        used = batch[1] == 1 if next(answers) else batch[1] > 9
+        return cross_entropy(model(batch[0])[used], batch[1][used]), used.sum()
+
+    def flat() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Linear(3, 2)
+
+    answers = iter([False, True, False, False, True])
+    bench = Bench(a_job(flat, training_step=first_only))
+    mixed, update = bench.compute((0, 24), kind=kind)
+    empty, nothing = bench.compute((0, 8), kind=kind)
+    alone, expected = bench.compute((8, 16), kind=kind)
+    assert (mixed.samples, empty.samples, empty.loss) == (24, 8, None)
+    assert mixed.loss == pytest.approx(alone.loss)
+    assert same(update, expected)
+    assert not any(part.any() for part in nothing.values())
+
+
+@pytest.mark.parametrize(
+    "number",
+    [-1, 2.0, True, None, torch.tensor(0.1, requires_grad=True), torch.tensor(2.0), torch.tensor([1, 2])],
+)
+def test_weights_that_may_be_another_loss_are_rejected(number: Any) -> None:
+    with raises(JobError, "invalid_loss_weight", given=number):
+        Bench(a_job(loss=lambda y, t: (cross_entropy(y, t), number))).compute((0, 8))
+
+
 def test_constant_losses_change_nothing() -> None:
     job = a_job(training_step=lambda model, batch: torch.zeros((), requires_grad=True))
     work, update = Bench(job).compute((0, 24))
@@ -666,3 +699,99 @@ def test_data_of_another_length_than_at_the_hub_are_rejected() -> None:
         bench.compute((8, 16))
     with raises(JobError, "data_changed", found=size + 1, expected=size):
         Bench(a_job(train_data=samples), samples=size)
+
+
+class Arc(nn.Module):
+    """A loss with weights and a running mean."""
+
+    def __init__(self, moves: bool = False) -> None:
+        super().__init__()
+        self.weight, self.moves = nn.Parameter(torch.ones(2, 2)), moves
+        self.mean: Tensor
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.moves:
+            self.mean.lerp_(outputs.detach().mean(dim=0), 0.1)
+        return cross_entropy(outputs @ self.weight, targets)
+
+    def step(self, model: Any, batch: Any) -> Tensor:
+        return self(model(batch[0]), batch[1])  # type: ignore[no-any-return]
+
+
+HIDDEN = [nn.Linear(3, 3)]
+
+
+@pytest.mark.parametrize("kind", ["gradient", "delta"])
+@pytest.mark.parametrize(
+    ("changes", "name", "shape"),
+    [
+        ({"loss": Arc()}, "job.loss.weight", (2, 2)),
+        ({"training_step": Arc().step}, "job.training_step.weight", (2, 2)),
+        ({"loss": lambda y, t: cross_entropy(y, t) + HIDDEN[0].bias.sum()}, "", (3,)),
+    ],
+    ids=["loss", "method", "global"],
+)
+def test_trainable_parameters_outside_of_the_model_are_rejected(
+    kind: Kind, changes: dict[str, Any], name: str, shape: tuple[int, ...]
+) -> None:
+    with raises(JobError, "parameter_outside_model", parameter=name, shape=shape):
+        Bench(a_job(**changes)).compute((0, 8), kind=kind)
+
+
+def test_buffers_of_the_loss_must_not_change() -> None:
+    Bench(a_job(loss=Arc().requires_grad_(False))).compute((0, 8))
+    with raises(JobError, "constant_changed", parameter="job.loss.mean"):
+        Bench(a_job(loss=Arc(moves=True).requires_grad_(False))).compute((0, 8))
+
+
+def anneal(owner: Any) -> None:
+    owner.tau *= 0.9
+
+
+def count(owner: Any) -> None:
+    owner.tau += 1
+
+
+def remember(owner: Any) -> None:
+    """As a cache, or the loss of the last batch."""
+    owner.tau = torch.rand(()).item()
+
+
+class Counted(Dataset[Any]):
+    tau = 5.0
+
+    def __init__(self, change: Callable[[Any], None]) -> None:
+        self.change = change
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.change(self)
+        return INPUTS[index], TARGETS[index]
+
+
+class Annealed(nn.Linear):
+    tau = 5.0
+
+    def __init__(self, change: Callable[[Any], None]) -> None:
+        super().__init__(3, 2)
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.change(self)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("change", [anneal, count, remember])
+def test_numbers_that_training_moves_in_one_direction_are_warned_of_once(change: Any) -> None:
+    """In attributes of modules of the model, and of the dataset. Others are caches."""
+    job = a_job(lambda: nn.Sequential(Annealed(change)), train_data=Subset(Counted(change), range(40)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bench = Bench(job)
+        for _ in range(7):
+            bench.compute((0, 40))
+    found = [str(each.message.fields["attribute"]) for each in caught]  # type: ignore[union-attr]
+    assert sorted(found) == ([] if change is remember else ["job.train_data.tau", "model.0.tau"])

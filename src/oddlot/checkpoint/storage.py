@@ -36,7 +36,7 @@ class Storage:
         self.is_local = "://" not in self.url or self.url.startswith("file://")
         if self.is_local:
             self._fs: Any = LocalFileSystem(auto_mkdir=True)
-            self._root = str(Path(self.url.removeprefix("file://")).absolute())
+            self._root = str(Path(self.url.removeprefix("file://")).expanduser().absolute())
             return
         try:
             self._fs, self._root = url_to_fs(self.url)

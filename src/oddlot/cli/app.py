@@ -205,6 +205,7 @@ def report(
         told = "--json takes one run folder"
         raise UsageError(told, "several_runs", flag="--json", given=runs)
     if html is not None:
+        html = str(Path(html).expanduser())
         check_place(Path(html))  # before any output
     found = [Figures.read(run) for run in runs]
     console = Console(stderr=as_json)
@@ -294,6 +295,7 @@ def xmc_generate(
 
     check_average("--nonzeros", nonzeros, "--features", features)
     check_average("--labels-each", labels_each, "--labels", labels)
+    folder = str(Path(folder).expanduser()) if folder else ""
     check_place(folder, force)
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     try:  # both, before anything is thrown away

@@ -109,5 +109,5 @@ def tell_runs(found: "Sequence[Estimate]", folder: str | None, console: "Console
         say(console, told)
     if idle := sum(summary["versions"] == 0 for summary in summaries):
         console.print(f"  {idle} of these runs ended before their first update")
-    if folder and Path(folder).exists():
+    if folder and Path(folder).expanduser().exists():
         say(console, f"  runs     {folder}")

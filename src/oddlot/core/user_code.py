@@ -4,7 +4,9 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from dis import get_instructions
 from importlib import import_module
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from oddlot.core.errors import JobError, UsageError
@@ -14,6 +16,8 @@ MAX_TEXT_CHARACTERS = 1_000
 """Length limit of an exception's text."""
 MAX_TRACE_CHARACTERS = 5_000
 """Length limit of a traceback."""
+MAX_CALLS = 2
+"""Depth of the functions that are searched for what a user's function uses."""
 
 
 def is_import_path(name: str) -> bool:
@@ -93,3 +97,36 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
+
+
+def parts_of_function(function: Any) -> dict[str, Any]:
+    """Return the globals and closure variables that a Python function uses; an empty dict for another object."""
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+    if code is None:
+        return {}
+    names = getattr(function, "__globals__", {})
+    used = {name: names[name] for name in _globals_of(code) if name in names}
+    for name, cell in zip(code.co_freevars, cells, strict=True):
+        with suppress(ValueError):  # it has no value yet
+            used[name] = cell.cell_contents
+    return used
+
+
+def used_by(function: Any, path: str, depth: int = MAX_CALLS) -> Iterator[tuple[str, Any]]:
+    """Yield the path and value of everything that a user's function uses: `training_step.scaler`, also through others.
+
+    For a bound method or a callable object, this includes the attributes of the object.
+    """
+    of_object = getattr(getattr(function, "__self__", function), "__dict__", {})
+    for name, value in (*of_object.items(), *parts_of_function(function).items()):
+        yield f"{path}.{name}", value
+        if depth and isinstance(value, FunctionType | MethodType):
+            yield from used_by(value, f"{path}.{name}", depth - 1)
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    """Yield the names of the globals that code loads, also in functions inside it."""
+    yield from (one.argval for one in get_instructions(code) if one.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_of(inner)

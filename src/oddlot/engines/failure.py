@@ -1,10 +1,10 @@
-"""Errors of workers, as data for the hub."""
+"""Errors and warnings of workers, as data for the hub."""
 
 import json
 from contextlib import suppress
 from typing import Any
 
-from oddlot.core.errors import JobError, OddlotError, short
+from oddlot.core.errors import JobError, OddlotError, OddlotWarning, short
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_code import shortened, trace_of, user_code_failed
 
@@ -13,8 +13,8 @@ MAX_CHARACTERS = 64_000
 
 
 def plain_failure(error: BaseException) -> dict[str, Any]:
-    """Return an error as JSON data: its text and, for oddlot's errors, its code and small fields."""
-    if not isinstance(error, OddlotError):
+    """Return an error or warning as JSON data: its text and, for oddlot's own, its code and small fields."""
+    if not isinstance(error, OddlotError | OddlotWarning):
         return {"text": trace_of(error)}
     text, fields = shortened(str(error)), dict[str, Any]()
     room = MAX_CHARACTERS - len(json.dumps(text))

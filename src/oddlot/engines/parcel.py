@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import UsageError
+from oddlot.core.user_code import parts_of_function
 from oddlot.engines.mapped import travelling
 
 MAX_DEPTH = 6
@@ -120,9 +121,4 @@ def _parts(value: Any) -> Mapping[str, Any]:
         return {str(key): part for key, part in value.items()}
     if isinstance(value, list | tuple):
         return {str(index): part for index, part in enumerate(value)}
-    code, cells = getattr(value, "__code__", None), getattr(value, "__closure__", None) or ()
-    if code is not None:
-        names = getattr(value, "__globals__", {})
-        used = {name: names[name] for name in code.co_names if name in names}
-        return used | {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
-    return getattr(value, "__dict__", {})
+    return parts_of_function(value) or getattr(value, "__dict__", {})

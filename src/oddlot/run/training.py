@@ -29,7 +29,7 @@ from oddlot.run.short_lives import ShortLives
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop, safe_observers
-from oddlot.run.warnings import warn_of_not_measured, warning_observers
+from oddlot.run.warnings import warn_of_kept_optimizer, warn_of_not_measured, warning_observers
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.gates import standard_gates
 from oddlot.train.seeding import kept_chance
@@ -74,6 +74,8 @@ class Training:
         past = None
         if folder is not None and resume:
             past = read_past(folder, self.identity, self.layout, type(recipe.strategy))
+        if past is not None and recipe.job.keep_optimizer:
+            warn_of_kept_optimizer()
         conductor = past.conductor if past else recipe.conductor()
         # The clock continues where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)

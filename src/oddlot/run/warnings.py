@@ -62,6 +62,15 @@ def warn_of_not_measured(version: int, seconds: float) -> None:
     warn(told, "final_not_measured", version=version, seconds=seconds)
 
 
+def warn_of_kept_optimizer() -> None:
+    """Warn that a resumed run has lost the optimizer state of its workers' local steps."""
+    warn(
+        "keep_optimizer=True: the optimizer state of local steps is not saved, so each worker starts again with a new "
+        "optimizer. The resumed run differs from an uninterrupted one",
+        "optimizer_not_resumed",
+    )
+
+
 def warn_of_hung(record: Record) -> None:
     """Warn of each worker that is replaced because it hangs."""
     for action in record.actions:

@@ -26,12 +26,13 @@ def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str,
 
     if not str(folder):
         raise invalid_value("folder", "", "the name of a folder")
-    if Path(folder).is_file():
+    folder = Path(folder).expanduser()
+    if folder.is_file():
         told = f"{folder} is a file: pass a folder"
         raise coded(NotADirectoryError(told), "not_a_folder", path=str(folder))
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(settings, default=np.generic.item)
-    path, new = Path(folder) / FILE, Path(folder) / f"{FILE}.new"
+    path, new = folder / FILE, folder / f"{FILE}.new"
     try:
         new.unlink(missing_ok=True)  # of a process that was killed
         new.touch()  # for the default mode of files, which it keeps
@@ -81,8 +82,9 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _file_in(folder: str | Path) -> Path:
     """Return the path of the file. Raise FileNotFoundError if there is none."""
-    path = Path(folder) / FILE
-    if Path(folder).is_file():
+    folder = Path(folder).expanduser()
+    path = folder / FILE
+    if folder.is_file():
         told = f"{folder} is a file: pass the folder that it is in"
         raise coded(FileNotFoundError(told), "not_a_folder", path=str(folder))
     if not path.is_file():

@@ -54,7 +54,7 @@ def check_story(path: Path | str, rewrite: bool = False, names: Names = NO_NAMES
 
     `rewrite` writes the present decisions into the file instead: review them before you keep them.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     written = path.read_text(encoding="utf-8")
     comes_out = run_story(written, names)
     if rewrite and comes_out != written:

@@ -1,7 +1,7 @@
 """Evaluation: loss and metrics of a version on the evaluation set."""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def _look_at_all(
     job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
 ) -> tuple[float, list[Any]]:
     """Return the mean loss and, if a metric needs them all together, the outputs and targets of every batch."""
-    loss_sum, total, seen = 0.0, 0.0, []
+    loss_sum, total, seen = 0.0, 0, []
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):
         indices = np.arange(at, min(at + rows, len(data)))
@@ -70,10 +70,10 @@ def _look_at_all(
             metric.update(outputs, targets)
         if len(streaming) < len(job.metrics):
             seen.append((outputs, targets))
-    return loss_sum / total if total else 0.0, seen
+    return loss_sum / total if total else nan, seen
 
 
-def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[float, float, Any, Any]:
+def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[float, int, Any, Any]:
     """Return the loss, its weight, the outputs and the targets of these samples.
 
     Raise JobError if the job's own code failed.

@@ -10,13 +10,16 @@ from torch.utils.data import DataLoader, default_collate
 
 from oddlot.core.errors import UsageError
 from oddlot.core.optimizers import SGD, Adam, AdamW
+from oddlot.core.user_code import used_by
 
 RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
 """The hub's optimizers, by the names of PyTorch's."""
 
 
 def check_not_from_torch(job: Any) -> None:
-    """Raise UsageError, with what to pass instead, if the job has a DataLoader or a PyTorch optimizer or scheduler."""
+    """Raise UsageError, with what to pass instead, if the job has a DataLoader or a PyTorch optimizer or scheduler,
+    or its functions use a GradScaler.
+    """
     for name in ("train_data", "eval_data"):
         if isinstance(value := getattr(job, name), DataLoader):
             raise _loader_given(name, value)
@@ -36,6 +39,19 @@ def check_not_from_torch(job: Any) -> None:
             "takes the merged epochs and returns a factor on the learning rate"
         )
         raise UsageError(told, "torch_object_given", "lr_schedule", name="lr_schedule", type=kind)
+    for name in ("loss", "training_step"):
+        _check_not_scaled(name, getattr(job, name))
+
+
+def _check_not_scaled(name: str, function: Any) -> None:
+    for path, value in used_by(function, name):
+        if isinstance(value, torch.amp.GradScaler) and value.is_enabled():
+            told = (
+                f"{path} is a GradScaler. oddlot makes the steps and does not unscale gradients, so they would be too "
+                "large. Return the loss without scale(), and use autocast with dtype=torch.bfloat16, which needs no "
+                "scaling"
+            )
+            raise UsageError(told, "torch_object_given", name, name=name, type="GradScaler", path=path)
 
 
 def _is_of(value: object, base: type) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from operator import index
 from typing import Any
 
 import torch
@@ -35,8 +35,9 @@ class Job:
     its value, as in torch.optim.
 
     Means over tokens: batches with padding have different numbers of tokens. Let `loss` or `training_step` return
-    `(loss, number)`. The minibatches of a task and of an evaluation are averaged with these numbers as weights, instead
-    of their samples. Updates of several tasks are still merged in proportion to their samples.
+    `(loss, number)`, an integer. The minibatches of a task and of an evaluation are averaged with these numbers as
+    weights, instead of their samples. A minibatch with the number 0 is skipped. Updates of several tasks are still
+    merged in proportion to their samples.
 
     Randomness: the global generators of torch, numpy and random are seeded for each task, and so is a generator in the
     dataset's attribute `rng`.
@@ -49,12 +50,11 @@ class Job:
     """Function that returns the module. It is called once at the hub, for the initial weights, and once per worker."""
     train_data: Any
     """Map-style dataset, or a tuple of arrays or tensors of equal length, or `Shards`."""
-    loss: Callable[[Any, Any], Tensor | tuple[Tensor, Any]] | None = None
-    """Function `loss(outputs, targets)`, which returns a scalar: the mean over the batch. It may return (mean, weight),
-    as for a mean over tokens. With `training_step`, only
-    evaluation uses it."""
-    training_step: Callable[[nn.Module, Any], Tensor | tuple[Tensor, Any]] | None = None
-    """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar, or (loss, weight).
+    loss: Callable[[Any, Any], Tensor | tuple[Tensor, int | Tensor]] | None = None
+    """Function `loss(outputs, targets)`, which returns a scalar: the mean over the batch. It may return (mean, integer
+    weight), as for a mean over tokens. With `training_step`, only evaluation uses it."""
+    training_step: Callable[[nn.Module, Any], Tensor | tuple[Tensor, int | Tensor]] | None = None
+    """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar, or (loss, integer weight).
     None: `loss` is used."""
     eval_data: Any = None
     """Evaluation set, in the form of `train_data`. None: no evaluation."""
@@ -122,7 +122,7 @@ class Job:
         """Return the mean loss of a batch, as a scalar tensor with its graph."""
         return self.weighted_loss(model, batch, 1)[0]
 
-    def weighted_loss(self, model: nn.Module, batch: Any, samples: int) -> tuple[Tensor, float]:
+    def weighted_loss(self, model: nn.Module, batch: Any, samples: int) -> tuple[Tensor, int]:
         """Return the mean loss of a batch, as a scalar tensor with its graph, and its weight."""
         if self.training_step is not None:
             loss: Any = self.training_step(model, batch)
@@ -161,20 +161,28 @@ def made(job: Job) -> nn.Module:
     return model
 
 
-def weighted(loss: Any, samples: int) -> tuple[Tensor, float]:
+def weighted(loss: Any, samples: int) -> tuple[Tensor, int]:
     """Return the loss of a batch, and its weight: the number that the job returned with it, else `samples`.
 
-    Raise JobError if the loss is not a scalar tensor, or the weight is negative or not finite.
+    Raise JobError if the loss is not a scalar tensor, or the weight is not an integer, or is negative. A number that is
+    not an integer may be another loss.
     """
     if not (isinstance(loss, tuple) and len(loss) == 2):
         return scalar(loss), samples
+    given = loss[1]
     try:
-        weight = float(loss[1])
+        weight = (
+            -1 if isinstance(given, bool) or getattr(given, "dtype", None) == torch.bool else index(given)
+        )
     except (TypeError, ValueError, RuntimeError):
-        weight = -1.0
-    if not (weight >= 0 and isfinite(weight)):
-        told = f"the weight of a loss must be a finite number, 0 or larger, not {short(loss[1])}"
-        raise JobError(f"{told}: return (loss, number of tokens)", "invalid_loss_weight", given=loss[1])
+        weight = -1
+    if weight < 0:
+        told = f"the weight of a loss must be an integer, 0 or larger, not {short(given)}"
+        raise JobError(
+            f"{told}: return (loss, int(number of tokens)). Return only the loss if it has no weight",
+            "invalid_loss_weight",
+            given=given,
+        )
     return scalar(loss[0]), weight
 
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,11 +20,12 @@ from oddlot.train.gradient_clipping import clip
 from oddlot.train.job import Job
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made, set_mode
 from oddlot.train.lr_schedules import by_samples
+from oddlot.train.outside_state import NumberAttributes, check_parameters, kept_tensors
 from oddlot.train.seeding import generators_of, reseed, seed_all
 from oddlot.train.tensor_checks import is_plain
 from oddlot.train.weight_hashes import Unchanged
 
-_Learn = Callable[[Tensor, float, int], None]
+_Learn = Callable[[Tensor, int, int], None]
 """Takes the loss of a minibatch, its weight and its number of samples."""
 
 
@@ -35,8 +36,8 @@ class Work:
     samples: int
     """Number of computed samples, from the start of the task."""
     loss: float | None
-    """Mean loss, with the weights of the minibatches. None: it is not finite."""
-    weight: float
+    """Mean loss, with the weights of the minibatches. None: it is not finite, or all weights are 0."""
+    weight: int
     """Sum of the weights of the minibatches: the samples, unless the loss returns its own number."""
     load_seconds: float
     """Seconds of loading data."""
@@ -94,8 +95,9 @@ class Learner:
         self.unchanged = Unchanged(
             self.model,
             dict(zip(self.names, self.parameters, strict=True)),
-            partial(_kept, self.model, layout, _unsaved(self.model)),
+            partial(_kept, self.model, job, layout, _unsaved(self.model, job)),
         )
+        self.attributes = NumberAttributes(job, self.model)
         self.generators = generators_of(job.train_data)
         self.bound = self._bound()
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
@@ -170,7 +172,7 @@ class Learner:
         batches = self._split(task)
         several = len(batches) > 1  # they add up, each with its weight
 
-        def learn(loss: Tensor, weight: float, _: int) -> None:
+        def learn(loss: Tensor, weight: int, _: int) -> None:
             self.unchanged.check_trainable(local=False)
             if self.job.max_grad_norm is None:
                 _backward(loss * weight if several else loss)
@@ -181,11 +183,11 @@ class Learner:
         self._note_gradients()
         if work is not None and several:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            if gradients and work.weight:  # there are none if every loss was a constant
+            if gradients:  # there are none if every loss was a constant
                 torch._foreach_div_(gradients, work.weight)
         return work
 
-    def _add_clipped(self, loss: Tensor, weight: float, most: float) -> None:
+    def _add_clipped(self, loss: Tensor, weight: int, most: float) -> None:
         """Add `weight` times the clipped gradient of a minibatch to the gradients of the parameters."""
         before = [parameter.grad for parameter in self.parameters]
         for parameter in self.parameters:
@@ -211,7 +213,7 @@ class Learner:
         if optimizer is not None and set_mode(optimizer, "train"):
             self.unchanged.stepped()  # the mode may have changed the weights
 
-        def step(loss: Tensor, _: float, samples: int) -> None:
+        def step(loss: Tensor, _: int, samples: int) -> None:
             nonlocal optimizer, pace
             self.unchanged.check_trainable(local=True)
             self.unchanged.stepped()
@@ -242,13 +244,14 @@ class Learner:
     def _minibatches(
         self, task: Task, batches: list[Indices], stop: Callable[[], bool], learn: _Learn
     ) -> Work | None:
-        done, weights, loss_sum, loading = 0, 0.0, 0.0, 0.0
+        done, weights, loss_sum, loading = 0, 0, 0.0, 0.0
         shards = self.batches.shards
         had = shards.bytes_opened if shards else 0
         for indices in batches:
             if stop():
                 break
             loss, weight, seconds = self._minibatch(task, indices, learn)
+            self.attributes.minibatch()
             loading += seconds
             done += len(indices)
             weights += weight
@@ -258,10 +261,10 @@ class Learner:
             shards.close()
         if not done:
             return None
-        mean = loss_sum / weights if weights else 0.0
+        mean = loss_sum / weights if weights else nan
         return Work(done, mean if isfinite(mean) else None, weights, loading, opened)
 
-    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, float, float]:
+    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, int, float]:
         """Return the mean loss, its weight and the seconds of loading. Raise JobError if the job's own code failed."""
         batch = None
         try:
@@ -269,7 +272,10 @@ class Learner:
             batch = move(self.batches.fetch(indices), self.device)
             loading = self.clock() - before
             loss, weight = self.job.weighted_loss(self.model, batch, len(indices))
-            learn(loss, weight, len(indices))
+            if self.unchanged.checks:
+                check_parameters(loss, self.model, self.job)
+            if weight:
+                learn(loss, weight, len(indices))
             return loss.item(), weight, loading
         except OddlotError:
             raise
@@ -384,12 +390,12 @@ def _backward(loss: Tensor) -> None:
     loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
 
-def _kept(model: nn.Module, layout: Layout, unsaved: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Return the tensors of a model outside of blocks: frozen parameters, complex buffers, and unsaved ones.
+def _kept(model: nn.Module, job: Job, layout: Layout, unsaved: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """Return the tensors of a model and a job outside of blocks: frozen parameters, complex buffers, and unsaved ones.
 
     An unsaved buffer with another shape than at first is left out: it is a cache that the model recomputes.
     """
-    known = dict(model.named_parameters()) | dict(model.named_buffers())
+    known = dict(model.named_parameters()) | dict(model.named_buffers()) | kept_tensors(job)
     saved = model.state_dict(keep_vars=True)
     return {
         name: tensor
@@ -398,12 +404,11 @@ def _kept(model: nn.Module, layout: Layout, unsaved: Mapping[str, torch.Size]) -
     }
 
 
-def _unsaved(model: nn.Module) -> dict[str, torch.Size]:
-    """Return the shapes of the unsaved buffers that can be compared."""
+def _unsaved(model: nn.Module, job: Job) -> dict[str, torch.Size]:
+    """Return the shapes of the unsaved buffers that can be compared, and of the tensors of the job's functions."""
     saved = model.state_dict(keep_vars=True)
-    return {
-        name: buffer.shape for name, buffer in model.named_buffers() if name not in saved and is_plain(buffer)
-    }
+    unsaved = {name: one for name, one in model.named_buffers() if name not in saved and is_plain(one)}
+    return {name: one.shape for name, one in (unsaved | kept_tensors(job)).items()}
 
 
 def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:

@@ -34,6 +34,17 @@ def generators_of(data: Any) -> list[Any]:
     return [own for own in _rngs(data) if isinstance(own, GENERATORS)]
 
 
+def datasets_of(data: Any, seen: frozenset[int] = frozenset()) -> list[Dataset[Any]]:
+    """Return a dataset and the datasets inside it; an empty list for data of another type."""
+    if not isinstance(data, Dataset) or id(data) in seen:
+        return []
+    seen |= {id(data)}
+    found, parts = [data], getattr(data, "datasets", ())
+    for inner in (getattr(data, "dataset", None), *(parts if isinstance(parts, list | tuple) else ())):
+        found += datasets_of(inner, seen)
+    return found
+
+
 def warn_of_rng(data: Any) -> None:
     """Warn if the attribute `rng` of a dataset is not a generator that `reseed` supports."""
     for own in _rngs(data):
@@ -47,15 +58,9 @@ def warn_of_rng(data: Any) -> None:
             )
 
 
-def _rngs(data: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
+def _rngs(data: Any) -> list[Any]:
     """Return the attribute `rng`, or None, of each dataset."""
-    if not isinstance(data, Dataset) or id(data) in seen:
-        return []
-    seen |= {id(data)}
-    found, parts = [getattr(data, "rng", None)], getattr(data, "datasets", ())
-    for inner in (getattr(data, "dataset", None), *(parts if isinstance(parts, list | tuple) else ())):
-        found += _rngs(inner, seen)
-    return found
+    return [getattr(each, "rng", None) for each in datasets_of(data)]
 
 
 def reseed(generators: Sequence[Any], number: int) -> None:

@@ -17,7 +17,8 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class Unchanged:
     """Compares the weights of a learner's model in its first tasks and in every 101st.
 
-    `constants` gives frozen parameters and buffers that no block holds: they never change. An unsaved buffer that it
+    `constants` gives frozen parameters and buffers that no block holds, also those of the job's functions with a name
+    such as `job.loss.center`: they never change. An unsaved buffer that it
     leaves out later is a cache. `trainable` parameters change in local steps alone, and there not before the first
     backward pass. Those of an embedding with `max_norm` change in each forward pass; local steps carry that to the hub.
     """
@@ -78,7 +79,9 @@ def _changed(name: str, tensor: Tensor | None, is_new: bool, is_unsaved: bool) -
     is_, help_ = "a frozen parameter", f"Merge it as a buffer with Job(as_buffers=[{name!r}, ...])"
     if is_unsaved:
         is_ = "a buffer with persistent=False"
-    if is_new or tensor is None:
+    if name.startswith("job."):
+        is_, help_ = "which is outside of the model", "Make it a buffer of the model"
+    elif is_new or tensor is None:
         is_, help_ = (
             "which differs from the tensor of the model factory",
             "Register it in the model factory, with its shape",

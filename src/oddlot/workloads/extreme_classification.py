@@ -263,12 +263,13 @@ def _read_file(path: Path) -> "tuple[Csr, Csr]":
 
 def _path(data_dir: str, name: str) -> Path:
     """Return the path of a file. Raise UsageError if it is missing, or there both plain and gzipped."""
-    there = [path for end in ("", ".gz") if (path := Path(data_dir) / (name + end)).is_file()]
+    folder = Path(data_dir).expanduser()
+    there = [path for end in ("", ".gz") if (path := folder / (name + end)).is_file()]
     if len(there) > 1:
         told = f"{data_dir} has both {name} and {name}.gz: keep one of them"
         raise UsageError(told, "file_there_twice", "data_dir", path=data_dir, file=name)
     if not there:
-        instead, fields = found_instead([data_dir], [name])
+        instead, fields = found_instead([folder], [name])
         raise UsageError(
             f"there is no {name} (or {name}.gz) in {data_dir}. {instead}Download a dataset from "
             "http://manikvarma.org/downloads/XC/XMLRepository.html, or make one with `oddlot xmc-generate DIR`",

@@ -12,7 +12,7 @@ MAX_NAMED = 5
 def script_given(name: str) -> UsageError | None:
     """Return what to write in place of a Python file, such as `mymodule.py:job`; None for other names."""
     file, _, function = name.partition(":")
-    path = Path(file if file.endswith(".py") else f"{file}.py")
+    path = Path(file if file.endswith(".py") else f"{file}.py").expanduser()
     if not (file.endswith(".py") or (not function and path.is_file())):
         return None
     if not path.is_file():

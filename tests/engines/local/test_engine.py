@@ -495,3 +495,17 @@ def test_too_many_open_files_are_named() -> None:
             oddlot.fit(a_job(count=200), Asynchronous(), local(150), until="epochs>=1")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Annealed(nn.Linear):
+    tau = 5.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.tau *= 0.9
+        return super().forward(x)
+
+
+def test_warnings_of_workers_are_warnings_of_the_run() -> None:
+    job = a_job(lambda: Annealed(2, 2))
+    with warns("attribute_changed", attribute="model.tau"):
+        oddlot.fit(job, Synchronous(), local(1), until="epochs>=6")

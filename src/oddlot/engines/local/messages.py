@@ -35,6 +35,7 @@ class Say(IntEnum):
     EVALUATED = 23
     FAILED = 24
     LEAVING = 25
+    WARNED = 26
 
 
 def encode(kind: Say, **body: Any) -> bytes:

@@ -43,6 +43,7 @@ class Replies:
             Say.EVALUATED: self._evaluated,
             Say.FAILED: self._failed,
             Say.LEAVING: self._leaving,
+            Say.WARNED: self._warned,
         }
 
     def hear(self, worker: WorkerHandle) -> None:
@@ -127,6 +128,18 @@ class Replies:
 
     def _failed(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
         raise failure_of(worker.node, body)
+
+    def _warned(self, _: WorkerHandle, body: dict[str, Any]) -> None:
+        """Show a warning of oddlot in a worker as one of this process: filters apply, and notebooks show it."""
+        text, code, fields = body.get("text"), body.get("code"), body.get("fields")
+        if (
+            type(text) is not str
+            or type(code) is not str
+            or type(fields) is not dict
+            or {*fields} & {"text", "code"}
+        ):
+            raise FrameError("it sent an invalid warning", "invalid_warning")
+        warn(text, code, **fields)
 
 
 class Evaluator:

@@ -7,8 +7,10 @@ import socket
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from oddlot.core.errors import OddlotWarning
@@ -157,6 +159,17 @@ class Worker:
         return decode(frame)
 
 
+def _show(
+    hub: socket.socket, show: Callable[..., None], message: Warning | str, *where: Any, **more: Any
+) -> None:
+    """Send a warning of oddlot to the hub. Show any other one."""
+    if isinstance(message, OddlotWarning):
+        with suppress(OSError):  # the hub has ended
+            hub.send(encode(Say.WARNED, **plain_failure(message)))
+    else:
+        show(message, *where, **more)
+
+
 def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     """Run a forked worker until it ends. A user's exception is sent to the hub with its traceback."""
     die_with_parent(parent)
@@ -164,6 +177,7 @@ def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTTOU):  # of a terminal whose group it is not in, it may print
         signal.signal(number, signal.SIG_IGN)
     hub = socket.socket(fileno=fds[0])
+    warnings.showwarning = partial(_show, hub, warnings.showwarning)
     if body["index"] > 0:
         warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
     try:

@@ -52,7 +52,7 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
 
     Labels and features of a point keep their order. Raise BadSet at the first invalid line.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if path.is_dir():
         told = f"{path} is a folder: pass one of its files, such as {path / 'train.txt'}"
         raise coded(BadSet(told), "not_a_file", path=str(path))

@@ -8,7 +8,7 @@ from oddlot.sparse.csr import Csr
 
 def write_xmc(path: str | Path, x: Csr, y: Csr) -> None:
     """Write features and labels, with values to 5 digits; gzipped if the name ends in .gz. Writing is atomic."""
-    path = Path(path)
+    path = Path(path).expanduser()
     new = path.with_name(f"{path.name}.new")
     try:
         _write(new, path.suffix == ".gz", x, y)

@@ -78,7 +78,7 @@ def cache_folder() -> Path:
     Raise OSError if this user has no home folder.
     """
     if named := os.environ.get("ODDLOT_CACHE"):
-        return Path(named).absolute()
+        return Path(named).expanduser().absolute()
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         return (shared if shared.is_absolute() else Path.home() / ".cache") / "oddlot"

@@ -1,0 +1,135 @@
+"""Detects state of a job that training changes outside of the model: no update carries it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from oddlot.core.errors import JobError
+from oddlot.core.user_warnings import warn
+from oddlot.train.job import Job
+from oddlot.train.seeding import datasets_of
+from oddlot.train.tensor_checks import is_plain
+
+MOVES = 5
+"""Changes in the same direction after which a number counts as state of training. Other numbers, such as the position
+of the last sample, are caches."""
+
+
+def check_parameters(loss: Tensor, model: nn.Module, job: Job) -> None:
+    """Raise JobError if the graph of a loss has a trainable parameter outside of the model: it would not be trained."""
+    known = {id(parameter) for parameter in model.parameters()}
+    for parameter in _parameters(loss):
+        if id(parameter) not in known:
+            shape = tuple(parameter.shape)
+            name = next((name for name, one in _tensors(job).items() if one is parameter), "")
+            raise JobError(
+                f"the loss depends on {name or 'a parameter'} of shape {list(shape)}, which requires gradients but is "
+                "not in the model, so it would not be trained. Make it part of the model (a loss can be a module of it "
+                "that training_step calls), or freeze it with requires_grad_(False)",
+                "parameter_outside_model",
+                parameter=name,
+                shape=shape,
+            )
+
+
+def kept_tensors(job: Job) -> dict[str, Tensor]:
+    """Return the frozen parameters and buffers of a loss or training step that is a module."""
+    return {name: one for name, one in _tensors(job).items() if not one.requires_grad and is_plain(one)}
+
+
+class NumberAttributes:
+    """Warns once of each number in a Python attribute that grows or shrinks during training.
+
+    It reads the attributes of the model, the dataset and the job's functions after minibatches 1, 2, 4, 8, ...
+    """
+
+    def __init__(self, job: Job, model: nn.Module) -> None:
+        self._owners = [*_owners(job, model)]
+        self._minibatches = 0
+        self._last = self._numbers()
+        self._moves: dict[str, int] = {}
+        """Number of changes of each attribute, negative if it shrinks. Attributes that do both are left out."""
+        self._ignored: set[str] = set()
+
+    def minibatch(self) -> None:
+        """Record the end of a minibatch."""
+        self._minibatches += 1
+        if self._minibatches & (self._minibatches - 1):
+            return
+        last, self._last = self._last, self._numbers()
+        for name, value in self._last.items():
+            before, moves = last.get(name, value), self._moves.get(name, 0)
+            direction = (value > before) - (value < before)
+            self._moves[name] = moves + direction
+            if direction * moves < 0 or name in self._ignored:
+                self._ignored.add(name)
+            elif abs(moves + direction) == MOVES:
+                self._ignored.add(name)
+                _warn(name)
+
+    def _numbers(self) -> dict[str, float]:
+        return {
+            f"{prefix}{name}": value
+            for prefix, owner in self._owners
+            for name, value in vars(owner).items()
+            if type(value) in (int, float)
+        }
+
+
+def _warn(name: str) -> None:
+    warn(
+        f"training changes {name}, a Python attribute. Each worker has its own value, which is neither merged nor "
+        "saved, and the final model has the first one. If results depend on it, use a buffer of the model "
+        "(register_buffer)",
+        "attribute_changed",
+        attribute=name,
+    )
+
+
+def _owners(job: Job, model: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield the prefix and the object of each set of attributes: `model.encoder.` and the encoder."""
+    own = {f"job.{name}": one for name, one in _functions(job).items()}
+    for name, one in {"model": model, **own}.items():
+        inner = one.named_modules() if isinstance(one, nn.Module) else [("", one)]
+        yield from (
+            (f"{name}.{path}." if path else f"{name}.", part) for path, part in inner if _has_own(part)
+        )
+    for data in datasets_of(job.train_data) or [job.train_data]:
+        if _has_own(data):
+            yield "job.train_data.", data
+
+
+def _has_own(owner: object) -> bool:
+    return hasattr(owner, "__dict__") and not type(owner).__module__.startswith("oddlot.")
+
+
+def _functions(job: Job) -> Mapping[str, Any]:
+    """Return the functions of training; of a bound method, its object."""
+    given = {name: getattr(job, name) for name in ("loss", "training_step", "predict", "collate")}
+    return {name: getattr(one, "__self__", one) for name, one in given.items() if one is not None}
+
+
+def _tensors(job: Job) -> dict[str, Tensor]:
+    """Return the parameters and buffers of the job's functions that are modules."""
+    return {
+        f"job.{name}.{leaf}": tensor
+        for name, one in _functions(job).items()
+        if isinstance(one, nn.Module)
+        for leaf, tensor in (*one.named_parameters(), *one.named_buffers())
+    }
+
+
+def _parameters(loss: Tensor) -> Iterator[nn.Parameter]:
+    """Yield the trainable parameters on which a loss depends."""
+    seen: set[Any] = set()
+    open_: list[Any] = [loss.grad_fn]
+    while open_:
+        node = open_.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter):
+            yield leaf
+        open_ += [inner for inner, _ in node.next_functions]
