@@ -1,9 +1,10 @@
-"""Samples at which a peer hangs, each in another way. Peers import this module, so it imports no test."""
+"""Samples at which a peer hangs or ends, each in another way. Peers import this module, so it imports no test."""
 
 import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,11 +35,18 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-HANGS: dict[int, Callable[[], None]] = {7: hold_lock, 8: wait, 9: stop}
+def leave() -> None:
+    """End the process with the exit code of an error."""
+    os._exit(1)
+
+
+HANGS: dict[int, Callable[[], None]] = {7: hold_lock, 8: wait, 9: stop, 10: leave}
+ENDS = (10,)
+"""Rows that end replacements only, so that the peers do not all end at once."""
 
 
 class Hanging(Dataset[tuple[Tensor, Tensor]]):
-    """A peer that reads row 7, 8 or 9 starts two processes and hangs. Each row does so once.
+    """A peer that reads a row of `HANGS` starts two processes and hangs or ends. Each row does so once.
 
     `folder` then has a file with the ids of the three processes.
     """
@@ -52,7 +60,8 @@ class Hanging(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         self.began = self.began or time.monotonic()
         note = self.folder / str(index)
-        if index in HANGS and time.monotonic() > self.began + TRAINED_SECONDS and not note.exists():
+        is_due = index in HANGS and (index not in ENDS or "." in sys.argv[2])
+        if is_due and time.monotonic() > self.began + TRAINED_SECONDS and not note.exists():
             children = [subprocess.Popen(["sleep", "600"], start_new_session=index == 8) for _ in range(2)]
             told = " ".join(str(pid) for pid in (os.getpid(), *(child.pid for child in children)))
             (self.folder / "new").write_text(told)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from oddlot import AdaptiveGossip, Gossip, JobError, Local, Machine, Run, StopRun, UsageError, fit, replay
 from oddlot.core import task_timeouts
+from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import LinkTraffic, ModelReceived, ModelRejected, PeerJoined, PeerLost, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import machine_of
@@ -64,13 +65,21 @@ def peers_below(parent: int) -> list[int]:
 
 
 def test_peers_train_exchange_and_save_the_average(tmp_path: Path) -> None:
-    run = meshed(tmp_path, strategy=AdaptiveGossip(threshold=0.02))
+    """A replacement processes the samples that are left of a killed peer."""
+    chaos = Chaos((Fault("kill", machine="w3", at_versions=(60,)),))
+    paced = [Machine(f"w{number}", 0.002) for number in (1, 2, 3)]
+    run = meshed(tmp_path, strategy=AdaptiveGossip(threshold=0.02), chaos=chaos, as_if=paced)
     assert run.ended == "epochs>=20"
-    assert prove_peers(RunFolder(tmp_path), SAMPLES).whole == 20
+    assert set(run.summary["peers_averaged"]) == {"w1", "w2", "w3.2"}
+    proof = Figures.read(tmp_path).proof
+    assert (proof.faults, proof.whole, proof.merged) == ((), 20, 20 * SAMPLES)
+    assert run.summary["samples_left_out"] == 0
     assert replay(tmp_path).difference is None
     assert run.summary["exchanges"] > 0
-    links = [record.event for record in run.records if isinstance(record.event, LinkTraffic)]
-    assert len(links) == 6
+    traffic = [(one.peer, one.event) for one in run.records if isinstance(one.event, LinkTraffic)]
+    links = [link for _, link in traffic]
+    peers = run.summary["peers_averaged"]
+    assert len({(peer, link.peer) for peer, link in traffic if {peer, link.peer} <= {*peers}}) == 6
     if sys.platform == "linux":
         counted = sum(link.os_bytes or 0 for link in links)
         assert counted == pytest.approx(sum(sum(link.bytes.values()) for link in links), rel=0.05)
@@ -126,19 +135,24 @@ def test_faults_on_real_processes(tmp_path: Path) -> None:
 
 
 def test_the_launcher_is_killed(tmp_path: Path) -> None:
+    """Nothing replaces a peer that is killed afterwards: its samples are left out."""
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
         wait_for(lambda: len(RunFolder(out).peer_logs()) == 3)
         peers = peers_below(launcher.pid)
         assert len(peers) == 3
         launcher.kill()
+        os.kill(peers[-1], signal.SIGKILL)
         with pytest.raises(UsageError) as caught:
             meshed(out, resume="latest")
         assert caught.value.code == "folder_in_use"
-        assert all(str(peer) in caught.value.fields["holder"] for peer in peers)
+        assert all(str(peer) in caught.value.fields["holder"] for peer in peers[:-1])
         wait_for((out / SUMMARY).exists)
         wait_for(lambda: not any(map(is_running, peers)))
-    assert prove_peers(RunFolder(out), SAMPLES).faults == ()
+    summary, proof = read_ending(RunFolder(out)), Figures.read(out).proof
+    assert len(summary["peers_averaged"]) == 2
+    assert 10 * SAMPLES // 3 < summary["samples_left_out"] <= 12 * SAMPLES // 3
+    assert proof.merged == 12 * SAMPLES - summary["samples_left_out"]
     assert RunFolder(out).model.exists()
 
 
@@ -162,10 +176,24 @@ def test_halves_that_end_apart_leave_one_model(tmp_path: Path) -> None:
     """The half that ends later saves neither a model nor a summary of its own."""
     machines = [Machine("w1", 0.002), Machine("w2", 0.002), Machine("w3", 0.003), Machine("w4", 0.003)]
     chaos = Chaos((Fault("partition", at_versions=(200,)),))
-    run = meshed(tmp_path, "epochs>=50", 4, as_if=machines, chaos=chaos, checkpoint_every="0.5 seconds")
+    with pytest.warns(OddlotWarning) as warned:
+        run = meshed(
+            tmp_path,
+            "epochs>=50",
+            4,
+            as_if=machines,
+            chaos=chaos,
+            checkpoint_every="0.5 seconds",
+            job={"worker_init": be_impatient},
+        )
+    assert {one.message.code for one in warned if isinstance(one.message, OddlotWarning)} == {
+        "samples_left_out"
+    }
     assert set(run.summary["peers_averaged"]) in ({"w1", "w2"}, {"w3", "w4"})
     assert RunFolder(tmp_path).model.exists()
-    assert Figures.read(tmp_path).proof.faults == ()
+    proof = Figures.read(tmp_path).proof
+    assert {fault.code for fault in proof.faults} == {"not_merged"}
+    assert proof.left_out == run.summary["samples_left_out"] > 0
 
 
 def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
@@ -208,8 +236,11 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
     wait_for(lambda: not peers_below(os.getpid()))
 
 
-def test_hung_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One holds the interpreter's lock, one waits for ever, and one is stopped. What they have started ends, too."""
+def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One holds the interpreter's lock, one waits for ever, and one is stopped; code of the job ends one.
+
+    What they have started ends, too.
+    """
     monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 6.0)
     monkeypatch.setattr(task_timeouts, "HUNG_TIMEOUTS", 1.0)
     mask(node=r"w\d(\.\d)?(?= )")
