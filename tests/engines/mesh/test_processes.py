@@ -25,7 +25,7 @@ from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
-from tests.engines.mesh.hanging import HANGS, Hanging, be_impatient
+from tests.engines.mesh.hanging import EVALUATED, HANGS, TRAINED, Hanging, be_impatient
 from tests.engines.mesh.waiting import is_running, wait_for
 from tests.fits import a_job, rows
 from tests.processes import PATIENCE_SECONDS, program
@@ -46,7 +46,7 @@ fit(a_job(count=96, eval_data=rows(50)), Gossip(), on, until="epochs>=12", out=s
 
 def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings: Any) -> Run:
     """A run of three processes."""
-    job = a_job(count=SAMPLES, eval_data=rows(50), **settings.pop("job", {}))
+    job = a_job(count=SAMPLES, **({"eval_data": rows(50)} | settings.pop("job", {})))
     strategy = settings.pop("strategy", Gossip(period=2))
     on = Local(workers=workers, threads=1, as_if=settings.pop("as_if", None))
     try:
@@ -237,7 +237,8 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
 
 
 def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One holds the interpreter's lock, one waits for ever, and one is stopped; code of the job ends one.
+    """One holds the interpreter's lock, one waits for ever, and one is stopped; code of the job ends one, and
+    the evaluation waits for ever in one.
 
     What they have started ends, too.
     """
@@ -253,14 +254,23 @@ def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.M
         if len(joined) >= len(HANGS) and all((notes / str(row)).exists() for row in HANGS):
             raise StopRun
 
-    with warns("peer_hung"), warns("worker_hung"), suppress(Interrupted):
+    with (
+        warns("peer_hung"),
+        warns("worker_hung"),
+        warns("peer_work_hung", work="evaluation"),
+        suppress(Interrupted),
+    ):
         meshed(
             tmp_path / "run",
             "seconds>=300",
             workers=4,
             observers=[stop_once_all_are_replaced],
-            job={"train_data": Hanging(notes, SAMPLES), "worker_init": be_impatient},
-            as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3, 4)],
+            job={
+                "train_data": Hanging(notes, SAMPLES, TRAINED),
+                "eval_data": Hanging(notes, 50, EVALUATED),
+                "worker_init": be_impatient,
+            },
+            as_if=[Machine(f"w{number}", 0.01) for number in (1, 2, 3, 4)],
         )
     summary = read_ending(RunFolder(tmp_path / "run"))
     assert summary["seconds"] < 300

@@ -7,7 +7,7 @@ from oddlot.core.errors import BadSamples
 from oddlot.core.events import Arrived, Cancelled, GoalReached
 from oddlot.core.records import Record
 from oddlot.core.spans import joined
-from oddlot.core.strikes import HOW_TO_SKIP, Counts, by_position, count, deadly, forget
+from oddlot.core.strikes import Counts, by_position, count, deadly, forget
 from oddlot.core.tasks import NodeId, Task
 
 
@@ -65,5 +65,5 @@ class PeerWork:
         """Return the error of a run that has lost all its peers; None if no samples may be the reason."""
         if not self.strikes:
             return None
-        why = f"were being computed by peers that {self.cause}, and no peer is left. Fix the samples, or {HOW_TO_SKIP}"
+        why = f"were being computed by peers that {self.cause}, and no peer is left. Fix the samples"
         return BadSamples(joined(list(by_position(self.strikes))), why)
