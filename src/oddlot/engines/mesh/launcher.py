@@ -123,14 +123,17 @@ class Launcher:
 
     def start_all(self) -> None:
         """Start every peer, and let them begin together. Raise JobError if one cannot start."""
-        peers = [self._spawn(index) for index in range(len(self.ids.names))]
-        while waiting := [peer for peer in peers if not peer.address]:
-            self._kill_hung()
-            for peer in waiting:
-                if peer.process.poll() is not None and not peer.address:
-                    self.close()
-                    raise self._failed_start(peer)
+        count = len(self.ids.names)
+        peers = [self._spawn(index) for index in range(count)]
+        while len(peers) < count or not all(peer.address for peer in peers):
             time.sleep(LOOK_SECONDS / 5)
+            for peer in self.check():
+                if peer.life.has_failed or not self.policy.replaces:
+                    raise self._failed_start(peer)
+                self._died(peer)
+            for index in self.policy.due(self.now):
+                self._spawn(index)
+            peers = list(self.running.values())
         addresses = {peer.node: peer.address for peer in peers}
         for peer in peers:
             peer.begin({node: one for node, one in addresses.items() if node != peer.node}, {})
@@ -246,6 +249,7 @@ class Launcher:
             idle=self.work.is_idle(node),
             expected=code == 0 or is_hung or peer.life.is_evaluating or node in self.work.evicted,
             productive=node in self.work.productive,
+            output=self.output_of(node),
         )
         if is_hung or death.cause:
             self.work.strike(node, "hung" if is_hung else f"ended by {death.cause}")
