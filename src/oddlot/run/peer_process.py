@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -296,7 +295,7 @@ class PeerProgram:
     def _end_if_hung(self) -> None:
         """End the process if its work hangs: a thread cannot be ended. The launcher replaces it."""
         members = self.run.peer.membership.members.values() if self.run is not None else ()
-        hung = self.compute.patience.hung(time.monotonic(), [one.step_seconds for one in members])
+        hung = self.compute.hung(one.step_seconds for one in members)
         if not hung and not self.port.is_hung:
             return
         if self.run is not None:

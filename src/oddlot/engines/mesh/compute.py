@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,10 @@ class ComputeThread:
     def abort(self, task: TaskId) -> None:
         """Stop a task at its next minibatch."""
         self.aborted.add(task)
+
+    def hung(self, others: Iterable[float]) -> str:
+        """Return the work that hangs, by the longest steps of `others`; empty if none does."""
+        return self.patience.hung(time.monotonic(), others)
 
     def _work(self, make: Callable[[], Learner]) -> None:
         try:
