@@ -13,7 +13,6 @@ from oddlot import AdaptiveGossip, Gossip, Local, Run, StopRun, Strategy, fit
 from oddlot.core.errors import JobError
 from oddlot.events import LinkTraffic, ModelReceived, PeerLost, Record, Struck
 from oddlot.faults import Chaos, Fault
-from oddlot.run.fit import Interrupted
 from oddlot.workloads.digits import digits
 
 PEERS = 4
@@ -36,21 +35,18 @@ def trained(
     observers: Sequence[Callable[[Record], None]] = (),
 ) -> Run:
     """Return a run on local processes."""
-    try:
-        return fit(
-            digits(),
-            strategy,
-            Local(workers=PEERS, threads=1),
-            until=until,
-            out=folder,
-            seed=seed,
-            evaluate_every="1000000 epochs",
-            chaos=Chaos(tuple(faults), seed=seed) if faults else None,
-            quiet=True,
-            observers=observers,
-        )
-    except Interrupted as stopped:  # by an observer
-        return stopped.run
+    return fit(
+        digits(),
+        strategy,
+        Local(workers=PEERS, threads=1),
+        until=until,
+        out=folder,
+        seed=seed,
+        evaluate_every="1000000 epochs",
+        chaos=Chaos(tuple(faults), seed=seed) if faults else None,
+        quiet=True,
+        observers=observers,
+    )
 
 
 def measure(size: Size) -> Mapping[str, Measured]:

@@ -53,7 +53,7 @@ def in_bytes(count: float) -> str:
 
 def traffic(figures: Mapping[str, Any]) -> str:
     """Return the bytes sent: weights up and down and, if the data are in shards, samples; on a mesh, exchanges."""
-    if exchanges := figures.get("exchanges"):
+    if (exchanges := figures.get("exchanges")) is not None:
         rejected = _counted(
             {f"from {peer}": count for peer, count in figures.get("models_rejected", {}).items()}
         )

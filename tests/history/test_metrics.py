@@ -11,12 +11,23 @@ import pytest
 from oddlot.core.commands import Abort, Drop, Skip, Step
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import CheckpointError, JobError
-from oddlot.core.events import TOO_LARGE, Cancelled, Evaluated, Joined, Lost, Priced, Refused, Resumed, Ticked
+from oddlot.core.events import (
+    TOO_LARGE,
+    Averaged,
+    Cancelled,
+    Evaluated,
+    Joined,
+    Lost,
+    Priced,
+    Refused,
+    Resumed,
+    Ticked,
+)
 from oddlot.core.ledger import Ledger
 from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import Span
 from oddlot.history.log import Log, given_out, read_log, read_sound, surviving
-from oddlot.history.metrics import Tally, resumed_after, take_into_account, tally_of
+from oddlot.history.metrics import Tally, resumed_after, take_into_account, tally_of, use_saved_model
 from oddlot.strategies import Synchronous
 from tests.report.records import arrived, merged, start
 from tests.transcripts import check, raises
@@ -77,6 +88,19 @@ def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -
         0,
         1,
     )
+
+
+def test_metrics_of_a_mesh_are_those_of_its_saved_model() -> None:
+    """The other part of a partition evaluates its average later."""
+    log = [
+        Record(1.0, Averaged(("w1", "w2"), 0.0, 0, is_final=True), peer="w1"),
+        Record(1.0, Averaged(("w3", "w4"), 0.0, 0, is_final=True), peer="w3"),
+        Record(2.0, Evaluated(0, {"accuracy": 0.8}), peer="w1"),
+        Record(3.0, Evaluated(0, {"accuracy": 0.6}), peer="w3"),
+    ]
+    tally = tally_of(log, 16)
+    use_saved_model(tally, log, ["w1", "w2"])
+    assert tally.summary()["accuracy"] == 0.8
 
 
 def tick(now: float) -> Record:

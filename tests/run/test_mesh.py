@@ -286,11 +286,14 @@ def test_peers_cannot_share_memory_of_one_process(tmp_path: Path) -> None:
         gossiped(Gossip(), Local(workers=2), out=tmp_path / "run", checkpoints="memory://run")
 
 
-def test_the_final_average_has_models_that_have_finished() -> None:
-    """An average for an evaluation that was under way at the end does not count."""
+def test_the_final_average_has_models_that_have_finished(tmp_path: Path) -> None:
+    """An average for an evaluation that was under way at the end does not count, nor do its metrics."""
     far = Link(latency_milliseconds=30)
     on = Simulated([Machine(f"m{i}", STEP_SECONDS / BATCH, link=far) for i in range(PEERS)])
-    run = gossiped(AdaptiveGossip(threshold=1e9), on, evaluate_every="1 versions")
+    run = gossiped(AdaptiveGossip(threshold=1e9), on, evaluate_every="1 versions", out=tmp_path)
+    points, sides = rows(50)
+    assert run.loss == Figures.read(tmp_path).summary["loss"]
+    assert run.loss == pytest.approx(cross_entropy(run.model(points), sides).item(), rel=1e-6)
     finished = max(record.now for record in run.records if isinstance(record.event, GoalReached))
     averaged = max(record.now for record in run.records if isinstance(record.event, Averaged))
     assert averaged >= finished + 2 * far.latency_milliseconds / 1e3

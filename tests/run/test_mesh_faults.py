@@ -1,5 +1,6 @@
 """Faults of a simulated mesh: lost peers, a cut network, numbers that cannot be used."""
 
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -12,23 +13,27 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from oddlot import AdaptiveGossip, Gossip, Local, Machine, Simulated, Strategy, replay
-from oddlot.checkpoint.format import TENSORS, saved
+from oddlot import SGD, AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, accuracy, replay
+from oddlot.checkpoint.format import TENSORS, newest, saved
 from oddlot.core.commands import Average, Dispatch
-from oddlot.core.errors import OddlotWarning
-from oddlot.core.events import Arrived, ModelRejected, PeerLost, Struck
+from oddlot.core.errors import JobError, OddlotWarning
+from oddlot.core.events import Arrived, GoalReached, ModelRejected, PeerLost, Struck
 from oddlot.core.records import Record
 from oddlot.engines.mesh.messages import ModelMessage, ModelRequest, PeerMessage, Snapshot, Tensors
 from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
+from oddlot.history.outcome import FAILED
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import RunFolder
 from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
+from tests.run.test_damage import steep
 from tests.run.test_mesh import SAMPLES, gossiped, peers
+from tests.transcripts import raises, warns
 
 FAULTS = [
     Fault("corrupt", machine="m1", at_seconds=(0.05,)),
@@ -76,6 +81,16 @@ def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
         assert max(b - a for a, b in pairwise(times)) < 1.0, "no peer waits for one that ignores it"
 
 
+def test_a_request_that_a_short_partition_loses_is_soon_given_up() -> None:
+    """The first request may wait for 30 s, and sets an alarm for then. Later ones set alarms of their own."""
+    on = Simulated([replace(one, seconds_per_sample=0.003) for one in peers().machines])
+    chaos = Chaos((Fault("partition", at_seconds=(1.0,), for_seconds=1.5),))
+    run = gossiped(Gossip(), on, until="seconds>=8", chaos=chaos)
+    for peer in ("m0", "m1", "m2", "m3"):
+        times = [r.now for r in run.records if r.peer == peer and isinstance(r.event, Arrived)]
+        assert max(b - a for a, b in pairwise([*times, 8.0])) < 4.0
+
+
 def test_pushes_into_a_cut_network_keep_their_weight() -> None:
     fault = Fault("partition", at_seconds=(0.5,), for_seconds=8.0)
     run = gossiped(Gossip(mode="push"), peers(2), until="seconds>=14", chaos=Chaos((fault,)))
@@ -116,6 +131,45 @@ def test_ctrl_c_saves_the_average(on: Any, tmp_path: Path) -> None:
     weights = load_file(tmp_path / "checkpoints" / newest / TENSORS)["weights/0"]
     first = next(run.model.parameters()).flatten()
     assert torch.equal(weights[: first.numel()], first)
+
+
+def test_stop_is_the_reason_although_the_first_peer_has_finished() -> None:
+    """Otherwise the run would seem to have reached its goal."""
+
+    def stop(record: Record) -> None:
+        if isinstance(record.event, GoalReached) and record.peer == "m0":
+            raise StopRun("enough")
+
+    on = Simulated([Machine("m0", 0.001), Machine("m1", 0.01)])
+    run = gossiped(Gossip(), on, until="epochs>=20", observers=[stop])
+    assert run.ended == "stopped: enough"
+    assert run.summary["epochs"] < 20
+
+
+def test_large_weights_and_missing_metrics_are_warned_of() -> None:
+    job = {"optimizer": SGD(1e37), "metrics": {"accuracy": accuracy, "odd": lambda *_: math.nan}}
+    with warns("weights_too_large"), warns("figures_without_a_number", figures=["odd"]):
+        gossiped(Gossip(), peers(2), "epochs>=1", job=job)
+
+
+def test_weights_that_overflow_are_neither_saved_nor_returned(tmp_path: Path) -> None:
+    job = {"model": lambda: nn.Linear(2, 2, bias=False), "training_step": steep, "optimizer": SGD(lr=1.0)}
+    with raises(JobError, "weights_not_finite"):
+        gossiped(Gossip(), peers(2), out=tmp_path, job=job, checkpoint_every="1 versions")
+    assert not RunFolder(tmp_path).model.exists()
+    assert newest(RunFolder(tmp_path).storage).load().tensors["weights/0"].isfinite().all()
+
+
+def test_a_failed_run_has_a_summary_with_the_reason(tmp_path: Path) -> None:
+    def fails(model: nn.Module, batch: Any) -> Tensor:
+        raise ValueError("of no use")
+
+    with raises(JobError, "user_code_failed"):
+        gossiped(Gossip(), out=tmp_path, job={"training_step": fails})
+    ended = Figures.read(tmp_path).summary["ended"]
+    assert (ended.startswith(FAILED), "of no use" in ended) == (True, True)
+    run = gossiped(Gossip(), out=tmp_path, resume="latest")
+    assert run.ended == "epochs>=3"
 
 
 Wrong = Callable[[PeerMessage, Tensors | None], tuple[PeerMessage, Tensors | None]]
@@ -186,6 +240,22 @@ def test_every_replacement_is_awaited_as_long_as_the_first(tmp_path: Path) -> No
     assert run.summary["samples_left_out"] == 0
 
 
+class Large(nn.Linear):
+    """A model with a parameter that no number in 16 bits can represent."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.scale = nn.Parameter(torch.tensor([1e6]))
+
+
+def test_peers_that_reject_every_model_say_so(tmp_path: Path) -> None:
+    with warns("nothing_exchanged", models=10):
+        run = gossiped(Gossip(), peers(2), "epochs>=1", out=tmp_path, codec="fp16", job={"model": Large})
+    assert (run.summary["exchanges"], run.summary["models_rejected"]) == (0, {"m0": 5, "m1": 5})
+    assert len(run.summary["peers_averaged"]) == 2, "the final average has exact weights"
+    assert "all 10 models" in Figures.read(tmp_path).verdict
+
+
 def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> None:
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1,)),))
     with pytest.warns(OddlotWarning) as warned:
@@ -194,7 +264,9 @@ def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> N
     figures = Figures.read(tmp_path)
     assert 18 * SAMPLES // 4 < left_out < 20 * SAMPLES // 4
     given = [w.message for w in warned if isinstance(w.message, OddlotWarning)]
-    assert [one.fields for one in given if one.code == "samples_left_out"] == [{"samples": left_out}]
+    assert [one.fields for one in given if one.code == "samples_left_out"] == [
+        {"samples": left_out, "peers": ["m1"]}
+    ]
     assert {fault.code for fault in figures.proof.faults} == {"not_merged"}
     assert (figures.plain()["exactly_once"], figures.plain()["samples_left_out"]) == (False, left_out)
 
@@ -202,12 +274,14 @@ def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> N
 def test_model_of_one_half_of_a_partition_lacks_the_samples_of_the_other(tmp_path: Path) -> None:
     chaos = Chaos((Fault("partition", at_seconds=(0.1,)),))
     on = Simulated([Machine(f"m{i}", 0.01 / 8 * (1 + i // 2)) for i in range(4)])
-    with pytest.warns(OddlotWarning):
+    with warns("samples_left_out", peers=["m2", "m3"]):
         run = gossiped(Gossip(), on, until="epochs>=60", out=tmp_path, chaos=chaos)
     proof = Figures.read(tmp_path).proof
     assert len(run.summary["peers_averaged"]) == 2
     assert 25 * SAMPLES < proof.left_out == run.summary["samples_left_out"] <= 30 * SAMPLES
     assert proof.merged == 60 * SAMPLES - proof.left_out
+    assert (run.summary["peers_missing"], proof.missing) == (["m2", "m3"], ("m2", "m3"))
+    assert str(proof).endswith("m2, m3")
 
 
 def test_one_peer_that_is_left_finishes_alone() -> None:

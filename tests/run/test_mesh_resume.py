@@ -79,6 +79,16 @@ def test_a_killed_run_goes_on_with_every_sample(strategy: Strategy, tmp_path: Pa
     assert Figures.read(tmp_path).tally.versions == run.summary["versions"]
 
 
+def test_a_log_of_another_run_is_named(tmp_path: Path) -> None:
+    trained(tmp_path / "run", "epochs>=1", on=peers(2))
+    trained(tmp_path / "other", "epochs>=1", on=peers(3))
+    stray = tmp_path / "run" / "peers" / "m2.jsonl"
+    shutil.copy(tmp_path / "other" / "peers" / "m2.jsonl", stray)
+    for read in (Figures.read, replay, lambda folder: resumed(folder, on=peers(2))):
+        with raises(CheckpointError, "unknown_peer", path=str(stray), peer="m2"):
+            read(tmp_path / "run")
+
+
 def test_the_accounts_of_machines_go_on(tmp_path: Path) -> None:
     on = peers(dollars_per_hour=3600.0)
     trained(tmp_path, on=on)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,21 +11,30 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from oddlot.checkpoint.disk import rename, sync_path
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.errors import CheckpointError, JobError, UsageError
 from oddlot.core.masked_urls import masked
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 def write_model(model: "nn.Module", path: Path) -> None:
     """Write the model's parameters and buffers atomically."""
+    from torch import Tensor
+
+    # Extra state is left out.
+    state = {name: one for name, one in model.state_dict().items() if isinstance(one, Tensor)}
+    write_tensors(state, path)
+
+
+def write_tensors(state: "Mapping[str, Tensor]", path: Path) -> None:
+    """Write named tensors atomically, tied ones once."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
         draft.touch(exist_ok=False)
         mode = draft.stat().st_mode
-        _save(model, draft)
+        _save(state, draft)
         draft.chmod(mode)  # as other files: safetensors lets only the owner read
         sync_path(draft)
         rename(draft, path)
@@ -33,14 +42,43 @@ def write_model(model: "nn.Module", path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _save(model: "nn.Module", path: Path) -> None:
-    """Write the tensors of the model's state, tied ones once. Extra state is left out."""
+def _save(state: "Mapping[str, Tensor]", path: Path) -> None:
     from safetensors.torch import save_model  # PyTorch comes with it
+
+    whole = {name: one.contiguous() for name, one in state.items()}
+    tensors: Any = SimpleNamespace(state_dict=lambda: whole)  # nothing else of a module is asked for
+    save_model(tensors, str(path))
+
+
+def read_model(model: "nn.Module", path: Path) -> None:
+    """Load what `write_model` wrote into a model. Raise CheckpointError if the file is damaged."""
     from torch import Tensor
 
-    state = {name: one.contiguous() for name, one in model.state_dict().items() if isinstance(one, Tensor)}
-    tensors: Any = SimpleNamespace(state_dict=lambda: state)  # nothing else of a module is asked for
-    save_model(tensors, str(path))
+    found = read_tensors(path)
+    state = {name: one for name, one in model.state_dict().items() if isinstance(one, Tensor)}
+    there = {state[name].data_ptr() for name in found if name in state}  # a tied tensor was written once
+    wrong = found.keys() - state.keys() | {name for name, one in state.items() if one.data_ptr() not in there}
+    if wrong:
+        raise _damaged(path, f"other tensors than the model: {', '.join(sorted(wrong)[:3])}")
+    try:
+        model.load_state_dict(found, strict=False)
+    except RuntimeError as error:  # other shapes
+        raise _damaged(path, str(error)) from None
+
+
+def read_tensors(path: Path) -> "dict[str, Tensor]":
+    """Return the tensors that `write_tensors` wrote. Raise CheckpointError if the file is damaged."""
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: Path, reason: str) -> CheckpointError:
+    told = f"{path} is damaged ({reason}): restore it from a copy, or resume the run with a later goal"
+    return CheckpointError(told, "damaged_file", path=str(path), reason=reason)
 
 
 def check_name(path: str, setting: str) -> None:

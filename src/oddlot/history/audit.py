@@ -16,11 +16,13 @@ from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.events import Arrived
 from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import Span, samples_in, split
-from oddlot.core.tasks import TaskId, UpdateId
+from oddlot.core.tasks import NodeId, TaskId, UpdateId
 
 MAX_FAULTS = 10
 MAX_TO_COME = 3
 """Incomplete epochs that a verdict names."""
+MAX_MISSING = 8
+"""Peers that a verdict names."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Proof:
     """Incomplete epochs, with the number of samples that are not merged yet."""
     left_out: int = 0
     """On a mesh, samples that lost peers were to train on, or did, but that the saved model does not include."""
+    missing: tuple[NodeId, ...] = ()
+    """Peers of machines that have no peer in the saved average: they were lost, or cut off until the end."""
 
     def __str__(self) -> str:
         if self.faults:
@@ -56,7 +60,9 @@ class Proof:
     @property
     def _left_out(self) -> str:
         """The samples that the model of a mesh does not include, as text."""
-        return f"; the saved model lacks {self.left_out:,} samples of lost peers" if self.left_out else ""
+        whose = ", ".join(self.missing[:MAX_MISSING]) + ", ..." * (len(self.missing) > MAX_MISSING)
+        told = f"; the saved model lacks {self.left_out:,} samples of {whose or 'lost peers'}"
+        return told if self.left_out else ""
 
     @property
     def _open(self) -> str:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field
 from operator import attrgetter
@@ -13,6 +13,7 @@ from oddlot.core.commands import Average, Blend, Step
 from oddlot.core.errors import CheckpointError
 from oddlot.core.events import (
     Arrived,
+    Averaged,
     Cancelled,
     Evaluated,
     Gone,
@@ -91,8 +92,8 @@ class Quality:
             self.training_loss = before + SMOOTHING * (loss - before)
 
     def evaluate(self, version: int, made: VersionFigures, metrics: Mapping[str, float]) -> None:
-        """Count the metrics of a version."""
-        if version > self.evaluated_version:
+        """Count the metrics of a version. Of several averages of peers with the same number, the last counts."""
+        if version >= self.evaluated_version:
             self.metrics, self.evaluated_version = dict(metrics), version
         figures = (made.seconds, float(version), made.epochs, made.dollars)
         self.history.append(dict(zip(VERSION_FIGURES, figures, strict=True)) | dict(metrics))
@@ -263,8 +264,9 @@ class Tally:
             case ModelReceived(bytes=received):
                 self.exchanges += 1
                 self.bytes_exchanged += received
-            case ModelRejected(peer):
+            case ModelRejected(peer, _, reason):
                 self.models_rejected[peer] += 1
+                self.last_rejection = reason
             case Resumed():
                 self.traffic.resume(event)
                 self.resumed_at = self.versions
@@ -325,6 +327,20 @@ def resumed_after(after_record: int, tally: Tally, lost: Sequence[Record], log: 
         further.traffic.bytes_down - tally.traffic.bytes_down,
         further.traffic.bytes_data - tally.traffic.bytes_data,
     )
+
+
+def use_saved_model(tally: Tally, records: Iterable[Record], peers: Collection[NodeId]) -> None:
+    """Let the metrics be those of the model that a mesh has saved: the final average of these peers.
+
+    The other part of a partition may have evaluated its own average later.
+    """
+    lead = None
+    for record in records:
+        match record.event:
+            case Averaged(averaged, is_final=True) if list(averaged) == list(peers):
+                lead = record.peer
+            case Evaluated(metrics=metrics) if lead is not None and record.peer == lead:
+                tally.quality.metrics, lead = dict(metrics), None
 
 
 def tally_of(records: Sequence[Record], size: int) -> Tally:

@@ -2,12 +2,14 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.events import Averaged
 from oddlot.core.serialization import DAMAGED
+from oddlot.core.tasks import NodeId, life_of, machine_of
 from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, hole, overlaps
 from oddlot.history.included_samples import Cut, IncludedSamples, Piece, sources_of_average
 from oddlot.history.outcome import complete_epochs, read_ending
@@ -36,7 +38,15 @@ def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any])
     lost = dict.fromkeys(included.histories.keys() - averaged, sys.maxsize)
     every, saved = included.pieces(cut | lost), included.pieces(cut)
     skipped = sum(stop - start for _, start, stop, update in saved if update == Sheets.SKIPPED)
-    return _proof(size, complete_epochs(ending), every, saved, [*faults, *wrong], skipped)
+    proof = _proof(size, complete_epochs(ending), every, saved, [*faults, *wrong], skipped)
+    return replace(proof, missing=_missing(included.histories, averaged)) if averaged else proof
+
+
+def _missing(peers: Iterable[NodeId], averaged: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    """Return the newest peer of each machine that has no peer in the saved average."""
+    there = set(map(machine_of, averaged))
+    newest = {machine_of(peer): peer for peer in sorted(peers, key=life_of)}
+    return tuple(sorted(peer for machine, peer in newest.items() if machine not in there))
 
 
 def _own_faults(records: Sequence[tuple[int, Any]]) -> list[OddlotError]:

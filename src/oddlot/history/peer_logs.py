@@ -1,13 +1,16 @@
 """The logs of the peers of a mesh, and one history of all of them."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from oddlot.core.commands import Average, Blend, Step
 from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Evaluated, Lost, PeerLost, Resumed, Stopped
 from oddlot.core.records import Record
-from oddlot.core.tasks import NodeId
+from oddlot.core.serialization import DAMAGED
+from oddlot.core.tasks import NodeId, machine_of
 from oddlot.history.growing_log import GrowingLog
 from oddlot.history.log import read_header, read_log, surviving
 from oddlot.history.run_folder import RunFolder
@@ -18,7 +21,31 @@ def read_run_log(run: RunFolder) -> list[Record]:
     """Return the records of a run: those of its log, or those of the logs of all peers as one history."""
     if not run.is_mesh:
         return list(read_log(run.log))
+    check_same_run(run)
     return one_history({node: surviving(read_log(path)) for node, path in run.peer_logs().items()})
+
+
+def check_same_run(run: RunFolder) -> None:
+    """Raise CheckpointError if a log is of a peer that does not belong to the run: most logs agree on the machines."""
+    machines = {node: _machines_of(path) for node, path in run.peer_logs().items()}
+    usual = Counter(machines.values()).most_common(1)
+    for node, names in machines.items():
+        if machine_of(node) not in names or names != usual[0][0]:
+            path = str(run.peer_log(node))
+            told = f"{path} is not the log of a peer of this run, which has {', '.join(usual[0][0])}: move it away"
+            raise CheckpointError(told, "unknown_peer", path=path, peer=node)
+
+
+def _machines_of(log: Path) -> tuple[str, ...]:
+    """Return the machines of the run, from the log of a peer."""
+    try:
+        return tuple(map(str, read_header(log)["conductor"]["peers"]["machines"]))
+    except DAMAGED as error:
+        told, reason = (
+            f"{log} is damaged: its first line names no machines. Restore it from a copy",
+            repr(error),
+        )
+        raise CheckpointError(told, "damaged_file", path=str(log), line=1, reason=reason) from None
 
 
 def samples_of(run: RunFolder) -> int:

@@ -24,7 +24,7 @@ from oddlot.core.serialization import DAMAGED, known_subclass
 from oddlot.core.strategy import Strategy
 from oddlot.history.log import numbered, read_header, read_log
 from oddlot.history.outcome import check_whole, read_ending
-from oddlot.history.peer_logs import read_run_log
+from oddlot.history.peer_logs import check_same_run, read_run_log
 from oddlot.history.run_folder import PEERS, RunFolder
 
 HISTORY = 8
@@ -102,6 +102,7 @@ def _replay_peers(run: RunFolder, strategy: type[Strategy] | None, import_strate
         path = str(run.path / PEERS)
         told = f"{path} has no log with a complete line: there is nothing to replay. Restore the logs from a copy"
         raise CheckpointError(told, "missing_file", path=path)
+    check_same_run(run)
     results = [_replay_log(path, strategy, import_strategy) for path in run.peer_logs().values()]
     different = next((one for one in results if one.difference is not None), results[-1])
     check_whole(run, read_ending(run), len(read_run_log(run)))

@@ -14,7 +14,7 @@ from oddlot.faults.injector import CONTINUED
 from oddlot.formatting import waste
 from oddlot.history.audit import Proof, prove_log
 from oddlot.history.log import surviving
-from oddlot.history.metrics import Tally, take_into_account
+from oddlot.history.metrics import Tally, take_into_account, use_saved_model
 from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, complete_epochs, read_ending
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.peer_logs import read_run_log, samples_of
@@ -60,6 +60,7 @@ class Figures:
         if ending:
             tally.advance(max(tally.seconds, float(ending.get("seconds", 0.0))))
             tally.finish()
+            use_saved_model(tally, records, ending.get("peers_averaged") or ())
         summary = tally.summary() | {"run_dir": str(run.path)}
         # A fault says more than a mismatch. Peers that were cut off may train on after the end.
         if not proof.faults and not (run.is_mesh and len(log) > ending.get("records", 0)):
@@ -88,8 +89,10 @@ class Figures:
         timeline, why = self.tally.timeline, dict(self.tally.samples.wasted)
         repeated = why.pop("late", 0)
         wasted = {reason: count for reason, count in why.items() if count}
+        isolated = self.tally.models_rejected.total() if not self.tally.exchanges else 0
         parts = [
             str(self.proof),
+            f"all {isolated:,} models of other peers were rejected" if isolated else "",
             _times(timeline.workers_lost, "worker", "lost"),
             _times(timeline.workers_left, "worker", "preempted with notice"),
             _times(timeline.starts_lost, "worker", "lost while starting"),
@@ -137,7 +140,8 @@ class Figures:
         """Return the report for `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
         proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
-        proof |= {"samples_left_out": self.proof.left_out, "proof_faults": list(map(str, self.proof.faults))}
+        proof |= {"samples_left_out": self.proof.left_out, "peers_missing": list(self.proof.missing)}
+        proof |= {"proof_faults": list(map(str, self.proof.faults))}
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
 
 

@@ -27,18 +27,22 @@ class Divergence:
             return
         norm = self.store.norm
         if not isfinite(norm):
-            raise self._diverged(self.store.version)
-        if norm > LARGE_NORM and not self.warned:
-            self.warned = True
-            told = f"the norm of the weights is {norm:.2g}: training diverges. Lower the learning rate"
-            warn(told, "weights_too_large", norm=norm)
+            if self.saver is not None:
+                self.saver.wait()  # the one that is being written is sound too
+            raise diverged(self.store.version, -1 if self.saver is None else self.saver.newest)
+        self.warned = self.warned or warn_if_large(norm)
 
-    def _diverged(self, version: int) -> JobError:
-        if self.saver is not None:
-            self.saver.wait()  # the one that is being written is sound too
-        newest = -1 if self.saver is None else self.saver.newest
-        saved = f"; the checkpoint of version {newest:,} is intact" if newest >= 0 else ""
-        told = (
-            f"the weights of version {version} are not finite: training has diverged. Lower the learning rate"
-        )
-        return JobError(f"{told}{saved}", "weights_not_finite", version=version, newest=newest)
+
+def warn_if_large(norm: float) -> bool:
+    """Return whether the norm of the weights is very large, and warn of it."""
+    if norm > LARGE_NORM:
+        told = f"the norm of the weights is {norm:.2g}: training diverges. Lower the learning rate"
+        warn(told, "weights_too_large", norm=norm)
+    return norm > LARGE_NORM
+
+
+def diverged(version: int, newest: int = -1) -> JobError:
+    """Return the error for weights that are not finite. `newest` is the version of an intact checkpoint; -1: none."""
+    saved = f"; the checkpoint of version {newest:,} is intact" if newest >= 0 else ""
+    told = f"the weights of version {version} are not finite: training has diverged. Lower the learning rate"
+    return JobError(f"{told}{saved}", "weights_not_finite", version=version, newest=newest)

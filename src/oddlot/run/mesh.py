@@ -24,11 +24,11 @@ def prepared_mesh(
         raise UsageError(told, "not_persistent", "checkpoints", url=folder.place)
     if folder is not None and resume:
         recipe = recipe.resuming(folder.settings().get("shards"))
-    if folder is not None and resume and has_reached(recipe, folder):
-        yield MeshEnded(recipe, folder)
-        return
     with ExitStack() as closing:
         closing.enter_context(kept_chance())
+        if folder is not None and resume and has_reached(recipe, folder):
+            yield MeshEnded(recipe, folder)
+            return
         match recipe.engine:
             case Simulated():
                 yield MeshSimulation(recipe, closing, folder, resume)

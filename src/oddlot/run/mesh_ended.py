@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from safetensors.torch import load_file
 from torch import nn
 
 from oddlot.engines.host import Observer
@@ -10,12 +9,12 @@ from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
+from oddlot.run.mesh_folder import read_average
 from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import safe_observers
 from oddlot.train.flat_buffer import Layout
-from oddlot.train.job import made
 
 
 def has_reached(recipe: Recipe, folder: RunFolder) -> bool:
@@ -27,8 +26,7 @@ def has_reached(recipe: Recipe, folder: RunFolder) -> bool:
 def ended_run(recipe: Recipe, folder: RunFolder, model: nn.Module) -> Run:
     """Return the run in the folder, which has ended. `model` gets its weights."""
     summary = read_ending(folder) | {"run_dir": str(folder.path)}
-    model.load_state_dict(load_file(folder.model))
-    model.eval()
+    read_average(folder, model)
     records = read_run_log(folder)
     history = tally_of(records, recipe.samples).quality.history
     return Run(model, summary, history, summary["ended"], folder.path, records)
@@ -39,7 +37,7 @@ class MeshEnded:
 
     def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
         self.recipe, self.folder, self.stop = recipe, folder, StopRequest()
-        self.model = made(recipe.job)
+        self.model = recipe.new_model("the launcher")
         folder.check_settings(recipe.identity(Layout.from_module(self.model, recipe.job.as_buffers)))
 
     def observe(self, observers: Sequence[Observer]) -> None:

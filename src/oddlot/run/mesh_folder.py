@@ -1,25 +1,39 @@
 """What a run on a mesh writes into its folder, on every engine."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from torch import nn
+
+from oddlot.checkpoint.atomic_files import read_model, read_tensors, told_where, write_tensors
 from oddlot.checkpoint.disk import make_folder
+from oddlot.core.errors import JobError, OddlotError
 from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.claim import make_room
 from oddlot.history.included_samples import IncludedSamples
-from oddlot.history.metrics import Tally
+from oddlot.history.metrics import Tally, tally_of, use_saved_model
+from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.peer_audit import prove_model
-from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, RunFolder
+from oddlot.history.peer_logs import read_run_log
+from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, SUMMARY, RunFolder
+from oddlot.run.divergence import warn_if_large
 from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import Layout
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.gates import norm_of
+
+UNSAVED = "unsaved.safetensors"
+"""File with buffers that are not in `model.safetensors`."""
 
 
 def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: bool) -> None:
     """Write run.json, and make the folder of the peers' logs. A new run removes what was there."""
     if is_new:
         make_room(folder)
+    for left in (folder.path / PEERS).glob("*.json"):  # of peers that have failed, or were asked to finish
+        left.unlink()
     engine = recipe.engine
     told = {
         ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": 1},
@@ -27,7 +41,30 @@ def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: b
         ABOUT: dict(recipe.config.about),
     }
     folder.begin({**recipe.identity(layout), **told})
-    make_folder(folder.path / PEERS)
+    with told_where(folder.path / PEERS):
+        make_folder(folder.path / PEERS)
+
+
+def write_average(folder: RunFolder, model: nn.Module, mean: FlatBuffer) -> None:
+    """Write the model of a run, which has the weights `mean`.
+
+    Buffers that are not in its `state_dict`, but that the job merges, get a file of their own for `read_average`.
+    """
+    path, saved = folder.path / PEERS / UNSAVED, model.state_dict()
+    if unsaved := {name: each.clone() for name, each in mean.views() if name not in saved}:
+        with told_where(path):
+            write_tensors(unsaved, path)
+    folder.write_model(model)
+
+
+def read_average(folder: RunFolder, model: nn.Module) -> None:
+    """Give a model the weights of a run that has ended. Raise CheckpointError if a file is damaged."""
+    read_model(model, folder.model)
+    buffers = dict(model.named_buffers())
+    path = folder.path / PEERS / UNSAVED
+    for name, value in read_tensors(path).items() if path.exists() else ():
+        buffers[name].copy_(value)
+    model.eval()
 
 
 def mesh_summary(
@@ -40,6 +77,7 @@ def mesh_summary(
 ) -> dict[str, Any]:
     """Return the summary of a run, from the records of all peers and their final average."""
     peers = final.peers if final else []
+    use_saved_model(tally, records, peers)
     proof = prove_model(included, tally.size, {"ended": ended, "peers_averaged": peers})
     return (
         {"exchanges": 0, "bytes_exchanged": 0, "models_rejected": {}}
@@ -52,15 +90,37 @@ def mesh_summary(
             "peers_averaged": peers,
             "disagreement": final.disagreement if final else None,
             "samples_left_out": proof.left_out,
+            "peers_missing": list(proof.missing),
         }
     )
 
 
-def warn_of_left_out(summary: Mapping[str, Any]) -> None:
-    """Warn if the saved model does not include all samples."""
-    if count := summary.get("samples_left_out"):
+def write_failure(folder: RunFolder, recipe: Recipe, error: JobError, now: float) -> None:
+    """Write the summary of a run that has failed, if the disk has space. Its peers have ended."""
+    if (folder.path / SUMMARY).exists():
+        return
+    with suppress(OddlotError, OSError):
+        records = read_run_log(folder)
+        tally = tally_of(records, recipe.samples)
+        tally.advance(max(now, tally.seconds))
+        tally.finish()
+        ended, included = f"{FAILED}{in_short(error)}", IncludedSamples.read(folder)
+        folder.write(SUMMARY, mesh_summary(tally, records, ended, None, folder, included))
+
+
+def warn_of_ending(summary: Mapping[str, Any], tally: Tally, model: FlatBuffer) -> None:
+    """Warn if the saved model lacks samples or is very large, or if peers have accepted no model of another one."""
+    warn_if_large(norm_of(model))
+    missing = summary["peers_missing"]
+    if count := summary["samples_left_out"]:
         told = (
-            f"the saved model lacks {count:,} samples: the peers that trained on them were lost or cut off, and no "
+            f"the saved model lacks {count:,} samples of {', '.join(missing) or 'peers'} that were lost or cut off: no "
             "other peer has processed these samples again"
         )
-        warn(told, "samples_left_out", samples=count)
+        warn(told, "samples_left_out", samples=count, peers=missing)
+    if not summary["exchanges"] and (count := tally.models_rejected.total()):
+        told = (
+            f"the peers have trained alone: all {count:,} models that they sent each other were rejected (last: "
+            f"{tally.last_rejection}). If a codec of 16 bits cannot represent the weights, use plain or bf16"
+        )
+        warn(told, "nothing_exchanged", models=count, last=tally.last_rejection)

@@ -6,10 +6,11 @@ import os
 import secrets
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from oddlot.checkpoint.disk import read_file
+from oddlot.checkpoint.atomic_files import told_where
+from oddlot.checkpoint.disk import read_file, replace_file
 from oddlot.core.errors import JobError
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
@@ -21,7 +22,6 @@ from oddlot.engines.local.shared_memory import pack_parcel
 from oddlot.engines.mesh.launcher import FAILED_CODE, Launcher, clock
 from oddlot.engines.mesh.local_faults import LAUNCHER, LocalMeshFaults
 from oddlot.engines.mesh.transport import Hello, Transport
-from oddlot.engines.payloads import users_code
 from oddlot.engines.process_setup import ProcessSetup
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.lock import note_holder
@@ -31,7 +31,7 @@ from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.mesh_ended import ended_run
-from oddlot.run.mesh_folder import begin_folder, warn_of_left_out
+from oddlot.run.mesh_folder import begin_folder, warn_of_ending, write_failure
 from oddlot.run.mesh_resume import continue_mesh
 from oddlot.run.peer_process import PeerSetup, failure_path
 from oddlot.run.peer_share import MeshStart
@@ -39,10 +39,8 @@ from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop, safe_observers
-from oddlot.run.warnings import warn_of_hung
-from oddlot.train.flat_buffer import Layout
-from oddlot.train.job import made
-from oddlot.train.seeding import seed_all
+from oddlot.run.warnings import warning_observers
+from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 END_SECONDS = 30.0
 """Seconds until peers must have ended after the model is saved."""
@@ -65,10 +63,8 @@ class MeshLocal:
         self.stopped = ""
         self.noted: list[int] = []
         self.tally = Tally(recipe.samples)
-        self.observers: list[Observer] = [self.tally, warn_of_hung]
-        seed_all(recipe.config.seed)
-        with users_code("the launcher"):
-            self.model = made(recipe.job)
+        self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
+        self.model = recipe.new_model("the launcher")
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         names = recipe.engine.names
         self.past = continue_mesh(recipe, folder, self.layout, names) if resume else None
@@ -87,6 +83,20 @@ class MeshLocal:
 
     def run(self) -> Run:
         """Start the peers, and follow them until the model is saved."""
+        try:
+            self._train()
+        except JobError as error:
+            self.launcher.close()
+            write_failure(self.folder, self.recipe, error, self.launcher.now)
+            raise
+        run = ended_run(self.recipe, self.folder, self.model)
+        weights = FlatBuffer.empty(self.layout)
+        weights.gather(self.model)
+        warn_of_ending(run.summary, self.tally, weights)
+        return run if self.is_kept else replace(run, summary=run.summary | {"run_dir": None}, folder=None)
+
+    def _train(self) -> None:
+        """Follow the peers until the model is saved and all have ended."""
         with self.stop.heard():
             self.launcher.start_all()
             self._note_processes()
@@ -101,11 +111,8 @@ class MeshLocal:
                     asked = True
                     if self.stop.signal:
                         announce_stop(self.observers)
-                    self.launcher.ask_to_finish()
+                    self.launcher.ask_to_finish("" if self.stop.signal else self.stopped)
             self._pass_on()
-        run = ended_run(self.recipe, self.folder, self.model)
-        warn_of_left_out(run.summary)
-        return run if self.is_kept else replace(run, summary=run.summary | {"run_dir": None}, folder=None)
 
     def _is_over(self) -> bool:
         """Whether the model is saved and all peers have ended. Kill those that do not end."""
@@ -147,10 +154,17 @@ class MeshLocal:
             raise self.launcher.work.blame() or JobError(told, "no_workers_left")
 
     def _failure(self, node: NodeId) -> JobError:
-        """Return the error of a peer that failed: that in its file, or else the end of its output."""
+        """Return the error of a peer that failed: that in its file, or else the end of its output.
+
+        Raise JobError if the disk is full, so that the peer could write neither.
+        """
+        path = failure_path(self.folder.path, node)
         try:
-            return failure_of(node, dict(json.loads(read_file(failure_path(self.folder.path, node)))))
+            return failure_of(node, dict(json.loads(read_file(path))))
         except (OSError, *DAMAGED):
+            with told_where(self.folder.path):
+                replace_file(path, b"")
+                path.unlink()
             text = self.launcher.output_of(node)
             told = f"peer {node} ended with exit code {FAILED_CODE}:\n{text}"
             return JobError(told, "peer_failed", node=node)
@@ -164,7 +178,8 @@ class MeshLocal:
         processes = self.launcher.processes
         if self.folder.lock is not None and processes != self.noted:
             self.noted = processes
-            note_holder(self.folder.lock, processes)
+            with suppress(OSError):  # of a full disk
+                note_holder(self.folder.lock, processes)
 
     def _faults(self) -> MeshFaults | None:
         """Return the faults of the run, with a transport of the launcher's own; None without faults."""

@@ -19,7 +19,7 @@ from oddlot.engines.mesh.messages import Books
 from oddlot.history.included_samples import IncludedSamples, PeerHistory, sources_of
 from oddlot.history.log import Log, numbered, read_header, read_sound, surviving
 from oddlot.history.metrics import resumed_after, tally_of
-from oddlot.history.peer_logs import one_history
+from oddlot.history.peer_logs import check_same_run, one_history
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.mesh_saving import PEERS
 from oddlot.run.peer_share import MeshStart, PeerShare
@@ -58,6 +58,7 @@ def continue_mesh(
     another run or has no complete checkpoint.
     """
     folder.check_settings(recipe.identity(layout))
+    check_same_run(folder)
     sound = {node: read_sound(path) for node, path in folder.peer_logs().items()}
     logs = {node: records for node, (records, _) in sound.items()}
     if _ended_before_checkpoint(folder, logs):

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.core.events import Evaluated, Lost, Struck
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
@@ -28,7 +28,7 @@ from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.included_samples import IncludedSamples, PeerHistory
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_left_out
+from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_ending, write_average, write_failure
 from oddlot.run.mesh_resume import MeshPast, continue_mesh
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -37,10 +37,10 @@ from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop, safe_observers
+from oddlot.run.warnings import warning_observers
 from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.job import choose_device, made
+from oddlot.train.job import choose_device
 from oddlot.train.learner import Learner
-from oddlot.train.seeding import seed_all
 from oddlot.train.store import Pool
 
 
@@ -60,14 +60,12 @@ class MeshSimulation:
         self.stopped = ""
         self.tally = Tally(recipe.samples)
         """The metrics of all peers together."""
-        self.observers: list[Observer] = [self.tally]
+        self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
         self.records: list[Record] = []
         self.runs: dict[NodeId, PeerRun] = {}
         self.sources: dict[NodeId, list[Source]] = {}
         """Models that the first weights of each peer include."""
-        seed_all(recipe.config.seed)
-        with users_code("the peers"):
-            self.model = made(recipe.job)
+        self.model = recipe.new_model("the peers")
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
         self.start = past.start if past else MeshStart()
@@ -96,8 +94,14 @@ class MeshSimulation:
 
     def run(self) -> Run:
         """Train until every peer has reached its share of the goal; return the average of all."""
-        with self.stop.heard():
-            ended = drive(self, self.mesh, self._ended, self._due)
+        try:
+            with self.stop.heard():
+                ended = drive(self, self.mesh, self._ended, self._due)
+        except JobError as error:
+            if self.folder is not None:
+                self._end_logs()
+                write_failure(self.folder, self.recipe, error, self.mesh.now)
+            raise
         lead = self._lead()
         final = lead.final if lead else None
         mean = final.mean if final else self.start.copied_weights(self.model, self.layout)
@@ -106,14 +110,14 @@ class MeshSimulation:
         self.tally.finish()
         included = self._included()
         summary = mesh_summary(self.tally, self.records, ended, final, self.folder, included)
-        warn_of_left_out(summary)
+        warn_of_ending(summary, self.tally, mean)
         path = None
         if self.folder is not None:
             path = self.folder.path
             self._end_logs()
             if self.saving is not None:
                 self.saving.finish()
-            self.folder.write_model(self.model)
+            write_average(self.folder, self.model, mean)
             self.folder.write(SUMMARY, summary)
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.records)
 
@@ -283,12 +287,12 @@ class MeshSimulation:
         if self.stop.signal and lead is None:
             return INTERRUPTED
         stopped = INTERRUPTED if self.stop.signal else self.stopped
-        if stopped and lead is not None and not lead.peer.finished:
+        if stopped and lead is not None and not lead.peer.stop and lead.final is None:
             if self.stop.signal:
                 announce_stop(self.observers)
             lead.stop(stopped, self.mesh.now)
         if lead is not None and lead.final is not None and lead.evaluating is None:
-            return lead.peer.finished
+            return lead.peer.ended
         return ""
 
     def _lead(self) -> PeerRun | None:

@@ -19,20 +19,21 @@ from typing import Any
 from torch import Tensor
 
 from oddlot.checkpoint.atomic_files import told_where
-from oddlot.checkpoint.disk import replace_file
+from oddlot.checkpoint.disk import read_file, replace_file
 from oddlot.checkpoint.shared_writer import LAUNCH_DIGITS
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.events import Joined, ModelRejected, Struck
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
+from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
 from oddlot.engines.failure import plain_failure
 from oddlot.engines.local.orphans import adopt, kill_children
 from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.compute import ComputeThread, Ready
-from oddlot.engines.mesh.launcher import FAILED_CODE
+from oddlot.engines.mesh.launcher import FAILED_CODE, STOP
 from oddlot.engines.mesh.messages import FromPeer, Inject, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
@@ -48,7 +49,7 @@ from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.run.bad_rows import rows_named
-from oddlot.run.mesh_folder import mesh_summary
+from oddlot.run.mesh_folder import mesh_summary, write_average
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
@@ -290,7 +291,7 @@ class PeerProgram:
             run.peer.is_done = True
         if run.peer.is_done and not self.ended:
             run.end(now)
-            self.ended = run.peer.finished or "done"
+            self.ended = run.peer.ended or "done"
 
     def _end_if_hung(self) -> None:
         """End the process if its work hangs: a thread cannot be ended. The launcher replaces it."""
@@ -309,15 +310,21 @@ class PeerProgram:
         return (self.folder.path / SUMMARY).exists()
 
     def _heed_signals(self, run: PeerRun, now: float) -> None:
-        """Leave the mesh on SIGTERM; on SIGINT, let all peers finish now."""
+        """Leave the mesh on SIGTERM. On SIGINT, of the launcher or a user, let all peers finish now."""
         received, self.signal = self.signal, 0
         if received == signal.SIGINT:
-            run.stop(INTERRUPTED, now)
+            run.stop(self._stop_reason(), now)
         elif received == signal.SIGTERM:
             run.peer.membership.leave()
             run.peer.flush()
             run.close_log(now)
             self.ended = "left"
+
+    def _stop_reason(self) -> str:
+        """Return the reason for which peers are asked to finish: the launcher's, or Ctrl-C."""
+        with suppress(OSError, *DAMAGED):
+            return str(json.loads(read_file(self.folder.path / PEERS / STOP)))
+        return INTERRUPTED
 
     def _save(self, run: PeerRun, now: float) -> None:
         """Save the average of all peers as the model of the run, unless another peer saves or has saved its own."""
@@ -334,14 +341,13 @@ class PeerProgram:
         if self.saving is not None:
             self.saving.finish()
         run.final.mean.scatter(self.model)
-        self.model.eval()
-        self.folder.write_model(self.model)
+        write_average(self.folder, self.model, run.final.mean)
         records = read_run_log(self.folder)
         tally = tally_of(records, self.recipe.samples)
         tally.advance(now)
         tally.finish()
         included = IncludedSamples.read(self.folder)
-        summary = mesh_summary(tally, records, run.peer.finished, run.final, self.folder, included)
+        summary = mesh_summary(tally, records, run.peer.ended, run.final, self.folder, included)
         self.folder.write(SUMMARY, summary)
 
 
@@ -368,7 +374,7 @@ def main() -> None:
         with suppress(OSError):
             text = json.dumps(plain_failure(error))
             replace_file(failure_path(Path(setup.folder), node), text.encode())
-        print(f"{FAILED}{in_short(error)}", file=sys.stderr)  # noqa: T201 - into the peer's file
+            print(f"{FAILED}{in_short(error)}", file=sys.stderr)  # noqa: T201 - into the peer's file
         life.report(failed=True)
         sys.exit(FAILED_CODE)
     finally:

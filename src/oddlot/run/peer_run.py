@@ -1,7 +1,7 @@
 """One peer of a run on a mesh: its share of the training, and what it does for all when it leads."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +18,11 @@ from oddlot.engines.mesh.messages import Books, Done
 from oddlot.engines.mesh.peer import Peer, PeerHost, PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
+from oddlot.run.divergence import diverged
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_share import PeerShare
 from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.gates import standard_gates
+from oddlot.train.gates import norm_of, standard_gates
 from oddlot.train.lr_schedules import by_samples
 from oddlot.train.store import Store
 
@@ -129,9 +130,10 @@ class PeerRun:
             self._lead(now)
 
     def stop(self, reason: str, now: float) -> None:
-        """Finish, and ask all peers to do so."""
-        self.peer.stop_all(reason)
-        self.peer.finish(reason, now)
+        """Finish, and ask all peers to do so, unless the final average has been made."""
+        if self.final is None:
+            self.peer.stop_all(reason)
+            self.peer.finish(reason, now)
 
     def end(self, now: float) -> None:
         """Tell all peers that the model is saved."""
@@ -194,6 +196,9 @@ class PeerRun:
         """Log an average, and use it for its purpose."""
         self.peer.averaging = None
         host = self.peer.host
+        is_saved = self.purpose.final or self.purpose.checkpoint
+        if is_saved and not isfinite(norm_of(average.mean)):
+            raise diverged(host.conductor.version)
         peers, records = zip(*average.sources, strict=True)
         size, is_final = average.bytes, self.purpose.final
         host.handle(Averaged(peers, average.disagreement, size, records, is_final), now)

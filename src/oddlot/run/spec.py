@@ -6,12 +6,15 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from torch import nn
+
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
 from oddlot.core.spans import Span
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.engines.base import EngineConfig
+from oddlot.engines.payloads import users_code
 from oddlot.history.run_settings import FORMAT
 from oddlot.run.checks import (
     check_evaluation,
@@ -28,9 +31,11 @@ from oddlot.run.goals import Goal
 from oddlot.run.shard_count import default_shards
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.flat_buffer import Layout
-from oddlot.train.job import Job, choose_device
+from oddlot.train.job import Job, choose_device, made
 from oddlot.train.lr_schedules import Schedule, by_samples
+from oddlot.train.seeding import seed_all
 from oddlot.train.sharded_data import Shards
+from oddlot.train.tensor_checks import warn_of_extra_state
 from oddlot.wire.codec import Codec
 from oddlot.wire.plain import Plain
 
@@ -130,6 +135,14 @@ class Recipe:
     def schedule(self) -> Callable[[int], float] | None:
         """Return the learning rate factor as a function of the merged samples; None without a schedule."""
         return by_samples(self.job.lr_schedule, self.samples)
+
+    def new_model(self, where: str) -> nn.Module:
+        """Return the model with its initial weights. `where` is the process that makes it, for errors."""
+        seed_all(self.config.seed)
+        with users_code(where):
+            model = made(self.job)
+        warn_of_extra_state(model)
+        return model
 
     def rows(self, spans: Iterable[Span]) -> list[int]:
         """Return the indices of samples in the data, which the conductor does not know."""

@@ -13,7 +13,6 @@ from oddlot.core.events import Evaluated, Stopped
 from oddlot.engines.base import Open, RunData
 from oddlot.engines.host import Observer
 from oddlot.engines.loop import drive
-from oddlot.engines.payloads import users_code
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import FAILED, in_short
@@ -30,13 +29,11 @@ from oddlot.run.short_lives import ShortLives
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop, safe_observers
-from oddlot.run.warnings import WarnOfLoss, WarnOfMissing, warn_of_hung, warn_of_not_measured
+from oddlot.run.warnings import warn_of_not_measured, warning_observers
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.gates import standard_gates
-from oddlot.train.job import made
-from oddlot.train.seeding import kept_chance, seed_all
+from oddlot.train.seeding import kept_chance
 from oddlot.train.store import Store
-from oddlot.train.tensor_checks import warn_of_extra_state
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
@@ -71,10 +68,7 @@ class Training:
         self.stop = StopRequest()
         self.stopped = ""
         """Reason of the observer that stopped the run."""
-        seed_all(recipe.config.seed)
-        with users_code("the hub"):
-            self.model = made(recipe.job)
-        warn_of_extra_state(self.model)
+        self.model = recipe.new_model("the hub")
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         self.identity = recipe.identity(self.layout)
         past = None
@@ -98,14 +92,7 @@ class Training:
             self._flush,
         )
         self.short_lives = ShortLives(self.tally, recipe.strategy, recipe.job.batch_size, recipe.shards)
-        measured = {"loss", *recipe.job.metrics}
-        observers: list[Observer] = [
-            self.tally,
-            WarnOfMissing(measured),
-            WarnOfLoss(),
-            warn_of_hung,
-            self.short_lives,
-        ]
+        observers: list[Observer] = [self.tally, *warning_observers(recipe.job), self.short_lives]
         self.host = host_of(conductor, numbers, self.engine, observers)
         self.saving = Saving(
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop

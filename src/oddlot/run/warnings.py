@@ -6,9 +6,16 @@ from oddlot.core.commands import Evict
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
+from oddlot.engines.host import Observer
+from oddlot.train.job import Job
 
 LOSS_GREW = 1_000.0
 """Growth of the loss that causes a warning, as a factor."""
+
+
+def warning_observers(job: Job) -> list[Observer]:
+    """Return the observers of a run that warn of its metrics and its workers."""
+    return [WarnOfMissing({"loss", *job.metrics}), WarnOfLoss(), warn_of_hung]
 
 
 class WarnOfMissing:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from oddlot.history.outcome import read_ending
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
-from oddlot.run.fit import Interrupted
 from tests.engines.mesh.hanging import EVALUATED, HANGS, TRAINED, Hanging, be_impatient
 from tests.engines.mesh.waiting import is_running, wait_for
 from tests.fits import a_job, rows
@@ -49,10 +47,7 @@ def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings
     job = a_job(count=SAMPLES, **({"eval_data": rows(50)} | settings.pop("job", {})))
     strategy = settings.pop("strategy", Gossip(period=2))
     on = Local(workers=workers, threads=1, as_if=settings.pop("as_if", None))
-    try:
-        return fit(job, strategy, on, until=until, out=folder, quiet=True, **settings)
-    except Interrupted as stopped:  # by an observer
-        return stopped.run
+    return fit(job, strategy, on, until=until, out=folder, quiet=True, **settings)
 
 
 def peers_below(parent: int) -> list[int]:
@@ -121,6 +116,7 @@ def test_faults_on_real_processes(tmp_path: Path) -> None:
         observers=[back("w2", "w3.2")],
         as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3)],  # so that faults are some time apart
     )
+    assert run.ended == "stopped: all are back"
     events = [record.event for record in run.records]
     assert {event.kind for event in events if isinstance(event, Struck)} == {kind for kind, _, _ in kinds}
     assert [(e.peer, e.code) for e in events if isinstance(e, ModelRejected)] == [
@@ -233,6 +229,7 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="of no use") as caught:
         meshed(tmp_path, job={"training_step": fails})
     assert caught.value.code == "user_code_failed"
+    assert "of no use" in Figures.read(tmp_path).summary["ended"]
     wait_for(lambda: not peers_below(os.getpid()))
 
 
@@ -254,12 +251,7 @@ def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.M
         if len(joined) >= len(HANGS) and all((notes / str(row)).exists() for row in HANGS):
             raise StopRun
 
-    with (
-        warns("peer_hung"),
-        warns("worker_hung"),
-        warns("peer_work_hung", work="evaluation"),
-        suppress(Interrupted),
-    ):
+    with warns("peer_hung"), warns("worker_hung"), warns("peer_work_hung", work="evaluation"):
         meshed(
             tmp_path / "run",
             "seconds>=300",

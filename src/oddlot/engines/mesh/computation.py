@@ -23,12 +23,13 @@ class PeerComputation(Exact):
         self.runner.learner.holds = None  # versions of several peers have the same numbers
         return super().compute(task, weights)
 
-    def travelled(self, tensors: Tensors) -> tuple[int, Tensors]:
+    def travelled(self, tensors: Tensors, *, exact: bool) -> tuple[int, Tensors]:
         """Return the bytes of tensors on the network, and them as the receiver gets them."""
         layout = tensors.weights.layout
-        if isinstance(self.exchange_codec, Plain) and travels_unchanged(layout, tensors.layers):
+        codec = Plain() if exact else self.exchange_codec
+        if isinstance(codec, Plain) and travels_unchanged(layout, tensors.layers):
             size = layout.bytes
         else:
-            size, tensors = copied(tensors, self.exchange_codec, self.pool.take, self.pool.give)
+            size, tensors = copied(tensors, codec, self.pool.take, self.pool.give)
         optimizer = tensors.optimizer or {}
         return size + sum(one.nbytes for one in optimizer.values()), tensors

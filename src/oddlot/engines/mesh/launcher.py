@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oddlot.checkpoint.atomic_files import told_where
-from oddlot.checkpoint.disk import open_to_append, read_file
+from oddlot.checkpoint.disk import open_to_append, read_file, replace_file
 from oddlot.core.errors import JobError
 from oddlot.core.events import Arrived, Evaluated
 from oddlot.core.records import Record
@@ -35,6 +35,8 @@ LOOK_SECONDS = 0.1
 MAX_OUTPUT = 4_000
 """Characters of a peer's output that an error has."""
 MODULE = "oddlot.run.peer_process"
+STOP = "stop.json"
+"""File with the reason for which peers are asked to finish."""
 FAILED_CODE = 1
 """Exit code of a peer whose error ends the run. Code of the job may exit with it too."""
 
@@ -195,8 +197,14 @@ class Launcher:
             self._died(peer)
         self._start_due()
 
-    def ask_to_finish(self) -> None:
-        """Let all peers finish and save the model. One tells the others, and each gets the signal."""
+    def ask_to_finish(self, reason: str) -> None:
+        """Let all peers finish and save the model. Each gets SIGINT, and finds the reason in a file.
+
+        An empty reason is Ctrl-C, and has no file.
+        """
+        if reason:
+            with told_where(self.outputs / STOP):
+                replace_file(self.outputs / STOP, json.dumps(reason).encode())
         for node in self.begun:  # others may have no handler yet
             self.signal(node, signal.SIGINT)
 

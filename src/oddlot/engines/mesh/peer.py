@@ -195,6 +195,11 @@ class Peer:
         return self.membership.me
 
     @property
+    def ended(self) -> str:
+        """Return why the run ends. Empty: this peer trains."""
+        return self.stop or self.finished
+
+    @property
     def is_lead(self) -> bool:
         """Whether it is the first of the living peers."""
         return self.host.conductor.peers.lead == self.name

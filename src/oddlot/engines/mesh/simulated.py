@@ -44,8 +44,11 @@ class Computation(Protocol):
     def evaluate(self, weights: Any) -> dict[str, float]:
         """Return the metrics of weights."""
 
-    def travelled(self, tensors: Tensors) -> tuple[int, Tensors]:
-        """Return the bytes of tensors on the network, and them as the receiver gets them."""
+    def travelled(self, tensors: Tensors, *, exact: bool) -> tuple[int, Tensors]:
+        """Return the bytes of tensors on the network, and them as the receiver gets them.
+
+        Without `exact`, the codec of the run encodes them.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,9 @@ class SimulatedMesh:
         if fault == "corrupt" and tensors is not None:
             tensors = corrupted(tensors)
         if tensors is not None:
-            tensor_bytes, tensors = self.computation.travelled(tensors)
+            tensor_bytes, tensors = self.computation.travelled(
+                tensors, exact=not isinstance(message, ModelMessage)
+            )
             size += tensor_bytes
             # Snapshots are for measurements, which take no virtual time.
             if isinstance(message, ModelMessage | State):
