@@ -64,8 +64,9 @@ class Hanging(Dataset[tuple[Tensor, Tensor]]):
         if index in self.hangs and not note.exists() and self._is_due(index):
             children = [subprocess.Popen(["sleep", "600"], start_new_session=index == 8) for _ in range(2)]
             told = " ".join(str(pid) for pid in (os.getpid(), *(child.pid for child in children)))
-            (self.folder / "new").write_text(told)
-            (self.folder / "new").rename(note)
+            new = self.folder / f"new-{os.getpid()}"
+            new.write_text(told)
+            new.rename(note)
             HANGS[index]()
         return self.rows[0][index], self.rows[1][index]
 
