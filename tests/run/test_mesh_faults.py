@@ -232,6 +232,14 @@ def test_replacement_takes_over_what_no_other_model_includes(
     assert replay(tmp_path).difference is None
 
 
+def test_every_replacement_is_awaited_as_long_as_the_first(tmp_path: Path) -> None:
+    """The second one comes 40 s after the others have finished."""
+    chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1, 20.2)),))
+    run = gossiped(Gossip(), peers(seconds_to_return=20.0), until="epochs>=20", out=tmp_path, chaos=chaos)
+    assert "m1.3" in run.summary["peers_averaged"]
+    assert run.summary["samples_left_out"] == 0
+
+
 class Large(nn.Linear):
     """A model with a parameter that no number in 16 bits can represent."""
 

@@ -130,7 +130,7 @@ class Conductor:
 
     # --- effects of an event on the state, and the events for the strategy
 
-    def _joined(self, event: Joined) -> Iterator[Event]:
+    def _joined(self, event: Joined) -> Iterator[Event | Skip]:
         node = event.node
         if node in self.busy:
             raise ProtocolError(
@@ -140,6 +140,7 @@ class Conductor:
         self.busy[node] = {}
         self.slots[node] = self.in_flight
         self.idle[node] = None
+        yield from self._skipped(self.ledger.skip_deadly())
         yield event
 
     def _leaving(self, event: Leaving) -> Iterator[Event]:

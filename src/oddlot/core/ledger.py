@@ -12,12 +12,10 @@ from typing import NamedTuple
 from oddlot.core.errors import BadSamples
 from oddlot.core.shard_queue import Lane, Lanes
 from oddlot.core.spans import Span, joined, samples_in, split, without
+from oddlot.core.strikes import HOW_TO_SKIP, by_position, count, deadly, forget
 from oddlot.core.tasks import NodeId, TaskId, UpdateId
 
 REFUSALS_UNTIL_BAD = 3
-STRIKES_UNTIL_BAD = 3
-"""Processes that ended or hung while they computed a sample, until it counts as bad."""
-HOW_TO_SKIP = "pass skip_bad=True (--skip-bad)"
 
 
 class Skipped(NamedTuple):
@@ -163,7 +161,7 @@ class Ledger:
     def refuse(self, task: TaskId, reason: str) -> Skipped:
         """Record a rejected update and return its samples. The third time, skip them or raise BadSamples."""
         lease = self.leases[task]
-        worst = max(self._counted(self.refusals, lease.spans).values())
+        worst = max(count(self.refusals, lease.spans).values())
         if worst < REFUSALS_UNTIL_BAD:
             self.give_back(task)
             return Skipped()
@@ -189,27 +187,21 @@ class Ledger:
 
         Samples with which that happened three times are skipped, or BadSamples is raised.
         """
-        counts = self._counted(self.strikes, spans)
-        deadly = [Span(*place) for place, count in counts.items() if count >= STRIKES_UNTIL_BAD]
-        if deadly and not self.skip_bad:
-            times = max(counts.values())
-            told = f"were being computed by {times} processes that {why}. Fix the samples, or {HOW_TO_SKIP}"
-            raise BadSamples(joined(deadly), told)
-        found = []
-        for span in deadly:
-            number = self._index.at(span.start)
-            found += self.lanes[number].withdraw(span)
-            self._index.note(number)
-        return self._skip(joined(found)) if found else Skipped()
+        return self._end(deadly(count(self.strikes, spans), why, skip_bad=self.skip_bad))
 
-    def _counted(self, counts: dict[str, int], spans: tuple[Span, ...]) -> dict[tuple[int, int, int], int]:
-        """Increment the counts of these samples, and return them by position."""
-        found = {}
-        for epoch, start, stop in spans:
-            for position in range(start, stop):
-                key = f"{epoch}:{position}"
-                counts[key] = found[epoch, position, position + 1] = counts.get(key, 0) + 1
-        return found
+    def skip_deadly(self) -> Skipped:
+        """Skip the samples with three strikes, or raise BadSamples. A peer gets counts of the peers before it."""
+        return self._end(deadly(by_position(self.strikes), "ended or hung", skip_bad=self.skip_bad))
+
+    def _end(self, spans: list[Span]) -> Skipped:
+        """Skip those of the samples that are not leased."""
+        found = list[Span]()
+        for span in spans:
+            number = self._index.at(span.start)
+            if self.lanes[number].first <= span.start < self.lanes[number].last:  # else it is another peer's
+                found += self.lanes[number].withdraw(span)
+                self._index.note(number)
+        return self._skip(joined(found)) if found else Skipped()
 
     def _skip(self, spans: tuple[Span, ...]) -> Skipped:
         self._forgive(spans)
@@ -218,10 +210,8 @@ class Ledger:
 
     def _forgive(self, spans: tuple[Span, ...]) -> None:
         """Delete the counts of samples that are merged or skipped."""
-        for counts in filter(None, (self.refusals, self.strikes)):
-            for epoch, start, stop in spans:
-                for position in range(start, stop):
-                    counts.pop(f"{epoch}:{position}", None)
+        forget(self.refusals, spans)
+        forget(self.strikes, spans)
 
     @property
     def _latest(self) -> float:

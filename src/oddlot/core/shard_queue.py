@@ -42,7 +42,8 @@ class Lane:
                     self.returned[left : left + 2] = [Span(a.epoch, a.start, b.stop)]
 
     def withdraw(self, span: Span) -> list[Span]:
-        """Remove the returned parts of a span, and return them."""
+        """Remove the parts of a span that are returned or not leased yet, and return them."""
+        self._return_fresh(span)
         found, kept = [], []
         for one in self.returned:
             start, stop = max(one.start, span.start), min(one.stop, span.stop)
@@ -54,6 +55,16 @@ class Lane:
             kept += [part for part in around if part.start < part.stop]
         self.returned = kept
         return found
+
+    def _return_fresh(self, span: Span) -> None:
+        """Count fresh positions up to the end of a span as returned."""
+        while (self.epoch, self.at) < (span.epoch, span.stop):
+            stop = span.stop if self.epoch == span.epoch else self.last
+            if self.at < stop:
+                self.give_back(Span(self.epoch, self.at, stop))
+            self.at = stop
+            if self.epoch < span.epoch:
+                self.epoch, self.at = self.epoch + 1, self.first
 
     def take(self, samples: int) -> tuple[Span, ...]:
         """Lease up to `samples` samples of one epoch, in at most `MAX_SPANS` spans: returned samples first.

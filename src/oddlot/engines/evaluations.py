@@ -9,6 +9,11 @@ MIN_SECONDS, TIMES = 30.0, 10.0
 """Later limits: a multiple of the longest evaluation, and the least seconds."""
 
 
+def hung_evaluation_after(longest: float | None) -> float:
+    """Return the seconds after which an evaluation counts as hung. `longest`: that of the earlier ones."""
+    return FIRST_SECONDS if longest is None else max(MIN_SECONDS, TIMES * longest)
+
+
 class Evaluations:
     """Versions that are being evaluated."""
 
@@ -22,10 +27,7 @@ class Evaluations:
     @property
     def deadline(self) -> float:
         """Return when the evaluator counts as hung; infinity while it is idle."""
-        if self._since is None:
-            return inf
-        longest = FIRST_SECONDS if self._longest is None else max(MIN_SECONDS, TIMES * self._longest)
-        return self._since + longest
+        return inf if self._since is None else self._since + hung_evaluation_after(self._longest)
 
     def sent(self, now: float) -> None:
         """Record that an evaluation was requested from the evaluator."""

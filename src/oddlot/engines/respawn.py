@@ -38,6 +38,8 @@ class Death:
     """Whether the hub ended it because of an invalid message."""
     silent_seconds: float | None = None
     """Seconds without a sign of life after which the hub ended it. None: it was not silent."""
+    output: str = ""
+    """End of its output, if that went into a file."""
 
     @property
     def cause(self) -> str | None:
@@ -137,6 +139,8 @@ def _keep_dying(last: Death) -> JobError:
         if last.killed
         else _how(last)
         if last.silent_seconds is not None
+        else f"{_how(last)}. It may be out of memory. Its output:\n{last.output}"
+        if last.output
         else f"{_how(last)}. See its output above; it may be out of memory"
     )
     times = DEATHS_BEFORE_GIVING_UP

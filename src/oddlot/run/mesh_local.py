@@ -30,6 +30,7 @@ from oddlot.history.metrics import Tally
 from oddlot.history.outcome import FAILED, read_ending
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
+from oddlot.run.bad_rows import rows_named
 from oddlot.run.mesh_ended import ended_run
 from oddlot.run.mesh_folder import begin_folder, warn_of_ending, write_failure
 from oddlot.run.mesh_resume import continue_mesh
@@ -38,7 +39,6 @@ from oddlot.run.peer_share import MeshStart
 from oddlot.run.result import Run
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.strikes import Strikes
 from oddlot.run.user_observers import announce_stop, safe_observers
 from oddlot.run.warnings import warning_observers
 from oddlot.train.flat_buffer import FlatBuffer, Layout
@@ -77,7 +77,7 @@ class MeshLocal:
         for record in self.earlier:
             self.tally(record)
         self.launcher = self._launcher(recipe.engine)
-        self.observers.append(Strikes(self.launcher.strikes))
+        self.observers.append(self.launcher.heard)
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of all peers, in about the order of time."""
@@ -131,22 +131,31 @@ class MeshLocal:
                 observer(record)
 
     def _check_processes(self) -> None:
-        """Raise the error of a peer whose job failed; JobError if no peer is left."""
+        """Replace peers that have ended. Raise the error of one that failed, or JobError if no peer is left."""
         ended = self.launcher.check()
-        self._note_processes()
-        for node, code in ended:
-            if code == FAILED_CODE:
+        if ended:
+            self._pass_on()  # what they have logged before
+        for peer in ended:
+            node, code = peer.node, peer.process.returncode
+            if peer.life.has_failed:
                 raise self._failure(node)
             if code > 0:
                 logger.warning("peer %s ended with exit code %d", node, code)
             if code < 0:
                 logger.info("peer %s was killed by signal %d", node, -code)
+        with rows_named(self.recipe):
+            self.launcher.replace(ended)
+            self._check_any_left()
+        self._note_processes()
+
+    def _check_any_left(self) -> None:
+        """Raise BadSamples or JobError if there is no peer with a model."""
         begun = [
             node for node, one in self.launcher.running.items() if not one.joins or self._has_begun(node)
         ]
         if not begun and not read_ending(self.folder):
             told = "all peers were lost before the run was complete"
-            raise JobError(told, "no_workers_left")
+            raise self.launcher.work.blame() or JobError(told, "no_workers_left")
 
     def _failure(self, node: NodeId) -> JobError:
         """Return the error of a peer that failed: that in its file, or else the end of its output.
@@ -204,7 +213,10 @@ class MeshLocal:
         self.closing.callback(os.close, parcel)
         outputs, taken = self.folder.path / PEERS, self.past.taken if self.past else ()
         inherited = [parcel, self.folder.lock] if self.folder.lock is not None else [parcel]
-        launcher = Launcher(engine.names, inherited, outputs, engine.respawn, self.setup.began, taken)
+        skip_bad, began = self.recipe.config.skip_bad, self.setup.began
+        launcher = Launcher(engine.names, inherited, outputs, engine.respawn, began, taken, skip_bad)
+        for conductor in self.past.start.conductors.values() if self.past else ():
+            launcher.work.strikes.update(conductor.ledger.strikes)
         self.closing.callback(launcher.close)
         return launcher
 

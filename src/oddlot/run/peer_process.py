@@ -22,7 +22,7 @@ from oddlot.checkpoint.atomic_files import told_where
 from oddlot.checkpoint.disk import read_file, replace_file
 from oddlot.checkpoint.shared_writer import LAUNCH_DIGITS
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import JobError, OddlotError, UsageError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.core.events import Joined, ModelRejected, Struck
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
@@ -80,8 +80,8 @@ class PeerSetup:
 class PeerProgram:
     """One peer, from its start to the end of the run: what `drive` needs of a host."""
 
-    def __init__(self, setup: PeerSetup, node: NodeId, index: int) -> None:
-        self.setup, self.node, self.index = setup, node, index
+    def __init__(self, setup: PeerSetup, node: NodeId, index: int, life: SignsOfLife) -> None:
+        self.setup, self.node, self.index, self.life = setup, node, index, life
         recipe = self.recipe = setup.recipe
         self.folder = RunFolder(setup.folder)
         setup.process.apply(recipe.job)
@@ -107,7 +107,9 @@ class PeerProgram:
             process=setup.process,
         )
         device = choose_device(recipe.job.device, index)
-        self.compute = ComputeThread(lambda: worker.learner(device), pace, self.transport.incoming)
+        self.compute = ComputeThread(
+            lambda: worker.learner(device), pace, self.transport.incoming, life.report
+        )
         self.port = ProcessPort(self.transport, self.compute)
         self.saving = self._saving() if setup.keeps_checkpoints else None
         self.run: PeerRun | None = None
@@ -280,6 +282,7 @@ class PeerProgram:
 
     def _follow(self, now: float) -> None:
         """Do what follows; when the run is complete, save its model."""
+        self._end_if_hung()
         run = self.run
         if run is None:
             is_over = self.signal or self._is_saved or (self.newcomer is not None and self.newcomer.is_alone)
@@ -287,9 +290,6 @@ class PeerProgram:
             return
         self._heed_signals(run, now)
         run.follow(now)
-        if self.port.is_hung:
-            run.flush_log()
-            end_process()
         if run.log is not None:
             run.log.keep_up(now)
         if run.peer.finished or self.ended:
@@ -301,6 +301,17 @@ class PeerProgram:
         if run.peer.is_done and not self.ended:
             run.end(now)
             self.ended = run.peer.ended or "done"
+
+    def _end_if_hung(self) -> None:
+        """End the process if its work hangs: a thread cannot be ended. The launcher replaces it."""
+        members = self.run.peer.membership.members.values() if self.run is not None else ()
+        hung = self.compute.hung(one.step_seconds for one in members)
+        if not hung and not self.port.is_hung:
+            return
+        if self.run is not None:
+            self.run.flush_log()
+        self.life.report(hung=hung)
+        end_process()
 
     @property
     def _is_saved(self) -> bool:
@@ -362,16 +373,18 @@ def main() -> None:
     adopt()
     setup: PeerSetup = open_parcel(parcel)
     logging.basicConfig(format="%(levelname)s: %(message)s")
+    life = SignsOfLife(say)
     try:
-        program = PeerProgram(setup, node, index)
-        SignsOfLife(say, program.transport.address, program.step_seconds)
+        program = PeerProgram(setup, node, index, life)
+        life.begin(program.transport.address, program.step_seconds)
         if told := read_line(sys.stdin, lambda: bool(program.signal)):
             program.main(**json.loads(told))
-    except OddlotError as error:
+    except Exception as error:  # noqa: BLE001 - every error ends the run
         with suppress(OSError):
             text = json.dumps(plain_failure(error))
             replace_file(failure_path(Path(setup.folder), node), text.encode())
             print(f"{FAILED}{in_short(error)}", file=sys.stderr)  # noqa: T201 - into the peer's file
+        life.report(failed=True)
         sys.exit(FAILED_CODE)
     finally:
         kill_children()

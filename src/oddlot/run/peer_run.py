@@ -176,7 +176,9 @@ class PeerRun:
         """Return what an average is due for. Before the final one, a peer that has finished makes none."""
         evaluation = self.evaluates and self.evaluation.due(self.tally)
         checkpoint = self.saving is not None and self.saving.due(self.tally, self.began_at)
-        if self.peer.all_finished(now) and not self._awaits_replacement():
+        if not self.peer.all_finished(now):
+            self.waits_until = inf  # of a replacement that came
+        elif not self._awaits_replacement():
             return Purpose(self.evaluates, self.saving is not None, True)
         return Purpose() if self.peer.finished else Purpose(evaluation, checkpoint)
 

@@ -1,18 +1,20 @@
-"""Samples at which a peer hangs, each in another way. Peers import this module, so it imports no test."""
+"""Samples at which a peer hangs or ends, each in another way. Peers import this module, so it imports no test."""
 
 import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from oddlot.core import task_timeouts, worker_stats
+from oddlot.engines import evaluations
 from tests.fits import rows
 
 TRAINED_SECONDS = 3.0
@@ -34,17 +36,24 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-HANGS: dict[int, Callable[[], None]] = {7: hold_lock, 8: wait, 9: stop}
+def leave() -> None:
+    """End the process with the exit code of an error."""
+    os._exit(1)
+
+
+HANGS: dict[int, Callable[[], None]] = {7: hold_lock, 8: wait, 9: stop, 10: leave, 11: wait}
+TRAINED, EVALUATED = (7, 8, 9, 10), (11,)
+"""Rows of the training set and of the evaluation set that do so."""
 
 
 class Hanging(Dataset[tuple[Tensor, Tensor]]):
-    """A peer that reads row 7, 8 or 9 starts two processes and hangs. Each row does so once.
+    """A peer that reads a row of `HANGS` starts two processes and hangs or ends. Each row does so once.
 
     `folder` then has a file with the ids of the three processes.
     """
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self.folder, self.rows, self.began = folder, rows(count), 0.0
+    def __init__(self, folder: Path, count: int, hangs: Sequence[int]) -> None:
+        self.folder, self.rows, self.hangs, self.began = folder, rows(count), hangs, 0.0
 
     def __len__(self) -> int:
         return len(self.rows[0])
@@ -52,13 +61,20 @@ class Hanging(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         self.began = self.began or time.monotonic()
         note = self.folder / str(index)
-        if index in HANGS and time.monotonic() > self.began + TRAINED_SECONDS and not note.exists():
+        if index in self.hangs and not note.exists() and self._is_due(index):
             children = [subprocess.Popen(["sleep", "600"], start_new_session=index == 8) for _ in range(2)]
             told = " ".join(str(pid) for pid in (os.getpid(), *(child.pid for child in children)))
-            (self.folder / "new").write_text(told)
-            (self.folder / "new").rename(note)
+            new = self.folder / f"new-{os.getpid()}"
+            new.write_text(told)
+            new.rename(note)
             HANGS[index]()
         return self.rows[0][index], self.rows[1][index]
+
+    def _is_due(self, index: int) -> bool:
+        """Whether the peer has trained for some time, and enough others run: they must not all end at once."""
+        is_replacement = "." in sys.argv[2]
+        others_run = {10: is_replacement, 11: (self.folder / "10").exists()}.get(index, True)
+        return others_run and time.monotonic() > self.began + TRAINED_SECONDS
 
 
 def be_impatient() -> None:
@@ -66,3 +82,4 @@ def be_impatient() -> None:
     task_timeouts.HUNG_SECONDS, task_timeouts.HUNG_TIMEOUTS = 6.0, 1.0
     worker_stats.SECONDS_UNTIL_ANY_ANSWER = worker_stats.SECONDS_UNTIL_KNOWN = 3.0
     worker_stats.MIN_TIMEOUT_SECONDS = 3.0
+    evaluations.FIRST_SECONDS = evaluations.MIN_SECONDS = 6.0

@@ -29,7 +29,12 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
 
 def watch_until(launcher: Launcher, is_so: Callable[[], bool]) -> None:
     """Look at the peers until this is so."""
-    wait_for(lambda: launcher.check() is not None and is_so())
+
+    def look() -> bool:
+        launcher.replace(launcher.check())
+        return is_so()
+
+    wait_for(look)
 
 
 def age(launcher: Launcher, node: str, seconds: float) -> None:
@@ -44,7 +49,7 @@ def age(launcher: Launcher, node: str, seconds: float) -> None:
 
 
 def test_a_replacement_that_freezes_before_it_is_ready_is_replaced(launcher: Launcher) -> None:
-    launcher.strikes["0:5"] = 2
+    launcher.work.strikes["0:5"] = 2
     launcher.signal("w2", signal.SIGKILL)
     watch_until(launcher, lambda: "w2.2" in launcher.running)
     assert launcher.begun == ["w1"]

@@ -63,8 +63,9 @@ def test_a_newcomer_that_waits_ends_on_sigterm(tmp_path: Path) -> None:
         silent.settimeout(60)
         launcher = mesh.launcher
         peer = launcher._spawn(0, joins=True)
-        wait_for(lambda: launcher.check(replace=False) == [] and bool(peer.address))
+        wait_for(lambda: launcher.check() == [] and bool(peer.address))
         peer.begin({"w2": f"127.0.0.1:{silent.getsockname()[1]}"}, {})
         silent.accept()[0].close()
         launcher.signal(peer.node, signal.SIGTERM)
-        wait_for(lambda: launcher.check(replace=False) == [(peer.node, 0)])
+        wait_for(lambda: launcher.check() == [peer])
+        assert peer.process.returncode == 0

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from oddlot import AdaptiveGossip, Gossip, JobError, Local, Machine, Run, StopRun, UsageError, fit, replay
 from oddlot.core import task_timeouts
+from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import LinkTraffic, ModelReceived, ModelRejected, PeerJoined, PeerLost, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import machine_of
@@ -22,7 +23,7 @@ from oddlot.history.outcome import read_ending
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
-from tests.engines.mesh.hanging import HANGS, Hanging, be_impatient
+from tests.engines.mesh.hanging import EVALUATED, HANGS, TRAINED, Hanging, be_impatient
 from tests.engines.mesh.waiting import is_running, wait_for
 from tests.fits import a_job, rows
 from tests.processes import PATIENCE_SECONDS, program
@@ -43,7 +44,7 @@ fit(a_job(count=96, eval_data=rows(50)), Gossip(), on, until="epochs>=12", out=s
 
 def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings: Any) -> Run:
     """A run of three processes."""
-    job = a_job(count=SAMPLES, eval_data=rows(50), **settings.pop("job", {}))
+    job = a_job(count=SAMPLES, **({"eval_data": rows(50)} | settings.pop("job", {})))
     strategy = settings.pop("strategy", Gossip(period=2))
     on = Local(workers=workers, threads=1, as_if=settings.pop("as_if", None))
     return fit(job, strategy, on, until=until, out=folder, quiet=True, **settings)
@@ -59,13 +60,21 @@ def peers_below(parent: int) -> list[int]:
 
 
 def test_peers_train_exchange_and_save_the_average(tmp_path: Path) -> None:
-    run = meshed(tmp_path, strategy=AdaptiveGossip(threshold=0.02))
+    """A replacement processes the samples that are left of a killed peer."""
+    chaos = Chaos((Fault("kill", machine="w3", at_versions=(60,)),))
+    paced = [Machine(f"w{number}", 0.002) for number in (1, 2, 3)]
+    run = meshed(tmp_path, strategy=AdaptiveGossip(threshold=0.02), chaos=chaos, as_if=paced)
     assert run.ended == "epochs>=20"
-    assert prove_peers(RunFolder(tmp_path), SAMPLES).whole == 20
+    assert set(run.summary["peers_averaged"]) == {"w1", "w2", "w3.2"}
+    proof = Figures.read(tmp_path).proof
+    assert (proof.faults, proof.whole, proof.merged) == ((), 20, 20 * SAMPLES)
+    assert run.summary["samples_left_out"] == 0
     assert replay(tmp_path).difference is None
     assert run.summary["exchanges"] > 0
-    links = [record.event for record in run.records if isinstance(record.event, LinkTraffic)]
-    assert len(links) == 6
+    traffic = [(one.peer, one.event) for one in run.records if isinstance(one.event, LinkTraffic)]
+    links = [link for _, link in traffic]
+    peers = run.summary["peers_averaged"]
+    assert len({(peer, link.peer) for peer, link in traffic if {peer, link.peer} <= {*peers}}) == 6
     if sys.platform == "linux":
         counted = sum(link.os_bytes or 0 for link in links)
         assert counted == pytest.approx(sum(sum(link.bytes.values()) for link in links), rel=0.05)
@@ -122,19 +131,24 @@ def test_faults_on_real_processes(tmp_path: Path) -> None:
 
 
 def test_the_launcher_is_killed(tmp_path: Path) -> None:
+    """Nothing replaces a peer that is killed afterwards: its samples are left out."""
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
         wait_for(lambda: len(RunFolder(out).peer_logs()) == 3)
         peers = peers_below(launcher.pid)
         assert len(peers) == 3
         launcher.kill()
+        os.kill(peers[-1], signal.SIGKILL)
         with pytest.raises(UsageError) as caught:
             meshed(out, resume="latest")
         assert caught.value.code == "folder_in_use"
-        assert all(str(peer) in caught.value.fields["holder"] for peer in peers)
+        assert all(str(peer) in caught.value.fields["holder"] for peer in peers[:-1])
         wait_for((out / SUMMARY).exists)
         wait_for(lambda: not any(map(is_running, peers)))
-    assert prove_peers(RunFolder(out), SAMPLES).faults == ()
+    summary, proof = read_ending(RunFolder(out)), Figures.read(out).proof
+    assert len(summary["peers_averaged"]) == 2
+    assert 10 * SAMPLES // 3 < summary["samples_left_out"] <= 12 * SAMPLES // 3
+    assert proof.merged == 12 * SAMPLES - summary["samples_left_out"]
     assert RunFolder(out).model.exists()
 
 
@@ -147,7 +161,7 @@ def test_everything_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
         launcher.wait(PATIENCE_SECONDS)
     before = proof_of(out).merged
     run = meshed(out, "epochs>=16", strategy=Gossip(), resume="latest")
-    assert set(run.summary["peers_averaged"]) == {"w1", "w2", "w3"}
+    assert [machine_of(peer) for peer in run.summary["peers_averaged"]] == ["w1", "w2", "w3"]
     proof = proof_of(out)
     assert proof.faults == ()
     assert proof.merged == run.summary["samples_merged"] > before
@@ -158,10 +172,24 @@ def test_halves_that_end_apart_leave_one_model(tmp_path: Path) -> None:
     """The half that ends later saves neither a model nor a summary of its own."""
     machines = [Machine("w1", 0.002), Machine("w2", 0.002), Machine("w3", 0.003), Machine("w4", 0.003)]
     chaos = Chaos((Fault("partition", at_versions=(200,)),))
-    run = meshed(tmp_path, "epochs>=50", 4, as_if=machines, chaos=chaos, checkpoint_every="0.5 seconds")
+    with pytest.warns(OddlotWarning) as warned:
+        run = meshed(
+            tmp_path,
+            "epochs>=50",
+            4,
+            as_if=machines,
+            chaos=chaos,
+            checkpoint_every="0.5 seconds",
+            job={"worker_init": be_impatient},
+        )
+    assert {one.message.code for one in warned if isinstance(one.message, OddlotWarning)} == {
+        "samples_left_out"
+    }
     assert set(run.summary["peers_averaged"]) in ({"w1", "w2"}, {"w3", "w4"})
     assert RunFolder(tmp_path).model.exists()
-    assert Figures.read(tmp_path).proof.faults == ()
+    proof = Figures.read(tmp_path).proof
+    assert {fault.code for fault in proof.faults} == {"not_merged"}
+    assert proof.left_out == run.summary["samples_left_out"] > 0
 
 
 def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
@@ -205,8 +233,12 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
     wait_for(lambda: not peers_below(os.getpid()))
 
 
-def test_hung_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One holds the interpreter's lock, one waits for ever, and one is stopped. What they have started ends, too."""
+def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One holds the interpreter's lock, one waits for ever, and one is stopped; code of the job ends one, and
+    the evaluation waits for ever in one.
+
+    What they have started ends, too.
+    """
     monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 6.0)
     monkeypatch.setattr(task_timeouts, "HUNG_TIMEOUTS", 1.0)
     mask(node=r"w\d(\.\d)?(?= )")
@@ -219,14 +251,18 @@ def test_hung_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if len(joined) >= len(HANGS) and all((notes / str(row)).exists() for row in HANGS):
             raise StopRun
 
-    with warns("peer_hung"), warns("worker_hung"):
+    with warns("peer_hung"), warns("worker_hung"), warns("peer_work_hung", work="evaluation"):
         meshed(
             tmp_path / "run",
             "seconds>=300",
             workers=4,
             observers=[stop_once_all_are_replaced],
-            job={"train_data": Hanging(notes, SAMPLES), "worker_init": be_impatient},
-            as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3, 4)],
+            job={
+                "train_data": Hanging(notes, SAMPLES, TRAINED),
+                "eval_data": Hanging(notes, 50, EVALUATED),
+                "worker_init": be_impatient,
+            },
+            as_if=[Machine(f"w{number}", 0.01) for number in (1, 2, 3, 4)],
         )
     summary = read_ending(RunFolder(tmp_path / "run"))
     assert summary["seconds"] < 300

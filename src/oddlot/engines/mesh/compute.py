@@ -2,7 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from oddlot.core.events import Cancelled, Evaluated
 from oddlot.core.tasks import Task, TaskId
 from oddlot.core.user_code import trace_of, user_code_failed
 from oddlot.engines.host import Arrival
+from oddlot.engines.mesh.patience import EVALUATION, TASK, Patience
 from oddlot.engines.pace import Pace
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.train.flat_buffer import FlatBuffer
@@ -26,11 +28,19 @@ class Ready:
 class ComputeThread:
     """Runs the job's code in one thread, which is also the `Control` of its tasks.
 
-    `found` gets updates, metrics, and the error of a job whose code failed.
+    `found` gets updates, metrics, and the error of a job whose code failed. `report` reports the fields of
+    `LifeReader` to the launcher.
     """
 
-    def __init__(self, make: Callable[[], Learner], pace: Pace, found: "queue.SimpleQueue[Any]") -> None:
-        self.pace, self.found = pace, found
+    def __init__(
+        self,
+        make: Callable[[], Learner],
+        pace: Pace,
+        found: "queue.SimpleQueue[Any]",
+        report: Callable[..., None] = lambda **_: None,
+    ) -> None:
+        self.pace, self.found, self.report = pace, found, report
+        self.patience = Patience(time.monotonic())
         self.todo: queue.SimpleQueue[tuple[str, Any, FlatBuffer]] = queue.SimpleQueue()
         self.spare: queue.SimpleQueue[FlatBuffer] = queue.SimpleQueue()
         self.aborted: set[TaskId] = set()
@@ -40,26 +50,35 @@ class ComputeThread:
 
     def start(self, task: Task, weights: FlatBuffer) -> None:
         """Compute a task."""
-        self.todo.put(("task", task, weights))
+        self.todo.put((TASK, task, weights))
 
     def evaluate(self, version: int, weights: FlatBuffer) -> None:
         """Evaluate weights after the present task."""
-        self.todo.put(("evaluate", version, weights))
+        self.todo.put((EVALUATION, version, weights))
 
     def abort(self, task: TaskId) -> None:
         """Stop a task at its next minibatch."""
         self.aborted.add(task)
 
+    def hung(self, others: Iterable[float]) -> str:
+        """Return the work that hangs, by the longest steps of `others`; empty if none does."""
+        return self.patience.hung(time.monotonic(), others)
+
     def _work(self, make: Callable[[], Learner]) -> None:
         try:
             self.runner = TaskRunner(make(), None)
+            self.patience.end(time.monotonic())
             self.found.put(Ready())
             while True:
                 kind, what, weights = self.todo.get()
-                if kind == "task":
+                self.patience.begin(kind, time.monotonic())
+                if kind == TASK:
                     self._task(what, weights)
                 else:
+                    self.report(evaluating=True)
                     self.found.put(Evaluated(what, self.runner.evaluate(weights)))
+                    self.report(evaluating=False)
+                self.patience.end(time.monotonic())
         except OddlotError as error:
             self.found.put(error)
         except BaseException as error:  # noqa: BLE001 - whatever the job's code raises ends the peer

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +17,18 @@ from pathlib import Path
 from oddlot.checkpoint.atomic_files import told_where
 from oddlot.checkpoint.disk import open_to_append, read_file, replace_file
 from oddlot.core.errors import JobError
+from oddlot.core.events import Arrived, Evaluated
+from oddlot.core.records import Record
 from oddlot.core.task_timeouts import hung_after
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 from oddlot.core.worker_stats import TIMEOUT_FACTOR
 from oddlot.engines.local.orphans import kill_group
 from oddlot.engines.local.processes import START_SECONDS
+from oddlot.engines.mesh.peer_work import PeerWork
 from oddlot.engines.mesh.signs_of_life import LifeReader
 from oddlot.engines.node_ids import NodeIds
-from oddlot.engines.respawn import Death, RespawnPolicy
+from oddlot.engines.respawn import EVALUATOR_INDEX, Death, RespawnPolicy
 
 LOOK_SECONDS = 0.1
 """Time between two looks at the processes and logs of peers."""
@@ -35,7 +38,7 @@ MODULE = "oddlot.run.peer_process"
 STOP = "stop.json"
 """File with the reason for which peers are asked to finish."""
 FAILED_CODE = 1
-"""Exit code of a peer whose error ends the run."""
+"""Exit code of a peer whose error ends the run. Code of the job may exit with it too."""
 
 
 @dataclass
@@ -111,6 +114,7 @@ class Launcher:
         respawn: bool,
         began: float,
         taken: Collection[NodeId] = (),
+        skip_bad: bool = False,
     ) -> None:
         self.ids = NodeIds(names, taken)
         self.inherited, self.outputs = list(inherited), outputs
@@ -119,19 +123,21 @@ class Launcher:
         self.running: dict[NodeId, PeerProcess] = {}
         self.files: list[Path] = []
         """Files with the output of all peers, those that have ended included."""
-        self.strikes: dict[str, int] = {}
-        """Samples that ended the computation of peers, as in the ledger. Peers that start later get them."""
+        self.work = PeerWork(skip_bad)
 
     def start_all(self) -> None:
         """Start every peer, and let them begin together. Raise JobError if one cannot start."""
-        peers = [self._spawn(index) for index in range(len(self.ids.names))]
-        while waiting := [peer for peer in peers if not peer.address]:
-            self._kill_hung()
-            for peer in waiting:
-                if peer.process.poll() is not None and not peer.address:
-                    self.close()
-                    raise self._failed_start(peer)
+        count = len(self.ids.names)
+        peers = [self._spawn(index) for index in range(count)]
+        while len(peers) < count or not all(peer.address for peer in peers):
             time.sleep(LOOK_SECONDS / 5)
+            for peer in self.check():
+                if peer.life.has_failed or not self.policy.replaces:
+                    raise self._failed_start(peer)
+                self._died(peer)
+            for index in self.policy.due(self.now):
+                self._spawn(index)
+            peers = list(self.running.values())
         addresses = {peer.node: peer.address for peer in peers}
         for peer in peers:
             peer.begin({node: one for node, one in addresses.items() if node != peer.node}, {})
@@ -159,31 +165,39 @@ class Launcher:
         """Wait for the end of all peers, and kill those that still run after these seconds."""
         until = self.now + seconds
         while self.running and self.now < until:
-            self.check(replace=False)
+            self.check()
             time.sleep(LOOK_SECONDS / 5)
         self.close()
 
-    def check(self, *, replace: bool = True) -> list[tuple[NodeId, int]]:
-        """Return the peers that have ended since the last call, with their exit codes.
-
-        `replace` those that were killed, or that code of the job ended with an exit code of its own. Kill hung ones,
-        and all processes that the ended ones have left.
-        """
-        found, now = list[tuple[NodeId, int]](), self.now
+    def check(self) -> list[PeerProcess]:
+        """Return the peers that have ended since the last call. Kill hung ones, and what the ended ones have left."""
+        found = list[PeerProcess]()
         self._kill_hung()
         for node, peer in list(self.running.items()):
-            code = peer.process.poll()
-            if code is None:
-                continue
-            del self.running[node]
-            peer.close()
-            found.append((node, code))
-            if code != FAILED_CODE and replace:
-                death = Death(node, peer.index, code, idle=bool(peer.address), expected=code == 0)
-                self.policy.died(death, now)
-        if replace:
-            self._replace(now)
+            if peer.process.poll() is not None:
+                peer.life.read(self.now)
+                del self.running[node]
+                peer.close()
+                found.append(peer)
         return found
+
+    def heard(self, record: Record) -> None:
+        """Note a record of a peer's log."""
+        self.work(record)
+        match record.event:
+            case Arrived():
+                self.policy.update_came()
+            case Evaluated():
+                self.policy.metrics_came()
+
+    def replace(self, ended: Iterable[PeerProcess]) -> None:
+        """Replace peers as workers of a hub, and start those that are due. The logs of the `ended` ones were read.
+
+        Raise JobError if peers keep dying, and BadSamples if the same samples have ended three.
+        """
+        for peer in ended:
+            self._died(peer)
+        self._start_due()
 
     def ask_to_finish(self, reason: str) -> None:
         """Let all peers finish and save the model. Each gets SIGINT, and finds the reason in a file.
@@ -227,15 +241,38 @@ class Launcher:
                 peer.is_killed = True
                 peer.kill()
 
-    def _replace(self, now: float) -> None:
+    def _died(self, peer: PeerProcess) -> None:
+        """Count the end of a peer, and which samples may be the reason."""
+        node, code, now = peer.node, peer.process.returncode, self.now
+        if peer.life.hung:
+            told = f"peer {node} was killed because its {peer.life.hung} does not end"
+            warn(told, "peer_work_hung", node=node, work=peer.life.hung)
+        if peer.life.is_evaluating:
+            self.policy.died(Death(node, EVALUATOR_INDEX, code), now)
+        has_task = node in self.work.tasks and not peer.life.is_evaluating
+        is_hung = has_task and (peer.is_killed or peer.life.hung == "task")
+        death = Death(
+            node,
+            peer.index,
+            code,
+            had_tasks=has_task,
+            idle=self.work.is_idle(node),
+            expected=code == 0 or is_hung or peer.life.is_evaluating or node in self.work.evicted,
+            productive=node in self.work.productive,
+            output=self.output_of(node),
+        )
+        if is_hung or death.cause:
+            self.work.strike(node, "hung" if is_hung else f"ended by {death.cause}")
+        self.policy.died(death, now)
+
+    def _start_due(self) -> None:
         """Start the peers that are due. Those that are ready join through the others."""
         others = {node: self.running[node].address for node in self.begun}
-        for index in self.policy.due(now) if self.running else ():
+        for index in self.policy.due(self.now) if self.running else ():
             self._spawn(index, joins=True)
         for peer in self.running.values():
             if peer.address and not peer.is_begun:
-                self.policy.update_came()
-                peer.begin(others, self.strikes)
+                peer.begin(others, self.work.strikes)
 
     def _spawn(self, index: int, *, joins: bool = False) -> PeerProcess:
         node = self.ids.next(index)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
-from typing import Protocol
+from typing import Any, Protocol
 
-from oddlot.core.commands import Action, Average, Dispatch, Request
+from oddlot.core.commands import Action, Average, Dispatch, Request, Start
 from oddlot.core.errors import Refusal
 from oddlot.core.events import (
     GoalReached,
@@ -21,7 +21,7 @@ from oddlot.core.events import (
 from oddlot.core.membership import Ack, Membership, Ping, PingRequest
 from oddlot.core.peers import PeerModel, Source
 from oddlot.core.records import Record
-from oddlot.core.tasks import Facts, NodeId
+from oddlot.core.tasks import Facts, NodeId, Task
 from oddlot.engines.host import Change, Host, Message, Port
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.engines.mesh.messages import (
@@ -78,16 +78,20 @@ class PeerHost(Host):
     """Writes the log into its file, and checks the file. Weights are sent afterwards, so that the log covers them."""
     models_to_send: list[tuple[NodeId, ModelMessage, Tensors]] = field(default_factory=list)
     """Models of the present record, which are sent once it is logged."""
-
+    to_start: list[tuple[Task, Any]] = field(default_factory=list)
+    """Tasks of the present record with their weights. They start once it is logged: they may end the process."""
     has_averaged: bool = False
     """Whether the log may lack an average."""
 
     def handle(self, event: Stimulus, now: float) -> None:
-        """Handle an event, and send the models that it made due."""
+        """Handle an event. Start the task and send the models that it made due."""
         super().handle(event, now)
-        if self.has_averaged or self.models_to_send:
+        if self.has_averaged or self.models_to_send or self.to_start:
             self.has_averaged = False
             self.flush_log()
+            tasks, self.to_start = self.to_start, []
+            for task, weights in tasks:
+                self.port.start(task, weights)
             models, self.models_to_send = self.models_to_send, []
             for peer, message, tensors in models:
                 self.port.send(peer, message, tensors)
@@ -142,6 +146,10 @@ class PeerHost(Host):
 
     def _perform(self, action: Action) -> Change | None:
         match action:
+            case Start(task):
+                self.holds[task.id] = task.version
+                self.to_start.append((task, self.store.acquire(task.version)))
+                return None
             case Request(peer, tag, layers):
                 self.requested = tag, self.conductor.now
                 self.port.send(peer, ModelRequest(tag, layers))

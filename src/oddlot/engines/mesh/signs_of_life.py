@@ -21,23 +21,26 @@ PERIOD_SECONDS = 0.5
 
 
 class SignsOfLife:
-    """Reports the address of a peer, and from then on the longest recent step, `step_seconds()`."""
+    """Reports what a peer does: from `begin` on, its longest recent step at intervals."""
 
-    def __init__(self, fd: int, address: str, step_seconds: Callable[[], float]) -> None:
-        self.fd, self.step_seconds = fd, step_seconds
-        self._send(address=address)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
         os.set_blocking(fd, False)  # a launcher that is stopped reads nothing
-        threading.Thread(target=self._work, daemon=True).start()
 
-    def _work(self) -> None:
-        with suppress(BrokenPipeError):  # the launcher has ended
-            while True:
-                time.sleep(PERIOD_SECONDS)
-                with suppress(BlockingIOError):
-                    self._send(step=self.step_seconds())
+    def begin(self, address: str, step_seconds: Callable[[], float]) -> None:
+        """Report the address of the peer, and from then on `step_seconds()`."""
+        self.report(address=address)
+        threading.Thread(target=self._work, args=(step_seconds,), daemon=True).start()
 
-    def _send(self, **what: Any) -> None:
-        os.write(self.fd, json.dumps(what).encode() + b"\n")
+    def report(self, **what: Any) -> None:
+        """Report fields of `LifeReader`, unless the launcher has ended or reads nothing."""
+        with suppress(BrokenPipeError, BlockingIOError):
+            os.write(self.fd, json.dumps(what).encode() + b"\n")
+
+    def _work(self, step_seconds: Callable[[], float]) -> None:
+        while True:
+            time.sleep(PERIOD_SECONDS)
+            self.report(step=step_seconds())
 
 
 class LifeReader:
@@ -50,6 +53,11 @@ class LifeReader:
         """Address at which the peer listens. Empty: not known yet."""
         self.step_seconds = 0.0
         """Longest recent step of the peer, in seconds. 0: it has finished none."""
+        self.is_evaluating = False
+        self.hung = ""
+        """The work that hangs, so that the process has ended itself: "start", "task" or "evaluation"."""
+        self.has_failed = False
+        """Whether it ended because of an error, which ends the run."""
         self._unread = b""
         os.set_blocking(pipe.fileno(), False)
 
@@ -66,6 +74,9 @@ class LifeReader:
     def _take(self, sign: dict[str, Any]) -> None:
         self.address = self.address or str(sign.get("address", ""))
         self.step_seconds = float(sign.get("step", self.step_seconds))
+        self.is_evaluating = bool(sign.get("evaluating", self.is_evaluating))
+        self.hung = str(sign.get("hung", self.hung))
+        self.has_failed = self.has_failed or "failed" in sign
 
 
 def read_line(file: IO[str], is_stopped: Callable[[], bool]) -> str:

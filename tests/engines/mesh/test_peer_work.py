@@ -1,0 +1,178 @@
+"""Deaths of peers: which samples may be the reason, and when a peer's work counts as hung."""
+
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oddlot import Gossip
+from oddlot.core.commands import Evict, Skip, Start
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import BadSamples, JobError
+from oddlot.core.events import Arrived, GoalReached, Joined, Ticked
+from oddlot.core.ledger import Ledger
+from oddlot.core.peers import Peers
+from oddlot.core.records import Record
+from oddlot.core.shard_queue import Lane
+from oddlot.core.spans import Span
+from oddlot.core.tasks import Facts, Task
+from oddlot.engines.local.processes import START_SECONDS
+from oddlot.engines.mesh import launcher as module
+from oddlot.engines.mesh.launcher import Launcher, PeerProcess
+from oddlot.engines.mesh.patience import EVALUATION, TASK, Patience
+from oddlot.engines.mesh.signs_of_life import LifeReader
+
+DEADLY = Span(0, 4, 8)
+
+
+def starts(node: str, span: Span = DEADLY) -> Record:
+    """The record of a peer that starts a task."""
+    return Record(1.0, Joined(node), (Start(Task(f"{node}:1", node, (span,), 0)),), peer=node)
+
+
+def life(folder: Path, signs: bytes) -> LifeReader:
+    """What a process has reported."""
+    (folder / "signs").write_bytes(signs)
+    with (folder / "signs").open("rb") as file:
+        reader = LifeReader(file, 0.0)
+        reader.read(0.0)
+    return reader
+
+
+def dies(launcher: Launcher, node: str, code: int, signs: bytes = b"") -> None:
+    """Let the launcher handle the end of a peer."""
+    process: Any = SimpleNamespace(returncode=code)
+    folder = launcher.outputs
+    launcher._died(PeerProcess(node, 0, process, folder / "output", False, life(folder, signs)))
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    """A launcher without peers."""
+    return Launcher(["w1", "w2"], [0], tmp_path, True, module.clock())
+
+
+def test_samples_that_end_three_peers_are_named(launcher: Launcher) -> None:
+    """A crash and an exit by code of the job count, whatever the exit code. A kill from outside does not."""
+    launcher.heard(starts("w1"))
+    dies(launcher, "w1", -signal.SIGSEGV)
+    launcher.heard(starts("w1.2"))
+    dies(launcher, "w1.2", -signal.SIGKILL)
+    launcher.heard(starts("w1.3"))
+    dies(launcher, "w1.3", 1)
+    assert launcher.work.strikes == dict.fromkeys(("0:4", "0:5", "0:6", "0:7"), 2)
+    launcher.heard(starts("w1.4"))
+    with pytest.raises(BadSamples) as caught:
+        dies(launcher, "w1.4", -signal.SIGBUS)
+    assert caught.value.spans == (DEADLY,)
+
+
+def test_finished_and_skipped_samples_are_not_blamed(launcher: Launcher) -> None:
+    work = launcher.work
+    for node in ("w1", "w2"):
+        launcher.heard(starts(node, Span(0, int(node[1]), int(node[1]) + 1)))
+        launcher.heard(Record(2.0, Ticked(), (Evict(node),), peer=node))
+    assert work.strikes == {"0:1": 1, "0:2": 1}
+    launcher.heard(starts("w1.2", Span(0, 1, 2)))
+    launcher.heard(Record(3.0, Arrived(Facts("w1.2:1", "w1.2", 0, 1, "gradient")), peer="w1.2"))
+    launcher.heard(Record(3.0, Joined("w2.2"), (Skip((Span(0, 2, 3),)),), peer="w2.2"))
+    assert (work.strikes, work.blame()) == ({}, None)
+
+
+def test_all_peers_that_are_lost_name_their_samples(launcher: Launcher) -> None:
+    launcher.heard(starts("w1"))
+    dies(launcher, "w1", 3)
+    error = launcher.work.blame()
+    assert error is not None
+    assert error.spans == (DEADLY,)
+
+
+def test_a_replacement_skips_samples_that_have_ended_three() -> None:
+    """They are skipped when its worker joins, also if they belong to an epoch that it has not started."""
+    ledger = Ledger(20, 3, skip_bad=True, lanes=[Lane(4, 12, 0, 8)], merged=[4])
+    ledger.strikes = {"1:5": 3, "1:6": 3, "1:2": 3, "1:7": 2}
+    conductor = Conductor(Gossip(), ledger, 4, peers=Peers("w1.4", ["w1", "w2"]))
+    record = conductor.handle(Joined("w1.4"), 0.0)
+    (skip,) = (one for one in record.actions if isinstance(one, Skip))
+    assert skip.spans == (Span(1, 5, 7),)
+    (start,) = (one for one in record.actions if isinstance(one, Start))
+    leased = [start.task.spans, *(ledger.lease(str(i), 4, "w1.4") for i in range(3))]
+    assert [span for spans in leased for span in spans if span.epoch < 2] == [
+        Span(0, 8, 12),
+        Span(1, 4, 5),
+        Span(1, 7, 10),
+        Span(1, 10, 12),
+    ]
+
+
+def test_peers_that_keep_dying_end_the_run_unless_others_train(launcher: Launcher) -> None:
+    update = Record(2.0, Arrived(Facts("w2:1", "w2", 0, 1, "gradient")), peer="w2")
+    for number in (1, 2):
+        dies(launcher, f"w1.{number}", 1)
+    launcher.heard(update)
+    for number in (3, 4):
+        dies(launcher, f"w1.{number}", 1)
+    with pytest.raises(JobError) as caught:
+        dies(launcher, "w1.5", 1)
+    assert caught.value.code == "workers_keep_dying"
+
+
+def test_newcomers_may_die_once_others_have_finished(launcher: Launcher) -> None:
+    launcher.heard(Record(2.0, GoalReached("epochs>=2"), peer="w2"))
+    for number in range(4):
+        dies(launcher, f"w1.{number}", 1)
+    assert len(launcher.policy.timers) == 4
+
+
+def test_evaluations_that_hang_three_times_end_the_run(launcher: Launcher) -> None:
+    """The samples of the task that waits for the evaluation have nothing to do with it."""
+    signs = b'{"evaluating": true}\n{"hung": "evaluation"}\n'
+    for number in (1, 2):
+        launcher.heard(starts(f"w{number}"))
+        with pytest.warns(match="evaluation"):
+            dies(launcher, f"w{number}", -signal.SIGKILL, signs)
+    with pytest.warns(match="evaluation"), pytest.raises(JobError) as caught:
+        dies(launcher, "w1.2", -signal.SIGKILL, signs)
+    assert (caught.value.code, launcher.work.strikes) == ("workers_keep_dying", {})
+
+
+def test_an_error_is_no_exit_by_code_of_the_job(tmp_path: Path) -> None:
+    assert [life(tmp_path, signs).has_failed for signs in (b'{"failed": true}\n', b"")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("work", "others", "seconds"),
+    [
+        ("start", (), START_SECONDS),
+        (TASK, (0.0, 0.1), 600.0),
+        (TASK, (20.0, 30.0, 40.0), 1200.0),
+        (EVALUATION, (0.1,), 600.0),
+    ],
+)
+def test_first_work_hangs_by_the_times_of_other_peers(
+    work: str, others: tuple[float, ...], seconds: float
+) -> None:
+    patience = Patience(0.0)
+    patience.begin(work, 1.0)
+    assert (patience.hung(seconds, others), patience.hung(seconds + 2.0, others)) == ("", work)
+    patience.end(seconds)
+    assert patience.hung(1e9, others) == ""
+
+
+def test_later_evaluations_hang_by_the_times_of_earlier_ones() -> None:
+    patience = Patience(0.0)
+    patience.begin(EVALUATION, 0.0)
+    patience.end(5.0)
+    patience.begin(EVALUATION, 10.0)
+    assert (patience.hung(59.0, ()), patience.hung(61.0, ())) == ("", EVALUATION)
+
+
+def test_tasks_are_left_to_the_conductor_where_steps_are_known_or_no_peer_has_finished_one() -> None:
+    patience = Patience(0.0)
+    patience.begin(TASK, 0.0)
+    assert patience.hung(1e9, (0.0,)) == ""
+    patience.end(1.0)
+    patience.begin(TASK, 2.0)
+    assert patience.hung(1e9, (0.1,)) == ""
