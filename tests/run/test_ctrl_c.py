@@ -16,6 +16,8 @@ from tests.fits import a_job, fleet, trained
 from tests.processes import descendants, ends, program, says
 from tests.run.test_resume import ENDLESS
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from tests.run.test_mesh import gossiped
 from tests.run.test_mesh_resume import check, trained
 from tests.transcripts import raises
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 
 def lines(folder: Path) -> dict[str, list[str]]:
     """The lines of the log of each peer."""

@@ -30,6 +30,7 @@ from oddlot.run.fit import Interrupted
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
 from tests.run.test_mesh import SAMPLES, gossiped, peers
 
+pytestmark = pytest.mark.usefixtures("warm_start")
 FAULTS = [
     Fault("corrupt", machine="m1", at_seconds=(0.05,)),
     Fault("drop", machine="m2", at_seconds=(0.06,)),

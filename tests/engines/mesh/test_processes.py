@@ -30,6 +30,7 @@ from tests.fits import a_job, rows
 from tests.processes import PATIENCE_SECONDS, program
 from tests.transcripts import mask, raises, warns
 
+pytestmark = pytest.mark.usefixtures("warm_start")
 SAMPLES = 96
 LAUNCH = """
 from contextlib import suppress
