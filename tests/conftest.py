@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from hypothesis import settings
 from tests import compiled_once
 from tests.command import FLEET, JOB, MY_JOBS, Oddlot
 from tests.transcripts import Transcript, rewrite
-from tests.warm_start import WarmPopen
+from tests.warm_start import WarmPopen, server
 
 if TYPE_CHECKING:
     from oddlot.engines.local.fork_client import ForkServer
@@ -137,7 +136,11 @@ def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def warm_start() -> Iterator[None]:
     """Programs that tests of the module start need not import PyTorch."""
-    with patch.object(subprocess, "Popen", WarmPopen) if sys.platform == "linux" else nullcontext():
+    if sys.platform != "linux":
+        yield
+        return
+    server()  # which is there before the first test looks at what runs
+    with patch.object(subprocess, "Popen", WarmPopen):
         yield
 
 

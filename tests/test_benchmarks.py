@@ -69,8 +69,8 @@ NOT_MEASURED = {
         goodput_trace exactly_once""",
 }
 """Figures that are null in the smoke form."""
-TIERS = {"ray": pytest.mark.ray, "gossip": pytest.mark.long}
-"""Benchmarks that are left out of `make test`: their smoke form starts a cluster, or twelve processes."""
+TIERS = {"ray": pytest.mark.ray, "gossip": pytest.mark.long, "faults": pytest.mark.long}
+"""Benchmarks that are left out of `make test`: their smoke form starts a cluster, or more than ten processes."""
 IF_REACHED = "time_to_"
 """Figures that are null where a precision is not reached."""
 

@@ -25,13 +25,14 @@ MOST_BYTES, MOST_FDS = 1 << 17, 16
 ABOVE = 100
 """Received descriptors are moved above this number: below are those that the program must have."""
 FRESH = subprocess.Popen
+"""Starts a new interpreter."""
 WARM = "from tests.warm_start import serve; exec(compile(serve(FD), '<string>', 'exec'))"
 
 
 class WarmPopen(subprocess.Popen[Any]):
     """`subprocess.Popen`; `python -c CODE` and `python -m MODULE` are forked from a process that has PyTorch."""
 
-    def _execute_child(  # type: ignore[no-untyped-def,override,misc]
+    def _execute_child(  # type: ignore[no-untyped-def]
         self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, gid, gids, uid, umask,
         start_new_session, *more,
@@ -70,7 +71,8 @@ def server() -> socket.socket:
         start_new_session=True,
     )
     theirs.close()
-    atexit.register(lambda: (ours.close(), process.wait()))
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # first: they are called in reverse order
     return ours
 
 
@@ -125,8 +127,9 @@ def become(request: dict[str, Any], fds: list[int], hub: socket.socket) -> str:
     os.environ.update(request["environment"])
     places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     own = [place for place in sys.path if place and place not in places]
-    sys.path[:] = [*([] if request["is_safe"] else [""]), *places, *own]
     kind, program, *arguments = request["arguments"]
+    first = [] if request["is_safe"] else [""] if kind == "-c" else [str(Path.cwd())]
+    sys.path[:] = [*first, *places, *own]
     sys.argv[:] = [kind, *arguments]
     if kind == "-c":
         return str(program)

@@ -43,7 +43,7 @@ FAULTS = [
 
 
 def test_every_fault_is_survived(tmp_path: Path) -> None:
-    on = peers(seconds_to_return=0.1)
+    on = peers(step_seconds=0.03, seconds_to_return=0.1)
     run = gossiped(
         Gossip(answer_seconds=1.0), on, until="seconds>=15", out=tmp_path, chaos=Chaos(tuple(FAULTS))
     )
@@ -59,7 +59,7 @@ def test_every_fault_is_survived(tmp_path: Path) -> None:
 
 def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
     fault = Fault("partition", at_seconds=(1.0,), for_seconds=8.0)
-    run = gossiped(Gossip(), until="seconds>=20", chaos=Chaos((fault,)))
+    run = gossiped(Gossip(), peers(step_seconds=0.04), until="seconds>=20", chaos=Chaos((fault,)))
     lost = {(r.peer, r.event.peer) for r in run.records if isinstance(r.event, PeerLost)}
     assert lost == {(a, b) for a in ("m0", "m1") for b in ("m2", "m3")} | {
         (b, a) for a in ("m0", "m1") for b in ("m2", "m3")
@@ -79,7 +79,7 @@ def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
 
 def test_pushes_into_a_cut_network_keep_their_weight() -> None:
     fault = Fault("partition", at_seconds=(0.5,), for_seconds=8.0)
-    run = gossiped(Gossip(mode="push"), peers(2), until="seconds>=14", chaos=Chaos((fault,)))
+    run = gossiped(Gossip(mode="push"), peers(2, 0.04), until="seconds>=14", chaos=Chaos((fault,)))
     assert run.summary["disagreement"] < 0.05
     weights = [
         action.model.weight for r in run.records for action in r.actions if isinstance(action, Dispatch)
