@@ -43,6 +43,7 @@ TIERS = {
         pytest.mark.long,
     ),
     "docs/how-to/choose-a-strategy.md": pytest.mark.long,
+    "docs/how-to/resume.md": pytest.mark.long,
 }
 """Pages that are left out of `make test`: what they show is tested there with less."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -59,7 +59,13 @@ oddlot.fit(
 """
 
 
-@pytest.mark.parametrize("epochs", ["epochs>=1", "epochs>=1e6"], ids=["the final version", "another"])
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        pytest.param("epochs>=1", id="the final version"),
+        pytest.param("epochs>=1e6", id="another", marks=pytest.mark.long),
+    ],
+)
 def test_a_stop_saves_and_awaits_no_evaluation(epochs: str, tmp_path: Path) -> None:
     """Neither the one under way nor one of the final version: a machine that is taken back leaves seconds."""
     out = tmp_path / "run"

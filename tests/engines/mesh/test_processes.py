@@ -174,6 +174,7 @@ def test_halves_that_end_apart_leave_one_model(tmp_path: Path) -> None:
     assert Figures.read(tmp_path).proof.left_out == run.summary["samples_left_out"] > 0
 
 
+@pytest.mark.long
 def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
     """They ask each other for a state that none of them has."""
     out = tmp_path / "run"
@@ -191,6 +192,7 @@ def proof_of(folder: Path) -> Proof:
     return prove_peers(RunFolder(folder), SAMPLES)
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
