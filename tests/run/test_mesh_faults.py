@@ -164,7 +164,7 @@ def test_bad_numbers_of_a_peer_are_rejected_with_its_name(
     assert ("m2" in run.summary["peers_averaged"]) == (wrong is not _not_finite)
 
 
-@pytest.mark.parametrize("killed_at", [(0.1,), (0.02, 0.3), (0.55,)])
+@pytest.mark.parametrize("killed_at", [(0.1,), pytest.param((0.02, 0.3), marks=pytest.mark.long), (0.55,)])
 @pytest.mark.parametrize(
     "strategy", [Gossip(), Gossip(mode="push_pull"), AdaptiveGossip(threshold=1e9)], ids=str
 )
