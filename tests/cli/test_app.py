@@ -170,7 +170,7 @@ def begun(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.usefixtures("fork_server", "warm_start")
+@pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize(
     ("number", "code", "command", "folder"),
     [
