@@ -4,6 +4,7 @@ import atexit
 import os
 import resource
 import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Generator, Iterator
@@ -20,6 +21,7 @@ from hypothesis import settings
 from tests import compiled_once
 from tests.command import FLEET, JOB, MY_JOBS, Oddlot
 from tests.transcripts import Transcript, rewrite
+from tests.warm_start import WarmPopen, server
 
 if TYPE_CHECKING:
     from oddlot.engines.local.fork_client import ForkServer
@@ -30,8 +32,9 @@ compiled_once.install()
 settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("fast")  # pytest --hypothesis-profile=thorough searches longer
-# A shell has its background jobs ignore Ctrl-C, and the tests' programs would inherit that.
+# A shell has its background jobs ignore Ctrl-C, and nohup SIGHUP: the tests' programs would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -128,6 +131,17 @@ def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     with patch.object(on_local, "ForkServer", _lasting_fork_server):
         yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="module")
+def warm_start() -> Iterator[None]:
+    """Programs that tests of the module start need not import PyTorch."""
+    if sys.platform != "linux":
+        yield
+        return
+    server()  # which is there before the first test looks at what runs
+    with patch.object(subprocess, "Popen", WarmPopen):
+        yield
 
 
 @cache

@@ -69,8 +69,9 @@ NOT_MEASURED = {
         goodput_trace exactly_once""",
 }
 """Figures that are null in the smoke form."""
-TIERS = {"ray": pytest.mark.ray, "gossip": pytest.mark.long}
-"""Benchmarks that are left out of `make test`: their smoke form starts a cluster, or twelve processes."""
+SHORT = {"checkpoint", "hub", "simulator"}
+TIERS = {name: pytest.mark.long for name in FIGURES if name not in SHORT} | {"ray": pytest.mark.ray}
+"""Benchmarks that are left out of `make test`: their smoke form starts many processes, compiles or trains for long."""
 IF_REACHED = "time_to_"
 """Figures that are null where a precision is not reached."""
 

@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 
 from oddlot.cli import app as cli
+from oddlot.engines.local import config as on_local
+from oddlot.engines.local import fork_client
 
 ROOT = Path(__file__).parent.parent
 GENERATED = {"cli", "strategies", "job-file", "fleet-file", "faults-file"}
@@ -41,6 +43,7 @@ TIERS = {
         pytest.mark.long,
     ),
     "docs/how-to/choose-a-strategy.md": pytest.mark.long,
+    "docs/how-to/resume.md": pytest.mark.long,
 }
 """Pages that are left out of `make test`: what they show is tested there with less."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -132,13 +135,29 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
     return out.getvalue()
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A link to the folder of the page that is run, from which workers import: all pages share one fork server."""
+    link = tmp_path_factory.mktemp("page") / "here"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(link), *sys.path])
+        server = fork_client.ForkServer()
+        close = server.close
+        patch.setattr(server, "close", lambda: None)
+        patch.setattr(on_local, "ForkServer", lambda: server)
+        patch.setattr(fork_client, "start_early", lambda: None)
+        yield link
+        close()
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    here.unlink(missing_ok=True)
+    here.symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("ODDLOT_DATA", raising=False)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     return tmp_path
 
 

@@ -49,6 +49,7 @@ def test_an_example_prints_what_it_must(example: Path, tmp_path: Path) -> None:
     assert as_expected(output, expected), f"{output}\nis not\n{expected}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_example_prints_its_table_when_it_ends_early(name: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / f"{name}.py"

@@ -27,6 +27,8 @@ from tests.fits import a_job, local, rows
 from tests.processes import descendants, ends, program, says
 from tests.transcripts import mask, raises, warns
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 
 def held() -> dict[str, Any]:
     """What this process has open, below it and mapped."""

@@ -80,6 +80,7 @@ oddlot.fit(job, oddlot.Asynchronous(), local(1), until="hours>=1", observers=[wa
 """
 
 
+@pytest.mark.usefixtures("warm_start")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_a_worker_has_started_ends_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
     """Whether the run ends by itself or its hub is killed."""

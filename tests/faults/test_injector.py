@@ -25,7 +25,7 @@ from tests.processes import program
 from tests.run.test_resume import KillAt, Killed, goes_on
 from tests.transcripts import raises, transcribe
 
-pytestmark = pytest.mark.usefixtures("fork_server")
+pytestmark = pytest.mark.usefixtures("fork_server", "warm_start")
 
 
 def machines(count: int = 3, computes: bool = False) -> Simulated:

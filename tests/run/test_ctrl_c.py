@@ -16,6 +16,8 @@ from tests.fits import a_job, fleet, trained
 from tests.processes import descendants, ends, program, says
 from tests.run.test_resume import ENDLESS
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) -> None:
@@ -57,7 +59,13 @@ oddlot.fit(
 """
 
 
-@pytest.mark.parametrize("epochs", ["epochs>=1", "epochs>=1e6"], ids=["the final version", "another"])
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        pytest.param("epochs>=1", id="the final version"),
+        pytest.param("epochs>=1e6", id="another", marks=pytest.mark.long),
+    ],
+)
 def test_a_stop_saves_and_awaits_no_evaluation(epochs: str, tmp_path: Path) -> None:
     """Neither the one under way nor one of the final version: a machine that is taken back leaves seconds."""
     out = tmp_path / "run"

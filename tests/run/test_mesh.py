@@ -47,9 +47,12 @@ LINK = Link(megabits_per_second=1.0, latency_milliseconds=1.0)
 STEP_SECONDS = 0.01
 
 
-def peers(count: int = PEERS, **settings: Any) -> Simulated:
-    """Machines of one speed, with links on which a model takes about 0.2 steps."""
-    return Simulated([Machine(f"m{i}", STEP_SECONDS / BATCH, link=LINK, **settings) for i in range(count)])
+def peers(count: int = PEERS, step_seconds: float = STEP_SECONDS, **settings: Any) -> Simulated:
+    """Machines of one speed, with links on which a model takes about 0.2 steps.
+
+    With longer steps, more time passes in a test without more work.
+    """
+    return Simulated([Machine(f"m{i}", step_seconds / BATCH, link=LINK, **settings) for i in range(count)])
 
 
 def gossiped(
@@ -176,7 +179,9 @@ def test_late_peer_takes_over_weights_and_processes_its_whole_share(tmp_path: Pa
 
 def test_a_budget_is_kept_until_the_end() -> None:
     share = 0.03
-    run = gossiped(AdaptiveGossip(budget_share=share), until="epochs>=600", job={"lr_schedule": Cosine(600)})
+    run = gossiped(
+        AdaptiveGossip(budget_share=share), peers(2), until="epochs>=300", job={"lr_schedule": Cosine(300)}
+    )
     late = [record for record in run.records if record.now > run.records[-1].now / 2]
     steps = sum(isinstance(record.event, Arrived) for record in late)
     exchanges = sum(isinstance(record.event, ModelReceived) for record in late)
@@ -186,7 +191,7 @@ def test_a_budget_is_kept_until_the_end() -> None:
 @pytest.mark.parametrize("mode", ["pull", "push", "push_pull"])
 def test_a_budget_of_bytes_counts_all_that_a_peer_receives(mode: Any) -> None:
     budget = 5_000.0
-    run = gossiped(AdaptiveGossip(mode=mode, budget_bytes_per_second=budget), until="epochs>=200")
+    run = gossiped(AdaptiveGossip(mode=mode, budget_bytes_per_second=budget), until="epochs>=150")
     late = [record for record in run.records if record.now > run.records[-1].now / 2]
     received = sum(r.event.bytes for r in late if isinstance(r.event, ModelReceived))
     per_peer = received / PEERS / (late[-1].now - late[0].now)

@@ -35,6 +35,7 @@ from tests.run.test_damage import steep
 from tests.run.test_mesh import SAMPLES, gossiped, peers
 from tests.transcripts import raises, warns
 
+pytestmark = pytest.mark.usefixtures("warm_start")
 FAULTS = [
     Fault("corrupt", machine="m1", at_seconds=(0.05,)),
     Fault("drop", machine="m2", at_seconds=(0.06,)),
@@ -47,7 +48,7 @@ FAULTS = [
 
 
 def test_every_fault_is_survived(tmp_path: Path) -> None:
-    on = peers(seconds_to_return=0.1)
+    on = peers(step_seconds=0.03, seconds_to_return=0.1)
     run = gossiped(
         Gossip(answer_seconds=1.0), on, until="seconds>=15", out=tmp_path, chaos=Chaos(tuple(FAULTS))
     )
@@ -63,7 +64,7 @@ def test_every_fault_is_survived(tmp_path: Path) -> None:
 
 def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
     fault = Fault("partition", at_seconds=(1.0,), for_seconds=8.0)
-    run = gossiped(Gossip(), until="seconds>=20", chaos=Chaos((fault,)))
+    run = gossiped(Gossip(), peers(step_seconds=0.04), until="seconds>=20", chaos=Chaos((fault,)))
     lost = {(r.peer, r.event.peer) for r in run.records if isinstance(r.event, PeerLost)}
     assert lost == {(a, b) for a in ("m0", "m1") for b in ("m2", "m3")} | {
         (b, a) for a in ("m0", "m1") for b in ("m2", "m3")
@@ -93,7 +94,7 @@ def test_a_request_that_a_short_partition_loses_is_soon_given_up() -> None:
 
 def test_pushes_into_a_cut_network_keep_their_weight() -> None:
     fault = Fault("partition", at_seconds=(0.5,), for_seconds=8.0)
-    run = gossiped(Gossip(mode="push"), peers(2), until="seconds>=14", chaos=Chaos((fault,)))
+    run = gossiped(Gossip(mode="push"), peers(2, 0.04), until="seconds>=14", chaos=Chaos((fault,)))
     assert run.summary["disagreement"] < 0.05
     weights = [
         action.model.weight for r in run.records for action in r.actions if isinstance(action, Dispatch)
@@ -217,7 +218,7 @@ def test_bad_numbers_of_a_peer_are_rejected_with_its_name(
     assert ("m2" in run.summary["peers_averaged"]) == (wrong is not _not_finite)
 
 
-@pytest.mark.parametrize("killed_at", [(0.1,), (0.02, 0.3), (0.55,)])
+@pytest.mark.parametrize("killed_at", [(0.1,), pytest.param((0.02, 0.3), marks=pytest.mark.long), (0.55,)])
 @pytest.mark.parametrize(
     "strategy", [Gossip(), Gossip(mode="push_pull"), AdaptiveGossip(threshold=1e9)], ids=str
 )

@@ -127,8 +127,8 @@ def test_a_run_that_has_reached_its_goal_starts_no_peer(tmp_path: Path) -> None:
 
 def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> None:
     """The successor of a killed peer has trained since then: its predecessor goes on instead."""
-    on = peers(seconds_to_return=0.01)
-    chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1,)),))
+    on = peers(step_seconds=0.04, seconds_to_return=0.01)
+    chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.4,)),))
     trained(tmp_path, "seconds>=6", on=on, chaos=chaos, checkpoint_every="100 versions")
     assert RunFolder(tmp_path).peer_log("m1.2").exists()
     kill(tmp_path, 1)

@@ -31,7 +31,7 @@ SCRIPT, MODULE = [str(Path(sys.executable).parent / "oddlot")], [sys.executable,
         (SCRIPT, "report ."),
         pytest.param(SCRIPT, "watch .", marks=pytest.mark.long),
         pytest.param(SCRIPT, "replay .", marks=pytest.mark.long),
-        (MODULE, "train nothing:here"),
+        pytest.param(MODULE, "train nothing:here", marks=pytest.mark.long),
     ],
 )
 def test_files_of_the_current_folder_are_not_taken_for_libraries(

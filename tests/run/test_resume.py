@@ -49,7 +49,7 @@ from tests.processes import descendants, program, says
 from tests.toys import Timed
 from tests.transcripts import raises, warns
 
-pytestmark = pytest.mark.usefixtures("fork_server")
+pytestmark = pytest.mark.usefixtures("fork_server", "warm_start")
 
 
 def begun(folder: Path, until: str = "epochs>=2", job: Job | None = None, **options: Any) -> Run:

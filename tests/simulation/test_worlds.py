@@ -14,7 +14,7 @@ from tests.simulation.world import MISHAPS, STRATEGIES, World, told
 
 CORPUS: dict[str, list[int]] = json.loads((Path(__file__).parent / "corpus.json").read_text())
 """seeds in which, together, everything goes wrong: `python -m tests.simulation corpus` chooses them anew"""
-FRESH, LONG = 30, 1_000
+FRESH, LONG = 10, 1_000
 EACH = pytest.mark.parametrize("name", STRATEGIES)
 
 

@@ -5,4 +5,4 @@ from oddlot.testing import check_strategy
 
 
 def test_the_example_is_sound() -> None:
-    check_strategy(DropStale)
+    check_strategy(DropStale, examples=50)

@@ -134,7 +134,15 @@ BROKEN: list[tuple[Callable[[], Strategy], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "promise"), BROKEN, ids=lambda each: getattr(each, "__name__", str(each)))
+SLOW = (KeepsASecret,)
+"""Takes 10 s, in `make test-long`. `KeepsAGenerator` and `CountsByNumber` break the same promise."""
+
+
+@pytest.mark.parametrize(
+    ("make", "promise"),
+    [pytest.param(*each, marks=pytest.mark.long if each[0] in SLOW else ()) for each in BROKEN],
+    ids=lambda each: getattr(each, "__name__", str(each)),
+)
 def test_a_broken_promise_is_found(make: Callable[[], Strategy], promise: int) -> None:
     assert fault_of(make, 100) == (promise, "")
 

@@ -28,7 +28,9 @@ from tests.engines.mesh.waiting import is_running, wait_for
 from tests.fits import a_job, rows
 from tests.processes import PATIENCE_SECONDS, program
 from tests.transcripts import mask, raises, warns
+from tests.warm_start import FRESH
 
+pytestmark = pytest.mark.usefixtures("warm_start")
 SAMPLES = 96
 LAUNCH = """
 from contextlib import suppress
@@ -156,9 +158,11 @@ def test_everything_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("out=", "checkpoint_every='0.2 seconds', out="), out) as launcher:
         wait_for(lambda: out.exists() and len(RunFolder(out).checkpoint_names()) > 2)
-        for process in [launcher.pid, *peers_below(launcher.pid)]:
+        peers = peers_below(launcher.pid)
+        for process in [launcher.pid, *peers]:
             os.kill(process, signal.SIGKILL)
         launcher.wait(PATIENCE_SECONDS)
+        wait_for(lambda: not any(map(is_running, peers)))
     before = proof_of(out).merged
     run = meshed(out, "epochs>=16", strategy=Gossip(), resume="latest")
     assert [machine_of(peer) for peer in run.summary["peers_averaged"]] == ["w1", "w2", "w3"]
@@ -192,6 +196,7 @@ def test_halves_that_end_apart_leave_one_model(tmp_path: Path) -> None:
     assert proof.left_out == run.summary["samples_left_out"] > 0
 
 
+@pytest.mark.long
 def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
     """They ask each other for a state that none of them has."""
     out = tmp_path / "run"
@@ -209,6 +214,7 @@ def proof_of(folder: Path) -> Proof:
     return prove_peers(RunFolder(folder), SAMPLES)
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
@@ -233,12 +239,14 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
     wait_for(lambda: not peers_below(os.getpid()))
 
 
+@pytest.mark.filterwarnings("ignore:the saved model lacks")  # of samples that were not taken over yet
 def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One holds the interpreter's lock, one waits for ever, and one is stopped; code of the job ends one, and
     the evaluation waits for ever in one.
 
     What they have started ends, too.
     """
+    monkeypatch.setattr(subprocess, "Popen", FRESH)
     monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 6.0)
     monkeypatch.setattr(task_timeouts, "HUNG_TIMEOUTS", 1.0)
     mask(node=r"w\d(\.\d)?(?= )")
