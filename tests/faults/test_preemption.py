@@ -1,6 +1,8 @@
 """Machines that are taken away and come back as a trace says: the same on worker processes and simulated ones."""
 
 from collections import Counter
+from dataclasses import replace
+from itertools import takewhile
 from math import inf
 from pathlib import Path
 
@@ -24,26 +26,27 @@ pytestmark = pytest.mark.usefixtures("fork_server")
 
 TRACE = Steps((0.0, 0.6, 1.2, 1.8, 2.4, 3.0, 3.6, 4.2), (3.0, 1.0, 0.0, 2.0, 3.0, 1.0, 0.0, 3.0))
 """three workers, two of which go at 0.6 s, the last one at 1.2 s; two are back at 1.8 s, a third at 2.4 s; once more"""
+REPEATED = replace(TRACE, period_seconds=4.8)
 COUNT = 480
 FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)], computes=False)
 
 
 def arrivals(machine: str, until: float) -> int:
     """How often the trace has this machine come by then."""
-    moves = Alive(TRACE).moves(3, stream(0, NAME))
-    return sum(here and f"w{number + 1}" == machine and at <= until for at, number, here in moves)
+    moves = takewhile(lambda move: move[0] <= until, Alive(REPEATED).moves(3, stream(0, NAME)))
+    return sum(here and f"w{number + 1}" == machine for _, number, here in moves)
 
 
 @pytest.mark.parametrize(
     "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
 )
 def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_counts_once(on: Place) -> None:
-    """They need longer than from one time at which nobody is left to the next."""
+    """They need longer than the 2.4 s between two times at which workers are taken, however late they start."""
     if on is not FLEET:
         trained(a_job(), Asynchronous(), local(1))  # the fork server is ready
-    chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(TRACE))
-    run, books = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=2", chaos=chaos)
-    assert sorted(books.merged) == everything(COUNT, 2)
+    chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(REPEATED))
+    run, books = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=4", chaos=chaos)
+    assert sorted(books.merged) == everything(COUNT, 4)
     taken = Counter[str]()
     for record in run.records:
         match record.event:

@@ -76,6 +76,16 @@ def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
         assert max(b - a for a, b in pairwise(times)) < 1.0, "no peer waits for one that ignores it"
 
 
+def test_a_request_that_a_short_partition_loses_is_soon_given_up() -> None:
+    """The first request may wait for 30 s, and sets an alarm for then. Later ones set alarms of their own."""
+    on = Simulated([replace(one, seconds_per_sample=0.003) for one in peers().machines])
+    chaos = Chaos((Fault("partition", at_seconds=(1.0,), for_seconds=1.5),))
+    run = gossiped(Gossip(), on, until="seconds>=8", chaos=chaos)
+    for peer in ("m0", "m1", "m2", "m3"):
+        times = [r.now for r in run.records if r.peer == peer and isinstance(r.event, Arrived)]
+        assert max(b - a for a, b in pairwise([*times, 8.0])) < 4.0
+
+
 def test_pushes_into_a_cut_network_keep_their_weight() -> None:
     fault = Fault("partition", at_seconds=(0.5,), for_seconds=8.0)
     run = gossiped(Gossip(mode="push"), peers(2), until="seconds>=14", chaos=Chaos((fault,)))

@@ -83,7 +83,7 @@ class PeerAveraging(Strategy):
     patience: float = field(default=30.0, metadata=STATE)
     """Seconds until the next request is given up, if `answer_seconds` is None."""
     rings_at: float = field(default=-1.0, metadata=STATE)
-    """Time of the last alarm that was set: there is one at a time."""
+    """Time of the alarm that rings next. A later one may be set, too, from when the patience was longer."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -178,7 +178,11 @@ class PeerAveraging(Strategy):
             yield Request(peer, self.exchanges, layers)
         else:
             yield Send(peer, reply_tag=self.exchanges, loss=self.loss, layers=layers)
-        if self.rings_at <= view.now:
+        yield from self._set_alarm(view)
+
+    def _set_alarm(self, view: View) -> Iterator[Command]:
+        """Set an alarm unless an earlier one is set: that one sets the next."""
+        if not view.now < self.rings_at <= self.awaited_until:
             self.rings_at = self.awaited_until
             yield Wake(self.rings_at)
 
@@ -188,8 +192,7 @@ class PeerAveraging(Strategy):
             self.patience = min(2 * self.patience, MAX_PATIENCE_SECONDS)
             self._give_up()
         else:
-            self.rings_at = self.awaited_until
-            yield Wake(self.rings_at)
+            yield from self._set_alarm(view)
 
     def _average(self, event: ModelReceived, view: View) -> Iterator[Command]:
         """Average a model into the own weights, or drop an answer that comes too late."""
