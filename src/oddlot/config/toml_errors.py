@@ -22,6 +22,13 @@ KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
 MAX_LETTERS = 1_000_000
 """Length limit of a file, in characters."""
+PLAIN_TYPES = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "text in quotes",
+}
+"""pydantic's names of types, in plain words."""
 MAX_FAULTS = 20
 """Errors of a file that are listed."""
 
@@ -162,6 +169,8 @@ def _fault(detail: ErrorDetails) -> UsageError:
     *parents, key = detail["loc"] or ("the file",)
     given, where = detail["input"], _dotted(detail["loc"])
     must = detail["msg"].replace("Input should", "it must")
+    for words, plain in PLAIN_TYPES.items():
+        must = must.replace(words, plain)
     match detail["type"]:
         case "about":
             error: UsageError = detail["ctx"]["error"]
