@@ -165,12 +165,16 @@ def said(value: Any, keys: KeyPath) -> list[str | int]:
     return found
 
 
+def _plain(message: str) -> str:
+    for words, plain in PLAIN_TYPES.items():
+        message = message.replace(words, plain)
+    return message
+
+
 def _fault(detail: ErrorDetails) -> UsageError:
     *parents, key = detail["loc"] or ("the file",)
     given, where = detail["input"], _dotted(detail["loc"])
-    must = detail["msg"].replace("Input should", "it must")
-    for words, plain in PLAIN_TYPES.items():
-        must = must.replace(words, plain)
+    must = _plain(detail["msg"]).replace("Input should", "it must")
     match detail["type"]:
         case "about":
             error: UsageError = detail["ctx"]["error"]

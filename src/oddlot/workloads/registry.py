@@ -73,7 +73,8 @@ def check_workload(name: str) -> None:
 def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     """Return the job of a built-in workload, or of the function at `package.module:function`, with these options.
 
-    A job without a name gets that of the function. Raise UsageError if there is no such workload or option, and JobError if the function raises an exception.
+    A job without a name gets that of the function. Raise UsageError if there is no such workload or option, and
+    JobError if the function raises an exception.
     """
     from oddlot.train.job import Job
 
