@@ -242,7 +242,7 @@ def test_workers_of_whom_each_talks_nonsense_end_the_run() -> None:
         this_worker().hub.send(b"nonsense")
         return cross_entropy(outputs, targets)
 
-    how = {"node": "w1.3", "on_purpose": False, "exit_code": None}
+    how = {"node": "w1.3", "exit_code": None}
     with warns("invalid_message"), raises(JobError, "workers_keep_dying", **how):
         trained(a_job(loss=loss), Asynchronous(), local(1))
 

@@ -8,7 +8,7 @@ import pytest
 
 from oddlot.core.errors import JobError
 from oddlot.engines.respawn import DEATHS_BEFORE_GIVING_UP, Death, RespawnPolicy
-from tests.transcripts import raises
+from tests.transcripts import raises, warns
 
 START = Death("w1", 0, exit_code=1)
 """It ended before it was ready."""
@@ -47,6 +47,7 @@ def test_samples_are_suspected_when_a_process_at_work_is_silent() -> None:
         (replace(WORK, productive=False), True),
         (replace(START, idle=True), False),
         (replace(START, expected=True), False),
+        (replace(START, killed=True), False),
         (replace(START, had_tasks=True), False),  # its samples are suspected instead
         (replace(START, exit_code=None, silent_seconds=3.0), True),
         (replace(WORK, exit_code=None, silent_seconds=3.0), False),
@@ -59,8 +60,17 @@ def test_failed_starts_in_a_row_end_the_run(death: Death, counts: bool) -> None:
     if not counts:
         policy.died(death, 0.0)
         return
-    with raises(JobError, "workers_keep_dying", node="w1", on_purpose=False, exit_code=death.exit_code):
+    with raises(JobError, "workers_keep_dying", node="w1", exit_code=death.exit_code):
         policy.died(death, 0.0)
+
+
+def test_faults_that_leave_no_time_to_work_are_reported_once() -> None:
+    """They do not count as workers that cannot start."""
+    policy = RespawnPolicy(1, replaces=True)
+    with warns("faults_leave_no_time", workers=10) as caught:
+        for now in range(30):
+            policy.died(replace(START, killed=True), float(now))
+    assert len(caught.all) == 1
 
 
 @pytest.mark.parametrize(
@@ -84,9 +94,10 @@ def test_what_comes_in_forgives_failed_starts(index: int, forgiven_by: str) -> N
     [
         (WORK, [0.0, 1.0, 2.0, 3.0, 4.0]),
         (replace(START, idle=True, expected=True), [0.0, 1.0, 2.0, 3.0, 4.0]),
+        (replace(START, killed=True), [0.0, 1.0, 2.0, 3.0, 4.0]),
         (replace(START, idle=True), [0.0, 1.0, 2.0, 60.0, 61.0]),
     ],
-    ids=["productive", "expected", "neither"],
+    ids=["productive", "expected", "killed", "neither"],
 )
 def test_workers_that_return_nothing_are_replaced_three_times_a_minute(
     death: Death, times: list[float]

@@ -148,13 +148,6 @@ def test_a_worker_process_is_slow() -> None:
     assert after[len(after) // 2] > 5 * before[len(before) // 2]
 
 
-def test_faults_that_leave_no_time_to_work_are_told() -> None:
-    """They, not the machine's memory, are what ends every process."""
-    chaos = Chaos([Fault("kill", every_seconds=0.001)])
-    with raises(JobError, "workers_keep_dying", node="w1.3", on_purpose=True):
-        trained(a_job(), Asynchronous(), local(1), "epochs>=4", chaos=chaos)
-
-
 def test_what_is_dropped_is_given_back() -> None:
     """Its memory too: a worker has two blocks."""
     run = struck_by(local(1), Fault("drop", at_versions=tuple(range(2, 12))))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import oddlot
 from oddlot import __version__
 from oddlot.cli import completion as completing
 from oddlot.cli import options
@@ -29,6 +30,8 @@ EXIT_CODES = (
 )
 ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
 
+SAMPLE_FLEET = Path(oddlot.__file__).parent / "machines" / "sample_fleet.toml"
+"""Fleet of `oddlot simulate` without `--machines`."""
 NOT_SIMULATED = {f"engine.{name}" for name in completing.ENGINE_SETTINGS if name != "in_flight"}
 """Settings of workers that simulated machines do not have."""
 
@@ -37,6 +40,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help is readable at any width
 )
 
 
@@ -48,6 +52,7 @@ def train(
     engine: options.Engine = None,
     workers: options.Workers = None,
     lr: options.Rate = None,
+    batch_size: options.BatchSize = None,
     device: options.Device = None,
     data: options.Data = None,
     epochs: options.Epochs = None,
@@ -75,9 +80,10 @@ def train(
 @options.with_run_options
 def simulate(
     workload: options.Workload,
-    machines: options.Machines,
+    machines: options.Machines = None,
     strategy: options.Strategy = None,
     lr: options.Rate = None,
+    batch_size: options.BatchSize = None,
     device: options.Device = None,
     data: options.Data = None,
     epochs: options.Epochs = None,
@@ -100,9 +106,10 @@ def simulate(
     """
     flags = _flags(locals() | run)
     check_kinds(workload, machines, chaos)
+    path = machines or _sample_fleet(quiet)
     for text in sets or []:
         if (key := text.partition("=")[0].strip()) in NOT_SIMULATED:
-            told = f"--set {text}: `{key}` is for `oddlot train`; {machines} describes the machines"
+            told = f"--set {text}: `{key}` is for `oddlot train`; {path} describes the machines"
             raise UsageError(told, "not_simulated", flag=f"--set {text}", name=key)
 
     def fleet(settings: "JobFile") -> "Simulated":
@@ -110,17 +117,32 @@ def simulate(
         from oddlot.engines.simulated.config import Simulated
 
         seed, in_flight = settings.run_settings().get("seed", 0), settings.table.engine.in_flight or 1
-        return Simulated.of(read_fleet(machines), seed, in_flight, computes)
+        return Simulated.of(read_fleet(path), seed, in_flight, computes)
 
     _find_modules_here()
-    command = ["simulate", workload, "--machines", machines, *([] if computes else ["--no-compute"])]
+    command = [
+        "simulate",
+        workload,
+        *(["--machines", machines] if machines else []),
+        *([] if computes else ["--no-compute"]),
+    ]
     asked = Asked(command, workload, flags, sets or [], resume_mode(resume), force, as_json, quiet, chaos)
     if seeds is None:
         asked.run("-simulated", fleet)
     else:
         from oddlot.cli.estimate_command import estimate_runs
 
-        estimate_runs(asked, machines, seeds, computes)
+        estimate_runs(asked, path, seeds, computes)
+
+
+def _sample_fleet(quiet: bool) -> str:
+    """Return the path of the fleet file that comes with oddlot, and print what it is."""
+    if not quiet:
+        told = (
+            "no --machines: a sample fleet of 4 spot machines is simulated. Describe your own in a fleet file"
+        )
+        print(f"{told}; start from {SAMPLE_FLEET}", file=sys.stderr)
+    return str(SAMPLE_FLEET)
 
 
 @app.command()

@@ -66,6 +66,15 @@ Rate = Annotated[
         show_default="the workload's",
     ),
 ]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Samples per minibatch: --set job.batch_size=N.",
+        show_default="the workload's",
+    ),
+]
 Device = Annotated[
     str | None,
     typer.Option(
@@ -127,7 +136,9 @@ Seeds = Annotated[
     typer.Option(min=1, metavar="N", help="Number of runs, on spot and on demand each."),
 ]
 Compute = Annotated[bool, typer.Option("--compute/--no-compute", help="Train, or only simulate the time.")]
-Machines = Annotated[str, typer.Option(metavar="FILE.toml", help="Fleet file.")]
+Machines = Annotated[
+    str | None, typer.Option(metavar="FILE.toml", help="Fleet file.", show_default="a sample fleet")
+]
 
 
 def with_run_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -48,6 +48,7 @@ FLAGS = {
     "engine": ("engine", "kind"),
     "workers": ("engine", "workers"),
     "lr": ("job", "optimizer", "lr"),
+    "batch_size": ("job", "batch_size"),
     "device": ("job", "device"),
     "data": ("workload", "data_dir"),
     "epochs": ("run", "until"),

@@ -43,7 +43,9 @@ class OfJobFile(Table):
         having = [name for name, table in TABLES.items() if key in table.model_fields]
         if fault["type"] != "extra_forbidden" or not having:
             return super()._remedy(fault)
-        return unknown_key(key, "", f"It belongs to the table [{having[0]}]", f"{having[0]}.{key}")
+        return unknown_key(
+            key, "", f"It belongs to the table [{having[0]}]: `{having[0]}.{key}`", f"{having[0]}.{key}"
+        )
 
 
 class WorkloadTable(Table):

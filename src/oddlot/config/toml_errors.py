@@ -22,6 +22,13 @@ KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
 MAX_LETTERS = 1_000_000
 """Length limit of a file, in characters."""
+PLAIN_TYPES = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "text in quotes",
+}
+"""pydantic's names of types, in plain words."""
 MAX_FAULTS = 20
 """Errors of a file that are listed."""
 
@@ -158,10 +165,16 @@ def said(value: Any, keys: KeyPath) -> list[str | int]:
     return found
 
 
+def _plain(message: str) -> str:
+    for words, plain in PLAIN_TYPES.items():
+        message = message.replace(words, plain)
+    return message
+
+
 def _fault(detail: ErrorDetails) -> UsageError:
     *parents, key = detail["loc"] or ("the file",)
     given, where = detail["input"], _dotted(detail["loc"])
-    must = detail["msg"].replace("Input should", "it must")
+    must = _plain(detail["msg"]).replace("Input should", "it must")
     match detail["type"]:
         case "about":
             error: UsageError = detail["ctx"]["error"]

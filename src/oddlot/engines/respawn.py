@@ -8,11 +8,13 @@ from math import inf
 
 from oddlot.core.errors import JobError
 from oddlot.core.tasks import NodeId
+from oddlot.core.user_warnings import warn
 
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 """Signals of a fault in the process's own code. Others come from outside, as when memory runs out."""
 RESPAWNS_A_MINUTE = 3
 DEATHS_BEFORE_GIVING_UP = 3
+KILLS_BEFORE_WARNING = 10
 EVALUATOR_INDEX = -1
 
 
@@ -58,7 +60,7 @@ class Death:
     @property
     def is_failed_start(self) -> bool:
         """Whether it ended before it was ready, or during a task for a reason other than its samples."""
-        return not self.idle and not self.expected and self.cause is None
+        return not (self.idle or self.expected or self.killed) and self.cause is None
 
 
 class RespawnPolicy:
@@ -72,6 +74,8 @@ class RespawnPolicy:
         self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
         self.failed_starts = [0] * (workers + 1)
         """Failed starts in a row, of every worker and, last, of the evaluator."""
+        self.killed = 0
+        """Workers that injected faults killed since the last update."""
         self.barred, self.waits = [False] * workers, [False] * workers
         """Workers that must not start, and those of them whose start is due."""
         self.timers: list[tuple[float, int]] = []
@@ -85,6 +89,7 @@ class RespawnPolicy:
     def update_came(self) -> None:
         """Forget failed starts: an update came in."""
         self.failed_starts[:-1] = [0] * len(self.deaths)
+        self.killed = 0
 
     def metrics_came(self) -> None:
         """Forget the evaluator's failed starts: metrics came in."""
@@ -99,9 +104,16 @@ class RespawnPolicy:
             self.failed_starts[death.index] += 1
             if self.failed_starts[death.index] >= DEATHS_BEFORE_GIVING_UP:
                 raise _keep_dying(death)
+        self.killed += death.killed
+        if self.killed == KILLS_BEFORE_WARNING and death.killed:
+            told = (
+                f"{self.killed} workers in a row were killed by injected faults before any returned an update: inject "
+                "them less often"
+            )
+            warn(told, "faults_leave_no_time", workers=self.killed)
         if not self.replaces or death.index == EVALUATOR_INDEX:
             return
-        if death.expected or death.productive:
+        if death.expected or death.productive or death.killed:
             self.retry(death.index, now)
             return
         deaths = self.deaths[death.index]
@@ -135,9 +147,7 @@ class RespawnPolicy:
 def _keep_dying(last: Death) -> JobError:
     """Return the error of a worker's last failed start."""
     why = (
-        "was killed by an injected fault: inject it less often"
-        if last.killed
-        else _how(last)
+        _how(last)
         if last.silent_seconds is not None
         else f"{_how(last)}. It may be out of memory. Its output:\n{last.output}"
         if last.output
@@ -149,7 +159,7 @@ def _keep_dying(last: Death) -> JobError:
         told = (
             f"the evaluator exited {times} times in a row before it returned metrics. The last time, it {why}"
         )
-    fields = {"node": last.node, "on_purpose": last.killed, "exit_code": last.exit_code}
+    fields = {"node": last.node, "exit_code": last.exit_code}
     return JobError(told, "workers_keep_dying", **fields)
 
 

@@ -135,7 +135,7 @@ def _check(folder: RunFolder, resume: bool, force: bool) -> None:
         told = f'there is no run to resume in {folder.path}. Use resume="auto" (--resume auto) to start one'
         raise CheckpointError(told, "no_run", path=str(folder.path))
     if used and not (resume or force):
-        raise not_empty(str(folder.path))
+        raise not_empty(str(folder.path), is_run)
     if used and force and not is_run:
         raise not_a_run(folder)
     if used:
@@ -190,6 +190,6 @@ def _check_place(folder: RunFolder, force: bool) -> None:
         raise UsageError(told, "checkpoints_in_run", "checkpoints", path=str(folder.path))
     names = place_names(folder)
     if names and not force:
-        raise not_empty(folder.place)
+        raise not_empty(folder.place, SETTINGS in names)
     if names and SETTINGS not in names:
         raise not_a_run(folder, of_checkpoints=True)

@@ -63,7 +63,10 @@ def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None
             f"\n  {key}: {_told(was)} in the run, {_told(is_now)} now"
             for key, (was, is_now) in different.items()
         )
-        told = f"{folder} is the run of another job:{lines}\nUse the same settings or another folder"
+        told = (
+            f"{folder} is the run of another job:{lines}\nTo resume the run, use its settings. For other settings, "
+            "start a run in another folder"
+        )
         raise CheckpointError(told, "other_job", path=str(folder), different=different)
 
 
@@ -99,14 +102,15 @@ def no_run(path: Path) -> CheckpointError:
     return CheckpointError(told, "no_run", path=str(path), inside=inside)
 
 
-def not_empty(path: str) -> UsageError:
+def not_empty(path: str, has_run: bool) -> UsageError:
     """Return the error for a folder that is not empty."""
-    return UsageError(
-        f'{path} is not empty: resume="latest" (--resume latest) continues the run in it, force=True (--force) '
-        "overwrites it",
-        "folder_not_empty",
-        path=path,
+    told = (
+        f'{path} has a run already: resume="latest" (--resume latest) continues it, force=True (--force) overwrites '
+        "it, and another folder keeps it"
+        if has_run
+        else f"{path} is not empty, and its files are not those of a run: use another folder"
     )
+    return UsageError(told, "folder_not_empty", path=path, has_run=has_run)
 
 
 def _told(value: Any) -> str:

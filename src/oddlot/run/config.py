@@ -11,7 +11,7 @@ from textwrap import fill
 from typing import Any
 
 from oddlot.core.defaults import KEEP_CHECKPOINTS, MAX_UPDATE_RATIO
-from oddlot.core.errors import UnknownName
+from oddlot.core.errors import UnknownName, short
 from oddlot.core.field_docs import field_docs
 from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings, hints_of
 from oddlot.faults.plan import Chaos
@@ -61,7 +61,7 @@ class RunConfig:
         known = [one.name for one in fields(cls)]
         for name in settings:
             if name not in known:
-                raise UnknownName("setting", name, known, key=name)
+                raise _unknown(name, settings[name], known)
         given = {name: _parsed(name, value) for name, value in settings.items()}
         if given.get("about", ...) is None:
             given["about"] = {}
@@ -85,6 +85,28 @@ class RunConfig:
     def flags() -> dict[str, Any]:
         """Return the types of the settings that have a flag and a key of `[run]`. Faults have their own file."""
         return {name: hint for name, hint in RunConfig.hints().items() if name not in {"chaos", "about"}}
+
+
+BELONGS = {
+    **dict.fromkeys(
+        ("epochs", "seconds", "hours", "versions", "samples", "dollars"), "until='{name}>={value}'"
+    ),
+    **dict.fromkeys(("workers", "threads", "in_flight"), "engine=oddlot.Local({name}={value})"),
+    **dict.fromkeys(
+        ("lr", "momentum", "weight_decay"), "oddlot.Job(..., optimizer=oddlot.SGD({name}={value}))"
+    ),
+    **dict.fromkeys(("batch_size", "device", "optimizer", "metrics"), "oddlot.Job(..., {name}={value})"),
+}
+"""Keywords of other libraries' training functions, and what sets them here."""
+
+
+def _unknown(name: str, value: Any, known: list[str]) -> UnknownName:
+    """Return the error for a keyword that is no setting of a run."""
+    error = UnknownName("setting", name, known, key=name)
+    if name not in BELONGS:
+        return error
+    told = BELONGS[name].format(name=name, value=short(value))
+    return error.retold(f"unknown setting {name!r}: use {told}", nearest=None)
 
 
 def _is_text(hint: Any) -> bool:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from oddlot.core.strategy import Traits
 
-UPDATE, LOCAL_STEP = "step of the model", "local step"
+UPDATE, LOCAL_STEP = "model update", "local step"
 
 
 class EffectiveBatch(NamedTuple):
@@ -18,7 +18,7 @@ class EffectiveBatch(NamedTuple):
     """Explanation, such as `2 tasks x batch 32`."""
 
     def __str__(self) -> str:
-        return f"each {self.step} uses {self.samples:,} samples ({self.of})"
+        return f"{self.samples:,} samples per {self.step} ({self.of})"
 
 
 def effective_batch(traits: Traits, batch: int, tasks: int) -> EffectiveBatch | None:

@@ -8,7 +8,7 @@ from inspect import signature
 from os import PathLike
 from typing import Any
 
-from oddlot.core.errors import InvalidValue, UsageError
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
@@ -23,6 +23,7 @@ from oddlot.run.mesh import prepared_mesh
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
+from oddlot.strategies.registry import strategy_of
 from oddlot.train.job import Job
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ class Interrupted(KeyboardInterrupt):
 
 def fit(
     job: Job,
-    strategy: Strategy,
-    engine: EngineConfig | None = None,
+    strategy: Strategy | str,
+    engine: EngineConfig | str | None = None,
     *,
     out: str | PathLike[str] | None = None,
     resume: Resume | None = None,
@@ -58,8 +59,10 @@ def fit(
 
     Args:
         job: The model, the data and the loss.
-        strategy: Which workers to wait for and how to merge updates, such as `Synchronous()`.
-        engine: `Local(workers=...)`, the default, `Ray(workers=...)` or `Simulated(machines)`.
+        strategy: Which workers to wait for and how to merge updates, such as `Synchronous()`, or the name of a strategy
+            with default settings, such as `"synchronous"`.
+        engine: `Local(workers=...)`, the default, `Ray(workers=...)` or `Simulated(machines)`. `"local"` and `"ray"`
+            stand for engines with default settings.
         out: Run folder for the log, checkpoints and the model. None: nothing is saved.
         resume: `"latest"` continues from the newest complete checkpoint of the run in `out`, or of the run at
             `checkpoints` if `out` has none. `"auto"` does the same, and starts a new run if there is none.
@@ -68,7 +71,7 @@ def fit(
             has all that another machine needs to resume the run in a new `out`.
         observers: Functions that receive each `Record` after its actions. One that raises `StopRun` ends the run as a
             goal does.
-        quiet: Show no line of progress. Without it, a terminal shows one.
+        quiet: Show no progress. Otherwise a terminal shows a line, and other outputs get a line every 5 seconds.
         **settings: {settings}
 
     Returns:
@@ -83,7 +86,7 @@ def fit(
     _check_folders(out, checkpoints, resume, force, settings.get("chaos"), quiet)
     config = RunConfig.of(settings)
     _check_observers(observers)
-    recipe = Recipe(job, strategy, Local() if engine is None else engine, config)
+    recipe = Recipe(job, strategy_of(strategy), _engine_of(engine), config)
     folder = RunFolder(out, checkpoints) if out is not None else None
     continues = folder is not None and resumes(folder, resume)
     with (
@@ -105,15 +108,27 @@ if fit.__doc__ is not None:  # it is under python -OO
 fit.__signature__ = with_settings(signature(fit))  # type: ignore[attr-defined]  # functions may have one
 
 
+def _engine_of(given: EngineConfig | str | None) -> EngineConfig:
+    """Return an engine, or that of a name with its default settings."""
+    if given == "ray":
+        from oddlot.engines.ray.config import Ray
+
+        return Ray()
+    if isinstance(given, str) and given != "local":
+        raise UnknownName("engine", given, ("local", "ray"), key="engine")
+    return Local() if given is None or isinstance(given, str) else given
+
+
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
-    """Yield the observers that show a line of progress: none if stderr is not a terminal."""
-    if quiet or not getattr(sys.stderr, "isatty", bool)():  # there may be no stderr, or a logger in its place
+    """Yield the observers that show progress: one line on a terminal, a line every few seconds elsewhere."""
+    if quiet or sys.stderr is None:
         yield ()
         return
-    from oddlot.run.live_view import progress_line
+    from oddlot.run.live_view import progress_line, progress_lines
 
-    with progress_line() as line:
+    # In a notebook, or with a logger in its place, stderr is no terminal.
+    with (progress_line if getattr(sys.stderr, "isatty", bool)() else progress_lines)() as line:
         yield (line,)
 
 

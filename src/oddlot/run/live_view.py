@@ -39,6 +39,7 @@ from oddlot.run.spec import Recipe
 DRAWS_A_SECOND = 4
 MAX_ROWS = 16
 SECONDS_BETWEEN_LINES = 2.0
+SECONDS_BETWEEN_PROGRESS = 5.0
 LONG_ALONE_SECONDS = 60.0
 """Seconds without a worker after which the arrival of the first one is reported."""
 NO_WORKER = "no worker is available: waiting for one to join"
@@ -73,6 +74,16 @@ def progress_line() -> Iterator[Callable[[Record], None]]:
     ):
         yield line
         line.forecast.goal = None  # the last line shows no remaining time
+
+
+@contextmanager
+def progress_lines() -> Iterator[Callable[[Record], None]]:
+    """Yield an observer that prints a line about a run every `SECONDS_BETWEEN_PROGRESS`, and a last one at its end."""
+    console = Console(stderr=True, force_jupyter=False)
+    lines = ProgressLines(console=console)
+    with told(console):
+        yield lines
+        lines.say()
 
 
 @contextmanager
@@ -139,10 +150,31 @@ class ProgressLine:
         self.tally(record)
 
     def draw(self) -> RenderableType:
-        """Return the current line."""
+        """Return the current line, cut at the width of the terminal."""
+        return Text(str(self), no_wrap=True, overflow="ellipsis")
+
+    def __str__(self) -> str:
         tally, forecast = self.tally, self.forecast
         parts = [self.title, progress(tally), forecast.left(tally), quality(tally), str(forecast)]
-        return Text("   ".join(map(printable, filter(None, parts))), no_wrap=True, overflow="ellipsis")
+        return "   ".join(map(printable, filter(None, parts)))
+
+
+@dataclass
+class ProgressLines(ProgressLine):
+    """Prints the line every few seconds, where there is no terminal: in notebooks and redirected scripts."""
+
+    console: Console = field(default_factory=Console)
+    printed_at: float = field(default_factory=monotonic)
+
+    def __call__(self, record: Record) -> None:
+        super().__call__(record)
+        if monotonic() - self.printed_at >= SECONDS_BETWEEN_PROGRESS:
+            self.printed_at = monotonic()
+            self.say()
+
+    def say(self) -> None:
+        """Print the line."""
+        say(self.console, str(self))
 
 
 @dataclass

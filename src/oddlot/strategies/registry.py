@@ -55,6 +55,14 @@ INSIDE: dict[type, Callable[[], Strategy]] = {
 """Inner strategies of wrappers in job files that name none, as in the wrappers' papers. Others: `Synchronous()`."""
 
 
+def strategy_of(given: Strategy | str) -> Strategy:
+    """Return a strategy, or that of a name with its default settings. Raise UsageError as `strategy_class` does."""
+    if not isinstance(given, str):
+        return given
+    kind: Callable[..., Strategy] = strategy_class(given)
+    return kind(INSIDE.get(WRAPPERS[given], Synchronous)()) if given in WRAPPERS else kind()
+
+
 def strategy_class(name: str) -> type[Strategy]:
     """Return the strategy class of a name, or of an import path such as `mypkg.mymodule:MyStrategy`.
 

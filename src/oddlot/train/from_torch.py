@@ -1,6 +1,7 @@
 """Errors for objects of a PyTorch training loop that a Job takes in another form."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -52,6 +53,15 @@ def _check_not_scaled(name: str, function: Any) -> None:
                 "scaling"
             )
             raise UsageError(told, "torch_object_given", name, name=name, type="GradScaler", path=path)
+
+
+def check_not_of_optimizer(settings: Mapping[str, Any]) -> None:
+    """Raise UsageError if a keyword of a job is a setting of its optimizer."""
+    for name in ("lr", "learning_rate", "momentum", "weight_decay", "nesterov"):
+        if name in settings:
+            said = f"{'lr' if name == 'learning_rate' else name}={settings[name]!r}"
+            told = f"Job has no setting {name!r}: the optimizer has it. Use Job(..., optimizer=oddlot.SGD({said}))"
+            raise UsageError(told, "unknown_name", name, kind="setting", given=name, nearest="optimizer")
 
 
 def _is_of(value: object, base: type) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oddlot.core.errors import InvalidValue, JobError, UsageError, short
 from oddlot.core.optimizers import SGD, Optimizer
 from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
-from oddlot.train.from_torch import check_not_from_torch
+from oddlot.train.from_torch import check_not_from_torch, check_not_of_optimizer
 from oddlot.train.lr_schedules import Schedule
 from oddlot.train.seeding import warn_of_rng
 
@@ -99,6 +99,11 @@ class Job:
     """Default goal of a run, such as "accuracy>=0.98 or epochs>=20"."""
     name: str = "job"
     """Name of the job, for reports and run folders."""
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Return a new job. Raise UsageError for settings that are those of an optimizer."""
+        check_not_of_optimizer(settings)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if isinstance(self.model, nn.Module) or not callable(self.model):

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
@@ -73,7 +73,8 @@ def check_workload(name: str) -> None:
 def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     """Return the job of a built-in workload, or of the function at `package.module:function`, with these options.
 
-    Raise UsageError if there is no such workload or option, and JobError if the function raises an exception.
+    A job without a name gets that of the function. Raise UsageError if there is no such workload or option, and
+    JobError if the function raises an exception.
     """
     from oddlot.train.job import Job
 
@@ -84,7 +85,7 @@ def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     if not isinstance(job, Job):
         told = f"the workload {name} must return an oddlot.Job, not {type(job).__name__}"
         raise UsageError(told, "workload_returns_no_job", workload=name, given=type(job).__name__)
-    return job
+    return replace(job, name=name.rpartition(":")[2]) if job.name == Job.name else job
 
 
 def options_of(name: str) -> Mapping[str, Parameter]:

@@ -248,7 +248,7 @@ def is_killed(*_: Any) -> None:
 )
 def test_processes_that_keep_dying_end_the_run(changes: dict[str, Any], node: str, exit_code: int) -> None:
     options: dict[str, Any] = {"until": "epochs>=1e6", "evaluate_every": "1 versions"}
-    with raises(JobError, "workers_keep_dying", node=node, exit_code=exit_code, on_purpose=False):
+    with raises(JobError, "workers_keep_dying", node=node, exit_code=exit_code):
         oddlot.fit(a_job(**changes), Asynchronous(), local(1), **options)
 
 
