@@ -385,3 +385,9 @@ def test_a_fork_server_that_was_started_in_vain_is_gone(
     assert oddlot("train", "digits", "--workers", "1", "--until", "versions>=1").code == 0
     assert len(started) == 2
     assert started[-1].process.returncode is not None, "the run has used it, and ended it"
+
+
+def test_a_sample_fleet_is_simulated_without_a_fleet_file(oddlot: Oddlot) -> None:
+    answer = oddlot("simulate", "digits", "--epochs", "1", "--no-compute", "--json")
+    assert (answer.code, json.loads(answer.out)["versions"] > 0) == (0, True)
+    assert "sample_fleet.toml" in answer.err

@@ -157,7 +157,6 @@ def test_text_without_quotes_in_a_file_is_shown(oddlot: Oddlot, line: str, unquo
         ("train digits --seed two", "--seed"),
         ("train", "WORKLOAD"),
         ("tran digits", "tran"),
-        ("simulate digits", "--machines"),
     ],
 )
 def test_what_is_no_command(oddlot: Oddlot, arguments: str, name: str) -> None:

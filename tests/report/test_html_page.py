@@ -222,7 +222,8 @@ def test_samples_travel_too(tmp_path: Path) -> None:
 def test_only_a_page_is_written_anew(oddlot: Oddlot, eventful: Path) -> None:
     log = eventful / "records.jsonl"
     before = log.read_bytes()
-    for code, place in (("not_a_page", str(log)), ("not_a_file", str(eventful)), ("not_a_file", "")):
+    places = {str(log): "not_a_page", str(eventful): "not_a_file", "": "not_a_file", "page.pdf": "not_html"}
+    for place, code in places.items():
         answer = oddlot.refuses(code, "report", str(eventful), "--html", place)
         assert not answer.out, "it is told before all the rest"
     assert log.read_bytes() == before

@@ -54,7 +54,7 @@ def measures_forever(outputs, targets):
 
 oddlot.fit(
     a_job(eval_data=rows(), metrics={"endless": measures_forever}), oddlot.Asynchronous(), local(2),
-    until="EPOCHS", evaluate_every="1 versions", out=OUT,
+    quiet=True, until="EPOCHS", evaluate_every="1 versions", out=OUT,
 )
 """
 

@@ -1,6 +1,7 @@
 """Whole runs: the books, the goals, the figures, and what they leave alone."""
 
 import errno
+import json
 import logging
 import os
 import random
@@ -375,12 +376,14 @@ OF_THE_STRATEGY: dict[str, tuple[Any, Told]] = {
     "loads": (AdaptiveLoad(loads=(8, 64)), too_few("strategy.loads", 64)),
     "k": (FastestK(k=3), ("too_few_workers", {"k": 3, "workers": 2})),
     "class": (Synchronous, ("class_given", {"given": "Synchronous"})),
-    "text": ("synchronous", invalid("strategy", "synchronous")),
+    "text": ("asynchronos", ("unknown_name", {"kind": "strategy", "nearest": "asynchronous"})),
     "no dataclass": (NoDataclass(), ("no_dataclass", {"given": "NoDataclass"})),
 }
 OF_THE_RUN: dict[str, tuple[dict[str, Any], Told]] = {
     "workers": ({"engine": local(49)}, too_few("workers", 49)),
     "no until": ({"until": ""}, ("missing_setting", {"name": "until"})),
+    "goal": ({"epochs": 3}, ("unknown_name", {"given": "epochs", "nearest": None})),
+    "other engine": ({"engine": "rai"}, ("unknown_name", {"kind": "engine", "nearest": "ray"})),
     "unknown figure": ({"until": "lss<=1"}, ("unknown_name", {"given": "lss", "nearest": "loss"})),
     "share": ({"until": "top>=98"}, ("goal_beyond_share", {"given": "top>=98", "figure": "top"})),
     "both": ({"resume": "latest", "force": True}, ("resume_and_force", {})),
@@ -501,3 +504,21 @@ def test_extra_state_is_warned_of_and_left_out_of_the_saved_model(tmp_path: Path
         "1.weight",
         "1.bias",
     }
+
+
+def test_names_stand_for_strategies_and_engines_with_default_settings(tmp_path: Path) -> None:
+    oddlot.fit(a_job(), "local_sgd", "local", until="versions>=1", out=tmp_path)
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert (about["strategy"].partition("(")[0], about["engine"]["kind"]) == ("LocalSGD", "local")
+
+
+def test_a_rate_belongs_to_the_optimizer() -> None:
+    with raises(UsageError, "unknown_name", given="lr", nearest="optimizer"):
+        a_job(lr=0.1)
+
+
+def test_lines_tell_of_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    oddlot.fit(a_job(), "synchronous", fleet(1), until="epochs>=2")
+    assert "epoch 2.0" in capsys.readouterr().err.splitlines()[-1]
+    oddlot.fit(a_job(), "synchronous", fleet(1), until="epochs>=2", quiet=True)
+    assert not capsys.readouterr().err

@@ -112,7 +112,7 @@ def watch(record):
 try:
     oddlot.fit(
         a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy}), oddlot.Asynchronous(), local(2),
-        until="epochs>=1e6", out=folder, checkpoint_every="1 versions", observers=[watch],
+        until="epochs>=1e6", out=folder, checkpoint_every="1 versions", observers=[watch], quiet=True,
     )
 except oddlot.Interrupted as stopped:
     print("stopped", stopped.run.summary["versions"], stopped.run.ended, flush=True)

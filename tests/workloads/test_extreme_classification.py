@@ -203,7 +203,7 @@ def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
 
 def test_what_rows_are_by_chance_is_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = xmc(str(folder), hidden=4, sampler="simhash", active=10)
-    fit(job, LocalSGD(steps=1), ON, until="epochs>=2")
+    fit(job, LocalSGD(steps=1), ON, until="epochs>=2", quiet=True)
     told = capsys.readouterr().err
     assert told.count("simhash") == 1
     assert len(told.splitlines()) == 2

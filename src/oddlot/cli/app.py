@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import oddlot
 from oddlot import __version__
 from oddlot.cli import completion as completing
 from oddlot.cli import options
@@ -30,7 +29,7 @@ EXIT_CODES = (
 )
 ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
 
-SAMPLE_FLEET = Path(oddlot.__file__).parent / "machines" / "sample_fleet.toml"
+SAMPLE_FLEET = Path(__file__).parents[1] / "machines" / "sample_fleet.toml"
 """Fleet of `oddlot simulate` without `--machines`."""
 NOT_SIMULATED = {f"engine.{name}" for name in completing.ENGINE_SETTINGS if name != "in_flight"}
 """Settings of workers that simulated machines do not have."""

@@ -190,6 +190,6 @@ def _check_place(folder: RunFolder, force: bool) -> None:
         raise UsageError(told, "checkpoints_in_run", "checkpoints", path=str(folder.path))
     names = place_names(folder)
     if names and not force:
-        raise not_empty(folder.place, SETTINGS in names)
+        raise not_empty(folder.place, SETTINGS in names, "checkpoints")
     if names and SETTINGS not in names:
         raise not_a_run(folder, of_checkpoints=True)

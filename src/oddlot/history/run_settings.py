@@ -102,13 +102,14 @@ def no_run(path: Path) -> CheckpointError:
     return CheckpointError(told, "no_run", path=str(path), inside=inside)
 
 
-def not_empty(path: str, has_run: bool) -> UsageError:
+def not_empty(path: str, has_run: bool, setting: str = "out") -> UsageError:
     """Return the error for a folder that is not empty."""
+    other = f"use another folder: {setting}=... (--{setting})"
     told = (
         f'{path} has a run already: resume="latest" (--resume latest) continues it, force=True (--force) overwrites '
-        "it, and another folder keeps it"
+        f"it. To keep it, {other}"
         if has_run
-        else f"{path} is not empty, and its files are not those of a run: use another folder"
+        else f"{path} is not empty, and its files are not those of a run: {other}"
     )
     return UsageError(told, "folder_not_empty", path=path, has_run=has_run)
 

@@ -140,7 +140,7 @@ def estimate(
             )
             on = Simulated.of(ways[bought], number, in_flight, computes)
             try:
-                summary = fit(job, strategy, on, seed=number, out=folder, **options).summary
+                summary = fit(job, strategy, on, seed=number, out=folder, quiet=True, **options).summary
             except (JobError, UsageError) as error:
                 if isinstance(error, UsageError) and not done:
                     raise

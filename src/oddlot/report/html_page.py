@@ -146,9 +146,6 @@ def write_page(runs: Sequence[Figures], path: Path) -> None:
 
 def check_place(path: Path) -> None:
     """Raise UsageError if no page can be written there, or if another file would be overwritten."""
-    if path.suffix.lower() not in {".html", ".htm"}:
-        told = f"{path} does not end in .html: a report page is HTML. Open it in a browser to print or convert it"
-        raise UsageError(told, "not_html", path=str(path))
     try:
         if not path.parent.is_dir():
             told = f"cannot write {path}: the folder {path.parent} does not exist"
@@ -161,6 +158,9 @@ def check_place(path: Path) -> None:
             raise UsageError(told, "not_a_page", path=str(path))
     except OSError as error:
         raise _unwritable(path, error) from None
+    if path.suffix.lower() not in {".html", ".htm"}:
+        told = f"{path} does not end in .html: a report page is HTML. Open it in a browser to print or convert it"
+        raise UsageError(told, "not_html", path=str(path))
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

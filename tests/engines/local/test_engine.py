@@ -79,7 +79,7 @@ def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPat
         for life in ("w1", "w1.2", "w1.3", "w1.4"):
             hears(engine, Joined(life))
             descriptors = len(list(server.iterdir()))
-            engine.faults.kill(life)
+            os.kill(engine.processes.running[life].pid, signal.SIGKILL)
             hears(engine, Lost(life))
             if life == "w1":
                 first, before = engine.now, descriptors
