@@ -153,7 +153,7 @@ class Average:
     """
 
     shares: Mapping[ModelId, float]
-    """Share of each model, from 0 to 1."""
+    """Share of each model, from 0 to below 1. Together they are below 1: the model keeps its own samples."""
 
 
 @dataclass(frozen=True, slots=True)

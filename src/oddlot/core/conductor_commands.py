@@ -268,6 +268,9 @@ def _average(books: OpenBooks, command: Average) -> Outcome:
         if not 0 <= share <= 1:
             told = f"{command} is impossible: the share of {model} is {share}, not from 0 to 1"
             raise ProtocolError(told, "unmergeable_update", update=model, kind="weights", share=share)
+    if (total := sum(command.shares.values())) >= 1:
+        told = f"{command} is impossible: the shares add up to {total}, so that nothing of the own model would be left"
+        raise ProtocolError(told, "unmergeable_update", update="", kind="weights", share=total)
     books.version += 1
     return command, None
 

@@ -45,23 +45,39 @@ class Proof:
     missing: tuple[NodeId, ...] = ()
     """Peers of machines that have no peer in the saved average: they were lost, or cut off until the end."""
 
+    is_saved: bool = True
+    """Whether the saved model was audited. False, on a mesh without one: the newest models of all peers together."""
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether the model includes each sample once that it should include."""
+        return not self.faults and not self.left_out
+
     def __str__(self) -> str:
+        told = self._told()
+        return (
+            told
+            if self.is_saved
+            else f"No model is saved. In the newest models of the peers together: {told}"
+        )
+
+    def _told(self) -> str:
         if self.faults:
-            told = "Samples were NOT merged exactly once: " + "; ".join(map(str, self.faults))
-            return f"{told}{self._left_out}"
+            faults = "; ".join(map(str, self.faults))
+            return f"Samples were NOT merged exactly once{self._left_out}: {faults}"
         skipped = f" or skipped ({self.skipped:,})" if self.skipped else ""
         if not self.whole:
-            return f"No epoch is complete and no sample was merged twice{self._open}{self._left_out}"
+            return f"No epoch is complete and no sample was merged twice{self._left_out}{self._open}"
         epochs = "epoch 0" if self.whole == 1 else f"each of epochs 0-{self.whole - 1}"
         beyond = self.merged + self.skipped > self.whole * self.size
-        still_open = f"{self._open * beyond}{self._left_out}"
+        still_open = f"{self._left_out}{self._open * beyond}"
         return f"All {self.size:,} samples were merged exactly once{skipped} in {epochs}{still_open}"
 
     @property
     def _left_out(self) -> str:
         """The samples that the model of a mesh does not include, as text."""
         whose = ", ".join(self.missing[:MAX_MISSING]) + ", ..." * (len(self.missing) > MAX_MISSING)
-        told = f"; the saved model lacks {self.left_out:,} samples of {whose or 'lost peers'}"
+        told = f"; the model lacks {self.left_out:,} samples of {whose or 'lost peers'}"
         return told if self.left_out else ""
 
     @property

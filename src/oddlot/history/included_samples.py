@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oddlot.core.commands import Average, Dispatch
+from oddlot.core.commands import Average, Blend, Dispatch, Step
 from oddlot.core.events import Averaged, Resumed
 from oddlot.core.ledger import Ledger
 from oddlot.core.peers import ModelId, Source
@@ -43,6 +43,8 @@ class PeerHistory:
     """Index of the next record."""
     cut: Cut = field(default_factory=dict)
     """What the model of the peer includes after the records before `place`."""
+    part: Cut = field(default_factory=dict)
+    """What at least some layers of it include."""
     has_started: bool = False
 
     @property
@@ -59,14 +61,18 @@ class PeerHistory:
 class IncludedSamples:
     """The samples in the models of a mesh, from the logs of all peers.
 
-    A model of a part of the layers, and one whose sending is not in the sender's log, include nothing here.
+    A model of some layers adds only to what some layers include (`part_of`). A model whose sending is not in the
+    sender's log includes nothing here.
     """
 
     def __init__(self, histories: Iterable[PeerHistory], sources: Iterable[Source] = ()) -> None:
         self.histories = {one.node: one for one in histories}
-        self.sent: dict[ModelId, Cut] = {}
+        self.sent: dict[ModelId, tuple[Cut, Cut]] = {}
+        """What all layers and some layers of the receiver's model include after an average with each model."""
         self.at: dict[Source, Cut] = {}
         """Cuts of the peers at the points that records name."""
+        self.part_at: dict[Source, Cut] = {}
+        """What some layers include there."""
         self.points: dict[NodeId, list[int]] = {node: [] for node in self.histories}
         self._collect_points(sources)
         while any(map(self._advance, self.histories.values())) or self._give_up_waiting():
@@ -88,6 +94,10 @@ class IncludedSamples:
             *(self.at.get(source, {}) for source in there), *({one.peer: one.records} for one in there)
         )
 
+    def part_of(self, sources: Iterable[Source]) -> Cut:
+        """Return what some layers of an average of these models include."""
+        return joined_cuts(*(self.part_at.get(source, {}) for source in sources))
+
     @property
     def log_records(self) -> dict[NodeId, int]:
         """Return the number of records in the log of each peer, lost work included."""
@@ -102,17 +112,16 @@ class IncludedSamples:
         """Return what the models of these peers include together."""
         return joined_cuts(*(self.histories[peer].cut for peer in peers if peer in self.histories))
 
-    def pieces(self, cut: Mapping[NodeId, int] | None = None) -> list[Piece]:
-        """Return the merged or skipped intervals that a cut includes. None: all."""
+    def pieces(self, cut: Mapping[NodeId, int], beyond: Mapping[NodeId, int] | None = None) -> list[Piece]:
+        """Return the merged or skipped intervals that a cut includes, without those of the cut `beyond`."""
         found: list[Piece] = []
         for node, history in self.histories.items():
-            until = float("inf") if cut is None else cut.get(node, 0)
-            sheets = Sheets()
+            first, sheets = (beyond or {}).get(node, 0), Sheets()
             for number, record in history.records:
-                if number >= until:
+                if number >= cut.get(node, 0):
                     break
                 sheets.note(record)
-                found += sheets.latest
+                found += sheets.latest if number >= first else []
         return found
 
     def records_of(self, machine: str, cut: Mapping[NodeId, int]) -> list[Record]:
@@ -184,24 +193,35 @@ class IncludedSamples:
     def _read_next(self, history: PeerHistory) -> None:
         if not history.has_started:
             history.has_started = True
-            history.cut = self.cut_of(history.sources)
+            history.cut, history.part = self.cut_of(history.sources), self.part_of(history.sources)
         else:
             number, record = history.records[history.place]
             history.place += 1
             if isinstance(record.event, Resumed) and record.event.sources:
                 history.cut = self.cut_of(record.event.sources)
+                history.part = self.part_of(record.event.sources)
+            self._follow(history, record.actions, number)
             history.cut[history.node] = number + 1
-            for action in record.actions:
-                match action:
-                    case Average(shares):
-                        history.cut = joined_cuts(
-                            history.cut, *(self.sent.get(model, {}) for model in shares)
-                        )
-                    case Dispatch(_, model):
-                        self.sent[model.id] = dict(history.cut) if model.layers is None else {}
         points = self.points[history.node]
         while points and points[0] <= history.number:
-            self.at[Source(history.node, points.pop(0))] = dict(history.cut)
+            point = Source(history.node, points.pop(0))
+            self.at[point], self.part_at[point] = dict(history.cut), dict(history.part)
+
+    def _follow(self, history: PeerHistory, actions: Sequence[object], number: int) -> None:
+        """Read the actions of a record: a model that is sent before a step does not include it."""
+        history.cut[history.node] = number
+        for action in actions:
+            match action:
+                case Step() | Blend():
+                    history.cut[history.node] = number + 1
+                case Average(shares):
+                    there = [self.sent.get(model, ({}, {})) for model, share in shares.items() if share]
+                    history.cut = joined_cuts(history.cut, *(whole for whole, _ in there))
+                    history.part = joined_cuts(history.part, *(part for _, part in there))
+                case Dispatch(_, model):
+                    whole = dict(history.cut) if model.layers is None else {}
+                    part = history.part if model.layers is None else joined_cuts(history.cut, history.part)
+                    self.sent[model.id] = whole, dict(part)
 
     def _give_up_waiting(self) -> bool:
         """Let one peer read on although another log lacks what it waits for. Return whether there was one."""

@@ -31,15 +31,21 @@ def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any])
     Without a summary, while the run trains or after it was killed, the model is the average of the newest peers.
     """
     faults = [fault for history in included.histories.values() for fault in _own_faults(history.records)]
-    cut, wrong = _saved(included, ending)
-    averaged = set(
-        ending.get("peers_averaged") or ()
-    )  # what they merged after the average was late, not lost
+    cut, part, wrong = _saved(included, ending)
+    # What averaged peers merged after the average was late, not lost.
+    averaged = set(ending.get("peers_averaged") or ())
     lost = dict.fromkeys(included.histories.keys() - averaged, sys.maxsize)
     every, saved = included.pieces(cut | lost), included.pieces(cut)
     skipped = sum(stop - start for _, start, stop, update in saved if update == Sheets.SKIPPED)
-    proof = _proof(size, complete_epochs(ending), every, saved, [*faults, *wrong], skipped)
-    return replace(proof, missing=_missing(included.histories, averaged)) if averaged else proof
+    partly = sum(stop - start for _, start, stop, _ in included.pieces(part, beyond=cut))
+    wrong += [_merged_in_part(partly)] if partly else []
+    proof = _proof(size, complete_epochs(ending), every, saved, [*wrong, *faults], skipped)
+    return replace(proof, missing=_missing(included.histories, averaged), is_saved=bool(averaged))
+
+
+def _merged_in_part(count: int) -> OddlotError:
+    told = f"{count:,} samples of lost peers are in some layers of the model only, or in some layers twice"
+    return OddlotError(told, "merged_in_part", samples=count)
 
 
 def _missing(peers: Iterable[NodeId], averaged: Iterable[NodeId]) -> tuple[NodeId, ...]:
@@ -57,11 +63,14 @@ def _own_faults(records: Sequence[tuple[int, Any]]) -> list[OddlotError]:
     return sheets.faults
 
 
-def _saved(included: IncludedSamples, ending: Mapping[str, Any]) -> tuple[Cut, list[OddlotError]]:
-    """Return what the saved model includes, and a fault if no log has the average that the summary names."""
+def _saved(included: IncludedSamples, ending: Mapping[str, Any]) -> tuple[Cut, Cut, list[OddlotError]]:
+    """Return what all and some layers of the saved model include.
+
+    The list has a fault if no log has the average that the summary names.
+    """
     peers = ending.get("peers_averaged")
     if not peers:
-        return included.newest, []
+        return included.newest, {}, []
     finals = [
         record.event
         for history in included.histories.values()
@@ -70,9 +79,10 @@ def _saved(included: IncludedSamples, ending: Mapping[str, Any]) -> tuple[Cut, l
     ]
     for average in finals:
         if list(average.peers) == list(peers):
-            return included.cut_of(sources_of_average(average)), []
+            sources = sources_of_average(average)
+            return included.cut_of(sources), included.part_of(sources), []
     told = f"no log has the final average of {', '.join(map(str, peers))}, which {SUMMARY} names"
-    return included.newest, [OddlotError(told, "average_not_logged", peers=peers)]
+    return included.newest, {}, [OddlotError(told, "average_not_logged", peers=peers)]
 
 
 def _proof(

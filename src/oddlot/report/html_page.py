@@ -121,7 +121,7 @@ def page(runs: Sequence[Figures]) -> str:
     # The legend stays visible while the section is.
     body += ["<section>", *OverTime(runs, courses, names).plots(), "</section>"]
     for run, course, name in zip(runs, courses, names, strict=True):
-        several = f"<h2>{escape(name)}</h2>{_sentence(run.verdict, bool(run.proof.faults))}"
+        several = f"<h2>{escape(name)}</h2>{_sentence(run.verdict, not run.proof.is_exactly_once)}"
         body += [several if len(runs) > 1 else "<h2>Machines</h2>", *_machines(run, course, longest)]
         body += mesh_charts(run.records, longest)
     classes = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(colors(len(runs)))]
@@ -206,8 +206,8 @@ def _breakable(text: str) -> str:
 def _verdict(runs: Sequence[Figures], names: Sequence[str]) -> str:
     """Return the verdict on a run or, on several, whether all passed the audit."""
     if len(runs) == 1:
-        return _sentence(runs[0].verdict, bool(runs[0].proof.faults))
-    if failed := [name for run, name in zip(runs, names, strict=True) if run.proof.faults]:
+        return _sentence(runs[0].verdict, not runs[0].proof.is_exactly_once)
+    if failed := [name for run, name in zip(runs, names, strict=True) if not run.proof.is_exactly_once]:
         told = (
             f"{len(failed):,} of {len(runs):,} runs did not merge samples exactly once: {', '.join(failed)}."
         )
@@ -223,7 +223,7 @@ def _sentence(text: str, bad: bool) -> str:
 
 def _audit(run: Figures) -> str:
     """Return a table cell with the result of the audit."""
-    return f"<td{BAD * bool(run.proof.faults)}>{escape(str(run.proof))}</td>"
+    return f"<td{BAD * (not run.proof.is_exactly_once)}>{escape(str(run.proof))}</td>"
 
 
 def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:

@@ -147,7 +147,7 @@ class Figures:
     def plain(self) -> dict[str, Any]:
         """Return the report for `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
-        proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
+        proof: dict[str, Any] = {"exactly_once": self.proof.is_exactly_once, "epochs_whole": self.proof.whole}
         proof |= {"samples_left_out": self.proof.left_out, "peers_missing": list(self.proof.missing)}
         proof |= {"proof_faults": list(map(str, self.proof.faults))}
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}

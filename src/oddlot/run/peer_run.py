@@ -20,7 +20,7 @@ from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
 from oddlot.run.divergence import diverged
 from oddlot.run.mesh_saving import MeshSaving
-from oddlot.run.peer_share import PeerShare
+from oddlot.run.peer_share import TOTALS, PeerShare
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import norm_of, standard_gates
 from oddlot.train.lr_schedules import by_samples
@@ -157,7 +157,7 @@ class PeerRun:
         if met := self.goal.reached(self.tally):
             if met.figure in self.tally.quality.metrics:
                 self.peer.stop_all(str(met))
-            return str(met)
+            return str(self.share.recipe.goal.terms[self.goal.terms.index(met)])
         return self.goal.by_epochs if self.peer.host.conductor.done else ""
 
     def _lead(self, now: float) -> None:
@@ -183,11 +183,12 @@ class PeerRun:
         return Purpose() if self.peer.finished else Purpose(evaluation, checkpoint)
 
     def _awaits_replacement(self) -> bool:
-        """Whether a lost peer will be replaced soon, which has samples of the run's epochs left to process."""
+        """Whether a lost peer will be replaced soon, which has a part of the run's goal left to reach."""
         conductor, share = self.peer.host.conductor, self.share
         living = set(map(machine_of, conductor.peers.in_order()))
         missing = [name for name in share.names if name not in living]
-        if share.goal.epochs is None or self.peer.stop or not missing or not self.is_replacing(missing):
+        together = share.goal.epochs is not None or any(one.figure in TOTALS for one in share.goal.terms)
+        if not together or self.peer.stop or not missing or not self.is_replacing(missing):
             return False
         self.waits_until = min(self.waits_until, conductor.now + REPLACEMENT_SECONDS)
         return self.tally.seconds < self.waits_until

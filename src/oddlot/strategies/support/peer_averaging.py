@@ -43,7 +43,9 @@ SMOOTHING = 0.05
 """Weight of the newest task in the running training loss."""
 EQUAL = 0.5
 """Share of the other's weights that makes both models count alike."""
-Fraction = Annotated[float, Must("above 0 and at most 1", lambda value: 0 < value <= 1)]
+MAX_SHARE = 0.99
+"""Largest share of another model: none replaces the own one, whose samples would be lost."""
+Fraction = Annotated[float, Must("above 0 and below 1", lambda value: 0 < value < 1)]
 
 
 @dataclass
@@ -158,8 +160,10 @@ class PeerAveraging(Strategy):
         if layers is None or layers:
             peer = partner(self.topology, view, self.exchanges)
             if peer is not None:
-                chosen = None if layers is None else tuple(sorted(layers))
-                self.exchanged(view, changed.drift if changed else None)
+                drift = changed.drift if changed else None
+                is_whole = layers is None or (drift is not None and len(layers) == len(drift.layers))
+                chosen = None if is_whole or layers is None else tuple(sorted(layers))
+                self.exchanged(view, drift)
                 yield from self._exchange(peer, view, chosen)
         if not self.awaits:
             yield from assign_idle(view, view.batch)
@@ -203,7 +207,7 @@ class PeerAveraging(Strategy):
             return
         if model.reply_tag is not None and model.sender in view.peers:
             yield Send(model.sender, answers=model.reply_tag, loss=self.loss, layers=model.layers)
-        yield Average({model.id: self._share_of(model, view)})
+        yield Average({model.id: min(self._share_of(model, view), MAX_SHARE)})
         if is_answer or self.mode != "push":
             yield from self._mark(model.layers)
         if is_answer:

@@ -1,0 +1,112 @@
+"""The proof of a mesh against its model, which shows which samples it includes: each has a weight of its own."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from oddlot import SGD, AdaptiveGossip, Gossip, Job, Machine, Simulated, Strategy, fit
+from oddlot.core.commands import Command, Send, Step
+from oddlot.core.events import Arrived, Changed, Event
+from oddlot.core.strategy import View, assign_idle
+from oddlot.faults import Chaos, Fault
+from oddlot.history.run_folder import RunFolder
+from oddlot.machines import Link
+from oddlot.report.run_report import Figures
+
+ROWS = 96
+LINK = Link(megabits_per_second=1.0, latency_milliseconds=1.0)
+
+
+class Rows(nn.Module):
+    """A weight for every sample, in each of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.zeros(ROWS)), nn.Parameter(torch.zeros(ROWS))
+
+
+def grow(model: nn.Module, batch: tuple[Tensor]) -> Tensor:
+    """A step that adds to the weights of its samples."""
+    return -torch.stack([weights[batch[0]] for weights in model.parameters()]).mean()
+
+
+@dataclass
+class SendBeforeStep(Gossip):
+    """Sends its model before the step, to hide the time that this takes."""
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        if not isinstance(event, Arrived) or not view.peers:
+            yield from super().on(event, view)
+            return
+        yield Send(next(iter(view.peers)))
+        yield Step({event.update.id: 1.0})
+        yield from assign_idle(view, view.batch)
+
+
+class FirstLayer(Gossip):
+    """Exchanges the first layer only."""
+
+    def layers_due(self, view: View, changed: Changed | None) -> Collection[int]:
+        return (0,)
+
+
+def meshed(
+    out: Path, strategy: Strategy, *faults: Fault, returns: float | None = 0.1, until: str = "epochs>=1"
+) -> Figures:
+    """The report of a run of four peers, which take 10 ms for a step."""
+    job = Job(
+        model=Rows,
+        train_data=torch.utils.data.TensorDataset(torch.arange(ROWS)),
+        training_step=grow,
+        optimizer=SGD(1.0),
+        batch_size=8,
+    )
+    on = Simulated([Machine(f"m{i}", 0.00125, link=LINK, seconds_to_return=returns) for i in range(4)])
+    fit(job, strategy, on, until=until, out=out, chaos=Chaos(faults) if faults else None, quiet=True)
+    return Figures.read(out)
+
+
+STRATEGIES = [
+    Gossip(),
+    Gossip(share=0.999),
+    Gossip(mode="push"),
+    Gossip(mode="push_pull", share=0.9),
+    Gossip(mixing="loss"),
+    Gossip(mixing="clock"),
+    SendBeforeStep(),
+    AdaptiveGossip(threshold=0.5),
+]
+
+
+@pytest.mark.filterwarnings("ignore:the saved model lacks")
+@pytest.mark.parametrize("at", [0.012, 0.025])
+@pytest.mark.parametrize("returns", [None, 0.1], ids=["lost", "replaced"])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_model_lacks_the_samples_that_the_proof_says(
+    strategy: Strategy, returns: float | None, at: float, tmp_path: Path
+) -> None:
+    kill = Fault("kill", machine="m1", at_seconds=(at,))
+    figures = meshed(tmp_path, strategy, kill, returns=returns)
+    weights = load_file(RunFolder(tmp_path).model)["first"]
+    assert figures.proof.left_out == int((weights.abs() < 1e-12).sum())
+    assert figures.plain()["exactly_once"] == (not figures.proof.left_out)
+
+
+def test_samples_in_some_layers_are_not_merged_exactly_once(tmp_path: Path) -> None:
+    """Others have averaged layers of the lost peer, and its replacement processes its samples again."""
+    kill = Fault("kill", machine="m1", at_seconds=(0.025,))
+    figures = meshed(tmp_path, FirstLayer(), kill, until="epochs>=2")
+    assert [fault.code for fault in figures.proof.faults] == ["merged_in_part"]
+    assert not figures.plain()["exactly_once"]
+
+
+def test_a_goal_that_peers_reach_together_awaits_replacements(tmp_path: Path) -> None:
+    kill = Fault("kill", machine="m1", at_seconds=(0.28,))
+    figures = meshed(tmp_path, Gossip(), kill, returns=3.0, until="samples>=960")
+    assert figures.summary["ended"] == "samples>=960"
+    assert figures.summary["samples_merged"] >= 960
