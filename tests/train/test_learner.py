@@ -762,7 +762,7 @@ class Counted(Dataset[Any]):
     tau = 5.0
 
     def __init__(self, change: Callable[[Any], None]) -> None:
-        self.change = change
+        self.change, self.queue = change, torch.zeros(2)
 
     def __len__(self) -> int:
         return 40
@@ -772,19 +772,23 @@ class Counted(Dataset[Any]):
         return INPUTS[index], TARGETS[index]
 
 
+def fill(owner: Any) -> None:
+    owner.queue[0] += 1.0
+
+
 class Annealed(nn.Linear):
     tau = 5.0
 
     def __init__(self, change: Callable[[Any], None]) -> None:
         super().__init__(3, 2)
-        self.change = change
+        self.change, self.queue = change, torch.zeros(2)
 
     def forward(self, x: Tensor) -> Tensor:
         self.change(self)
         return super().forward(x)
 
 
-@pytest.mark.parametrize("change", [anneal, count, remember])
+@pytest.mark.parametrize("change", [anneal, count, remember, fill])
 def test_numbers_that_training_moves_in_one_direction_are_warned_of_once(change: Any) -> None:
     """In attributes of modules of the model, and of the dataset. Others are caches."""
     job = a_job(lambda: nn.Sequential(Annealed(change)), train_data=Subset(Counted(change), range(40)))
@@ -794,4 +798,5 @@ def test_numbers_that_training_moves_in_one_direction_are_warned_of_once(change:
         for _ in range(7):
             bench.compute((0, 40))
     found = [str(each.message.fields["attribute"]) for each in caught]  # type: ignore[union-attr]
-    assert sorted(found) == ([] if change is remember else ["job.train_data.tau", "model.0.tau"])
+    expected = {remember: [], fill: ["model.0.queue"]}
+    assert sorted(found) == expected.get(change, ["job.train_data.tau", "model.0.tau"])

@@ -11,6 +11,8 @@ from oddlot.train.job import Job
 from oddlot.train.seeding import datasets_of
 from oddlot.train.tensor_checks import is_plain
 
+DATA = "job.train_data."
+"""Prefix of the names of a dataset's attributes."""
 MOVES = 5
 """Changes in the same direction after which a number counts as state of training. Other numbers, such as the position
 of the last sample, are caches."""
@@ -39,7 +41,7 @@ def kept_tensors(job: Job) -> dict[str, Tensor]:
 
 
 class NumberAttributes:
-    """Warns once of each number in a Python attribute that grows or shrinks during training.
+    """Warns once of each number in a Python attribute that grows or shrinks, and of tensors that change in place.
 
     It reads the attributes of the model, the dataset and the job's functions after minibatches 1, 2, 4, 8, ...
     """
@@ -69,15 +71,22 @@ class NumberAttributes:
                 _warn(name)
 
     def _numbers(self) -> dict[str, float]:
-        return {
-            f"{prefix}{name}": value
-            for prefix, owner in self._owners
-            for name, value in vars(owner).items()
-            if type(value) in (int, float)
-        }
+        """Return the numbers, and how often each tensor was changed in place, but for those of data, which are caches.
+
+        Another tensor in the same attribute is another key.
+        """
+        found = dict[str, float]()
+        for prefix, owner in self._owners:
+            for name, value in vars(owner).items():
+                if isinstance(value, Tensor) and prefix != DATA and not value.is_inference():
+                    found[f"{prefix}{name} {id(value)}"] = value._version
+                elif isinstance(value, int | float) and not isinstance(value, bool):
+                    found[f"{prefix}{name}"] = value
+        return found
 
 
-def _warn(name: str) -> None:
+def _warn(key: str) -> None:
+    name = key.partition(" ")[0]
     warn(
         f"training changes {name}, a Python attribute. Each worker has its own value, which is neither merged nor "
         "saved, and the final model has the first one. If results depend on it, use a buffer of the model "
@@ -97,7 +106,7 @@ def _owners(job: Job, model: nn.Module) -> Iterator[tuple[str, object]]:
         )
     for data in datasets_of(job.train_data) or [job.train_data]:
         if _has_own(data):
-            yield "job.train_data.", data
+            yield DATA, data
 
 
 def _has_own(owner: object) -> bool:
