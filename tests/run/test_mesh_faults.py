@@ -282,7 +282,7 @@ def test_model_of_one_half_of_a_partition_lacks_the_samples_of_the_other(tmp_pat
     assert 25 * SAMPLES < proof.left_out == run.summary["samples_left_out"] <= 30 * SAMPLES
     assert proof.merged == 60 * SAMPLES - proof.left_out
     assert (run.summary["peers_missing"], proof.missing) == (["m2", "m3"], ("m2", "m3"))
-    assert str(proof).endswith("m2, m3")
+    assert "samples of m2, m3" in str(proof)
 
 
 def test_one_peer_that_is_left_finishes_alone() -> None:

@@ -45,7 +45,8 @@ EQUAL = 0.5
 """Share of the other's weights that makes both models count alike."""
 MAX_SHARE = 0.99
 """Largest share of another model: none replaces the own one, whose samples would be lost."""
-Fraction = Annotated[float, Must("above 0 and below 1", lambda value: 0 < value < 1)]
+Fraction = Annotated[float, Must("above 0 and at most 1", lambda value: 0 < value <= 1)]
+Share = Annotated[float, Must("above 0 and below 1", lambda value: 0 < value < 1)]
 
 
 @dataclass
@@ -65,7 +66,7 @@ class PeerAveraging(Strategy):
     mixing: Annotated[Mixing, _one_of("constant", "clock", "loss")] = "constant"
     """Share of the other's weights in an average: `constant` (`share`), by the samples that both have trained on
     (`clock`), or by both training losses (`loss`). `push` uses sum weights instead."""
-    share: Fraction = EQUAL
+    share: Share = EQUAL
     """Share of the other's weights with `mixing="constant"`."""
     answer_seconds: AboveZero | None = None
     """Seconds until a request that was not answered is given up. None: four times as long as the last answer took, and
