@@ -1,7 +1,6 @@
 """Machines that are taken away and come back as a trace says: the same on worker processes and simulated ones."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import takewhile
 from math import inf
 from pathlib import Path
@@ -26,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("fork_server")
 
 TRACE = Steps((0.0, 0.6, 1.2, 1.8, 2.4, 3.0, 3.6, 4.2), (3.0, 1.0, 0.0, 2.0, 3.0, 1.0, 0.0, 3.0))
 """three workers, two of which go at 0.6 s, the last one at 1.2 s; two are back at 1.8 s, a third at 2.4 s; once more"""
-REPEATED = replace(TRACE, period_seconds=4.8)
+REPEATED = Steps((0.0, 2.4, 3.0), (3.0, 1.0, 0.0), 3.6)
+"""three workers, two of which go at 2.4 s, the last one at 3.0 s; all are back at 3.6 s, and so on"""
 COUNT = 480
 FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)], computes=False)
 
@@ -41,7 +41,7 @@ def arrivals(machine: str, until: float) -> int:
     "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
 )
 def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_counts_once(on: Place) -> None:
-    """They need longer than the 2.4 s between two times at which workers are taken, however late they start."""
+    """They need longer than the 3.6 s in which workers are taken once, however late they start."""
     if on is not FLEET:
         trained(a_job(), Asynchronous(), local(1))  # the fork server is ready
     chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(REPEATED))
