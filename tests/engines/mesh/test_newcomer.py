@@ -2,6 +2,7 @@
 
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,7 +91,7 @@ def test_weights_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
     replaced_file(tmp_path / PEERS, "w2").touch()
     weights: Any = None
     for sender in ("w1", "w2", "w2.2"):
-        tensors = Tensors(weights, lambda sender=sender: released.append(sender))
+        tensors = Tensors(weights, partial(released.append, sender))
         PeerProgram.receive(program, FromPeer(sender, Snapshot(1, 5), tensors=tensors), 0.0)
     PeerProgram.receive(program, FromPeer("w2", Ping(1)), 0.0)
     assert (got, released) == (["w1", "w2.2", "w2"], ["w2"])
