@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from oddlot import AdaptiveGossip, CheckpointError, Gossip, Machine, Run, Simulated, Strategy, replay
 from oddlot.checkpoint.format import MANIFEST, TENSORS, newest, saved
+from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import Evaluated, Resumed, Struck
 from oddlot.core.records import Record
@@ -257,3 +258,10 @@ def test_work_that_others_had_beyond_the_books_is_kept(
         [event] = [record.event for record in read_log(path) if isinstance(record.event, Resumed)]
         assert (event.after_record > books[node]["records"] + 50) == (node not in lost), node
     check(tmp_path, 40)
+    sent, averaged = dict[str, float](), list[tuple[str, float]]()
+    for record in read_run_log(RunFolder(tmp_path)):
+        sent |= {one.model.id: record.now for one in record.actions if isinstance(one, Dispatch)}
+        averaged += [
+            (model, record.now) for one in record.actions if isinstance(one, Average) for model in one.shares
+        ]
+    assert [model for model, now in averaged if sent[model] > now] == [], "no name of a model is used again"

@@ -209,7 +209,8 @@ class IncludedSamples:
 
     def _follow(self, history: PeerHistory, actions: Sequence[object], number: int) -> None:
         """Read the actions of a record: a model that is sent before a step does not include it."""
-        history.cut[history.node] = number
+        merges = any(isinstance(action, Step | Blend) for action in actions)
+        history.cut[history.node] = number if merges else number + 1  # so that a resume keeps the sending
         for action in actions:
             match action:
                 case Step() | Blend():
