@@ -299,3 +299,15 @@ def test_the_next_peer_leads_when_the_first_is_lost() -> None:
         run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos((fault,)))
     assert run.summary["peers_averaged"][0] == "m1"
     assert run.accuracy is not None
+
+
+def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
+    """They wait at peers that are frozen, while the replacement takes over the samples that no model includes."""
+    freezes = (Fault("freeze", machine=name, at_seconds=(0.1,), for_seconds=1.5) for name in ("m1", "m3"))
+    chaos = Chaos((*freezes, Fault("kill", machine="m2", at_seconds=(0.35,))))
+    on = peers(seconds_to_return=0.3)
+    run = gossiped(Gossip(mode="push", topology="ring"), on, until="epochs>=20", out=tmp_path, chaos=chaos)
+    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
+    assert replay(tmp_path).difference is None
+    assert {r.peer for r in run.records} == {"m0", "m1", "m2", "m2.2", "m3"}

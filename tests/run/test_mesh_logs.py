@@ -18,7 +18,7 @@ from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
 from tests.run.test_damage import CHANGES
-from tests.run.test_mesh import SAMPLES, gossiped, peers
+from tests.run.test_mesh import PEERS, SAMPLES, gossiped, peers
 from tests.run.test_mesh_resume import resumed, trained
 from tests.transcripts import mask, raises, warns
 
@@ -118,3 +118,9 @@ def test_damaged_log_does_not_take_the_work_of_others(
     assert ended.summary["samples_left_out"] == prove_peers(run, SAMPLES).left_out == lost > wasted == 0
     assert {fault.code for fault in Figures.read(tmp_path).proof.faults} == {"not_merged"}
     assert replay(tmp_path).difference is None
+
+
+def test_memory_for_models_that_were_sent_does_not_grow_with_the_run(tmp_path: Path) -> None:
+    run = gossiped(Gossip(), out=tmp_path)
+    assert run.summary["exchanges"] > 5 * PEERS
+    assert len(IncludedSamples.read(RunFolder(tmp_path)).sent) <= PEERS, "those on their way at the end"

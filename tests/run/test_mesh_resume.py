@@ -10,16 +10,21 @@ import torch
 from safetensors.torch import load_file
 
 from oddlot import AdaptiveGossip, CheckpointError, Gossip, Machine, Run, Simulated, Strategy, replay
-from oddlot.checkpoint.format import MANIFEST, TENSORS, saved
+from oddlot.checkpoint.format import MANIFEST, TENSORS, newest, saved
+from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import Evaluated, Resumed, Struck
 from oddlot.core.records import Record
+from oddlot.engines.mesh.messages import PeerMessage, Snapshot, Tensors
+from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
+from oddlot.history.log import read_log
 from oddlot.history.peer_audit import prove_peers
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.live_log import Follower
 from oddlot.report.run_report import Figures
+from oddlot.run.mesh_saving import PEERS as BOOKS
 from tests.run.test_mesh import PEERS, SAMPLES, gossiped, peers
 from tests.transcripts import raises
 
@@ -227,3 +232,36 @@ def test_peers_that_were_cut_off_go_on_at_their_own_place(tmp_path: Path) -> Non
     check(tmp_path, 70)
     assert set(run.summary["peers_averaged"]) == {f"m{i}" for i in range(PEERS)}
     assert run.summary["samples_assigned"] == run.summary["samples_merged"] + run.summary["samples_wasted"]
+
+
+def test_work_that_others_had_beyond_the_books_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model for an average is lost and asked for again. It includes later work of the peers asked first."""
+    send, lost = SimulatedMesh.send, list[str]()
+
+    def send_all_but_one(
+        mesh: SimulatedMesh, sender: str, receiver: str, message: PeerMessage, tensors: Tensors | None
+    ) -> None:
+        if isinstance(message, Snapshot) and message.books is not None and message.number > 1 and not lost:
+            lost.append(sender)
+        else:
+            send(mesh, sender, receiver, message, tensors)
+
+    monkeypatch.setattr(SimulatedMesh, "send", send_all_but_one)
+    on = peers(step_seconds=0.04)
+    trained(tmp_path, "epochs>=35", on=on)
+    kill(tmp_path, 2)
+    books = newest(RunFolder(tmp_path).storage).load().conductor[BOOKS]
+    resumed(tmp_path, "epochs>=40", on=on)
+    for node, path in RunFolder(tmp_path).peer_logs().items():
+        [event] = [record.event for record in read_log(path) if isinstance(record.event, Resumed)]
+        assert (event.after_record > books[node]["records"] + 50) == (node not in lost), node
+    check(tmp_path, 40)
+    sent, averaged = dict[str, float](), list[tuple[str, float]]()
+    for record in read_run_log(RunFolder(tmp_path)):
+        sent |= {one.model.id: record.now for one in record.actions if isinstance(one, Dispatch)}
+        averaged += [
+            (model, record.now) for one in record.actions if isinstance(one, Average) for model in one.shares
+        ]
+    assert [model for model, now in averaged if sent[model] > now] == [], "no name of a model is used again"

@@ -16,6 +16,10 @@ class NodeIds:
         self.names, self.taken = names, taken
         self.lives = [0] * len(names)
 
+    def current(self, index: int) -> NodeId:
+        """Return the id of this worker's last process."""
+        return life_name(self.names[index], self.lives[index])
+
     def next(self, index: int) -> NodeId:
         """Return the id of this worker's next process."""
         if index == EVALUATOR_INDEX:

@@ -68,7 +68,10 @@ class IncludedSamples:
     def __init__(self, histories: Iterable[PeerHistory], sources: Iterable[Source] = ()) -> None:
         self.histories = {one.node: one for one in histories}
         self.sent: dict[ModelId, tuple[Cut, Cut]] = {}
-        """What all layers and some layers of the receiver's model include after an average with each model."""
+        """What all layers and some layers of the receiver's model include after an average with each model.
+
+        Models whose average was read are not kept: each has one receiver.
+        """
         self.at: dict[Source, Cut] = {}
         """Cuts of the peers at the points that records name."""
         self.part_at: dict[Source, Cut] = {}
@@ -209,13 +212,14 @@ class IncludedSamples:
 
     def _follow(self, history: PeerHistory, actions: Sequence[object], number: int) -> None:
         """Read the actions of a record: a model that is sent before a step does not include it."""
-        history.cut[history.node] = number
+        merges = any(isinstance(action, Step | Blend) for action in actions)
+        history.cut[history.node] = number if merges else number + 1  # so that a resume keeps the sending
         for action in actions:
             match action:
                 case Step() | Blend():
                     history.cut[history.node] = number + 1
                 case Average(shares):
-                    there = [self.sent.get(model, ({}, {})) for model, share in shares.items() if share]
+                    there = [self.sent.pop(model, ({}, {})) for model, share in shares.items() if share]
                     history.cut = joined_cuts(history.cut, *(whole for whole, _ in there))
                     history.part = joined_cuts(history.part, *(part for _, part in there))
                 case Dispatch(_, model):

@@ -55,8 +55,9 @@ def continue_mesh(
 ) -> MeshPast | None:
     """Read the newest checkpoint of the run in the folder, and note in the logs of all peers that it is resumed.
 
-    A peer that was cut off when the checkpoint was made continues after the last record that the average includes. A
-    peer whose log lacks records from before the checkpoint is replaced by a new one.
+    Each peer continues after its last record that the average includes. If its books are older, or the checkpoint was
+    made without it, its state is computed from its log. A peer whose log lacks records from before the checkpoint is
+    replaced by a new one.
     Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is
     another run or has no complete checkpoint.
     """
@@ -91,17 +92,18 @@ def continue_mesh(
     last = max((log[-1].now for log in logs.values() if log), default=saved_at)
     now = nextafter(last, inf)  # so that all records before come first in the common history
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
-    conductors = {node: one for node, one in start.conductors.items() if node not in short}
+    outdated = [node for node, one in books.items() if counts.get(node, 0) > one.records]
+    conductors = {node: one for node, one in start.conductors.items() if node not in (*short, *outdated)}
     for node in sound.keys() - logs.keys():
         folder.peer_log(node).rename(_set_aside(folder.peer_log(node)))
     for node, log in logs.items():
         if node in books or node in cut_off or len(log) > counts[node] or sound[node][1] is not None:
             path = folder.peer_log(node)
             resumed = _resumed(PeerShare(recipe, node, tuple(machines)), counts[node], log, path)
-            goes_on = node in conductors or node in cut_off
+            goes_on = node in conductors or node in (*cut_off, *outdated)
             resumed = replace(resumed, sources=tuple(sources) if goes_on else ())
             conductor = conductors.get(node) or _conductor_after(kept[node], path, recipe)
-            if node in cut_off:
+            if goes_on:
                 conductors[node] = conductor
             kept[node].append(_note(conductor, resumed, now, path, len(log)))
     taken = frozenset(sound.keys() | books.keys()) - conductors.keys()

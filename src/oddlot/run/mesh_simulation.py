@@ -12,12 +12,12 @@ from oddlot.core.errors import JobError, UsageError
 from oddlot.core.events import Evaluated, Lost, Struck
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
-from oddlot.core.tasks import NodeId
+from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import RunData
 from oddlot.engines.host import Observer
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.computation import PeerComputation
-from oddlot.engines.mesh.messages import State, Tensors
+from oddlot.engines.mesh.messages import FromPeer, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.simulated import Envelope, SimulatedMesh, SimulatedPort
@@ -65,6 +65,8 @@ class MeshSimulation:
         self.runs: dict[NodeId, PeerRun] = {}
         self.sources: dict[NodeId, list[Source]] = {}
         """Models that the first weights of each peer include."""
+        self.replaced: set[NodeId] = set()
+        """Peers whose unread models are dropped: a replacement has taken over what no other model includes."""
         self.model = recipe.new_model("the peers")
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
@@ -141,7 +143,10 @@ class MeshSimulation:
 
     def receive(self, envelope: Envelope, now: float) -> None:
         """Let a peer handle its message."""
-        node = envelope.to
+        node, message = envelope.to, envelope.message
+        if isinstance(message, FromPeer) and message.tensors and message.sender in self.replaced:
+            message.release()
+            return
         self.mesh.deliver(envelope)
         run = self.runs.get(node)
         if run is not None:
@@ -207,6 +212,7 @@ class MeshSimulation:
         )
         run.peer.membership.begin(self.mesh.now)
         self.runs[node] = run
+        self.replaced.update(one for one in self.sources if machine_of(one) == machine_of(node))
         self.sources[node] = conductor.peers.sources
         if run.log is not None:
             self.closing.callback(run.log.close)

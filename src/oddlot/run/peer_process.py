@@ -34,7 +34,7 @@ from oddlot.engines.local.orphans import adopt, kill_children
 from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.compute import ComputeThread, Ready
-from oddlot.engines.mesh.launcher import FAILED_CODE, STOP
+from oddlot.engines.mesh.launcher import FAILED_CODE, STOP, replaced_file
 from oddlot.engines.mesh.messages import FromPeer, Inject, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
@@ -185,6 +185,8 @@ class PeerProgram:
             case FromPeer(message=Inject() as fault):
                 self._inject(fault, now)
             case FromPeer() if self.port.disturbance.is_cut(item.sender):
+                item.release()
+            case FromPeer(tensors=Tensors()) if replaced_file(self.folder.path / PEERS, item.sender).exists():
                 item.release()
             case _ if self.run is not None:
                 self.run.peer.receive(item, now)

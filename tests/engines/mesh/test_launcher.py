@@ -9,7 +9,7 @@ import pytest
 
 from oddlot.engines.local.processes import START_SECONDS
 from oddlot.engines.mesh import launcher as module
-from oddlot.engines.mesh.launcher import Launcher, clock
+from oddlot.engines.mesh.launcher import Launcher, clock, replaced_file
 from tests.engines.mesh.waiting import is_running, wait_for
 from tests.transcripts import mask, warns
 
@@ -48,11 +48,14 @@ def age(launcher: Launcher, node: str, seconds: float) -> None:
     watch_until(launcher, is_gone)
 
 
-def test_a_replacement_that_freezes_before_it_is_ready_is_replaced(launcher: Launcher) -> None:
+def test_a_replacement_that_freezes_before_it_is_ready_is_replaced(
+    launcher: Launcher, tmp_path: Path
+) -> None:
     launcher.work.strikes["0:5"] = 2
     launcher.signal("w2", signal.SIGKILL)
     watch_until(launcher, lambda: "w2.2" in launcher.running)
     assert launcher.begun == ["w1"]
+    assert [replaced_file(tmp_path, node).exists() for node in ("w1", "w2", "w2.2")] == [False, True, False]
     with warns("peer_hung", node="w2.2"):
         age(launcher, "w2.2", START_SECONDS + 1)
     watch_until(launcher, lambda: "w2.3" in launcher.begun)

@@ -1,17 +1,23 @@
-"""A new peer without a running peer that it could join."""
+"""New peers: one without a running peer that it could join, and one that replaces another."""
 
 import signal
 import socket
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from oddlot import Gossip, Local
-from oddlot.engines.mesh.messages import StateRequest
+from oddlot.core.membership import Ping
+from oddlot.engines.mesh.launcher import replaced_file
+from oddlot.engines.mesh.messages import FromPeer, Snapshot, StateRequest, Tensors
+from oddlot.engines.mesh.network_faults import NetworkFaults
 from oddlot.engines.mesh.newcomer import LONGEST_SECONDS, Newcomer
-from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_folder import PEERS, RunFolder
 from oddlot.run.config import RunConfig
 from oddlot.run.mesh import prepared_mesh
 from oddlot.run.mesh_local import MeshLocal
+from oddlot.run.peer_process import PeerProgram
 from oddlot.run.spec import Recipe
 from tests.engines.mesh.waiting import wait_for
 from tests.fits import a_job
@@ -69,3 +75,23 @@ def test_a_newcomer_that_waits_ends_on_sigterm(tmp_path: Path) -> None:
         launcher.signal(peer.node, signal.SIGTERM)
         wait_for(lambda: launcher.check() == [peer])
         assert peer.process.returncode == 0
+
+
+def test_weights_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
+    """They may wait at a peer that was stopped, while the replacement reads which samples other models include."""
+    got, released = list[str](), list[str]()
+    peer = SimpleNamespace(receive=lambda item, _: got.append(item.sender))
+    program: Any = SimpleNamespace(
+        folder=RunFolder(tmp_path),
+        port=SimpleNamespace(disturbance=NetworkFaults()),
+        run=SimpleNamespace(peer=peer),
+        _follow=lambda _: None,
+    )
+    replaced_file(tmp_path / PEERS, "w2").parent.mkdir()
+    replaced_file(tmp_path / PEERS, "w2").touch()
+    weights: Any = None
+    for sender in ("w1", "w2", "w2.2"):
+        tensors = Tensors(weights, partial(released.append, sender))
+        PeerProgram.receive(program, FromPeer(sender, Snapshot(1, 5), tensors=tensors), 0.0)
+    PeerProgram.receive(program, FromPeer("w2", Ping(1)), 0.0)
+    assert (got, released) == (["w1", "w2.2", "w2"], ["w2"])

@@ -41,6 +41,11 @@ FAILED_CODE = 1
 """Exit code of a peer whose error ends the run. Code of the job may exit with it too."""
 
 
+def replaced_file(folder: Path, node: NodeId) -> Path:
+    """Return the file that exists once a peer is replaced. The other peers then drop models of it."""
+    return folder / f"{node}.replaced.json"
+
+
 @dataclass
 class PeerProcess:
     """A peer's process, as the launcher sees it."""
@@ -269,6 +274,9 @@ class Launcher:
         """Start the peers that are due. Those that are ready join through the others."""
         others = {node: self.running[node].address for node in self.begun}
         for index in self.policy.due(self.now) if self.running else ():
+            replaced = replaced_file(self.outputs, self.ids.current(index))
+            with told_where(replaced):  # before the replacement reads the logs
+                replace_file(replaced, b"{}")
             self._spawn(index, joins=True)
         for peer in self.running.values():
             if peer.address and not peer.is_begun:
