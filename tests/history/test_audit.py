@@ -6,7 +6,7 @@ from oddlot.core.commands import Action, Drop, Skip, Start, Step
 from oddlot.core.events import Joined, Refused, Ticked
 from oddlot.core.records import Record
 from oddlot.core.spans import Span
-from oddlot.history.audit import Proof, prove
+from oddlot.history.audit import Proof, holes, prove
 from tests.report.records import arrived, merged, start
 from tests.transcripts import check, transcribe
 
@@ -129,3 +129,12 @@ def test_samples_that_were_given_up_are_counted() -> None:
     after_all = [begins(start("c:1", (0, 0, 4))), merges("c:1", 4)]
     (fault,) = prove([*given_up, *after_all], 16).faults
     check(fault, "merged_twice", epoch=0, first=0, last=3)
+
+
+def test_epochs_that_lack_equally_many_samples_are_one_fault() -> None:
+    faults = holes([(0, 2), (1, 2), (2, 0), (3, 2), (4, 1)])
+    assert [(one.fields["epoch"], one.fields["last_epoch"], one.fields["count"]) for one in faults] == [
+        (0, 1, 2),
+        (3, 3, 2),
+        (4, 4, 1),
+    ]

@@ -94,6 +94,7 @@ def test_model_lacks_the_samples_that_the_proof_says(
     figures = meshed(tmp_path, strategy, kill, returns=returns)
     weights = load_file(RunFolder(tmp_path).model)["first"]
     assert figures.proof.left_out == int((weights.abs() < 1e-12).sum())
+    assert figures.summary["samples_merged"] == ROWS - figures.proof.left_out
     assert figures.plain()["exactly_once"] == (not figures.proof.left_out)
 
 

@@ -84,7 +84,9 @@ def _estimate(asked: Asked, machines: str, seeds: int, computes: bool) -> int:
         console.print(shown, soft_wrap=True)
     tell_runs(found, folder, console)
     if not fleet.has_spot:
-        console.print("  this fleet has no spot machines: there is nothing to compare")
+        console.print(
+            "  this fleet has no spot zones ([[zones]]): there is nothing to compare with on demand"
+        )
     if asked.as_json:
         plain = {one.bought or "runs": one.plain() for one in found}
         print(json.dumps(without_nan(plain), allow_nan=False))

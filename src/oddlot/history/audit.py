@@ -45,6 +45,8 @@ class Proof:
     missing: tuple[NodeId, ...] = ()
     """Peers of machines that have no peer in the saved average: they were lost, or cut off until the end."""
 
+    lost: int = 0
+    """On a mesh, samples that lost peers merged but that the saved model does not include from them."""
     is_saved: bool = True
     """Whether the saved model was audited. False, on a mesh without one: the newest models of all peers together."""
 
@@ -100,19 +102,19 @@ def prove(records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
     sheets = Sheets()
     for record in records:
         sheets.note(record)
-    faults, holes, merged, whole = list(sheets.faults), list[tuple[int, int]](), 0, 0
+    faults, missing, merged, whole = list(sheets.faults), list[tuple[int, int]](), 0, 0
     for epoch, pieces in sorted(sheets.pieces.items()):
         faults += overlaps(epoch, sorted(pieces), 0, size)
         here = sum(stop - start for start, stop, _ in pieces)
         merged += here
         whole += epoch == whole and here == size
-        holes += [(epoch, size - here)] if here < size else []
+        missing += [(epoch, size - here)] if here < size else []
     last = max([epochs, *(epoch + 1 for epoch in sheets.pieces)])
     absent = (epoch for epoch in range(last) if epoch not in sheets.pieces)
-    holes = sorted([*holes, *((epoch, size) for epoch in islice(absent, MAX_FAULTS))])
-    faults += [hole(epoch, count) for epoch, count in holes if epoch < epochs]
+    missing = sorted([*missing, *((epoch, size) for epoch in islice(absent, MAX_FAULTS))])
+    faults += holes((epoch, count) for epoch, count in missing if epoch < epochs)
     return Proof(
-        size, whole, merged - sheets.skipped, sheets.skipped, tuple(faults[:MAX_FAULTS]), tuple(holes)
+        size, whole, merged - sheets.skipped, sheets.skipped, tuple(faults[:MAX_FAULTS]), tuple(missing)
     )
 
 
@@ -189,7 +191,18 @@ def overlaps(epoch: int, pieces: list[Piece], first: int, end: int) -> Iterator[
         yield OddlotError(f"the log names epoch {epoch}, which does not exist", "no_such_epoch", epoch=epoch)
 
 
-def hole(epoch: int, count: int) -> OddlotError:
-    """Return the fault of an epoch that lacks `count` samples."""
-    told = f"{count} sample{'s were' if count > 1 else ' was'} never merged in epoch {epoch}"
-    return OddlotError(told, "not_merged", epoch=epoch, count=count)
+def holes(missing: Iterable[tuple[int, int]]) -> list[OddlotError]:
+    """Return the faults of epochs that lack some samples: one for neighbours that lack equally many."""
+    spells: list[tuple[int, int, int]] = []
+    for epoch, count in missing:
+        if spells and spells[-1][1:] == (epoch - 1, count):
+            spells[-1] = spells[-1][0], epoch, count
+        elif count:
+            spells.append((epoch, epoch, count))
+    return [_hole(*spell) for spell in spells]
+
+
+def _hole(first: int, last: int, count: int) -> OddlotError:
+    epochs = f"epoch {first}" if first == last else f"each of epochs {first}-{last}"
+    told = f"{count:,} sample{'s were' if count > 1 else ' was'} never merged in {epochs}"
+    return OddlotError(told, "not_merged", epoch=first, last_epoch=last, count=count)

@@ -37,6 +37,11 @@ class SampleCounts:
     wasted: Counter[str] = field(default_factory=Counter)
     """Samples assigned and not merged, by reason (a key of `WASTES`)."""
 
+    def lose(self, count: int) -> None:
+        """Count merged samples as lost: on a mesh, lost peers have merged them, and the saved model lacks that."""
+        self.merged -= count
+        self.wasted["lost"] += count
+
     @property
     def summary(self) -> dict[str, int | dict[str, int]]:
         """Return the counts under the names of a run's summary."""

@@ -10,7 +10,7 @@ from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.events import Averaged
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, life_of, machine_of
-from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, hole, overlaps
+from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, holes, overlaps
 from oddlot.history.included_samples import Cut, IncludedSamples, Piece, sources_of_average
 from oddlot.history.outcome import complete_epochs, read_ending
 from oddlot.history.run_folder import SUMMARY, RunFolder
@@ -34,13 +34,14 @@ def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any])
     cut, part, wrong = _saved(included, ending)
     # What averaged peers merged after the average was late, not lost.
     averaged = set(ending.get("peers_averaged") or ())
-    lost = dict.fromkeys(included.histories.keys() - averaged, sys.maxsize)
-    every, saved = included.pieces(cut | lost), included.pieces(cut)
+    gone = dict.fromkeys(included.histories.keys() - averaged, sys.maxsize)
+    every, saved = included.pieces(cut | gone), included.pieces(cut)
     skipped = sum(stop - start for _, start, stop, update in saved if update == Sheets.SKIPPED)
     partly = sum(stop - start for _, start, stop, _ in included.pieces(part, beyond=cut))
     wrong += [_merged_in_part(partly)] if partly else []
     proof = _proof(size, complete_epochs(ending), every, saved, [*wrong, *faults], skipped)
-    return replace(proof, missing=_missing(included.histories, averaged), is_saved=bool(averaged))
+    lost = sum(stop - start for _, start, stop, _ in every) - sum(stop - start for _, start, stop, _ in saved)
+    return replace(proof, lost=lost, missing=_missing(included.histories, averaged), is_saved=bool(averaged))
 
 
 def _merged_in_part(count: int) -> OddlotError:
@@ -102,9 +103,9 @@ def _proof(
         faults += overlaps(epoch, sorted(pieces.get(epoch, [])), 0, size)
         if epoch < claimed:
             left_out += missing[epoch]
-            faults += [hole(epoch, missing[epoch])] if missing[epoch] else []
         else:
             left_out += missing[epoch] - (size - _covered(others.get(epoch, ())))
+    faults += holes((epoch, count) for epoch, count in missing.items() if epoch < claimed)
     whole = 0
     while missing.get(whole) == 0:
         whole += 1

@@ -14,6 +14,7 @@ from oddlot.core.tasks import NodeId
 from oddlot.faults.injector import CONTINUED
 from oddlot.formatting import waste
 from oddlot.history.audit import Proof, prove_log
+from oddlot.history.included_samples import IncludedSamples, history_of
 from oddlot.history.log import read_log, surviving
 from oddlot.history.metrics import Tally, take_into_account, tally_of, use_saved_model
 from oddlot.history.outcome import (
@@ -24,7 +25,7 @@ from oddlot.history.outcome import (
     complete_epochs,
     read_ending,
 )
-from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_audit import prove_model, prove_peers
 from oddlot.history.peer_logs import one_history, read_peer_logs, samples_of
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_settings import engine_kind, how_to_resume
@@ -70,9 +71,10 @@ class Figures:
             tally.advance(max(tally.seconds, float(ending.get("seconds", 0.0))))
             tally.finish()
             use_saved_model(tally, records, ending.get("peers_averaged") or ())
+        tally.samples.lose(proof.lost)
         summary = tally.summary() | {"run_dir": str(run.path)}
         if ending and not proof.faults:  # a fault says more than a mismatch
-            check_agreed(run, ending, _at_end(logs, ending, size) if run.is_mesh else summary)
+            check_agreed(run, ending, _at_end(run, logs, ending, size) if run.is_mesh else summary)
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
         summary |= {EFFECTIVE_BATCH: settings.get(EFFECTIVE_BATCH)}
@@ -153,12 +155,15 @@ class Figures:
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
 
 
-def _at_end(logs: Mapping[NodeId, Sequence[Record]], ending: Mapping[str, Any], size: int) -> dict[str, Any]:
+def _at_end(
+    run: RunFolder, logs: Mapping[NodeId, Sequence[Record]], ending: Mapping[str, Any], size: int
+) -> dict[str, Any]:
     """Return the figures of a mesh when its summary was made. Peers that were cut off may train on afterwards."""
-    until = ending[PEER_RECORDS]
-    return tally_of(
-        one_history({node: log[: until.get(node, 0)] for node, log in logs.items()}), size
-    ).summary()
+    until = {node: log[: ending[PEER_RECORDS].get(node, 0)] for node, log in logs.items()}
+    tally = tally_of(one_history(until), size)
+    included = IncludedSamples(history_of(node, run.peer_log(node), log) for node, log in until.items())
+    tally.samples.lose(prove_model(included, size, ending).lost)
+    return tally.summary()
 
 
 def strikes(struck: Iterable[Struck]) -> Counter[str]:

@@ -214,7 +214,7 @@ class Opening:
 
     def stopping(self) -> None:
         """Print that the run is stopping."""
-        self.say("stopping: evaluating and saving the newest version. Press Ctrl-C again to kill the run")
+        self.say("stopping: saving the newest version. Press Ctrl-C again to kill the run")
 
     def say(self, line: str) -> None:
         """Print a line."""

@@ -79,6 +79,7 @@ def mesh_summary(
     peers = final.peers if final else []
     use_saved_model(tally, records, peers)
     proof = prove_model(included, tally.size, {"ended": ended, "peers_averaged": peers})
+    tally.samples.lose(proof.lost)
     return (
         {"exchanges": 0, "bytes_exchanged": 0, "models_rejected": {}}
         | tally.summary()
