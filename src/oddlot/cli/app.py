@@ -14,6 +14,7 @@ from oddlot.cli import completion as completing
 from oddlot.cli import options
 from oddlot.cli.robust_stdio import lasting_output
 from oddlot.cli.run_command import FLAGS, Asked, without_nan
+from oddlot.cli.sample_fleet import sample_fleet
 from oddlot.config.given_files import check_kinds
 from oddlot.core.errors import CheckpointError, JobError, OddlotError, UsageError
 from oddlot.core.printable import printable
@@ -29,8 +30,6 @@ EXIT_CODES = (
 )
 ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
 
-SAMPLE_FLEET = Path(__file__).parents[1] / "machines" / "sample_fleet.toml"
-"""Fleet of `oddlot simulate` without `--machines`."""
 NOT_SIMULATED = {f"engine.{name}" for name in completing.ENGINE_SETTINGS if name != "in_flight"}
 """Settings of workers that simulated machines do not have."""
 
@@ -105,7 +104,7 @@ def simulate(
     """
     flags = _flags(locals() | run)
     check_kinds(workload, machines, chaos)
-    path = machines or _sample_fleet(quiet)
+    path = machines or sample_fleet(quiet=quiet)
     for text in sets or []:
         if (key := text.partition("=")[0].strip()) in NOT_SIMULATED:
             told = f"--set {text}: `{key}` is for `oddlot train`; {path} describes the machines"
@@ -119,12 +118,8 @@ def simulate(
         return Simulated.of(read_fleet(path), seed, in_flight, computes)
 
     _find_modules_here()
-    command = [
-        "simulate",
-        workload,
-        *(["--machines", machines] if machines else []),
-        *([] if computes else ["--no-compute"]),
-    ]
+    given = ["--machines", machines] if machines else []
+    command = ["simulate", workload, *given, *([] if computes else ["--no-compute"])]
     asked = Asked(command, workload, flags, sets or [], resume_mode(resume), force, as_json, quiet, chaos)
     if seeds is None:
         asked.run("-simulated", fleet)
@@ -132,16 +127,6 @@ def simulate(
         from oddlot.cli.estimate_command import estimate_runs
 
         estimate_runs(asked, path, seeds, computes)
-
-
-def _sample_fleet(quiet: bool) -> str:
-    """Return the path of the fleet file that comes with oddlot, and print what it is."""
-    if not quiet:
-        told = (
-            "no --machines: a sample fleet of 4 spot machines is simulated. Describe your own in a fleet file"
-        )
-        print(f"{told}; start from {SAMPLE_FLEET}", file=sys.stderr)
-    return str(SAMPLE_FLEET)
 
 
 @app.command()

@@ -269,7 +269,7 @@ def _average(books: OpenBooks, command: Average) -> Outcome:
             told = f"{command} is impossible: the share of {model} is {share}, not from 0 to 1"
             raise ProtocolError(told, "unmergeable_update", update=model, kind="weights", share=share)
     if (total := sum(command.shares.values())) >= 1:
-        told = f"{command} is impossible: the shares add up to {total}, so that nothing of the own model would be left"
+        told = f"{command} is impossible: the shares add up to {total}, but must be below 1 together"
         raise ProtocolError(told, "unmergeable_update", update="", kind="weights", share=total)
     books.version += 1
     return command, None

@@ -127,7 +127,7 @@ def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
         return
     from oddlot.run.live_view import progress_line, progress_lines
 
-    # In a notebook, or with a logger in its place, stderr is no terminal.
+    # stderr is no terminal in a notebook, or if a logger replaces it.
     with (progress_line if getattr(sys.stderr, "isatty", bool)() else progress_lines)() as line:
         yield (line,)
 

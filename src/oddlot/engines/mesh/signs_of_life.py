@@ -21,7 +21,7 @@ PERIOD_SECONDS = 0.5
 
 
 class SignsOfLife:
-    """Reports what a peer does: from `begin` on, its longest recent step at intervals."""
+    """Reports to the launcher what a peer does. After `begin`, it reports the longest recent step at intervals."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
