@@ -24,7 +24,7 @@ from oddlot.history.run_folder import RunFolder
 
 Cut = dict[NodeId, int]
 """By peer, the number of records of its log that a model includes."""
-Piece = tuple[int, int, int, UpdateId]
+MergedInterval = tuple[int, int, int, UpdateId]
 """Epoch, start, stop (exclusive) and update of an interval."""
 
 
@@ -115,9 +115,11 @@ class IncludedSamples:
         """Return what the models of these peers include together."""
         return joined_cuts(*(self.histories[peer].cut for peer in peers if peer in self.histories))
 
-    def pieces(self, cut: Mapping[NodeId, int], beyond: Mapping[NodeId, int] | None = None) -> list[Piece]:
+    def pieces(
+        self, cut: Mapping[NodeId, int], beyond: Mapping[NodeId, int] | None = None
+    ) -> list[MergedInterval]:
         """Return the merged or skipped intervals that a cut includes, without those of the cut `beyond`."""
-        found: list[Piece] = []
+        found: list[MergedInterval] = []
         for node, history in self.histories.items():
             first, sheets = (beyond or {}).get(node, 0), Sheets()
             for number, record in history.records:
@@ -236,7 +238,7 @@ class IncludedSamples:
         return False
 
 
-def _spans(pieces: Iterable[Piece]) -> list[Span]:
+def _spans(pieces: Iterable[MergedInterval]) -> list[Span]:
     return [Span(epoch, start, stop) for epoch, start, stop, _ in pieces]
 
 

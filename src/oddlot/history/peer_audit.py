@@ -11,7 +11,7 @@ from oddlot.core.events import Averaged
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, life_of, machine_of
 from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, holes, overlaps
-from oddlot.history.included_samples import Cut, IncludedSamples, Piece, sources_of_average
+from oddlot.history.included_samples import Cut, IncludedSamples, MergedInterval, sources_of_average
 from oddlot.history.outcome import complete_epochs, read_ending
 from oddlot.history.run_folder import SUMMARY, RunFolder
 
@@ -89,8 +89,8 @@ def _saved(included: IncludedSamples, ending: Mapping[str, Any]) -> tuple[Cut, C
 def _proof(
     size: int,
     claimed: int,
-    every: Sequence[Piece],
-    saved: Sequence[Piece],
+    every: Sequence[MergedInterval],
+    saved: Sequence[MergedInterval],
     faults: list[OddlotError],
     skipped: int,
 ) -> Proof:
@@ -114,7 +114,7 @@ def _proof(
     return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MAX_FAULTS]), to_come, left_out)
 
 
-def _by_epoch(pieces: Sequence[Piece]) -> dict[int, list[tuple[int, int, str]]]:
+def _by_epoch(pieces: Sequence[MergedInterval]) -> dict[int, list[tuple[int, int, str]]]:
     found: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
     for epoch, start, stop, update in pieces:
         found[epoch].append((start, stop, update))
