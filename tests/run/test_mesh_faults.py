@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,7 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from oddlot import SGD, AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, accuracy, replay
-from oddlot.checkpoint.format import TENSORS, newest, saved
+from oddlot.checkpoint import writer
+from oddlot.checkpoint.format import TENSORS, newest, save, saved
 from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import JobError, OddlotWarning
 from oddlot.core.events import Arrived, GoalReached, ModelRejected, PeerLost, Struck
@@ -153,7 +155,16 @@ def test_large_weights_and_missing_metrics_are_warned_of() -> None:
         gossiped(Gossip(), peers(2), "epochs>=1", job=job)
 
 
-def test_weights_that_overflow_are_neither_saved_nor_returned(tmp_path: Path) -> None:
+def test_weights_that_overflow_are_neither_saved_nor_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The good checkpoint before them is written to its end, however slow the disk."""
+
+    def slowly(*arguments: Any) -> str:
+        time.sleep(0.3)
+        return save(*arguments)
+
+    monkeypatch.setattr(writer, "save", slowly)
     job = {"model": lambda: nn.Linear(2, 2, bias=False), "training_step": steep, "optimizer": SGD(lr=1.0)}
     with raises(JobError, "weights_not_finite"):
         gossiped(Gossip(), peers(2), out=tmp_path, job=job, checkpoint_every="1 versions")

@@ -72,6 +72,10 @@ class MeshSaving:
         self.saver.wait(HUNG_WRITE_SECONDS)
         self._warn()
 
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written, also if the run has failed."""
+        self.saver.close(HUNG_WRITE_SECONDS)
+
     def _warn(self) -> None:
         for problem in self.saver.problems():
             warn(str(problem), problem.code, **problem.fields)

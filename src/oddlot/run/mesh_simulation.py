@@ -76,6 +76,7 @@ class MeshSimulation:
         if folder is not None:
             begin_folder(folder, recipe, self.layout, is_new=past is None)
             self.saving = MeshSaving(recipe, folder, self.layout, launch="", there=self.start.saved)
+            closing.callback(self.saving.close)
         self.mesh = SimulatedMesh(
             engine.machines,
             self._computation(engine),

@@ -143,7 +143,9 @@ class PeerProgram:
             weights = start.copied_weights(self.model, self.layout)
             run = self._begin(start.conductor(self.share), weights, start.optimizer)
             run.peer.meet(peers, self.mailbox.now)
-        with rows_named(self.recipe):
+        with rows_named(self.recipe), ExitStack() as closing:
+            if self.saving is not None:
+                closing.callback(self.saving.close)
             drive(self, self.mailbox, lambda: self.ended, self._due)
         if self.run is not None:
             self.run.flush_log()
