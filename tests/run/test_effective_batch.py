@@ -15,13 +15,16 @@ from oddlot import (
     FastestK,
     LocalSGD,
     Quorum,
+    Ray,
     Synchronous,
     fit,
 )
 from oddlot.core.commands import Step
 from oddlot.core.strategy import Strategy
 from oddlot.report.run_report import Figures
+from oddlot.run.config import RunConfig
 from oddlot.run.effective_batch import LOCAL_STEP, UPDATE, effective_batch
+from oddlot.run.spec import Recipe
 from tests.fits import a_job, fleet
 from tests.toys import Timed
 
@@ -48,6 +51,24 @@ def test_a_step_uses_the_samples_of_all_updates_that_it_waits_for(
 ) -> None:
     found: Any = effective_batch(strategy.traits(32), batch=32, tasks=4)
     assert (found and found.samples, found and found.step) == (samples, step)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "is_most"),
+    [
+        (Synchronous(), (1, 4), True),
+        (Synchronous(), (4, 4), False),
+        (FastestK(k=3), (1, 4), False),
+        (Asynchronous(), (1, 4), False),
+    ],
+)
+def test_the_batch_of_a_run_with_few_workers_at_first_is_the_most(
+    strategy: Strategy, workers: tuple[int, int], is_most: bool
+) -> None:
+    found = Recipe(a_job(), strategy, Ray(workers), RunConfig(until="epochs>=1")).effective_batch
+    assert found is not None
+    assert found.is_most == is_most
+    assert str(found).startswith("up to ") == is_most
 
 
 def test_run_json_the_summary_and_the_report_say_it(tmp_path: Path) -> None:

@@ -115,6 +115,10 @@ class EngineConfig(Protocol):
         """Return the name of the engine: `local`, `ray`, `simulated`."""
 
     @property
+    def min_workers(self) -> int:
+        """Return the number of workers with which a run starts."""
+
+    @property
     def max_workers(self) -> int:
         """Return the largest number of workers at the same time."""
 

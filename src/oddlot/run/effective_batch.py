@@ -16,15 +16,21 @@ class EffectiveBatch(NamedTuple):
     """`UPDATE` or `LOCAL_STEP`"""
     of: str
     """Explanation, such as `2 tasks x batch 32`."""
+    is_most: bool = False
+    """Whether steps use fewer samples while there are fewer workers."""
 
     def __str__(self) -> str:
-        return f"{self.samples:,} samples per {self.step} ({self.of})"
+        most = "up to " if self.is_most else ""
+        return f"{most}{self.samples:,} samples per {self.step} ({self.of})"
 
 
-def effective_batch(traits: Traits, batch: int, tasks: int) -> EffectiveBatch | None:
+def effective_batch(
+    traits: Traits, batch: int, tasks: int, *, is_elastic: bool = False
+) -> EffectiveBatch | None:
     """Return the effective batch of a run with `tasks` open tasks at most; None if the strategy does not declare it.
 
-    A round that waits for all workers has a task for each place of theirs: with `in_flight=2`, two for each worker.
+    `is_elastic` says whether the run may start with fewer workers. A round that waits for all workers has all tasks of
+    each of them: with `in_flight=2`, two.
     """
     if traits.local_steps:
         return EffectiveBatch(batch, LOCAL_STEP, f"batch {batch}")
@@ -34,5 +40,8 @@ def effective_batch(traits: Traits, batch: int, tasks: int) -> EffectiveBatch | 
         return None
     updates = ceil(traits.quorum * (tasks if traits.updates is None else traits.updates))
     task = traits.task_samples
+    is_most = is_elastic and traits.updates is None and updates > 1
     each = f"batch {task}" if task == batch else f"{task} ({traits.task_setting})"
-    return EffectiveBatch(updates * task, UPDATE, f"{updates} tasks x {each}" if updates > 1 else each)
+    return EffectiveBatch(
+        updates * task, UPDATE, f"{updates} tasks x {each}" if updates > 1 else each, is_most
+    )

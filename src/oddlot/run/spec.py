@@ -101,8 +101,10 @@ class Recipe:
     @property
     def effective_batch(self) -> EffectiveBatch | None:
         """Return the effective batch; None if it is unknown."""
-        tasks = self.engine.max_workers * self.engine.in_flight
-        return effective_batch(self.traits, self.job.batch_size, tasks)
+        engine = self.engine
+        tasks = engine.max_workers * engine.in_flight
+        is_elastic = engine.min_workers < engine.max_workers
+        return effective_batch(self.traits, self.job.batch_size, tasks, is_elastic=is_elastic)
 
     @cached_property
     def traits(self) -> Traits:

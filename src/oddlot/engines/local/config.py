@@ -86,6 +86,11 @@ class Local:
             )
 
     @property
+    def min_workers(self) -> int:
+        """Number of worker processes."""
+        return self.workers
+
+    @property
     def max_workers(self) -> int:
         """Number of worker processes."""
         return self.workers

@@ -73,6 +73,11 @@ class Simulated:
         return max(self.hub.dollars_per_hour, *prices)
 
     @property
+    def min_workers(self) -> int:
+        """Number of machines without those of zones, which may have none at the start."""
+        return sum(not isinstance(one, Zone) for one in self.machines)
+
+    @property
     def max_workers(self) -> int:
         """Largest number of machines at one time."""
         return sum(one.count if isinstance(one, Zone) else 1 for one in self.machines)
