@@ -3,7 +3,9 @@
 #
 # The first node runs the hub, and all nodes run workers. Slurm runs this script again after a preemption, after the
 # loss of a node, and before the time limit. The run then continues from its newest checkpoint.
-# $VENV is a virtual environment on a shared file system, with oddlot[ray]. $HOME and $CHECKPOINTS are shared too.
+# $VENV is a virtual environment on a shared file system, made in the checkout:
+#   python3 -m venv "$VENV" && "$VENV/bin/pip" install torch==2.13.0 ".[ray]" ray==2.60.0
+# $HOME and $CHECKPOINTS are shared too.
 #SBATCH --job-name=oddlot
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1

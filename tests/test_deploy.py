@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 FILES = sorted(DEPLOY.iterdir())
 CLUSTER_PAGE = ROOT / "docs/how-to/cluster.md"
+TORCH_VERSION = re.compile(r"torch==([\d.]+)")
 RAY_VERSION = re.compile(r"ray(?:\[\w+\])?==([\d.]+)|rayVersion: \"([\d.]+)\"|Ray (\d+\.\d+\.\d+)")
 PLACES = {
     "spec": {
@@ -40,6 +41,14 @@ PLACES = {
     },
 }  # fmt: skip
 """Fields of KubeRay's CRD, versions 1.6 and 1.7, that the RayJob may use."""
+
+
+SKYPILOT = {
+    "": {"name", "num_nodes", "workdir", "resources", "secrets", "setup", "run", "envs", "file_mounts"},
+    "resources": {"accelerators", "any_of", "cpus", "infra", "instance_type", "job_recovery", "use_spot"},
+    "resources.job_recovery": {"strategy", "max_restarts_on_errors", "recover_on_exit_codes"},
+}
+"""Fields of the schema of tasks in SkyPilot 0.14 that the task may use."""
 
 
 def parsed(name: str) -> Any:
@@ -100,23 +109,53 @@ def test_oddlot_accepts_the_commands(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("path", [*FILES, CLUSTER_PAGE], ids=lambda path: path.name)
-def test_the_version_of_ray_is_the_one_that_is_tested(path: Path) -> None:
-    (tested,) = re.findall(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    named = ["".join(found) for found in RAY_VERSION.findall(path.read_text(encoding="utf-8"))]
-    assert named or path.name == "slurm.sh"
+@pytest.mark.parametrize(("package", "version"), [("ray", RAY_VERSION), ("torch", TORCH_VERSION)])
+def test_versions_are_those_that_are_tested(path: Path, package: str, version: re.Pattern[str]) -> None:
+    constraints = (ROOT / "constraints.txt").read_text()
+    (tested,) = re.findall(rf"^{package}==(.+)$", constraints, re.MULTILINE)
+    named = ["".join(found) for found in version.findall(path.read_text(encoding="utf-8"))]
+    assert named or (package, path.name) == ("torch", "kuberay-rayjob.yaml")  # its image has both
     assert set(named) <= {tested}
 
 
+def test_the_image_is_built_from_files_of_the_checkout() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
+    assert {"pyproject.toml", "README.md", "LICENSE", "src"} == set(copied)
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_task_has_fields_that_skypilot_knows() -> None:
+    task = parsed("skypilot.yaml")
+    for place, known in SKYPILOT.items():
+        inner = task
+        for name in filter(None, place.split(".")):
+            inner = inner[name]
+        assert inner.keys() <= known, place
+
+
 def test_ray_accepts_the_cluster_on_aws() -> None:
-    cluster = ray_autoscaler.prepare_config(parsed("aws-cluster.yaml"))
+    (gpu_nodes,) = (
+        one.text for one in blocks(CLUSTER_PAGE.read_text(encoding="utf-8")) if one.language == "yaml"
+    )
+    text = (DEPLOY / "aws-cluster.yaml").read_text(encoding="utf-8")
+    nodes, others = text.split("\nfile_mounts:")
+    cluster = ray_autoscaler.prepare_config(yaml.safe_load(f"{nodes}\n{gpu_nodes}\nfile_mounts:{others}"))
     ray_autoscaler.validate_config(cluster)  # against ray-schema.json
-    head, spot = (cluster["available_node_types"][name] for name in ("head", "spot"))
+    types = cluster["available_node_types"]
+    assert types.keys() == {"head", "spot", "other_spot", "gpu"}
+    assert len({one["node_config"]["InstanceType"] for one in types.values()}) == len(types)
+    head, spot = types["head"], types["spot"]
     assert cluster["head_node_type"] == "head"
     assert head["resources"] == {"CPU": 0}
     assert "InstanceMarketOptions" not in head["node_config"]
-    assert spot["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    for name in types.keys() - {"head"}:
+        assert types[name]["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
     assert 0 <= spot["min_workers"] < spot["max_workers"] <= cluster["max_workers"]
-    assert cluster["file_mounts"] == {"/home/ubuntu/.ray/auth_token": "~/.ray/auth_token"}
+    assert cluster["file_mounts"] == {
+        "/home/ubuntu/.ray/auth_token": "~/.ray/auth_token",
+        "/home/ubuntu/oddlot": ".",
+    }
     assert any("RAY_AUTH_MODE=token" in line for line in cluster["setup_commands"])
 
 
