@@ -185,8 +185,9 @@ def newest(
             damage.append(error)
             continue
         return replace(found, warnings=tuple(each for each in damage if each.code != UNFINISHED))
+    what = "no complete checkpoint" if names else "no checkpoint"
     told = [
-        f"no complete checkpoint in {storage}: restore one from a copy, or start again elsewhere",
+        f"{what} in {storage}: check the path, restore one from a copy, or start again elsewhere",
         *damage,
     ]
     raise CheckpointError(

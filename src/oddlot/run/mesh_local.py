@@ -154,7 +154,7 @@ class MeshLocal:
             node for node, one in self.launcher.running.items() if not one.joins or self._has_begun(node)
         ]
         if not begun and not read_ending(self.folder):
-            told = "all peers were lost before the run was complete"
+            told = 'all peers were lost before the run was complete: resume="latest" (--resume latest) continues it'
             raise self.launcher.work.blame() or JobError(told, "no_workers_left")
 
     def _failure(self, node: NodeId) -> JobError:
