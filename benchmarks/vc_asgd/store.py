@@ -5,6 +5,7 @@ that n_s subtasks on S slots take n_s / S (t_e + u) without queues; a server is 
 """
 
 from statistics import mean
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from benchmarks.plots import save
 from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import SHARDS, T_E, a_job, clients, proved
 from oddlot import VCASGD, Job, Machine, Simulated, fit
-from oddlot.machines import Hub
+from oddlot.machines import Hub, Lognormal
 from oddlot.report.svg_charts import Line
 
 STRONG = {servers: Hub(seconds_per_update=1.29, servers=servers) for servers in (1, 2, 5)}
@@ -21,16 +22,15 @@ EVENTUAL = {servers: Hub(seconds_per_update=0.87, servers=servers, overwrites=Tr
 SLOTS = 10
 
 
-def hours(hub: Hub, slots: int, epochs: int, seed: int) -> float:
-    """Of a run with nothing computed: equal slots, 50 shards or as many as there are slots."""
+def summary(hub: Hub, slots: int, epochs: int, seed: int) -> dict[str, Any]:
+    """Of a run with nothing computed: slots of times within 10 %, 50 shards or as many as there are slots."""
     shards = max(SHARDS, 2 * slots)
     data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
-    fleet = [Machine(f"slot{slot}", seconds_per_sample=T_E) for slot in range(slots)]
+    fleet = [Machine(f"slot{slot}", T_E, delay=Lognormal(cv=0.1)) for slot in range(slots)]
     strategy = VCASGD(newest=True, deadline_seconds=3600)
     on = Simulated(fleet, seed=seed, computes=False, hub=hub)
-    run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=shards, seed=seed)
-    return float(run.summary["seconds"]) / 3600
+    return fit(job, strategy, on, until=f"epochs>={epochs}", shards=shards, seed=seed, quiet=True).summary
 
 
 def accuracies(
@@ -48,17 +48,13 @@ def accuracies(
     return found, lost
 
 
-def _servers(count: int) -> str:
-    return "1 server" if count == 1 else f"{count} servers"
-
-
 def measure(size: Size, seed: int) -> dict[str, float]:
     """Print the table, save the plot; nothing of it is a key."""
     epochs, rows = size.pick(2, 40, 40), []
     how = size.pick((1, 100, 10, 1), (4, 6_000, SHARDS, 1), (8, 20_000, SHARDS, 3))
     for name, hubs in (("strong, 1.29 s", STRONG), ("eventual, 0.87 s", EVENTUAL)):
         for servers, hub in hubs.items():
-            took = hours(hub, SLOTS, epochs, seed)
+            took = summary(hub, SLOTS, epochs, seed)["seconds"] / 3600
             derived = SHARDS * epochs / SLOTS * (T_E + hub.seconds_per_update) / 3600
             right, lost = accuracies(hub, *how, seed)
             rows.append(
@@ -81,12 +77,18 @@ def measure(size: Size, seed: int) -> dict[str, float]:
     ]
     show("parameter servers, 10 slots", columns, rows)
     slots = size.pick((20, 80), (20, 80, 160, 320), (10, 20, 40, 80, 120, 160, 240, 320, 480))
-    rate = {
-        servers: [(float(n), 2 * max(SHARDS, 2 * n) / hours(hub, n, 2, seed)) for n in slots]
-        for servers, hub in STRONG.items()
-    }
-    table = [[f"{n}", *(f"{rate[servers][i][1]:,.0f}" for servers in rate)] for i, n in enumerate(slots)]
-    show("updates an hour, 1.29 s each", ["slots", *map(_servers, rate)], table)
-    drawn = [Line(_servers(servers), line, n) for n, (servers, line) in enumerate(rate.items())]
+    stores = {f"strong, servers: {servers}": STRONG[servers] for servers in (1, 5)}
+    stores |= {f"eventual, servers: {servers}": hub for servers, hub in EVENTUAL.items()}
+    found = {name: [summary(hub, n, 2, seed) for n in slots] for name, hub in stores.items()}
+    rate = {name: [3600 * one["updates"] / one["seconds"] for one in line] for name, line in found.items()}
+    lost = {name: [one["overwritten"] / one["updates"] for one in line] for name, line in found.items()}
+    for title, figures, shown in (
+        ("updates an hour", rate, "{:,.0f}"),
+        ("share overwritten", lost, "{:.1%}"),
+    ):
+        table = [[f"{n}", *(shown.format(line[i]) for line in figures.values())] for i, n in enumerate(slots)]
+        show(title, ["slots", *figures], table)
+    points = {name: list(zip(map(float, slots), line, strict=True)) for name, line in rate.items()}
+    drawn = [Line(name, line, n) for n, (name, line) in enumerate(points.items())]
     save(size, "vc_asgd_servers", "where parameter servers saturate", "slots", "updates an hour", drawn)
     return {}

@@ -96,7 +96,8 @@ class Zone:
 class Hub:
     """The hub's machine, which is always on demand: its price, and the time to merge an update.
 
-    Updates wait in a queue while all `servers` are busy.
+    Updates wait in a queue while all `servers` are busy. With transactions, one server at a time reads and writes the
+    model, so more servers are not faster.
 
     Paper: Atre, Jha, Rao (ScaDL 2021), with several parameter servers on a store of strong consistency (MySQL, 1.29 s
     per update) or eventual consistency (Redis, 0.87 s per update).
@@ -107,7 +108,7 @@ class Hub:
     seconds_per_update: NotNegative = 0.0
     """Seconds that a server takes to merge an update."""
     servers: AtLeastOne = 1
-    """Number of server processes that merge updates."""
+    """Number of server processes that merge updates. More than one are faster only with `overwrites`."""
     overwrites: bool = False
     """Whether the store has no transactions: a server overwrites what other servers wrote since it read the model. Such
     updates are counted as `overwritten`."""

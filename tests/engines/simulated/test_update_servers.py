@@ -24,9 +24,14 @@ def run(hub: Hub, machines: int = 4, epochs: int = 4, chaos: Chaos | None = None
 
 
 def test_a_server_takes_one_update_after_the_other() -> None:
-    """Four answers come at once, at 0.6 s: one server needs 0.4 s for them, two need 0.2 s."""
-    for servers, waits in ((1, [0.1, 0.2, 0.3, 0.4]), (2, [0.1, 0.1, 0.2, 0.2]), (5, [0.1] * 4)):
-        found = run(Hub(seconds_per_update=0.1, servers=servers), epochs=1)
+    """Four answers come at once, at 0.6 s: one server needs 0.4 s for them, two need 0.2 s without transactions."""
+    for servers, overwrites, waits in (
+        (1, False, [0.1, 0.2, 0.3, 0.4]),
+        (2, False, [0.1, 0.2, 0.3, 0.4]),
+        (2, True, [0.1, 0.1, 0.2, 0.2]),
+        (5, True, [0.1] * 4),
+    ):
+        found = run(Hub(seconds_per_update=0.1, servers=servers, overwrites=overwrites), epochs=1)
         arrived = times(found.records, Arrived)[:4]
         assert arrived == pytest.approx([SECONDS + wait for wait in waits])
 
@@ -34,7 +39,7 @@ def test_a_server_takes_one_update_after_the_other() -> None:
 def test_one_server_is_the_bottleneck_and_more_lift_it() -> None:
     """8 machines bring an update each 0.075 s, and a server takes 0.2 s for one."""
     seconds = {
-        servers: run(Hub(seconds_per_update=0.2, servers=servers), machines=8).summary["seconds"]
+        servers: run(Hub(0.0, 0.2, servers, overwrites=servers > 1), machines=8).summary["seconds"]
         for servers in (1, 2, 4)
     }
     updates = 4 * SHARDS

@@ -1,12 +1,13 @@
 """An engine whose hub takes time for every update, with one or more parameter servers.
 
-A server reads the model when it starts with an update, and writes it when it ends. A store with transactions applies
-the update to the newest model; a store that overwrites loses what was written meanwhile.
+A server reads the model when it starts with an update, and writes it when it ends. The model is one record. A store
+with transactions therefore lets one server at a time read and write it: more servers are not faster. In a store that
+overwrites, servers work at the same time, and lose what others have written meanwhile.
 """
 
 from dataclasses import replace
 from functools import partial
-from heapq import heapify, heapreplace
+from heapq import heapreplace
 from math import inf
 from typing import Any, Protocol
 
@@ -41,8 +42,8 @@ class UpdateServers(EngineWrapper):
         super().__init__(engine)
         self.hub, self.store = hub, store
         self.events: EventQueue[Message] = EventQueue(engine.now)
-        self.free_at = [engine.now] * hub.servers
-        heapify(self.free_at)
+        self.free_at = [engine.now] * (hub.servers if hub.overwrites else 1)
+        """When each server, or the one record of a store with transactions, is free."""
         self.in_service: dict[NodeId, list[float]] = {}
         """When the servers will have processed each worker's updates."""
         self.lost: set[NodeId] = set()
