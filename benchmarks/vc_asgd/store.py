@@ -76,19 +76,24 @@ def measure(size: Size, seed: int) -> dict[str, float]:
         "overwritten",
     ]
     show("parameter servers, 10 slots", columns, rows)
+    _saturation(size, seed)
+    return {}
+
+
+def _saturation(size: Size, seed: int) -> None:
+    """Print and plot the updates an hour of stores with more and more slots."""
     slots = size.pick((20, 80), (20, 80, 160, 320), (10, 20, 40, 80, 120, 160, 240, 320, 480))
     stores = {f"strong, servers: {servers}": STRONG[servers] for servers in (1, 5)}
     stores |= {f"eventual, servers: {servers}": hub for servers, hub in EVENTUAL.items()}
     found = {name: [summary(hub, n, 2, seed) for n in slots] for name, hub in stores.items()}
-    rate = {name: [3600 * one["updates"] / one["seconds"] for one in line] for name, line in found.items()}
+    rates = {name: [3600 * one["updates"] / one["seconds"] for one in line] for name, line in found.items()}
     lost = {name: [one["overwritten"] / one["updates"] for one in line] for name, line in found.items()}
     for title, figures, shown in (
-        ("updates an hour", rate, "{:,.0f}"),
+        ("updates an hour", rates, "{:,.0f}"),
         ("share overwritten", lost, "{:.1%}"),
     ):
         table = [[f"{n}", *(shown.format(line[i]) for line in figures.values())] for i, n in enumerate(slots)]
         show(title, ["slots", *figures], table)
-    points = {name: list(zip(map(float, slots), line, strict=True)) for name, line in rate.items()}
+    points = {name: list(zip(map(float, slots), rate, strict=True)) for name, rate in rates.items()}
     drawn = [Line(name, line, n) for n, (name, line) in enumerate(points.items())]
     save(size, "vc_asgd_servers", "where parameter servers saturate", "slots", "updates an hour", drawn)
-    return {}
