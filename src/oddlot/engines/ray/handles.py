@@ -40,6 +40,7 @@ class ActorHandle(WorkerState):
     avoids: bool = False
     """Whether it was requested for nodes other than some that seemed to be lost."""
     started: Started | None = None
+    """Where it runs. None: unknown yet."""
     noticed: bool = False
     """Whether it got notice because its node is drained."""
     calls: set[Any] = field(default_factory=set)

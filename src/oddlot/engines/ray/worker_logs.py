@@ -10,7 +10,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from oddlot.core.tasks import NodeId
 from oddlot.engines.ray import internals
-from oddlot.engines.ray.actor import Started, end_of, host
+from oddlot.engines.ray.actor import Started, host
+from oddlot.engines.ray.node_functions import end_of
 from oddlot.engines.respawn import CRASHES
 
 CRASHED = re.compile(
