@@ -1,8 +1,14 @@
 """Why a worker was lost: its process, its samples or its node. The hub alone, without a cluster."""
 
+import os
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
 import ray
 
+from oddlot.engines.ray.actor import note_exits
+from oddlot.engines.ray.worker_logs import WorkerLogs
 from tests.engines.ray.fake_actors import HUB_NODE, PATIENCE, died, world
 from tests.transcripts import warns
 
@@ -68,3 +74,51 @@ def test_a_node_with_another_worker_that_answers_is_not_lost() -> None:
         hub.silent.add("far")  # it is too busy to start a process
         hub.wait(PATIENCE + 2, w2)
         assert hub.lost[0].cause is not None
+
+
+@pytest.mark.parametrize(
+    ("output", "cause"),
+    [
+        (b"*** SIGSEGV received at time=1 ***", "SIGSEGV"),
+        (b"Fatal Python error: Aborted", "SIGABRT"),
+        (b"oddlot: os._exit(3)\n", "exit code 3"),
+        (b"killed by the system", None),
+    ],
+)
+def test_the_output_of_a_worker_on_another_machine_says_why_it_ended(
+    output: bytes, cause: str | None, tmp_path: Path
+) -> None:
+    with world(logs=tmp_path) as hub:
+        w1 = hub.start("w1", "far")
+        hub.outputs["w1"] = output
+        hub.fail(w1, died("worker process"))
+        assert not hub.lost, "its output has not come yet"
+        hub.reply()
+        assert [(lost.node, lost.cause) for lost in hub.lost] == [("w1", cause)]
+        assert (tmp_path / "w1.log").read_bytes() == output
+        assert not hub.nodes.avoided
+        assert hub.actors.policy.failed_starts[0] == (cause is None)
+
+
+def test_an_exit_of_a_process_is_noted_in_its_output(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    codes, system = list[int](), cast("Any", os)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    note_exits()
+    with pytest.MonkeyPatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        system._exit(4)
+    assert not capfd.readouterr().err, "a forked child writes nothing"
+    system._exit(3)
+    assert WorkerLogs(None).keep("w1", capfd.readouterr().err.encode()) == 3
+    assert codes == [4, 3]
+
+
+def test_a_node_that_does_not_send_the_output_of_a_worker_is_lost() -> None:
+    with world() as hub:
+        hub.silent.add("far")
+        hub.fail(hub.start("w1", "far"), died("worker process"))
+        hub.wait(PATIENCE + 2)
+        assert [(lost.node, lost.cause) for lost in hub.lost] == [("w1", None)]
+        assert hub.nodes.avoided == {"far"}

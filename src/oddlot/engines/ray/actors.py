@@ -23,7 +23,7 @@ from oddlot.engines.ray.actor import CONTROL, Beat, Failure, Hub, Started, host
 from oddlot.engines.ray.entrance import Entrance
 from oddlot.engines.ray.handles import ActorHandle, News
 from oddlot.engines.ray.node_calls import NodeCalls, NodeNews
-from oddlot.engines.ray.node_functions import send_signal
+from oddlot.engines.ray.node_functions import end_of, send_signal
 from oddlot.engines.ray.node_watch import NodeWatch
 from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.worker_logs import WorkerLogs
@@ -114,7 +114,8 @@ class Actors:
         del self.running[worker.node]
         with suppress(ray.exceptions.RayError, ValueError):
             ray.kill(worker.actor)
-        self.signal(worker, signal.SIGKILL)  # a frozen process hears nothing of Ray
+        if not worker.has_ended:
+            self.signal(worker, signal.SIGKILL)  # a frozen process hears nothing of Ray
         busy = bool(self.evaluations.requested if worker.is_evaluator else worker.tasks)
         death = worker.death(bool(worker.tasks), busy)
         if worker.ready and not worker.is_evaluator and not self.entrance.lost(worker.node):
@@ -152,6 +153,8 @@ class Actors:
 
     def died(self, worker: ActorHandle, error: BaseException) -> None:
         """Handle an error of Ray's in place of an answer: the worker is lost."""
+        if worker.has_ended:
+            return
         if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
             raise JobError(
                 f"the runtime environment cannot be set up: {error}", "runtime_env_failed", reason=str(error)
@@ -161,11 +164,6 @@ class Actors:
             raise JobError(
                 f"{worker.node} {why}\n{error}", "worker_failed", node=worker.node, reason=str(error)
             )
-        if self._lost_node(worker, error):
-            self.nodes.suspect(worker)
-            worker.outside = True
-        else:
-            worker.exit_code = self.logs.keep(worker.node, worker.started)
         if isinstance(error, ray.exceptions.OutOfMemoryError):
             told = f"Ray killed {worker.node}, because its node was running out of memory"
             warn(
@@ -173,6 +171,32 @@ class Actors:
                 "worker_out_of_memory",
                 node=worker.node,
             )
+        elif self._lost_node(worker, error):
+            self._lose_node(worker)
+            return
+        self._judge(worker)
+
+    def _judge(self, worker: ActorHandle) -> None:
+        """Find out from its output why a worker's process has ended. It is lost after that."""
+        started = worker.started
+        if started is None or worker.killed:
+            self.lose(worker)
+        elif started.host == self._host:
+            self._judged(worker, end_of(started.files))
+        else:
+            worker.judged_by = self.clock() + self.fleet.lost_after_seconds
+            self.nodes.call(started.ray_node, partial(self._judged, worker), end_of, list(started.files))
+
+    def _judged(self, worker: ActorHandle, output: object) -> None:
+        worker.exit_code = self.logs.keep(worker.node, output)
+        if isinstance(output, BaseException) and self.is_running(worker):
+            self._lose_node(worker)
+        self.lose(worker)
+
+    def _lose_node(self, worker: ActorHandle) -> None:
+        """Count a worker as lost with its node."""
+        worker.outside = True
+        self.nodes.suspect(worker)
         self.lose(worker)
 
     def _lost_node(self, worker: ActorHandle, error: BaseException) -> bool:
@@ -193,7 +217,9 @@ class Actors:
         pause, patience = now - self._looked, self.fleet.lost_after_seconds
         self._looked = now
         for worker in list(self.running.values()):
-            if worker.heard is None:
+            if now > worker.judged_by:
+                self._lose_node(worker)
+            if worker.heard is None or worker.has_ended:
                 continue
             # While the hub is away itself, it does not listen.
             worker.silence = 0.0 if worker.heard >= now - pause else worker.silence + min(pause, BEAT_SECONDS)
@@ -218,14 +244,14 @@ class Actors:
             told = f"{worker.node} has given no sign of life for {seconds:g} s and is replaced"
             warn(told, "worker_silent", node=worker.node, seconds=seconds)
         else:
-            worker.outside = True
-            self.nodes.suspect(worker)
             address = worker.started.address
             told = (
                 f"the node {address} of {worker.node} has given no sign of life for {seconds:g} s. It gets no workers "
                 f"until it answers, and {worker.node} is replaced"
             )
             warn(told, "node_silent", node=worker.node, address=address, seconds=seconds)
+            self._lose_node(worker)
+            return
         self.lose(worker)
 
     def _request_again(self) -> None:
@@ -251,9 +277,7 @@ class Actors:
     def _beaten(self, worker: ActorHandle, beat: Beat) -> None:
         self._beat(worker)
         if beat == "node_lost":
-            worker.outside = True
-            self.nodes.suspect(worker)
-            self.lose(worker)
+            self._lose_node(worker)
         elif beat == "leaving" and not worker.is_evaluator:
             worker.leaving = True
             if worker.ready:
