@@ -26,6 +26,7 @@ WORK = Death("w1", 0, exit_code=-signal.SIGKILL, had_tasks=True, productive=True
         (Death("w1", 0, exit_code=None, had_tasks=True), None),
         (Death("w1", 0, exit_code=3, had_tasks=True, expected=True), None),
         (Death("w1", 0, had_tasks=True, expected=True, silent_seconds=3.0), None),
+        (Death("w1", 0, exit_code=3, had_tasks=True, outside=True), None),
     ],
 )
 def test_samples_are_suspected_only_when_a_process_at_work_ends_by_itself(
@@ -48,6 +49,8 @@ def test_samples_are_suspected_when_a_process_at_work_is_silent() -> None:
         (replace(START, idle=True), False),
         (replace(START, expected=True), False),
         (replace(START, killed=True), False),
+        (replace(START, outside=True), False),
+        (replace(WORK, productive=False, outside=True), False),  # its node was lost during a long task
         (replace(START, had_tasks=True), False),  # its samples are suspected instead
         (replace(START, exit_code=None, silent_seconds=3.0), True),
         (replace(WORK, exit_code=None, silent_seconds=3.0), False),
@@ -96,8 +99,9 @@ def test_what_comes_in_forgives_failed_starts(index: int, forgiven_by: str) -> N
         (replace(START, idle=True, expected=True), [0.0, 1.0, 2.0, 3.0, 4.0]),
         (replace(START, killed=True), [0.0, 1.0, 2.0, 3.0, 4.0]),
         (replace(START, idle=True), [0.0, 1.0, 2.0, 60.0, 61.0]),
+        (replace(START, outside=True), [0.0, 1.0, 2.0, 60.0, 61.0]),
     ],
-    ids=["productive", "expected", "killed", "neither"],
+    ids=["productive", "expected", "killed", "neither", "outside"],
 )
 def test_workers_that_return_nothing_are_replaced_three_times_a_minute(
     death: Death, times: list[float]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oddlot.core.commands import Abort, Drop, Skip, Step
+from oddlot.core.commands import Abort, Drop, Evict, Skip, Step
 from oddlot.core.events import (
     Cancelled,
     Gone,
@@ -68,6 +68,23 @@ def test_a_task_ends_in_one_way_and_its_samples_are_counted_once(outcome: str, r
     assert counts.skipped == (4 if outcome == "skipped" else 0)
     unused = {} if outcome in {"merged", "skipped"} else {outcome: 4}
     assert +counts.wasted == unused
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [Record(2.0, Lost("a", "SIGSEGV"), (Skip((SECOND,)),))],
+        [Record(2.0, Ticked(), (Evict("a"), Skip((SECOND,)))), Record(3.0, Lost("a"))],
+        [Record(2.0, Ticked(), (Evict("a"), Skip((SECOND,)))), Record(3.0, arrived("a:1", 4), (), ECHO)],
+    ],
+    ids=["ended its worker", "hung", "hung and late"],
+)
+def test_samples_that_are_skipped_after_a_loss_are_not_wasted_too(records: list[Record]) -> None:
+    timeline = folded(BEGUN, merged(1.0, "a:0", 4))
+    for record in records:
+        timeline(record)
+        counts = timeline.samples
+        assert (counts.assigned, counts.merged, counts.skipped, counts.wasted.total()) == (8, 4, 4, 0)
 
 
 def test_what_is_open_at_the_end_is_unfinished() -> None:

@@ -36,6 +36,8 @@ class Death:
     """Whether it had returned an update."""
     killed: bool = False
     """Whether it was killed by fault injection."""
+    outside: bool = False
+    """Whether the reason lies outside of it: its node was lost, or ran out of memory."""
     invalid: bool = False
     """Whether the hub ended it because of an invalid message."""
     silent_seconds: float | None = None
@@ -47,7 +49,7 @@ class Death:
     def cause(self) -> str | None:
         """Return how it ended or was silent while it had tasks, whose samples may be the reason; else None."""
         code = self.exit_code
-        if not self.had_tasks or self.expected:
+        if not self.had_tasks or self.expected or self.outside:
             return None
         if self.silent_seconds is not None:
             return f"silence for {silence(self.silent_seconds)}"
@@ -60,7 +62,7 @@ class Death:
     @property
     def is_failed_start(self) -> bool:
         """Whether it ended before it was ready, or during a task for a reason other than its samples."""
-        return not (self.idle or self.expected or self.killed) and self.cause is None
+        return not (self.idle or self.expected or self.killed or self.outside) and self.cause is None
 
 
 class RespawnPolicy:

@@ -27,6 +27,8 @@ class WorkerState:
     """Whether it is ended for a reason other than its own failure."""
     killed: bool = False
     """Whether it is ended by fault injection."""
+    outside: bool = False
+    """Whether it ended for a reason outside of it: its node was lost, or ran out of memory."""
     invalid: bool = False
     """Whether it is ended because of an invalid message."""
     silent_seconds: float | None = None
@@ -50,6 +52,7 @@ class WorkerState:
             expected=self.leaving or self.taken_away,
             productive=self.productive,
             killed=self.killed,
+            outside=self.outside,
             invalid=self.invalid,
             silent_seconds=self.silent_seconds,
         )

@@ -33,9 +33,18 @@ class SampleCounts:
     returned: int = 0
     """Samples not computed when a task was ended early."""
     skipped: int = 0
-    """Samples given up because their numbers were bad every time."""
+    """Samples given up, because their numbers were bad or their workers ended every time."""
     wasted: Counter[str] = field(default_factory=Counter)
-    """Samples assigned and not merged, by reason (a key of `WASTES`)."""
+    """Samples assigned and not merged, by reason (a key of `WASTES`). `skipped`: the next action skips them."""
+
+    def skip(self, count: int) -> None:
+        """Count samples as skipped that were wasted before: by the worker that they ended or, third, whose update had
+        bad numbers."""
+        self.skipped += count
+        for reason in ("skipped", *WASTES):
+            moved = min(count, self.wasted[reason])
+            self.wasted[reason] -= moved
+            count -= moved
 
     def lose(self, count: int) -> None:
         """Count merged samples as lost: on a mesh, lost peers have merged them, and the saved model lacks that."""

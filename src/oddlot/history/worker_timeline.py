@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from oddlot.core.commands import Abort, Action, Blend, Drop, Skip, Start, Step
+from oddlot.core.commands import Abort, Action, Blend, Drop, Evict, Skip, Start, Step
 from oddlot.core.events import Arrived, Cancelled, Gone, Joined, Leaving, Lost, Ordered, Refused, Resumed
 from oddlot.core.records import ECHO, Record
 from oddlot.core.spans import samples_in
@@ -217,7 +217,10 @@ class WorkerTimeline:
             case Abort(name):
                 self._waste(name, "cancelled")
             case Skip(spans):
-                self.samples.skipped += samples_in(spans)
+                self.samples.skip(samples_in(spans))
+            case Evict(node):
+                for task in self.workers[node].tasks:
+                    self._waste(task, "lost")
 
     def finish(self) -> None:
         """Count open tasks as wasted: the run has ended."""
@@ -319,8 +322,7 @@ class WorkerTimeline:
 
     def _settle(self, task: TaskRun, outcome: str) -> None:
         task.outcome = outcome
-        if outcome != "skipped":  # counted by the action
-            self.samples.wasted[outcome] += task.samples
+        self.samples.wasted[outcome] += task.samples
 
 
 def _overlaid(known: StateInterval, marks: deque[StateInterval]) -> Iterator[StateInterval]:

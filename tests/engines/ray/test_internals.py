@@ -1,5 +1,6 @@
 """Ray's private interface still is what the engine takes it for."""
 
+import os
 import subprocess
 import sys
 import time
@@ -30,6 +31,19 @@ def answer_of(call: Any) -> Any:
     answers: SimpleQueue[Any] = SimpleQueue()
     internals.on_completed(call, answers.put)
     return answers.get(timeout=30)
+
+
+@ray.remote(max_restarts=0)
+class Mortal:
+    """An actor that ends, or waits for the end of its node."""
+
+    def end(self) -> None:
+        """End the process."""
+        os._exit(3)
+
+    def wait(self) -> None:
+        """Wait for the end."""
+        time.sleep(60)
 
 
 @ray.remote
@@ -90,6 +104,20 @@ def test_drained_nodes(nodes: Nodes) -> None:
     drain(added.node_id, seconds=60)
     assert internals.draining_nodes()[added.node_id] == pytest.approx(end, abs=2)
     ray.cancel(busy, force=True)
+
+
+def test_which_part_of_the_cluster_has_ended(nodes: Nodes) -> None:
+    added = nodes.add()
+    there = Mortal.options(scheduling_strategy=NodeAffinitySchedulingStrategy(added.node_id, soft=False))  # type: ignore[attr-defined]
+    assert internals.ended_part(answer_of(there.remote().end.remote())) == "process"
+    actor = there.remote()
+    ray.get(actor.__ray_ready__.remote(), timeout=60)
+    call = actor.wait.remote()
+    nodes.kill(added)
+    assert internals.ended_part(answer_of(call)) == "unknown", "its connection broke"
+    while (part := internals.ended_part(answer_of(actor.wait.remote()))) == "unknown":
+        pass
+    assert part == "node", "Ray has noticed the loss"
 
 
 @pytest.mark.parametrize("mode", ["token", "disabled"])

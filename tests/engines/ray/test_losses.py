@@ -14,9 +14,10 @@ from torch.nn.functional import mse_loss
 
 from benchmarks.ray.nodes import Nodes, cluster
 from oddlot import JobError
-from oddlot.core.events import Joined
+from oddlot.core.events import Joined, Lost
+from oddlot.engines.ray import actors
 from oddlot.history.run_folder import RunFolder
-from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
+from tests.engines.ray.scenes import BATCH, LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.transcripts import mask, raises
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
@@ -107,3 +108,23 @@ def test_a_row_at_which_three_workers_are_silent_is_named() -> None:
 def test_a_row_that_kills_three_workers_is_named() -> None:
     with scene(slow_job(training_step=Deadly()), on_ray()) as run, raises(JobError, "bad_samples"):
         run.finish()
+
+
+class Exiting:
+    """A training step that ends its process without a word at one row."""
+
+    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        if (batch[0] == 0).any():
+            os._exit(3)
+        return mse_loss(model(batch[0]), batch[1])
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_row_that_ends_workers_of_another_machine_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors, "host", lambda: "another machine than the workers'")
+    on = on_ray(lost_after_seconds=60.0)
+    with scene(slow_job(training_step=Exiting()), on, skip_bad=True) as run:
+        run.finish()
+        assert run.host.conductor.ledger.skipped == BATCH
+        causes = [record.event.cause for record in run.records if isinstance(record.event, Lost)]
+        assert causes == 3 * ["exit code 3"]

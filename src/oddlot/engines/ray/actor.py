@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from oddlot.engines.node_ids import EVALUATOR
 from oddlot.engines.pace import Pace
 from oddlot.engines.parcel import tensor_of, unpickled
 from oddlot.engines.process_setup import WorkerSetup
+from oddlot.engines.ray.node_functions import end_of
 from oddlot.engines.ray.pieces import Bytes, joined, pieces_of
 from oddlot.engines.ray.private_arrays import private
 from oddlot.engines.task_runner import TaskRunner
@@ -48,8 +49,6 @@ CONTROL = "control"
 CONTROL_THREADS, TASK_THREADS = 4, 2
 PARENT_SECONDS = 0.25
 """Interval at which a worker looks whether its node's raylet is still there, in seconds."""
-MAX_LOG_BYTES = 256_000
-"""Largest part of the output of a worker that is kept, from its end."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,13 @@ class Hub:
 
 @dataclass(frozen=True)
 class Started:
-    """What a worker tells about itself once it is ready."""
+    """Where a worker runs."""
 
     pid: int
     ray_node: str
     """Ray's id of its node."""
+    address: str
+    """IP address of its node."""
     host: str
     """Identifier of its machine and process namespace: a process with the same one can send it signals."""
     files: Sequence[str]
@@ -109,9 +110,14 @@ class WorkerActor:
         self.news = threading.Event()
         """Whether there is something to tell the hub."""
         signal.signal(signal.SIGTERM, lambda *_: self.leave())
+        note_exits()
 
     def __repr__(self) -> str:  # Ray puts it before each line of output
         return self.name
+
+    def where(self) -> Started:
+        """Return where this process runs."""
+        return Started(os.getpid(), *_ray_node(), host(), _output_files())
 
     def begin(self, hub: Hub, is_first: bool, parts: Sequence[Bytes]) -> Started | Failure:
         """Prepare the job, of which `parts` are the pickled `WorkerSetup`."""
@@ -146,7 +152,7 @@ class WorkerActor:
         self.setup, self.pace = setup, Pace(None, setup.seed)
         learner = setup.learner(self._device(setup.job.device))
         self.runner = TaskRunner(learner, setup.codec)
-        return Started(os.getpid(), _ray_node(), host(), _output_files())
+        return self.where()
 
     def _device(self, wish: str) -> torch.device:
         """Return the device: the first one that Ray shows this actor. The evaluator may have only the processor."""
@@ -245,6 +251,19 @@ def enter(folder: str) -> None:
         os.chdir(folder)
 
 
+def note_exits() -> None:
+    """Have `os._exit` write the exit code into this process's output. Ray does not know it, and the hub asks why."""
+    own, leave = os.getpid(), os._exit
+
+    def noted(status: int) -> NoReturn:
+        if os.getpid() == own:  # not in a forked child
+            with suppress(OSError):
+                os.write(2, f"oddlot: os._exit({status})\n".encode())
+        leave(status)
+
+    os._exit = noted
+
+
 def versions() -> dict[str, str]:
     """Return the versions that must be equal on all machines."""
     python = ".".join(platform.python_version_tuple()[:2])
@@ -270,27 +289,11 @@ def host() -> str:
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
 
-def send_signal(pid: int, number: int) -> None:
-    """Send a signal to a process of this machine, which may have ended."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def end_of(files: Sequence[str]) -> bytes:
-    """Return the end of these files, which may be gone."""
-    parts = []
-    for file in files:
-        with suppress(OSError), Path(file).open("rb") as opened:
-            opened.seek(max(0, opened.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
-            parts.append(opened.read())
-    return b"".join(parts)
-
-
-def _ray_node() -> str:
+def _ray_node() -> tuple[str, str]:
+    """Return Ray's id of this node, and its IP address."""
     import ray
 
-    node: str = ray.get_runtime_context().get_node_id()
-    return node
+    return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
 
 def _has_working_dir() -> bool:

@@ -9,7 +9,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from oddlot.core.errors import JobError
 from oddlot.core.events import Joined, Leaving, Lost
@@ -20,9 +19,11 @@ from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Message
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.ray import internals
-from oddlot.engines.ray.actor import CONTROL, Beat, Failure, Hub, Started, host, send_signal
+from oddlot.engines.ray.actor import CONTROL, Beat, Failure, Hub, Started, host
 from oddlot.engines.ray.entrance import Entrance
 from oddlot.engines.ray.handles import ActorHandle, News
+from oddlot.engines.ray.node_calls import NodeCalls, NodeNews
+from oddlot.engines.ray.node_functions import end_of, send_signal
 from oddlot.engines.ray.node_watch import NodeWatch
 from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.worker_logs import WorkerLogs
@@ -30,6 +31,8 @@ from oddlot.engines.respawn import EVALUATOR_INDEX, RespawnPolicy
 
 BEAT_SECONDS = 1.0
 """Interval of heartbeats, in seconds."""
+ASK_AFTER = 1 / 3
+"""Part of `lost_after_seconds` after which the node of a silent worker is asked for an answer."""
 
 
 class Actors:
@@ -55,8 +58,8 @@ class Actors:
         self.running: dict[NodeId, ActorHandle] = {}
         self.messages: deque[Message] = deque()
         """For the host."""
-        self.news: SimpleQueue[News] = SimpleQueue()
-        self.nodes = NodeWatch(started.hub_node, clock)
+        self.news: SimpleQueue[News | NodeNews] = SimpleQueue()
+        self.nodes = NodeWatch(started.hub_node, clock, NodeCalls(self.news))
         self.entrance = Entrance(self.fleet, clock())
         self._host, self._hub = host(), Hub.here()
         self._looked = clock()
@@ -64,10 +67,12 @@ class Actors:
     def spawn(self, index: int) -> None:
         """Request a worker, or the evaluator. It is heard from once the cluster has room for it."""
         node = self.ids.next(index)
-        avoid = self.nodes.suspects.keys()
+        avoid = self.nodes.avoided
         actor = self.started.take(index, node, avoid)
         worker = ActorHandle(node, index, self.clock(), actor=actor, avoids=bool(avoid))
         self.running[node] = worker
+        where = worker.actor.where.options(concurrency_group=CONTROL)
+        self.call(worker, partial(self._located, worker), where)
         ready = partial(self._ready, worker)
         self.call(worker, ready, worker.actor.begin, self._hub, index == 0, self.setup)
         self._beat(worker)
@@ -88,10 +93,7 @@ class Actors:
         if worker.started.host == self._host:
             send_signal(worker.started.pid, number)
             return
-        there = NodeAffinitySchedulingStrategy(worker.started.ray_node, soft=False)
-        ray.remote(send_signal).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(
-            worker.started.pid, int(number)
-        )
+        self.nodes.call(worker.started.ray_node, lambda _: None, send_signal, worker.started.pid, int(number))
 
     def bar(self, index: int, barred: bool) -> None:
         """Set whether the worker stays away once it has ended."""
@@ -112,7 +114,8 @@ class Actors:
         del self.running[worker.node]
         with suppress(ray.exceptions.RayError, ValueError):
             ray.kill(worker.actor)
-        self.signal(worker, signal.SIGKILL)  # a frozen process hears nothing of Ray
+        if not worker.has_ended:
+            self.signal(worker, signal.SIGKILL)  # a frozen process hears nothing of Ray
         busy = bool(self.evaluations.requested if worker.is_evaluator else worker.tasks)
         death = worker.death(bool(worker.tasks), busy)
         if worker.ready and not worker.is_evaluator and not self.entrance.lost(worker.node):
@@ -133,8 +136,11 @@ class Actors:
         worker.calls.add(call)  # without a reference there is no answer
         internals.on_completed(call, lambda answer: self.news.put(News(worker, call, then, answer)))
 
-    def hear(self, news: News) -> None:
+    def hear(self, news: News | NodeNews) -> None:
         """Handle an answer."""
+        if isinstance(news, NodeNews):
+            news.then(news.answer)
+            return
         worker = news.worker
         worker.calls.discard(news.call)
         if not self.is_running(worker):
@@ -147,6 +153,8 @@ class Actors:
 
     def died(self, worker: ActorHandle, error: BaseException) -> None:
         """Handle an error of Ray's in place of an answer: the worker is lost."""
+        if worker.has_ended:
+            return
         if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
             raise JobError(
                 f"the runtime environment cannot be set up: {error}", "runtime_env_failed", reason=str(error)
@@ -156,9 +164,6 @@ class Actors:
             raise JobError(
                 f"{worker.node} {why}\n{error}", "worker_failed", node=worker.node, reason=str(error)
             )
-        if isinstance(error, ray.exceptions.ActorUnavailableError):
-            self.nodes.suspect(worker, self.running.values())
-        worker.exit_code = self.logs.keep(worker.node, worker.started)
         if isinstance(error, ray.exceptions.OutOfMemoryError):
             told = f"Ray killed {worker.node}, because its node was running out of memory"
             warn(
@@ -166,7 +171,40 @@ class Actors:
                 "worker_out_of_memory",
                 node=worker.node,
             )
+        elif self._lost_node(worker, error):
+            self._lose_node(worker)
+            return
+        self._judge(worker)
+
+    def _judge(self, worker: ActorHandle) -> None:
+        """Find out from its output why a worker's process has ended. It is lost after that."""
+        started = worker.started
+        if started is None or worker.killed:
+            self.lose(worker)
+        elif started.host == self._host:
+            self._judged(worker, end_of(started.files))
+        else:
+            worker.judged_by = self.clock() + self.fleet.lost_after_seconds
+            self.nodes.call(started.ray_node, partial(self._judged, worker), end_of, list(started.files))
+
+    def _judged(self, worker: ActorHandle, output: object) -> None:
+        worker.exit_code = self.logs.keep(worker.node, output)
+        if isinstance(output, BaseException) and self.is_running(worker):
+            self._lose_node(worker)
         self.lose(worker)
+
+    def _lose_node(self, worker: ActorHandle) -> None:
+        """Count a worker as lost with its node."""
+        worker.outside = True
+        self.nodes.suspect(worker)
+        self.lose(worker)
+
+    def _lost_node(self, worker: ActorHandle, error: BaseException) -> bool:
+        """Return whether a worker was lost because its node was."""
+        ended = internals.ended_part(error)
+        if ended == "unknown":
+            return worker.started is None or not self.nodes.is_there(worker, self.running.values())
+        return ended == "node"
 
     def fail(self, worker: ActorHandle, failure: Failure) -> None:
         """Raise the error of a worker, and keep the end of its output."""
@@ -179,16 +217,16 @@ class Actors:
         pause, patience = now - self._looked, self.fleet.lost_after_seconds
         self._looked = now
         for worker in list(self.running.values()):
-            if worker.heard is None:
+            if now > worker.judged_by:
+                self._lose_node(worker)
+            if worker.heard is None or worker.has_ended:
                 continue
             # While the hub is away itself, it does not listen.
             worker.silence = 0.0 if worker.heard >= now - pause else worker.silence + min(pause, BEAT_SECONDS)
             if worker.silence > patience:
-                told = f"{worker.node} has given no sign of life for {patience:g} s and is replaced"
-                warn(told, "worker_silent", node=worker.node, seconds=patience)
-                worker.silent_seconds = patience
-                self.nodes.suspect(worker, self.running.values())
-                self.lose(worker)
+                self._silent(worker)
+            elif worker.silence > patience * ASK_AFTER and worker.started is not None:
+                self.nodes.ask(worker.started.ray_node)
         if self.nodes.forgive():
             self._request_again()
         for index in self.policy.due(now):
@@ -197,6 +235,24 @@ class Actors:
         self.entrance.tell(
             now, sum(worker.ready for worker in self.running.values() if not worker.is_evaluator)
         )
+
+    def _silent(self, worker: ActorHandle) -> None:
+        """Replace a worker that has given no sign of life for long. If its node has, its samples may be the reason."""
+        seconds = self.fleet.lost_after_seconds
+        if worker.started is None or self.nodes.is_there(worker, self.running.values()):
+            worker.silent_seconds = seconds
+            told = f"{worker.node} has given no sign of life for {seconds:g} s and is replaced"
+            warn(told, "worker_silent", node=worker.node, seconds=seconds)
+        else:
+            address = worker.started.address
+            told = (
+                f"the node {address} of {worker.node} has given no sign of life for {seconds:g} s. It gets no workers "
+                f"until it answers, and {worker.node} is replaced"
+            )
+            warn(told, "node_silent", node=worker.node, address=address, seconds=seconds)
+            self._lose_node(worker)
+            return
+        self.lose(worker)
 
     def _request_again(self) -> None:
         """Request actors again that wait for a node, because they must not be on one that may be used now."""
@@ -221,14 +277,15 @@ class Actors:
     def _beaten(self, worker: ActorHandle, beat: Beat) -> None:
         self._beat(worker)
         if beat == "node_lost":
-            worker.taken_away = True
-            self.nodes.suspect(worker)
-            self.lose(worker)
+            self._lose_node(worker)
         elif beat == "leaving" and not worker.is_evaluator:
             worker.leaving = True
             if worker.ready:
                 self.messages.append(Leaving(worker.node))
             self.dismiss(worker)
+
+    def _located(self, worker: ActorHandle, started: Started) -> None:
+        worker.started = started
 
     def _ready(self, worker: ActorHandle, started: Started | Failure) -> None:
         if isinstance(started, Failure):

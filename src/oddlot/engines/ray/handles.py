@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 
 from oddlot.core.tasks import TaskId
@@ -40,11 +41,19 @@ class ActorHandle(WorkerState):
     avoids: bool = False
     """Whether it was requested for nodes other than some that seemed to be lost."""
     started: Started | None = None
+    """Where it runs. None: unknown yet."""
+    judged_by: float = inf
+    """Time until which the hub waits for the output of its process, which has ended. Infinity: it has not ended."""
     noticed: bool = False
     """Whether it got notice because its node is drained."""
     calls: set[Any] = field(default_factory=set)
     """References to the answers that are to come."""
     tasks: dict[TaskId, OpenTask] = field(default_factory=dict)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended, and the hub waits for its output."""
+        return self.judged_by < inf
 
     def is_on(self, node: str) -> bool:
         """Return whether it is on the node with this id of Ray's."""

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 TOKEN_MODE = "RAY_AUTH_MODE"
 """Environment variable with the authentication mode of a cluster, which drivers and nodes must share."""
@@ -15,6 +15,22 @@ def on_completed(ref: Any, call: Callable[[Any], None]) -> None:
     """
     # `_on_ready` would not fetch an update of another machine, and the hub would have to wait for it.
     ref._on_completed(call)
+
+
+def ended_part(error: BaseException) -> Literal["process", "node", "unknown"]:
+    """Return which part of the cluster ended, if that is the reason for Ray's error about an actor."""
+    import ray
+
+    if not isinstance(error, ray.exceptions.ActorDiedError):
+        return "unknown"
+    text = str(error)
+    return (
+        "process"
+        if "its worker process has died" in text
+        else "node"
+        if "its node has died" in text
+        else "unknown"
+    )
 
 
 def draining_nodes() -> dict[str, float]:

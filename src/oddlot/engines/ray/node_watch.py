@@ -1,50 +1,100 @@
-"""Nodes of a cluster that are drained, or seem to be lost."""
+"""Nodes of a cluster that get no workers for a while: drained, lost or short of memory."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from math import inf
+from typing import Any, NamedTuple
+
+import ray
 
 from oddlot.engines.ray import internals
 from oddlot.engines.ray.handles import ActorHandle
+from oddlot.engines.ray.node_calls import NodeCalls
+from oddlot.engines.ray.node_functions import answer
 
 DRAIN_SECONDS = 1.0
 """Interval at which the cluster is asked for nodes that are drained, in seconds."""
-SUSPECT_SECONDS = 90.0
-"""Seconds after which a node that seemed to be lost gets workers again, unless Ray has noticed a loss."""
+ASK_SECONDS = 3.0
+"""Time between two questions to a node that seems to be lost, in seconds."""
 RECENT_SECONDS = 2.0
 """Age of a sign of life that shows that a node is there, in seconds."""
+logger = logging.getLogger(__name__)
+
+
+class Suspect(NamedTuple):
+    """A node that seems to be lost."""
+
+    address: str
+    since: float
 
 
 class NodeWatch:
     """The nodes on which no worker must start, and those whose workers must leave.
 
-    Ray needs up to a minute to notice the loss of a node, and would start workers on it until then. Nodes have Ray's
-    ids. `hub_node` is never suspected.
+    Ray needs up to a minute to notice the loss of a node, and would start workers on it until then. A node that seems
+    to be lost is used again once it answers a call. Nodes have Ray's ids. `hub_node` is never suspected.
     """
 
-    def __init__(self, hub_node: str, clock: Callable[[], float]) -> None:
-        self.hub_node, self.clock = hub_node, clock
+    def __init__(self, hub_node: str, clock: Callable[[], float], call: NodeCalls) -> None:
+        self.hub_node, self.clock, self._call = hub_node, clock, call
         self.draining: Mapping[str, float] = {}
-        self.suspects: dict[str, float] = {}
-        """Nodes that seem to be lost, with the time since when."""
+        self.suspects: dict[str, Suspect] = {}
+        self._answered: dict[str, float] = {}
+        """Time of the last answer of each node."""
+        self._ask_at: dict[str, float] = {}
+        """Time from which a node may be asked again. Infinity: it has not answered yet."""
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="oddlot draining nodes", daemon=True).start()
 
-    def suspect(self, worker: ActorHandle, others: Iterable[ActorHandle] = ()) -> None:
-        """Avoid the node of a worker, unless one of the others there has just been heard."""
-        if worker.started is None or worker.started.ray_node == self.hub_node:
-            return
+    @property
+    def avoided(self) -> set[str]:
+        """Return the nodes on which no worker must start."""
+        return set(self.suspects)
+
+    def suspect(self, worker: ActorHandle) -> None:
+        """Avoid the node of a worker until it answers."""
+        if worker.started is not None and worker.started.ray_node != self.hub_node:
+            self.suspects[worker.started.ray_node] = Suspect(worker.started.address, self.clock())
+
+    def is_there(self, worker: ActorHandle, others: Iterable[ActorHandle] = ()) -> bool:
+        """Return whether the node of a silent worker has given a sign of life since the worker's last one."""
+        if worker.started is None or worker.heard is None or worker.started.ray_node == self.hub_node:
+            return True
         node, recent = worker.started.ray_node, self.clock() - RECENT_SECONDS
         there = [one for one in others if one is not worker and one.is_on(node)]
-        if not any(one.heard is not None and one.heard > recent for one in there):
-            self.suspects.setdefault(node, self.clock())
+        return self._answered.get(node, -inf) > worker.heard or any(
+            one.heard is not None and one.heard > recent for one in there
+        )
+
+    def ask(self, node: str) -> None:
+        """Ask a node for an answer, unless it was asked just now or has not answered yet."""
+        if self.clock() >= self._ask_at.get(node, -inf):
+            self._ask_at[node] = inf
+            self.call(node, lambda _: None, answer)
+
+    def call(self, node: str, then: Callable[[Any], None], function: Any, *arguments: Any) -> None:
+        """Call a function on a node. `then(answer)` handles the answer, which may be an exception."""
+
+        def answered(value: Any) -> None:
+            self._ask_at[node] = self.clock() + ASK_SECONDS
+            if isinstance(value, ray.exceptions.TaskUnschedulableError):
+                self.suspects.pop(node, None)  # Ray has noticed the loss, and starts no workers there
+            elif not isinstance(value, BaseException):
+                self._answered[node] = self.clock()
+            then(value)
+
+        self._call(node, answered, function, *arguments)
 
     def forgive(self) -> bool:
-        """Use nodes again that were suspected for long. Return whether there was one."""
-        past = [node for node, since in self.suspects.items() if self.clock() - since > SUSPECT_SECONDS]
-        for node in past:
-            del self.suspects[node]
-        return bool(past)
+        """Use nodes again that have answered, and ask the others. Return whether there was one."""
+        back = [node for node, one in self.suspects.items() if self._answered.get(node, -inf) > one.since]
+        for node in back:
+            logger.warning("the node %s answers again, and gets workers", self.suspects.pop(node).address)
+        for node in self.suspects:
+            self.ask(node)
+        return bool(back)
 
     def must_leave(self, worker: ActorHandle) -> bool:
         """Return whether the worker's node is drained."""

@@ -3,18 +3,13 @@
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from oddlot.core.tasks import NodeId
-from oddlot.engines.ray import internals
-from oddlot.engines.ray.actor import Started, end_of, host
 from oddlot.engines.respawn import CRASHES
 
-CRASHED = re.compile(
-    rb"(?:\*\*\* (SIG[A-Z]+) received|Fatal Python error: (Segmentation fault|Aborted|Bus error))"
+ENDED = re.compile(
+    rb"\*\*\* (SIG[A-Z]+) received|Fatal Python error: (Segmentation fault|Aborted|Bus error)"
+    rb"|oddlot: os\._exit\((\d+)\)"  # written by `actor.note_exits`
 )
 NAMES = {b"Segmentation fault": "SIGSEGV", b"Aborted": "SIGABRT", b"Bus error": "SIGBUS"}
 
@@ -24,27 +19,11 @@ class WorkerLogs:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self._host = host()
-        self._fetches: list[Any] = []
-        """References to output of other machines, without which it would not come."""
 
-    def keep(self, node: NodeId, started: Started | None) -> int | None:
-        """Keep the output of a worker that died. Return its exit code if its output has one, as `-SIGSEGV`.
-
-        On another machine it is fetched meanwhile, and the exit code stays unknown.
-        """
-        if started is None:
-            return None
-        if started.host == self._host:
-            log = end_of(started.files)
-            self.write(node, log)
-            return _crash_of(log)
-        there = NodeAffinitySchedulingStrategy(started.ray_node, soft=False)
-        fetch = ray.remote(end_of).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
-        result = fetch.remote(list(started.files))
-        self._fetches.append(result)
-        internals.on_completed(result, lambda log: self.write(node, log))
-        return None
+    def keep(self, node: NodeId, output: object) -> int | None:
+        """Keep the output of a worker that died. Return its exit code if the output has one, as `-SIGSEGV`."""
+        self.write(node, output)
+        return _exit_code(output) if isinstance(output, bytes) else None
 
     def write(self, node: NodeId, log: object) -> None:
         """Write the output of a worker into the folder."""
@@ -55,10 +34,13 @@ class WorkerLogs:
             (self.folder / f"{node}.log").write_bytes(log)
 
 
-def _crash_of(log: bytes) -> int | None:
-    """Return the exit code of a crash, the negative number of its signal. None: the output names no signal."""
-    found = CRASHED.findall(log)
+def _exit_code(log: bytes) -> int | None:
+    """Return the exit code, for a crash the negative number of its signal. None: the output has neither."""
+    found = ENDED.findall(log)
     if not found:
         return None
-    name = found[-1][0].decode() or NAMES[found[-1][1]]
+    signal_name, words, code = found[-1]
+    if code:
+        return int(code)
+    name = signal_name.decode() or NAMES[words]
     return next((-number for number in CRASHES if number.name == name), None)

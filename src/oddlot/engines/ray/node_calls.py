@@ -1,0 +1,51 @@
+"""Calls of small functions on nodes of a cluster."""
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from oddlot.engines.ray import internals
+
+
+class NodeNews(NamedTuple):
+    """The answer of a node, or an exception."""
+
+    then: Callable[[Any], None]
+    """Handles the answer."""
+    answer: Any
+
+
+class NodeCalls:
+    """Calls functions on nodes. The answers are put into the hub's queue."""
+
+    def __init__(self, news: SimpleQueue[Any]) -> None:
+        self.news = news
+        self._calls = set[Any]()
+        """References to answers that are to come."""
+
+    def __call__(self, ray_node: str, then: Callable[[Any], None], function: Any, *arguments: Any) -> None:
+        """Call a function on the node with this id of Ray's. `then(answer)` handles the answer.
+
+        The call is made in a thread, because Ray waits for the cluster's head if that does not answer.
+        """
+
+        def request() -> None:
+            there = NodeAffinitySchedulingStrategy(ray_node, soft=False)
+            remote = ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
+            try:
+                call = remote.remote(*arguments)
+            except Exception as error:  # noqa: BLE001 - the connection may have ended
+                self.news.put(NodeNews(then, error))
+                return
+            self._calls.add(call)  # without a reference there is no answer
+            internals.on_completed(call, lambda answer: self._answered(call, then, answer))
+
+        threading.Thread(target=request, name="oddlot call of a node", daemon=True).start()
+
+    def _answered(self, call: Any, then: Callable[[Any], None], answer: Any) -> None:
+        self._calls.discard(call)
+        self.news.put(NodeNews(then, answer))

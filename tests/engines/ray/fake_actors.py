@@ -1,0 +1,173 @@
+"""The hub of a Ray run with actors and nodes that do nothing: a test answers for them, and no process is started."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import ray
+
+from oddlot.core.events import Lost
+from oddlot.engines.host import Message
+from oddlot.engines.node_ids import NodeIds
+from oddlot.engines.ray.actor import Started
+from oddlot.engines.ray.actors import BEAT_SECONDS, Actors
+from oddlot.engines.ray.fleet import Fleet
+from oddlot.engines.ray.handles import ActorHandle, News, OpenTask
+from oddlot.engines.ray.node_watch import NodeWatch
+from oddlot.engines.ray.worker_logs import WorkerLogs
+from oddlot.engines.respawn import EVALUATOR_INDEX
+
+HUB_NODE = "hub's node"
+PATIENCE = 9.0
+
+
+class Call(NamedTuple):
+    """A call of a method of an actor."""
+
+    method: str
+
+    def options(self, **_: object) -> "Call":
+        return self
+
+    def remote(self, *_: object) -> "Call":
+        return Call(self.method)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+@dataclass(eq=False)
+class FakeActor:
+    """An actor, and where it must not be."""
+
+    name: str
+    avoid: set[str]
+
+    def __getattr__(self, method: str) -> Call:
+        return Call(method)
+
+
+@dataclass
+class FakePlacement:
+    """The requests for actors."""
+
+    fleet: Fleet
+    hub_node: str = HUB_NODE
+
+    def take(self, index: int, name: str, avoid: Collection[str] = ()) -> FakeActor:
+        return FakeActor(name, set(avoid))
+
+
+@dataclass
+class World:
+    """A hub on a clock that the test sets. Each node is named by its address."""
+
+    workers: int = 2
+    logs: Path | None = None
+    now: float = 0.0
+    silent: set[str] = field(default_factory=set)
+    """Nodes that do not answer."""
+    outputs: dict[str, bytes] = field(default_factory=dict)
+    """Output of workers on other machines, by worker."""
+    questions: list[tuple[Any, ...]] = field(default_factory=list)
+    """Calls of nodes that were not answered yet."""
+    lost: list[Lost] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        fleet = Fleet([f"w{number + 1}" for number in range(self.workers)], 1, lost_after_seconds=PATIENCE)
+        self.actors = Actors(
+            FakePlacement(fleet),  # type: ignore[arg-type]
+            NodeIds(fleet.names, ()),
+            None,
+            WorkerLogs(self.logs),
+            lambda: self.now,
+        )
+        self.actors.nodes._call = lambda *call: self.questions.append(call)  # type: ignore[assignment]
+
+    @property
+    def nodes(self) -> NodeWatch:
+        return self.actors.nodes
+
+    def start(self, name: str, node: str, *, tasks: int = 1) -> ActorHandle:
+        """A worker of this name becomes ready on this node, with some tasks."""
+        if name not in self.actors.running:
+            index = EVALUATOR_INDEX if name == "evaluator" else self.actors.ids.names.index(name)
+            self.actors.spawn(index)
+        worker = self.actors.running[name]
+        started = Started(1, node, node, f"machine of {node}", (name,))
+        self.answer(worker, self.actors._located, started)
+        self.answer(worker, self.actors._ready, started)
+        worker.tasks = {f"{name}:{number}": OpenTask(None, None) for number in range(tasks)}  # type: ignore[arg-type]
+        return worker
+
+    def answer(self, worker: ActorHandle, then: Callable[[ActorHandle, Any], None], answer: Any) -> None:
+        """An answer of a worker comes, or an error in its place."""
+        self.actors.hear(News(worker, None, lambda value: then(worker, value), answer))
+        self._collect()
+
+    def fail(self, worker: ActorHandle, error: BaseException) -> None:
+        """Ray returns this error for all calls of a worker."""
+        for _ in range(2):
+            self.answer(worker, lambda *_: None, error)
+
+    def beat(self, *workers: ActorHandle) -> None:
+        """These workers give a sign of life."""
+        for worker in workers:
+            self.answer(worker, self.actors._beaten, "alive")
+
+    def wait(self, seconds: float, *beating: ActorHandle) -> None:
+        """Time passes, in which only some workers and the nodes that are not silent answer."""
+        for _ in range(round(seconds / BEAT_SECONDS)):
+            self.now += BEAT_SECONDS
+            self.beat(*(worker for worker in beating if self.actors.is_running(worker)))
+            self.reply()
+            self.actors.check()
+            self._collect()
+
+    def reply(self) -> None:
+        """Nodes that are not silent answer."""
+        questions, self.questions = self.questions, []
+        for question in questions:
+            node, then, function = question[:3]
+            if node in self.silent:
+                self.questions.append(question)
+                continue
+            is_log = function.__name__ == "end_of"
+            then(self.outputs.get(question[3][0], b"") if is_log else True)
+        self._collect()
+
+    def _collect(self) -> None:
+        messages: list[Message] = list(self.actors.messages)
+        self.actors.messages.clear()
+        self.lost += [message for message in messages if isinstance(message, Lost)]
+
+
+@contextmanager
+def world(**settings: Any) -> Iterator[World]:
+    """Yield a hub."""
+    with (
+        patch("oddlot.engines.ray.internals.on_completed"),
+        patch("oddlot.engines.ray.node_watch.DRAIN_SECONDS", 1e6),
+        patch("oddlot.engines.ray.entrance.waiting_for", return_value=("", False)),
+        patch("ray.kill"),
+    ):
+        made = World(**settings)
+        try:
+            yield made
+        finally:
+            made.actors.close()
+
+
+def died(how: str) -> ray.exceptions.ActorDiedError:
+    """Ray's error about an actor of which this has died: its `node`, or its `worker process`."""
+    from ray.core.generated.common_pb2 import ActorDiedErrorContext
+
+    return ray.exceptions.ActorDiedError(
+        ActorDiedErrorContext(error_message=f"The actor died because its {how} has died.", actor_id=bytes(16))
+    )

@@ -1,0 +1,124 @@
+"""Why a worker was lost: its process, its samples or its node. The hub alone, without a cluster."""
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import ray
+
+from oddlot.engines.ray.actor import note_exits
+from oddlot.engines.ray.worker_logs import WorkerLogs
+from tests.engines.ray.fake_actors import HUB_NODE, PATIENCE, died, world
+from tests.transcripts import warns
+
+UNREACHABLE = ray.exceptions.ActorUnavailableError("its connection broke", bytes(16))
+
+
+def test_lost_nodes_do_not_count_as_workers_that_cannot_start() -> None:
+    """A worker is lost with its node again and again, during its first task each time."""
+    with world() as hub:
+        losses = [died("node"), UNREACHABLE, UNREACHABLE, died("node"), UNREACHABLE]
+        for number, error in enumerate(losses):
+            name = f"w1.{number + 1}" if number else "w1"
+            hub.fail(hub.start(name, f"node {number}"), error)
+            hub.wait(61)
+        assert [lost.cause for lost in hub.lost] == [None] * len(losses)
+        assert hub.actors.policy.failed_starts == [0, 0, 0]
+
+
+def test_a_silent_node_is_used_again_once_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """No sample is suspected, and workers that wait for another node start."""
+    with world() as hub, warns("node_silent", node="w1", address="far"):
+        w1, w2 = hub.start("w1", "far"), hub.start("w2", HUB_NODE)
+        hub.silent.add("far")
+        hub.wait(PATIENCE + 2, w2)
+        assert [(lost.node, lost.cause) for lost in hub.lost] == [("w1", None)]
+        assert hub.actors.running["w1.2"].actor.avoid == {"far"}
+        hub.wait(200, w2)
+        assert hub.nodes.avoided == {"far"}, "as long as it does not answer"
+        assert not caplog.messages
+        hub.silent.clear()
+        hub.wait(4, w2)
+        assert not hub.nodes.avoided
+        assert hub.actors.running["w1.3"].actor.avoid == set()
+        assert len(caplog.messages) == 1
+        assert not hub.actors.is_running(w1)
+
+
+def test_a_node_of_which_ray_has_noticed_the_loss_is_forgotten() -> None:
+    with world() as hub:
+        hub.silent.add("far")
+        hub.fail(hub.start("w1", "far"), UNREACHABLE)
+        assert hub.nodes.avoided == {"far"}
+        hub.wait(4)
+        for _, then, *_ in hub.questions:
+            then(ray.exceptions.TaskUnschedulableError("the node doesn't exist"))
+        assert not hub.nodes.avoided
+
+
+@pytest.mark.parametrize("where", ["far", HUB_NODE])
+def test_samples_are_suspected_if_a_worker_is_silent_and_its_node_is_not(where: str) -> None:
+    """A step holds the interpreter's lock."""
+    with world() as hub, warns("worker_silent", node="w1"):
+        hub.start("w1", where)
+        hub.wait(PATIENCE + 2)
+        assert "lost_after_seconds" in str(hub.lost[0].cause)
+        assert not hub.nodes.avoided
+
+
+def test_a_node_with_another_worker_that_answers_is_not_lost() -> None:
+    with world() as hub, warns("worker_silent", node="w1"):
+        hub.start("w1", "far")
+        w2 = hub.start("w2", "far")
+        hub.silent.add("far")  # it is too busy to start a process
+        hub.wait(PATIENCE + 2, w2)
+        assert hub.lost[0].cause is not None
+
+
+@pytest.mark.parametrize(
+    ("output", "cause"),
+    [
+        (b"*** SIGSEGV received at time=1 ***", "SIGSEGV"),
+        (b"Fatal Python error: Aborted", "SIGABRT"),
+        (b"oddlot: os._exit(3)\n", "exit code 3"),
+        (b"killed by the system", None),
+    ],
+)
+def test_the_output_of_a_worker_on_another_machine_says_why_it_ended(
+    output: bytes, cause: str | None, tmp_path: Path
+) -> None:
+    with world(logs=tmp_path) as hub:
+        w1 = hub.start("w1", "far")
+        hub.outputs["w1"] = output
+        hub.fail(w1, died("worker process"))
+        assert not hub.lost, "its output has not come yet"
+        hub.reply()
+        assert [(lost.node, lost.cause) for lost in hub.lost] == [("w1", cause)]
+        assert (tmp_path / "w1.log").read_bytes() == output
+        assert not hub.nodes.avoided
+        assert hub.actors.policy.failed_starts[0] == (cause is None)
+
+
+def test_an_exit_of_a_process_is_noted_in_its_output(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    codes, system = list[int](), cast("Any", os)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    note_exits()
+    with pytest.MonkeyPatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        system._exit(4)
+    assert not capfd.readouterr().err, "a forked child writes nothing"
+    system._exit(3)
+    assert WorkerLogs(None).keep("w1", capfd.readouterr().err.encode()) == 3
+    assert codes == [4, 3]
+
+
+def test_a_node_that_does_not_send_the_output_of_a_worker_is_lost() -> None:
+    with world() as hub:
+        hub.silent.add("far")
+        hub.fail(hub.start("w1", "far"), died("worker process"))
+        hub.wait(PATIENCE + 2)
+        assert [(lost.node, lost.cause) for lost in hub.lost] == [("w1", None)]
+        assert hub.nodes.avoided == {"far"}
