@@ -21,6 +21,7 @@ from oddlot.engines.host import Message
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.ray import internals
 from oddlot.engines.ray.actor import CONTROL, Beat, Failure, Hub, Started, host, send_signal
+from oddlot.engines.ray.aside import aside
 from oddlot.engines.ray.entrance import Entrance
 from oddlot.engines.ray.handles import ActorHandle, News
 from oddlot.engines.ray.node_watch import NodeWatch
@@ -89,9 +90,8 @@ class Actors:
             send_signal(worker.started.pid, number)
             return
         there = NodeAffinitySchedulingStrategy(worker.started.ray_node, soft=False)
-        ray.remote(send_signal).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(
-            worker.started.pid, int(number)
-        )
+        sender = ray.remote(send_signal).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
+        aside(partial(sender.remote, worker.started.pid, int(number)))
 
     def bar(self, index: int, barred: bool) -> None:
         """Set whether the worker stays away once it has ended."""
@@ -208,7 +208,11 @@ class Actors:
     def close(self) -> None:
         """Kill all actors."""
         self.nodes.close()
-        for worker in self.running.values():
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill all actors, also from another thread."""
+        for worker in list(self.running.values()):
             with suppress(ray.exceptions.RayError, ValueError):
                 ray.kill(worker.actor)
 

@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from oddlot.core.tasks import NodeId
 from oddlot.engines.ray import internals
 from oddlot.engines.ray.actor import Started, end_of, host
+from oddlot.engines.ray.aside import aside
 from oddlot.engines.respawn import CRASHES
 
 CRASHED = re.compile(
@@ -39,12 +40,16 @@ class WorkerLogs:
             log = end_of(started.files)
             self.write(node, log)
             return _crash_of(log)
+        aside(lambda: self._fetch(node, started))
+        return None
+
+    def _fetch(self, node: NodeId, started: Started) -> None:
+        """Request the output of a worker on another machine."""
         there = NodeAffinitySchedulingStrategy(started.ray_node, soft=False)
         fetch = ray.remote(end_of).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
         result = fetch.remote(list(started.files))
         self._fetches.append(result)
         internals.on_completed(result, lambda log: self.write(node, log))
-        return None
 
     def write(self, node: NodeId, log: object) -> None:
         """Write the output of a worker into the folder."""
