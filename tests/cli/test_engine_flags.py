@@ -8,6 +8,7 @@ import pytest
 
 from oddlot import Local, Ray
 from oddlot.cli.run_command import Asked
+from oddlot.core.errors import ClusterLost
 from oddlot.engines.local import fork_client
 from tests.command import Oddlot
 
@@ -84,3 +85,15 @@ def test_a_run_may_change_its_engine(oddlot: Oddlot, engines: list[Any], kind: s
     ]
     simulate = ("simulate", *SMALL[1:], "--machines", "fleet.toml", *resume[2:])
     oddlot.refuses("other_clock", *simulate, command="train")
+
+
+def test_a_lost_cluster_ends_with_the_command_that_resumes(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*_: Any) -> int:
+        raise ClusterLost("the head has ended", lost="head")
+
+    monkeypatch.setattr(Asked, "_fit", fit)
+    answer = oddlot.refuses("cluster_lost", *SMALL, "--engine", "ray", "--out", "run", exit_code=4)
+    last = "oddlot train my_jobs:small --engine ray --resume latest --out run"
+    assert answer.err.splitlines()[-1].strip() == last

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 internal error, or `report` or `replay` found an inconsistency; 2 invalid input; "
-    "3 the run failed (the job's code, its numbers, a full disk); 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."
+    "3 the run failed (the job's code, its numbers, a full disk); 4 the Ray cluster was lost, and the run can be "
+    "resumed; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."
 )
 ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
 

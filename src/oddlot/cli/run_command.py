@@ -16,7 +16,7 @@ import typer
 
 from oddlot.cli.options import RUN
 from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
-from oddlot.core.errors import OddlotError, UsageError
+from oddlot.core.errors import ClusterLost, OddlotError, UsageError
 from oddlot.core.user_warnings import warn
 from oddlot.history.run_settings import (
     AUTO,
@@ -106,6 +106,8 @@ class Asked:
             if settings.table.engine.kind != LOCAL:
                 end_early()
             stopped_by = self._fit(settings, place, Path(folder), continues)
+        except ClusterLost as error:
+            raise error.retold(f"{error}\nThe run is saved {self._hint(folder)}") from None
         except OddlotError:
             self._forget(folder)
             raise

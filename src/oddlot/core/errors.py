@@ -6,7 +6,8 @@
     │   ├── InvalidValue  ... a value out of range or of another type
     │   └── UsageErrors   ... several errors together
     ├── JobError          the job failed: its code, its numbers       exit code 3
-    │   └── BadSamples    ... updates of these samples are not finite
+    │   ├── BadSamples    ... updates of these samples are not finite
+    │   └── ClusterLost   the cluster's head ended: resume the run      exit code 4
     ├── CheckpointError   a saved run cannot be used                  exit code 2
     ├── ProtocolError     a bug in a strategy                         exit code 1
     └── Refusal           an update is invalid: caught internally
@@ -143,6 +144,13 @@ class BadSamples(JobError):
             f"samples {places} (positions in the shuffled order) {why}", spans=spans, others=others
         )
         self.spans, self.why = spans, why
+
+
+class ClusterLost(JobError):
+    """The head of the cluster ended, or this machine's connection to it. The run is saved and can be resumed."""
+
+    exit_code = 4
+    code = "cluster_lost"
 
 
 class CheckpointError(OddlotError):

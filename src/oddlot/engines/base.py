@@ -100,6 +100,8 @@ class Opened:
     """Duration of the hub's work, and its price."""
     faults: FaultInjection | None = None
     """Injects faults into workers. None: not supported."""
+    wants_checkpoint: Callable[[], bool] = bool
+    """Returns whether a checkpoint is due, because the engine may fail soon. Called after each message."""
 
 
 Open = Callable[[RunData, float, Collection[NodeId]], Opened]

@@ -208,7 +208,7 @@ class Training:
         if self.host.conductor.done:
             return self.recipe.goal.by_epochs
         self._evaluate_when_due()
-        if self.checkpoint.due(self.tally):
+        if self.checkpoint.due(self.tally) or self.opened.wants_checkpoint():
             self.saving.checkpoint()
         return ""
 

@@ -264,7 +264,11 @@ class Actors:
     def close(self) -> None:
         """Kill all actors."""
         self.nodes.close()
-        for worker in self.running.values():
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill all actors, also from another thread."""
+        for worker in list(self.running.values()):
             with suppress(ray.exceptions.RayError, ValueError):
                 ray.kill(worker.actor)
 

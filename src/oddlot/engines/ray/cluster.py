@@ -15,6 +15,7 @@ from typing import Any
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.user_warnings import warn
 from oddlot.engines.ray import internals
+from oddlot.engines.ray.aside import aside
 from oddlot.engines.ray.fleet import Fleet
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
@@ -23,6 +24,8 @@ OWN_CLUSTER: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": L
 """Settings of a cluster that is started for one run: it listens to this machine alone."""
 CONNECT_SECONDS = 10.0
 """Longest time for a connection to the cluster's head, in seconds."""
+HEAD_SECONDS = 2.0
+"""Longest wait for the head of a cluster that has started, in seconds."""
 SHARED_MEMORY = "/dev/shm"
 MIN_SHARED_BYTES = 1 << 30
 """Size of the shared-memory folder below which there is a warning."""
@@ -145,8 +148,8 @@ def check_room(fleet: Fleet, is_own: bool) -> None:
     """Raise UsageError if a cluster that was started for this run can never have the least number of workers."""
     import ray
 
-    lacking = lacks(fleet, ray.cluster_resources())
-    if is_own and lacking:
+    lacking = lacks(fleet, ray.cluster_resources()) if is_own else ""
+    if lacking:
         raise UsageError(
             f"this machine lacks {lacking}: the least number of workers is {fleet.min_workers}, and each needs "
             f"{_told(fleet.needs)}. Use fewer workers, lower num_cpus, num_gpus or resources, or connect to a cluster "
@@ -176,8 +179,16 @@ def waiting_for(fleet: Fleet, ready: int) -> tuple[str, bool]:
     """Return what a run waits for that has only `ready` of its least number of workers, and whether nodes must join."""
     import ray
 
-    lacking = lacks(fleet, ray.cluster_resources())
-    largest = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    def ask() -> tuple[dict[str, float], list[Any]]:
+        return ray.cluster_resources(), ray.nodes()
+
+    told = f"{ready} of at least {fleet.min_workers} workers are ready"
+    found = aside(ask, HEAD_SECONDS)
+    if found is None:
+        return f"{told}, and the head of the cluster does not answer", True
+    resources, nodes = found
+    lacking = lacks(fleet, resources)
+    largest = [node["Resources"] for node in nodes if node["Alive"]]
     why = "they are starting, or their resources are in use"
     has_room = any(fits(fleet, node) for node in largest)
     if not lacking and not has_room:
@@ -185,7 +196,7 @@ def waiting_for(fleet: Fleet, ready: int) -> tuple[str, bool]:
     elif lacking:
         why = f"the cluster lacks {lacking}. Nodes that join, by hand or by an autoscaler, get workers"
     is_missing = bool(lacking) or not has_room
-    return f"{ready} of at least {fleet.min_workers} workers are ready: {why}", is_missing
+    return f"{told}: {why}", is_missing
 
 
 def check_shared_memory(needed: int) -> None:

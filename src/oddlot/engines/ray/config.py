@@ -136,4 +136,5 @@ def _open(
     )
     engine = RayEngine(started, setup, data.logs, now, taken)
     closing.callback(engine.close)
-    return Opened(engine, Pool(lambda: FlatBuffer.empty(data.layout)), faults=engine.faults)
+    pool = Pool(lambda: FlatBuffer.empty(data.layout))
+    return Opened(engine, pool, faults=engine.faults, wants_checkpoint=engine.head.wants_checkpoint)

@@ -24,6 +24,7 @@ from oddlot.engines.ray.cluster import put
 from oddlot.engines.ray.evaluator import Evaluator
 from oddlot.engines.ray.faults import RayFaults
 from oddlot.engines.ray.handles import ActorHandle, OpenTask, Published
+from oddlot.engines.ray.head_watch import HeadWatch
 from oddlot.engines.ray.pieces import Bytes, joined
 from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.worker_logs import WorkerLogs
@@ -58,6 +59,7 @@ class RayEngine:
         ids = NodeIds(started.fleet.names, taken)
         self.actors = Actors(started, ids, parcel, WorkerLogs(logs), lambda: self.now)
         self.faults = RayFaults(self.actors)
+        self.head = HeadWatch(self.actors.kill)
         self.evaluator = Evaluator(self.actors)
         self._published: WeakValueDictionary[int, Published] = WeakValueDictionary()
         self._newest: Published | None = None
@@ -82,6 +84,7 @@ class RayEngine:
 
     def next(self, until: float) -> Message | None:
         """Return the next message, waiting for it until the time `until` or a quarter of a second at most."""
+        self.head.check()
         messages = self.actors.messages
         if not messages:
             self._look(until)
@@ -94,7 +97,9 @@ class RayEngine:
         """Wait for news, and do what is due."""
         due = min(until, self.actors.policy.next_at) - self.now
         try:
-            self.actors.hear(self.actors.news.get(timeout=min(max(due, 0.0), CHECK_SECONDS)))
+            news = self.actors.news.get(timeout=min(max(due, 0.0), CHECK_SECONDS))
+            self.head.check()  # before the news are handled: they may be of a loss that it explains
+            self.actors.hear(news)
             while not self.actors.news.empty():
                 self.actors.hear(self.actors.news.get_nowait())
         except Empty:
@@ -141,8 +146,8 @@ class RayEngine:
     def start(self, task: Task, weights: Any) -> None:
         """Call the worker. Its weights are in the object store afterwards: it reads nothing of the hub's memory."""
         worker = self.actors.running.get(task.node)
-        if worker is None:
-            return  # it has just died: `Lost` waits to be reported
+        if worker is None or self.head.raylet_ended:
+            return  # it has just died: `Lost` waits to be reported, or `next` raises
         published = self._publish(task.version, weights)
         worker.tasks[task.id] = OpenTask(published, weights)
         answered = partial(self._answered, worker, task.id)
@@ -171,7 +176,8 @@ class RayEngine:
 
     def evaluate(self, version: int, weights: Any) -> None:
         """Ask the evaluator, an actor on the hub's node."""
-        self.evaluator.evaluate(version, self._publish(version, weights))
+        if not self.head.raylet_ended:
+            self.evaluator.evaluate(version, self._publish(version, weights))
 
     def loaded(self) -> Collection[TaskId]:
         """Return the tasks whose weights are in the object store."""
@@ -180,4 +186,5 @@ class RayEngine:
 
     def close(self) -> None:
         """Kill all actors."""
+        self.head.close()
         self.actors.close()

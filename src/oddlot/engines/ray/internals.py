@@ -1,6 +1,7 @@
 """Ray's private interface, as far as the engine needs it. Each function here has a test of its own."""
 
 import os
+import socket
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -38,6 +39,39 @@ def draining_nodes() -> dict[str, float]:
     from ray._private.state import state
 
     return {node: milliseconds / 1000 for node, milliseconds in state.get_draining_nodes().items()}
+
+
+def head_answers(seconds: float) -> bool:
+    """Return whether the cluster's head (its GCS) answers within these seconds."""
+    import ray
+    from ray._private.worker import global_worker
+
+    try:
+        global_worker.gcs_client.internal_kv_get(b"oddlot", None, seconds)
+    except (ray.exceptions.RayError, AttributeError):  # there is no client after `ray.shutdown`
+        return False
+    return True
+
+
+def head_address() -> str:
+    """Return the address of the cluster's head."""
+    from ray._private.worker import global_worker
+
+    return str(global_worker.gcs_client.address)
+
+
+def raylet_link() -> socket.socket:
+    """Return a connection to the raylet of this machine. It becomes readable when the raylet ends."""
+    from ray._private.worker import global_worker
+
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(global_worker.node.raylet_socket_name)
+    return link
+
+
+def head_patience() -> float:
+    """Return the seconds without the cluster's head after which Ray ends this process."""
+    return float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60"))  # noqa: SIM112 - Ray's name
 
 
 def output_files() -> list[str]:

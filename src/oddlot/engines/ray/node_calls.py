@@ -1,6 +1,5 @@
 """Calls of small functions on nodes of a cluster."""
 
-import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from oddlot.engines.ray import internals
+from oddlot.engines.ray.aside import aside
 
 
 class NodeNews(NamedTuple):
@@ -44,7 +44,7 @@ class NodeCalls:
             self._calls.add(call)  # without a reference there is no answer
             internals.on_completed(call, lambda answer: self._answered(call, then, answer))
 
-        threading.Thread(target=request, name="oddlot call of a node", daemon=True).start()
+        aside(request)
 
     def _answered(self, call: Any, then: Callable[[Any], None], answer: Any) -> None:
         self._calls.discard(call)

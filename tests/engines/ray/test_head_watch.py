@@ -1,0 +1,113 @@
+"""The end of a cluster's head, or of this machine's raylet, as the hub notices it. No cluster is started."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from oddlot.core.errors import ClusterLost
+from oddlot.engines.ray import head_watch, worker_logs
+from oddlot.engines.ray.actor import Started
+from oddlot.engines.ray.cluster import waiting_for
+from oddlot.engines.ray.config import Ray
+from oddlot.engines.ray.head_watch import HeadWatch
+from oddlot.engines.ray.worker_logs import WorkerLogs
+from tests.transcripts import raises, warns
+
+
+class Head:
+    """A head and a raylet that end on request, with the watch of them."""
+
+    def __init__(self) -> None:
+        self.now, self.answers = 0.0, True
+        self.asked: SimpleQueue[None] = SimpleQueue()
+        self.stopped = threading.Event()
+        self.raylet, link = socket.socketpair()
+        self.watch = HeadWatch(self.stopped.set, link, self._answer, lambda: self.now)
+
+    def _answer(self, _: float) -> bool:
+        self.asked.put(None)
+        return self.answers
+
+    def ask_thrice(self) -> None:
+        """Wait until two requests have ended."""
+        for _ in range(3):
+            self.asked.get(timeout=30)
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+    for name in ("ASK_SECONDS", "AGAIN_SECONDS"):
+        monkeypatch.setattr(head_watch, name, 0.01)
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "60")
+    made = Head()
+    yield made
+    made.watch.close()
+    made.raylet.close()
+
+
+def test_a_head_that_does_not_answer(head: Head) -> None:
+    head.watch.check()
+    assert not head.watch.wants_checkpoint()
+    head.answers = False
+    head.ask_thrice()
+    with warns("cluster_head_silent", seconds=45.0) as warned:
+        head.watch.check()
+        head.watch.check()
+    assert len(warned.all) == 1
+    assert head.watch.wants_checkpoint()
+    assert not head.watch.wants_checkpoint(), "not after each message"
+    head.now = 44.0
+    assert head.watch.wants_checkpoint()
+    head.watch.check()
+    head.now = 45.0
+    with raises(ClusterLost, "cluster_lost", lost="head"):
+        head.watch.check()
+
+
+def test_a_head_that_answers_again(head: Head) -> None:
+    head.answers = False
+    head.ask_thrice()
+    with warns("cluster_head_silent"):
+        head.watch.check()
+    head.answers, head.now = True, 100.0
+    head.ask_thrice()
+    with warns("cluster_head_back"):
+        head.watch.check()
+    assert not head.watch.wants_checkpoint()
+
+
+def test_a_raylet_that_ends(head: Head) -> None:
+    """Its workers are stopped at once: Ray ends this process when their updates arrive."""
+    assert not head.watch.raylet_ended
+    head.raylet.close()
+    assert head.stopped.wait(30)
+    assert head.watch.raylet_ended
+    with warns("raylet_ended"), raises(ClusterLost, "cluster_lost", lost="raylet"):
+        head.watch.check()
+
+
+def test_calls_that_wait_for_a_lost_head_hold_nothing_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    over = threading.Event()
+
+    def hang(*_: Any) -> Any:
+        over.wait(60)
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _: None))
+
+    monkeypatch.setattr(ray, "remote", hang)
+    monkeypatch.setattr(ray, "cluster_resources", hang)
+    monkeypatch.setattr("oddlot.engines.ray.cluster.HEAD_SECONDS", 0.01)
+    monkeypatch.setattr(worker_logs.internals, "on_completed", lambda *_: None)
+    elsewhere = Started(1, "0" * 56, "another host", ["worker.out"])
+    assert WorkerLogs(tmp_path).keep("w1", elsewhere) is None
+    assert waiting_for(Ray((2, 2)).fleet, 0)[1]
+    assert not over.is_set()
+    over.set()
