@@ -3,7 +3,6 @@
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +11,10 @@ import pytest
 import ray
 
 from oddlot.core.errors import ClusterLost
-from oddlot.engines.ray import head_watch, worker_logs
-from oddlot.engines.ray.actor import Started
+from oddlot.engines.ray import head_watch, node_calls
 from oddlot.engines.ray.cluster import waiting_for
 from oddlot.engines.ray.config import Ray
 from oddlot.engines.ray.head_watch import HeadWatch
-from oddlot.engines.ray.worker_logs import WorkerLogs
 from tests.transcripts import raises, warns
 
 
@@ -93,9 +90,7 @@ def test_a_raylet_that_ends(head: Head) -> None:
         head.watch.check()
 
 
-def test_calls_that_wait_for_a_lost_head_hold_nothing_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_calls_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
 
     def hang(*_: Any) -> Any:
@@ -105,9 +100,8 @@ def test_calls_that_wait_for_a_lost_head_hold_nothing_up(
     monkeypatch.setattr(ray, "remote", hang)
     monkeypatch.setattr(ray, "cluster_resources", hang)
     monkeypatch.setattr("oddlot.engines.ray.cluster.HEAD_SECONDS", 0.01)
-    monkeypatch.setattr(worker_logs.internals, "on_completed", lambda *_: None)
-    elsewhere = Started(1, "0" * 56, "another host", ["worker.out"])
-    assert WorkerLogs(tmp_path).keep("w1", elsewhere) is None
+    monkeypatch.setattr(node_calls.internals, "on_completed", lambda *_: None)
+    node_calls.NodeCalls(SimpleQueue())("0" * 56, print, len, "")
     assert waiting_for(Ray((2, 2)).fleet, 0)[1]
     assert not over.is_set()
     over.set()
