@@ -52,9 +52,10 @@ NOT_RUN = re.compile(r"(?:% not run: (.+)|<!-- not run: (.+) -->)\n+\Z")
 FILE = re.compile(r"# ([\w-]+\.(?:toml|py|csv|txt))\b.*\n")
 NUMBER = r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?"
 TOLERANCE = 0.1
-MEASURED = re.compile(
-    rf"(?<=accuracy ){NUMBER}|(?<=loss ){NUMBER}|{NUMBER}(?=\s?(?:s|ms|min|%|[kMG]?B|on average|assigned|wasted|versions|records)\b|\s%)"
-)
+WIDTH = {"text": 98}
+"""Characters of a line that fit the page, by language. 92 of code: see docs/how-to/ruff.toml."""
+UNIT = r"\s?(?:(?:s|ms|min|[kMG]?B|on average|assigned|wasted|versions|records)\b|%)"
+MEASURED = re.compile(rf"(?<=accuracy ){NUMBER}|(?<=loss ){NUMBER}|{NUMBER}(?={UNIT})")
 """Numbers in the output of a command that depend on the machine and on the order of updates."""
 BANNED = (
     "is told", "are told", "whoever", "somebody", "nobody", "in vain", "misfortune", "talks nonsense",
@@ -240,6 +241,19 @@ def test_outputs_are_compared(text: str, expected: str, is_same: bool) -> None:
 def test_measured_numbers_of_commands_may_differ(text: str, is_same: bool) -> None:
     page = "loss 0.1\n  time 1.5 s, 87.4 % of it\n  samples 1,437 assigned, 1,437 merged, 0 wasted (0.0 %)"
     assert same(text, page, is_command=True) == is_same
+
+
+def test_blocks_fit_the_page() -> None:
+    pages = [
+        page for page in PAGES if page.name not in {"README.md", "CONTRIBUTING.md", "design.md", "cluster.md"}
+    ]
+    assert not [
+        f"{page.name}:{block.line}: {line}"
+        for page in pages
+        for block in blocks(page.read_text(encoding="utf-8"))
+        for line in block.text.splitlines()
+        if len(line) > WIDTH.get(block.language, 92)
+    ]
 
 
 def test_readme_is_short() -> None:
