@@ -256,6 +256,12 @@ def test_blocks_fit_the_page() -> None:
     ]
 
 
+def test_examples_can_be_pasted() -> None:
+    """Sphinx turns quotes into curly ones, unless this setting has dashes alone."""
+    conf = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    assert re.search(r'^smartquotes_action = "D"', conf, re.MULTILINE)
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
