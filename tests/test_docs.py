@@ -1,9 +1,10 @@
 """README and docs: their programs and commands run and print what the page says, and no banned phrase survives.
 
 Blocks of a page run in order, in one namespace and one empty folder. A block that begins with `# NAME.EXT` is that
-file. A comment `not run: REASON` above a block leaves it out. A text block after one is its output, copied from a real
-run: numbers may differ by a tenth, those that a command has measured by more, and a line `...` is any lines.
-`pytest --rewrite` writes the output of a run into the pages.
+file. A comment `not run: REASON` above a block leaves it out, and `needs: MODULE` if the module is missing: the page
+is then skipped at its end. A text block after one is its output, copied from a real run: numbers may differ by a tenth,
+those that a command has measured by more, and a line `...` is any lines. `pytest --rewrite` writes the output of a run
+into the pages.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ TIERS = {
 }
 """Pages that are left out of `make test`: what they show is tested there with less."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS = re.compile(r"% needs: (\w+)\n+\Z")
 NOT_RUN = re.compile(r"(?:% not run: (.+)|<!-- not run: (.+) -->)\n+\Z")
 FILE = re.compile(r"# ([\w-]+\.(?:toml|py|csv|txt))\b.*\n")
 NUMBER = r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?"
@@ -71,6 +74,7 @@ class Block:
     text: str
     line: int
     not_run: str = ""
+    needs: str = ""
 
     @property
     def is_command(self) -> bool:
@@ -82,8 +86,10 @@ def blocks(page: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page."""
     for found in BLOCK.finditer(page):
         reason = NOT_RUN.search(page[: found.start()])
+        needs = NEEDS.search(page[: found.start()])
         line = page.count("\n", 0, found.start()) + 1
-        yield Block(found[1], found[2], line, (reason[1] or reason[2]) if reason else "")
+        not_run = (reason[1] or reason[2]) if reason else ""
+        yield Block(found[1], found[2], line, not_run, needs[1] if needs else "")
 
 
 def same(text: str, expected: str, is_command: bool = False) -> bool:
@@ -184,11 +190,14 @@ def folder(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_a_page_shows_works(page: Path, folder: Path, pytestconfig: pytest.Config) -> None:
     before: tuple[Block, str] | None = None
-    names = dict[str, Any](__name__="page")
+    names, missing = dict[str, Any](__name__="page"), list[str]()
     written = page.read_text(encoding="utf-8")
     for block in blocks(written):
         where = f"{page.relative_to(ROOT)}:{block.line}"
         if block.not_run:
+            continue
+        if block.needs and find_spec(block.needs) is None:
+            missing.append(f"{where} needs {block.needs}")
             continue
         if block.language == "text" and before is not None:
             source, out = before
@@ -206,6 +215,8 @@ def test_what_a_page_shows_works(page: Path, folder: Path, pytestconfig: pytest.
         before = None
     if pytestconfig.getoption("rewrite"):
         page.write_text(written, encoding="utf-8")
+    if missing:
+        pytest.skip(", ".join(missing))
 
 
 @pytest.mark.parametrize(
@@ -260,6 +271,19 @@ def test_examples_can_be_pasted() -> None:
     """Sphinx turns quotes into curly ones, unless this setting has dashes alone."""
     conf = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
     assert re.search(r'^smartquotes_action = "D"', conf, re.MULTILINE)
+
+
+def test_messages_of_the_troubleshooting_page_exist() -> None:
+    page = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `(.+?)` \| .{40}", page.partition("\n## ")[2], re.MULTILINE)
+    golden = "\n".join(
+        " ".join(text.split())
+        for path in sorted((ROOT / "tests" / "messages").glob("*.txt"))
+        for text in path.read_text(encoding="utf-8").split("\n\n")
+    )
+    patterns = [".*".join(re.escape(part.strip()) for part in message.split("...")) for message in shown]
+    assert len(shown) > 30
+    assert not [one for one, pattern in zip(shown, patterns, strict=True) if not re.search(pattern, golden)]
 
 
 def test_readme_is_short() -> None:
