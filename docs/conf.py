@@ -24,7 +24,13 @@ project = "oddlot"
 author = "oddlot developers"
 project_copyright = "oddlot developers"
 version = release = oddlot.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["build", "notes", "results/*.notes.md"]
@@ -34,7 +40,10 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 html_theme = "furo"
 html_title = "oddlot"
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["oddlot.css"]
+smartquotes_action = "D"  # dashes, and no curly quotes: examples are pasted
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"  # a text block is output
 
 _stringify = sphinx_typing.stringify_annotation
 

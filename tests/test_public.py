@@ -4,7 +4,9 @@ import ast
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import oddlot
@@ -46,6 +48,10 @@ def test_all_names_are_there_and_nothing_else() -> None:
 def test_the_public_names() -> None:
     """A new one is a promise: think twice."""
     assert " ".join(sorted(oddlot.__all__, key=str.lower)) == NAMES
+
+
+def test_editors_show_the_fields_of_a_job() -> None:
+    assert list(signature(oddlot.Job).parameters) == [each.name for each in fields(oddlot.Job)]
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from inspect import signature
 from operator import index
 from typing import Any, Self
 
@@ -155,6 +157,9 @@ class Job:
                 parts=parts,
             )
         return model(batch[0]), batch[1]
+
+
+Job.__signature__ = signature(partial(Job.__init__, None))  # type: ignore[arg-type,attr-defined]  # not of `__new__`
 
 
 def made(job: Job) -> nn.Module:
