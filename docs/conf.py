@@ -31,7 +31,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["build", "notes", "results/*.notes.md"]
 default_role = "code"  # docstrings mark code with single backticks
