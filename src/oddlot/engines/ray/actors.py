@@ -24,7 +24,7 @@ from oddlot.engines.ray.entrance import Entrance
 from oddlot.engines.ray.handles import ActorHandle, News
 from oddlot.engines.ray.node_calls import NodeCalls, NodeNews
 from oddlot.engines.ray.node_functions import end_of, send_signal
-from oddlot.engines.ray.node_watch import NodeWatch
+from oddlot.engines.ray.node_watch import Found, NodeWatch
 from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX, RespawnPolicy
@@ -33,6 +33,12 @@ BEAT_SECONDS = 1.0
 """Interval of heartbeats, in seconds."""
 ASK_AFTER = 1 / 3
 """Part of `lost_after_seconds` after which the node of a silent worker is asked for an answer."""
+
+NODES_BEFORE_GIVING_UP = 3
+"""Nodes that cannot run workers after which a run ends if no worker was ready before."""
+NODE_FAULTS = {"version_mismatch", "module_missing"}
+"""Errors of a worker that its node is the reason of."""
+FULL = ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError
 
 
 class Actors:
@@ -55,16 +61,18 @@ class Actors:
         self.evaluations = Evaluations()
         self.evaluator_ready: Callable[[], None] = lambda: None
         """Called when the evaluator is ready."""
+        self.was_ready = False
+        """Whether a worker was ready in this run."""
         self.running: dict[NodeId, ActorHandle] = {}
         self.messages: deque[Message] = deque()
         """For the host."""
         self.news: SimpleQueue[News | NodeNews] = SimpleQueue()
-        self.nodes = NodeWatch(started.hub_node, clock, NodeCalls(self.news))
+        self.nodes = NodeWatch(started.hub_node, self.fleet, clock, NodeCalls(self.news))
         self.entrance = Entrance(self.fleet, clock())
         self._host, self._hub = host(), Hub.here()
         self._looked = clock()
 
-    def spawn(self, index: int) -> None:
+    def spawn(self, index: int) -> ActorHandle:
         """Request a worker, or the evaluator. It is heard from once the cluster has room for it."""
         node = self.ids.next(index)
         avoid = self.nodes.avoided
@@ -76,6 +84,7 @@ class Actors:
         ready = partial(self._ready, worker)
         self.call(worker, ready, worker.actor.begin, self._hub, index == 0, self.setup)
         self._beat(worker)
+        return worker
 
     def is_running(self, worker: ActorHandle) -> bool:
         """Return whether the worker's answers still count."""
@@ -159,11 +168,19 @@ class Actors:
             raise JobError(
                 f"the runtime environment cannot be set up: {error}", "runtime_env_failed", reason=str(error)
             )
-        if getattr(error, "actor_init_failed", False) or isinstance(error, ray.exceptions.RayTaskError):
-            why = "failed" if worker.ready else "did not start. Is oddlot installed on all nodes?"
-            raise JobError(
-                f"{worker.node} {why}\n{error}", "worker_failed", node=worker.node, reason=str(error)
-            )
+        if internals.cannot_start(error):
+            why = internals.exception_in(error)
+            told = f"{worker.node} did not start ({why}): install the same packages on all nodes"
+            self.logs.write(worker.node, str(error).encode())
+            self._leave_out(worker, JobError(told, "worker_failed", node=worker.node, reason=str(error)))
+            return
+        if isinstance(getattr(error, "cause", None), FULL):
+            told = f"the object store and the disk of the node of {worker.node} are full"
+            self._leave_out(worker, JobError(told, "node_full", node=worker.node, reason=str(error)))
+            return
+        if isinstance(error, ray.exceptions.RayTaskError):
+            told = f"{worker.node} failed\n{error}"
+            raise JobError(told, "worker_failed", node=worker.node, reason=str(error))
         if isinstance(error, ray.exceptions.OutOfMemoryError):
             told = f"Ray killed {worker.node}, because its node was running out of memory"
             warn(
@@ -191,6 +208,27 @@ class Actors:
         worker.exit_code = self.logs.keep(worker.node, output)
         if isinstance(output, BaseException) and self.is_running(worker):
             self._lose_node(worker)
+        self.lose(worker)
+
+    def _leave_out(self, worker: ActorHandle, error: JobError) -> None:
+        """Use the node of a worker no longer, because of this error."""
+        worker.judged_by = self.clock() + self.fleet.lost_after_seconds
+        self.nodes.find(worker.actor, partial(self._left_out, worker, error))
+
+    def _left_out(self, worker: ActorHandle, error: JobError, found: Found | BaseException) -> None:
+        if not self.is_running(worker):
+            return
+        if isinstance(found, BaseException):  # the head does not answer
+            self._lose_node(worker)
+            return
+        there = self.nodes.left_out | {found.node}
+        may_start = found.others - there and len(there) < NODES_BEFORE_GIVING_UP
+        if worker.is_evaluator or not found.node or not (self.was_ready or may_start):
+            raise error
+        self.nodes.left_out = there
+        told = f"the node {found.address} is left out of this run: {error}"
+        warn(told, "node_left_out", node=worker.node, address=found.address, reason=error.code)
+        worker.outside = True
         self.lose(worker)
 
     def _lose_node(self, worker: ActorHandle) -> None:
@@ -289,12 +327,17 @@ class Actors:
 
     def _ready(self, worker: ActorHandle, started: Started | Failure) -> None:
         if isinstance(started, Failure):
-            self.fail(worker, started)
+            if started.error.get("code") in NODE_FAULTS:
+                self.logs.write(worker.node, started.log)
+                self._leave_out(worker, failure_of(worker.node, started.error))
+            else:
+                self.fail(worker, started)
             return
         worker.ready, worker.started = True, started
         if worker.is_evaluator:
             self.evaluator_ready()
             return
+        self.was_ready = True
         self.messages.extend(self.entrance.enter(Joined(worker.node, self.fleet.dollars_per_hour)))
 
     def _warn_drained(self) -> None:

@@ -1,4 +1,4 @@
-"""Nodes of a cluster that get no workers for a while: drained, lost or short of memory."""
+"""Nodes of a cluster that get no workers: drained, lost or left out."""
 
 import logging
 import threading
@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import ray
 
 from oddlot.engines.ray import internals
+from oddlot.engines.ray.cluster import fits
+from oddlot.engines.ray.fleet import Fleet
 from oddlot.engines.ray.handles import ActorHandle
 from oddlot.engines.ray.node_calls import NodeCalls
 from oddlot.engines.ray.node_functions import answer
@@ -21,6 +23,16 @@ ASK_SECONDS = 3.0
 RECENT_SECONDS = 2.0
 """Age of a sign of life that shows that a node is there, in seconds."""
 logger = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """The node of an actor."""
+
+    node: str
+    """Ray's id of it. Empty: unknown."""
+    address: str
+    others: set[str]
+    """Other nodes with the resources of a worker."""
 
 
 class Suspect(NamedTuple):
@@ -37,10 +49,12 @@ class NodeWatch:
     to be lost is used again once it answers a call. Nodes have Ray's ids. `hub_node` is never suspected.
     """
 
-    def __init__(self, hub_node: str, clock: Callable[[], float], call: NodeCalls) -> None:
-        self.hub_node, self.clock, self._call = hub_node, clock, call
+    def __init__(self, hub_node: str, fleet: Fleet, clock: Callable[[], float], call: NodeCalls) -> None:
+        self.hub_node, self._fleet, self.clock, self._call = hub_node, fleet, clock, call
         self.draining: Mapping[str, float] = {}
         self.suspects: dict[str, Suspect] = {}
+        self.left_out: set[str] = set()
+        """Nodes that cannot run workers."""
         self._answered: dict[str, float] = {}
         """Time of the last answer of each node."""
         self._ask_at: dict[str, float] = {}
@@ -51,7 +65,7 @@ class NodeWatch:
     @property
     def avoided(self) -> set[str]:
         """Return the nodes on which no worker must start."""
-        return set(self.suspects)
+        return self.suspects.keys() | self.left_out
 
     def suspect(self, worker: ActorHandle) -> None:
         """Avoid the node of a worker until it answers."""
@@ -95,6 +109,16 @@ class NodeWatch:
         for node in self.suspects:
             self.ask(node)
         return bool(back)
+
+    def find(self, actor: Any, then: Callable[[Found | BaseException], None]) -> None:
+        """Ask the cluster for the node of an actor, which may have ended."""
+
+        def look() -> Found:
+            node, address = internals.node_of(actor)
+            alive = (one for one in ray.nodes() if one["Alive"] and fits(self._fleet, one["Resources"]))
+            return Found(node, address, {one["NodeID"] for one in alive} - {node})
+
+        self._call.aside(then, look)
 
     def must_leave(self, worker: ActorHandle) -> bool:
         """Return whether the worker's node is drained."""
