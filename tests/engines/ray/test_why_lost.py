@@ -174,3 +174,16 @@ def test_a_run_on_many_nodes_that_cannot_run_workers_ends() -> None:
         hub.homes["w1.3"] = "3"
         with raises(JobError, "worker_failed"):
             hub.fail(hub.actors.spawn(0), cannot_start())
+
+
+def test_a_node_that_is_short_of_memory_rests_and_the_run_waits() -> None:
+    """Ray kills the worker for want of memory again and again, during its first task each time."""
+    with world() as hub, warns("worker_out_of_memory"):
+        for _ in range(5):
+            name = next(iter(hub.actors.running), "w1")
+            hub.fail(hub.start(name, "far"), ray.exceptions.OutOfMemoryError("..."))
+            hub.reply()
+            assert hub.nodes.avoided == {"far"}
+            hub.wait(61)
+            assert not hub.nodes.avoided
+        assert [lost.cause for lost in hub.lost] == 5 * [None]

@@ -24,7 +24,7 @@ from oddlot.engines.ray.entrance import Entrance
 from oddlot.engines.ray.handles import ActorHandle, News
 from oddlot.engines.ray.node_calls import NodeCalls, NodeNews
 from oddlot.engines.ray.node_functions import end_of, send_signal
-from oddlot.engines.ray.node_watch import Found, NodeWatch
+from oddlot.engines.ray.node_watch import REST_SECONDS, Found, NodeWatch
 from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX, RespawnPolicy
@@ -182,12 +182,13 @@ class Actors:
             told = f"{worker.node} failed\n{error}"
             raise JobError(told, "worker_failed", node=worker.node, reason=str(error))
         if isinstance(error, ray.exceptions.OutOfMemoryError):
-            told = f"Ray killed {worker.node}, because its node was running out of memory"
-            warn(
-                f"{told}. Use fewer workers on a node (a larger num_cpus)",
-                "worker_out_of_memory",
-                node=worker.node,
+            self.nodes.rest(worker)
+            worker.outside = True
+            told = (
+                f"Ray killed {worker.node}, because its node was running out of memory. The node gets no workers for "
+                f"{REST_SECONDS:g} s. If other jobs are not the reason, use fewer workers on a node (a larger num_cpus)"
             )
+            warn(told, "worker_out_of_memory", node=worker.node)
         elif self._lost_node(worker, error):
             self._lose_node(worker)
             return

@@ -1,4 +1,4 @@
-"""Nodes of a cluster that get no workers: drained, lost or left out."""
+"""Nodes of a cluster that get no workers: drained, lost, left out, or short of memory."""
 
 import logging
 import threading
@@ -20,6 +20,8 @@ DRAIN_SECONDS = 1.0
 """Interval at which the cluster is asked for nodes that are drained, in seconds."""
 ASK_SECONDS = 3.0
 """Time between two questions to a node that seems to be lost, in seconds."""
+REST_SECONDS = 60.0
+"""Seconds without new workers of a node on which Ray killed a worker for want of memory."""
 RECENT_SECONDS = 2.0
 """Age of a sign of life that shows that a node is there, in seconds."""
 logger = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ class NodeWatch:
         self.suspects: dict[str, Suspect] = {}
         self.left_out: set[str] = set()
         """Nodes that cannot run workers."""
+        self.resting: dict[str, float] = {}
+        """Nodes that were running out of memory, with the time from which they may get workers again."""
         self._answered: dict[str, float] = {}
         """Time of the last answer of each node."""
         self._ask_at: dict[str, float] = {}
@@ -65,12 +69,17 @@ class NodeWatch:
     @property
     def avoided(self) -> set[str]:
         """Return the nodes on which no worker must start."""
-        return self.suspects.keys() | self.left_out
+        return self.suspects.keys() | self.left_out | self.resting.keys()
 
     def suspect(self, worker: ActorHandle) -> None:
         """Avoid the node of a worker until it answers."""
         if worker.started is not None and worker.started.ray_node != self.hub_node:
             self.suspects[worker.started.ray_node] = Suspect(worker.started.address, self.clock())
+
+    def rest(self, worker: ActorHandle) -> None:
+        """Avoid the node of a worker for a while."""
+        if worker.started is not None:
+            self.resting[worker.started.ray_node] = self.clock() + REST_SECONDS
 
     def is_there(self, worker: ActorHandle, others: Iterable[ActorHandle] = ()) -> bool:
         """Return whether the node of a silent worker has given a sign of life since the worker's last one."""
@@ -102,13 +111,16 @@ class NodeWatch:
         self._call(node, answered, function, *arguments)
 
     def forgive(self) -> bool:
-        """Use nodes again that have answered, and ask the others. Return whether there was one."""
+        """Use nodes again that have answered or rested, and ask the others. Return whether there was one."""
+        rested = [node for node, until in self.resting.items() if self.clock() >= until]
+        for node in rested:
+            del self.resting[node]
         back = [node for node, one in self.suspects.items() if self._answered.get(node, -inf) > one.since]
         for node in back:
             logger.warning("the node %s answers again, and gets workers", self.suspects.pop(node).address)
         for node in self.suspects:
             self.ask(node)
-        return bool(back)
+        return bool(back or rested)
 
     def find(self, actor: Any, then: Callable[[Found | BaseException], None]) -> None:
         """Ask the cluster for the node of an actor, which may have ended."""
