@@ -30,10 +30,14 @@ class Nodes:
         self.added: list[Any] = []
         self.killed: list[Any] = []
 
-    def add(self, cpus: int = 2) -> Any:
-        """Add a node."""
+    def add(self, cpus: int = 2, **environment: str) -> Any:
+        """Add a node, perhaps with further environment variables."""
         node = self.cluster.add_node(
-            num_cpus=cpus, node_ip_address=LOOPBACK, object_store_memory=STORE_BYTES, wait=False
+            num_cpus=cpus,
+            node_ip_address=LOOPBACK,
+            object_store_memory=STORE_BYTES,
+            env_vars=environment,
+            wait=False,
         )
         self.added.append(node)
         return node

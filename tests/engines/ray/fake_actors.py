@@ -16,7 +16,7 @@ from oddlot.engines.ray.actor import Started
 from oddlot.engines.ray.actors import BEAT_SECONDS, Actors
 from oddlot.engines.ray.fleet import Fleet
 from oddlot.engines.ray.handles import ActorHandle, News, OpenTask
-from oddlot.engines.ray.node_watch import NodeWatch
+from oddlot.engines.ray.node_watch import Found, NodeWatch
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX
 
@@ -73,6 +73,10 @@ class World:
     now: float = 0.0
     silent: set[str] = field(default_factory=set)
     """Nodes that do not answer."""
+    cluster: list[str] = field(default_factory=lambda: [HUB_NODE, "far"])
+    """Nodes with the resources of a worker."""
+    homes: dict[str, str] = field(default_factory=dict)
+    """Nodes of workers, by name."""
     outputs: dict[str, bytes] = field(default_factory=dict)
     """Output of workers on other machines, by worker."""
     questions: list[tuple[Any, ...]] = field(default_factory=list)
@@ -89,6 +93,7 @@ class World:
             lambda: self.now,
         )
         self.actors.nodes._call = lambda *call: self.questions.append(call)  # type: ignore[assignment]
+        self.actors.nodes.find = self._find  # type: ignore[method-assign]
 
     @property
     def nodes(self) -> NodeWatch:
@@ -101,10 +106,15 @@ class World:
             self.actors.spawn(index)
         worker = self.actors.running[name]
         started = Started(1, node, node, f"machine of {node}", (name,))
+        self.homes[name] = node
         self.answer(worker, self.actors._located, started)
         self.answer(worker, self.actors._ready, started)
         worker.tasks = {f"{name}:{number}": OpenTask(None, None) for number in range(tasks)}  # type: ignore[arg-type]
         return worker
+
+    def _find(self, actor: FakeActor, then: Callable[[Found], None]) -> None:
+        home = self.homes[actor.name]
+        then(Found(home, home, {*self.cluster} - {home}))
 
     def answer(self, worker: ActorHandle, then: Callable[[ActorHandle, Any], None], answer: Any) -> None:
         """An answer of a worker comes, or an error in its place."""
@@ -164,10 +174,12 @@ def world(**settings: Any) -> Iterator[World]:
             made.actors.close()
 
 
-def died(how: str) -> ray.exceptions.ActorDiedError:
+def died(how: str, why: str = "") -> ray.exceptions.ActorDiedError:
     """Ray's error about an actor of which this has died: its `node`, or its `worker process`."""
     from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
     return ray.exceptions.ActorDiedError(
-        ActorDiedErrorContext(error_message=f"The actor died because its {how} has died.", actor_id=bytes(16))
+        ActorDiedErrorContext(
+            error_message=f"The actor died because its {how} has died. {why}", actor_id=bytes(16)
+        )
     )

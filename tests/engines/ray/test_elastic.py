@@ -18,7 +18,7 @@ from oddlot.faults.plan import Chaos
 from oddlot.history.replay import replay
 from tests.engines.ray.scenes import on_ray, scene, slow_job
 from tests.processes import program, says
-from tests.transcripts import transcribe
+from tests.transcripts import transcribe, warns
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
@@ -46,6 +46,20 @@ def test_a_run_waits_for_its_least_number_of_workers_and_takes_more(
         run.until(lambda: len(run.host.conductor.slots) == 3)
         run.finish()
     transcribe(next(told for told in caplog.messages if "lacks 1 CPU" in told), ready=r"^\d")
+
+
+def test_a_node_without_oddlot_joins_a_run(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "oddlot.py").write_text("raise ModuleNotFoundError('No module named oddlot', name='oddlot')")
+    nodes.add(1)
+    with scene(slow_job(0.2), on_ray(2, num_cpus=1)) as run:
+        run.until(lambda: len(run.host.conductor.slots) == 1)
+        with warns("node_left_out", reason="worker_failed"):
+            added = nodes.add(2, PYTHONPATH=str(tmp_path))
+            run.until(lambda: bool(run.actors.nodes.left_out))
+        assert run.actors.nodes.left_out == {added.node_id}
+        nodes.add(1)
+        run.until(lambda: len(run.host.conductor.slots) == 2)
+        run.finish()
 
 
 def test_a_signal_reaches_a_worker_of_another_machine(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from benchmarks.ray.nodes import Nodes, cluster
 from oddlot import JobError
 from oddlot.core.events import Joined, Lost
-from oddlot.engines.ray import actors
+from oddlot.engines.ray import losses
 from oddlot.history.run_folder import RunFolder
 from tests.engines.ray.scenes import BATCH, LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.transcripts import mask, raises
@@ -121,7 +121,7 @@ class Exiting:
 
 @pytest.mark.usefixtures("nodes")
 def test_a_row_that_ends_workers_of_another_machine_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors, "host", lambda: "another machine than the workers'")
+    monkeypatch.setattr(losses, "host", lambda: "another machine than the workers'")
     on = on_ray(lost_after_seconds=60.0)
     with scene(slow_job(training_step=Exiting()), on, skip_bad=True) as run:
         run.finish()

@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 import ray
 
-from oddlot.engines.ray.actor import note_exits
+from oddlot import JobError
+from oddlot.engines.ray.actor import Failure, note_exits
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from tests.engines.ray.fake_actors import HUB_NODE, PATIENCE, died, world
-from tests.transcripts import warns
+from tests.transcripts import raises, warns
 
 UNREACHABLE = ray.exceptions.ActorUnavailableError("its connection broke", bytes(16))
 
@@ -122,3 +123,67 @@ def test_a_node_that_does_not_send_the_output_of_a_worker_is_lost() -> None:
         hub.wait(PATIENCE + 2)
         assert [(lost.node, lost.cause) for lost in hub.lost] == [("w1", None)]
         assert hub.nodes.avoided == {"far"}
+
+
+def cannot_start() -> ray.exceptions.ActorDiedError:
+    """The error of a node without oddlot."""
+    told = "WorkerActor failed to import on the worker.\nModuleNotFoundError: No module named 'oddlot'\n\nAn error"
+    return died("worker process", told)
+
+
+def full() -> ray.exceptions.RayTaskError:
+    """The error of a node without room for weights or updates."""
+    return ray.exceptions.RayTaskError("compute", "...", ray.exceptions.OutOfDiskError())
+
+
+@pytest.mark.parametrize(("error", "code"), [(cannot_start(), "worker_failed"), (full(), "node_full")])
+def test_a_node_that_cannot_run_workers_is_left_out(error: ray.exceptions.RayError, code: str) -> None:
+    with world() as hub, warns("node_left_out", node="w1", address="far", reason=code):
+        hub.start("w2", HUB_NODE)
+        hub.fail(hub.start("w1", "far"), error)
+        hub.actors.check()
+        assert hub.actors.running["w1.2"].actor.avoid == {"far"}
+        assert hub.actors.policy.failed_starts[0] == 0
+
+
+def test_a_node_with_another_version_is_left_out() -> None:
+    with world() as hub, warns("node_left_out", address="far", reason="version_mismatch"):
+        w1 = hub.actors.spawn(0)
+        hub.homes["w1"] = "far"
+        failure = Failure({"text": "w1 runs PyTorch 1.0", "code": "version_mismatch", "fields": {}}, b"")
+        hub.answer(w1, hub.actors._ready, failure)
+        assert hub.nodes.avoided == {"far"}
+
+
+@pytest.mark.parametrize("was_ready", [False, True])
+def test_a_run_without_another_node_ends_unless_it_has_had_workers(was_ready: bool) -> None:
+    with world(cluster=["far"]) as hub:
+        if was_ready:
+            hub.fail(hub.start("w2", "gone"), died("node"))
+        w1 = hub.actors.spawn(0)
+        hub.homes["w1"] = "far"
+        with warns("node_left_out") if was_ready else raises(JobError, "worker_failed", node="w1"):
+            hub.fail(w1, cannot_start())
+
+
+def test_a_run_on_many_nodes_that_cannot_run_workers_ends() -> None:
+    with world(cluster=["1", "2", "3", "4"]) as hub, warns("node_left_out"):
+        for number in "12":
+            hub.homes["w1"] = hub.homes["w1.2"] = number
+            hub.fail(hub.actors.spawn(0), cannot_start())
+        hub.homes["w1.3"] = "3"
+        with raises(JobError, "worker_failed"):
+            hub.fail(hub.actors.spawn(0), cannot_start())
+
+
+def test_a_node_that_is_short_of_memory_rests_and_the_run_waits() -> None:
+    """Ray kills the worker for want of memory again and again, during its first task each time."""
+    with world() as hub, warns("worker_out_of_memory"):
+        for _ in range(5):
+            name = next(iter(hub.actors.running), "w1")
+            hub.fail(hub.start(name, "far"), ray.exceptions.OutOfMemoryError("..."))
+            hub.reply()
+            assert hub.nodes.avoided == {"far"}
+            hub.wait(61)
+            assert not hub.nodes.avoided
+        assert [lost.cause for lost in hub.lost] == 5 * [None]

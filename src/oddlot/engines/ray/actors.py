@@ -10,20 +10,18 @@ from typing import Any
 
 import ray
 
-from oddlot.core.errors import JobError
 from oddlot.core.events import Joined, Leaving, Lost
 from oddlot.core.tasks import NodeId
-from oddlot.core.user_warnings import warn
 from oddlot.engines.evaluations import Evaluations
-from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Message
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.ray import internals
 from oddlot.engines.ray.actor import CONTROL, Beat, Failure, Hub, Started, host
 from oddlot.engines.ray.entrance import Entrance
 from oddlot.engines.ray.handles import ActorHandle, News
+from oddlot.engines.ray.losses import Losses
 from oddlot.engines.ray.node_calls import NodeCalls, NodeNews
-from oddlot.engines.ray.node_functions import end_of, send_signal
+from oddlot.engines.ray.node_functions import send_signal
 from oddlot.engines.ray.node_watch import NodeWatch
 from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.worker_logs import WorkerLogs
@@ -31,8 +29,6 @@ from oddlot.engines.respawn import EVALUATOR_INDEX, RespawnPolicy
 
 BEAT_SECONDS = 1.0
 """Interval of heartbeats, in seconds."""
-ASK_AFTER = 1 / 3
-"""Part of `lost_after_seconds` after which the node of a silent worker is asked for an answer."""
 
 
 class Actors:
@@ -59,12 +55,13 @@ class Actors:
         self.messages: deque[Message] = deque()
         """For the host."""
         self.news: SimpleQueue[News | NodeNews] = SimpleQueue()
-        self.nodes = NodeWatch(started.hub_node, clock, NodeCalls(self.news))
+        self.nodes = NodeWatch(started.hub_node, self.fleet, clock, NodeCalls(self.news))
+        self.losses = Losses(self.nodes, logs, self.fleet.lost_after_seconds, self.running, self.lose)
         self.entrance = Entrance(self.fleet, clock())
         self._host, self._hub = host(), Hub.here()
         self._looked = clock()
 
-    def spawn(self, index: int) -> None:
+    def spawn(self, index: int) -> ActorHandle:
         """Request a worker, or the evaluator. It is heard from once the cluster has room for it."""
         node = self.ids.next(index)
         avoid = self.nodes.avoided
@@ -76,6 +73,7 @@ class Actors:
         ready = partial(self._ready, worker)
         self.call(worker, ready, worker.actor.begin, self._hub, index == 0, self.setup)
         self._beat(worker)
+        return worker
 
     def is_running(self, worker: ActorHandle) -> bool:
         """Return whether the worker's answers still count."""
@@ -146,87 +144,21 @@ class Actors:
         if not self.is_running(worker):
             return
         if isinstance(news.answer, BaseException):
-            self.died(worker, news.answer)
+            self.losses.died(worker, news.answer)
             return
         worker.heard = self.clock()
         news.then(news.answer)
 
-    def died(self, worker: ActorHandle, error: BaseException) -> None:
-        """Handle an error of Ray's in place of an answer: the worker is lost."""
-        if worker.has_ended:
-            return
-        if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
-            raise JobError(
-                f"the runtime environment cannot be set up: {error}", "runtime_env_failed", reason=str(error)
-            )
-        if getattr(error, "actor_init_failed", False) or isinstance(error, ray.exceptions.RayTaskError):
-            why = "failed" if worker.ready else "did not start. Is oddlot installed on all nodes?"
-            raise JobError(
-                f"{worker.node} {why}\n{error}", "worker_failed", node=worker.node, reason=str(error)
-            )
-        if isinstance(error, ray.exceptions.OutOfMemoryError):
-            told = f"Ray killed {worker.node}, because its node was running out of memory"
-            warn(
-                f"{told}. Use fewer workers on a node (a larger num_cpus)",
-                "worker_out_of_memory",
-                node=worker.node,
-            )
-        elif self._lost_node(worker, error):
-            self._lose_node(worker)
-            return
-        self._judge(worker)
-
-    def _judge(self, worker: ActorHandle) -> None:
-        """Find out from its output why a worker's process has ended. It is lost after that."""
-        started = worker.started
-        if started is None or worker.killed:
-            self.lose(worker)
-        elif started.host == self._host:
-            self._judged(worker, end_of(started.files))
-        else:
-            worker.judged_by = self.clock() + self.fleet.lost_after_seconds
-            self.nodes.call(started.ray_node, partial(self._judged, worker), end_of, list(started.files))
-
-    def _judged(self, worker: ActorHandle, output: object) -> None:
-        worker.exit_code = self.logs.keep(worker.node, output)
-        if isinstance(output, BaseException) and self.is_running(worker):
-            self._lose_node(worker)
-        self.lose(worker)
-
-    def _lose_node(self, worker: ActorHandle) -> None:
-        """Count a worker as lost with its node."""
-        worker.outside = True
-        self.nodes.suspect(worker)
-        self.lose(worker)
-
-    def _lost_node(self, worker: ActorHandle, error: BaseException) -> bool:
-        """Return whether a worker was lost because its node was."""
-        ended = internals.ended_part(error)
-        if ended == "unknown":
-            return worker.started is None or not self.nodes.is_there(worker, self.running.values())
-        return ended == "node"
-
     def fail(self, worker: ActorHandle, failure: Failure) -> None:
-        """Raise the error of a worker, and keep the end of its output."""
-        self.logs.write(worker.node, failure.log)
-        raise failure_of(worker.node, failure.error)
+        """Raise the error of a worker, unless its node is left out because of it."""
+        self.losses.failed(worker, failure)
 
     def check(self) -> None:
         """Replace workers that are due, end those that are silent, and say what the run waits for."""
         now = self.clock()
-        pause, patience = now - self._looked, self.fleet.lost_after_seconds
-        self._looked = now
+        pause, self._looked = now - self._looked, now
         for worker in list(self.running.values()):
-            if now > worker.judged_by:
-                self._lose_node(worker)
-            if worker.heard is None or worker.has_ended:
-                continue
-            # While the hub is away itself, it does not listen.
-            worker.silence = 0.0 if worker.heard >= now - pause else worker.silence + min(pause, BEAT_SECONDS)
-            if worker.silence > patience:
-                self._silent(worker)
-            elif worker.silence > patience * ASK_AFTER and worker.started is not None:
-                self.nodes.ask(worker.started.ray_node)
+            self.losses.check(worker, pause, BEAT_SECONDS)
         if self.nodes.forgive():
             self._request_again()
         for index in self.policy.due(now):
@@ -235,24 +167,6 @@ class Actors:
         self.entrance.tell(
             now, sum(worker.ready for worker in self.running.values() if not worker.is_evaluator)
         )
-
-    def _silent(self, worker: ActorHandle) -> None:
-        """Replace a worker that has given no sign of life for long. If its node has, its samples may be the reason."""
-        seconds = self.fleet.lost_after_seconds
-        if worker.started is None or self.nodes.is_there(worker, self.running.values()):
-            worker.silent_seconds = seconds
-            told = f"{worker.node} has given no sign of life for {seconds:g} s and is replaced"
-            warn(told, "worker_silent", node=worker.node, seconds=seconds)
-        else:
-            address = worker.started.address
-            told = (
-                f"the node {address} of {worker.node} has given no sign of life for {seconds:g} s. It gets no workers "
-                f"until it answers, and {worker.node} is replaced"
-            )
-            warn(told, "node_silent", node=worker.node, address=address, seconds=seconds)
-            self._lose_node(worker)
-            return
-        self.lose(worker)
 
     def _request_again(self) -> None:
         """Request actors again that wait for a node, because they must not be on one that may be used now."""
@@ -281,7 +195,7 @@ class Actors:
     def _beaten(self, worker: ActorHandle, beat: Beat) -> None:
         self._beat(worker)
         if beat == "node_lost":
-            self._lose_node(worker)
+            self.losses.lose_node(worker)
         elif beat == "leaving" and not worker.is_evaluator:
             worker.leaving = True
             if worker.ready:
@@ -299,6 +213,7 @@ class Actors:
         if worker.is_evaluator:
             self.evaluator_ready()
             return
+        self.losses.was_ready = True
         self.messages.extend(self.entrance.enter(Joined(worker.node, self.fleet.dollars_per_hour)))
 
     def _warn_drained(self) -> None:

@@ -1,6 +1,7 @@
 """Ray's private interface, as far as the engine needs it. Each function here has a test of its own."""
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from typing import Any, Literal
@@ -32,6 +33,26 @@ def ended_part(error: BaseException) -> Literal["process", "node", "unknown"]:
         if "its node has died" in text
         else "unknown"
     )
+
+
+def cannot_start(error: BaseException) -> bool:
+    """Return whether Ray's error about an actor says that its class cannot be imported, or that it raised."""
+    init_failed = getattr(error, "actor_init_failed", False)
+    return init_failed or (ended_part(error) == "process" and "failed to import on the worker" in str(error))
+
+
+def exception_in(error: BaseException) -> str:
+    """Return the last line of a traceback in the text of Ray's error, such as `ModuleNotFoundError: No module ...`."""
+    found = re.findall(r"^[\w.]+(?:Error|Exception)\b.*$", str(error), re.MULTILINE)
+    return str(found[-1] if found else error)
+
+
+def node_of(actor: Any) -> tuple[str, str]:
+    """Return Ray's id of the node of an actor, which may have ended, and the node's IP address. Empty: unknown."""
+    from ray._private.state import actors
+
+    address = actors(actor._actor_id.hex())["Address"]
+    return address["NodeID"], address["IPAddress"]
 
 
 def draining_nodes() -> dict[str, float]:

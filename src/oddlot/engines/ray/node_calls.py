@@ -28,23 +28,31 @@ class NodeCalls:
         """References to answers that are to come."""
 
     def __call__(self, ray_node: str, then: Callable[[Any], None], function: Any, *arguments: Any) -> None:
-        """Call a function on the node with this id of Ray's. `then(answer)` handles the answer.
-
-        The call is made in a thread, because Ray waits for the cluster's head if that does not answer.
-        """
+        """Call a function on the node with this id of Ray's. `then(answer)` handles the answer."""
 
         def request() -> None:
             there = NodeAffinitySchedulingStrategy(ray_node, soft=False)
             remote = ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
-            try:
-                call = remote.remote(*arguments)
-            except Exception as error:  # noqa: BLE001 - the connection may have ended
-                self.news.put(NodeNews(then, error))
-                return
+            call = remote.remote(*arguments)
             self._calls.add(call)  # without a reference there is no answer
             internals.on_completed(call, lambda answer: self._answered(call, then, answer))
 
-        aside(request)
+        self._in_thread(request, then)
+
+    def call_here(self, then: Callable[[Any], None], function: Callable[[], Any]) -> None:
+        """Call a function here, which may wait for the cluster's head. `then(answer)` handles the answer."""
+        self._in_thread(lambda: self.news.put(NodeNews(then, function())), then)
+
+    def _in_thread(self, request: Callable[[], None], then: Callable[[Any], None]) -> None:
+        """Call `request` in a thread: Ray waits for the cluster's head if that does not answer."""
+
+        def run() -> None:
+            try:
+                request()
+            except Exception as error:  # noqa: BLE001 - the connection may have ended
+                self.news.put(NodeNews(then, error))
+
+        aside(run)
 
     def _answered(self, call: Any, then: Callable[[Any], None], answer: Any) -> None:
         self._calls.discard(call)

@@ -1,4 +1,4 @@
-"""Nodes of a cluster that get no workers for a while: drained, lost or short of memory."""
+"""Nodes of a cluster that get no workers: drained, lost, left out, or short of memory."""
 
 import logging
 import threading
@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import ray
 
 from oddlot.engines.ray import internals
+from oddlot.engines.ray.cluster import fits
+from oddlot.engines.ray.fleet import Fleet
 from oddlot.engines.ray.handles import ActorHandle
 from oddlot.engines.ray.node_calls import NodeCalls
 from oddlot.engines.ray.node_functions import answer
@@ -18,9 +20,21 @@ DRAIN_SECONDS = 1.0
 """Interval at which the cluster is asked for nodes that are drained, in seconds."""
 ASK_SECONDS = 3.0
 """Time between two questions to a node that seems to be lost, in seconds."""
+REST_SECONDS = 60.0
+"""Seconds without new workers of a node on which Ray killed a worker for want of memory."""
 RECENT_SECONDS = 2.0
 """Age of a sign of life that shows that a node is there, in seconds."""
 logger = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """The node of an actor."""
+
+    node: str
+    """Ray's id of it. Empty: unknown."""
+    address: str
+    others: set[str]
+    """Other nodes with the resources of a worker."""
 
 
 class Suspect(NamedTuple):
@@ -37,10 +51,14 @@ class NodeWatch:
     to be lost is used again once it answers a call. Nodes have Ray's ids. `hub_node` is never suspected.
     """
 
-    def __init__(self, hub_node: str, clock: Callable[[], float], call: NodeCalls) -> None:
-        self.hub_node, self.clock, self._call = hub_node, clock, call
+    def __init__(self, hub_node: str, fleet: Fleet, clock: Callable[[], float], call: NodeCalls) -> None:
+        self.hub_node, self._fleet, self.clock, self._call = hub_node, fleet, clock, call
         self.draining: Mapping[str, float] = {}
         self.suspects: dict[str, Suspect] = {}
+        self.left_out: set[str] = set()
+        """Nodes that cannot run workers."""
+        self.resting: dict[str, float] = {}
+        """Nodes that were running out of memory, with the time from which they may get workers again."""
         self._answered: dict[str, float] = {}
         """Time of the last answer of each node."""
         self._ask_at: dict[str, float] = {}
@@ -51,12 +69,17 @@ class NodeWatch:
     @property
     def avoided(self) -> set[str]:
         """Return the nodes on which no worker must start."""
-        return set(self.suspects)
+        return self.suspects.keys() | self.left_out | self.resting.keys()
 
     def suspect(self, worker: ActorHandle) -> None:
         """Avoid the node of a worker until it answers."""
         if worker.started is not None and worker.started.ray_node != self.hub_node:
             self.suspects[worker.started.ray_node] = Suspect(worker.started.address, self.clock())
+
+    def rest(self, worker: ActorHandle) -> None:
+        """Avoid the node of a worker for a while."""
+        if worker.started is not None:
+            self.resting[worker.started.ray_node] = self.clock() + REST_SECONDS
 
     def is_there(self, worker: ActorHandle, others: Iterable[ActorHandle] = ()) -> bool:
         """Return whether the node of a silent worker has given a sign of life since the worker's last one."""
@@ -88,13 +111,26 @@ class NodeWatch:
         self._call(node, answered, function, *arguments)
 
     def forgive(self) -> bool:
-        """Use nodes again that have answered, and ask the others. Return whether there was one."""
+        """Use nodes again that have answered or rested, and ask the others. Return whether there was one."""
+        rested = [node for node, until in self.resting.items() if self.clock() >= until]
+        for node in rested:
+            del self.resting[node]
         back = [node for node, one in self.suspects.items() if self._answered.get(node, -inf) > one.since]
         for node in back:
             logger.warning("the node %s answers again, and gets workers", self.suspects.pop(node).address)
         for node in self.suspects:
             self.ask(node)
-        return bool(back)
+        return bool(back or rested)
+
+    def find(self, actor: Any, then: Callable[[Found | BaseException], None]) -> None:
+        """Ask the cluster for the node of an actor, which may have ended."""
+
+        def look() -> Found:
+            node, address = internals.node_of(actor)
+            alive = (one for one in ray.nodes() if one["Alive"] and fits(self._fleet, one["Resources"]))
+            return Found(node, address, {one["NodeID"] for one in alive} - {node})
+
+        self._call.call_here(then, look)
 
     def must_leave(self, worker: ActorHandle) -> bool:
         """Return whether the worker's node is drained."""

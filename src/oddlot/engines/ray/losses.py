@@ -1,0 +1,188 @@
+"""Why workers are lost: because of their process, their samples or their node."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import ray
+
+from oddlot.core.errors import JobError
+from oddlot.core.tasks import NodeId
+from oddlot.core.user_warnings import warn
+from oddlot.engines.failure import failure_of
+from oddlot.engines.ray import internals
+from oddlot.engines.ray.actor import Failure, host
+from oddlot.engines.ray.handles import ActorHandle
+from oddlot.engines.ray.node_functions import end_of
+from oddlot.engines.ray.node_watch import REST_SECONDS, Found, NodeWatch
+from oddlot.engines.ray.worker_logs import WorkerLogs
+
+ASK_AFTER = 1 / 3
+"""Part of `lost_after_seconds` after which the node of a silent worker is asked for an answer."""
+NODES_BEFORE_GIVING_UP = 3
+"""Nodes that cannot run workers after which a run ends if no worker was ready before."""
+NODE_FAULTS = {"version_mismatch", "module_missing"}
+"""Errors of a worker that its node is the reason of."""
+FULL = ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError
+
+
+class Losses:
+    """Decides what an error of Ray's, or a silence of `patience` seconds, means.
+
+    `running` are the workers that still count. `lose` counts one as lost, if it is among them.
+    """
+
+    def __init__(
+        self,
+        nodes: NodeWatch,
+        logs: WorkerLogs,
+        patience: float,
+        running: Mapping[NodeId, ActorHandle],
+        lose: Callable[[ActorHandle], None],
+    ) -> None:
+        self.nodes, self.logs, self.patience, self.running, self.lose = nodes, logs, patience, running, lose
+        self.was_ready = False
+        """Whether a worker was ready in this run."""
+        self._host = host()
+
+    def died(self, worker: ActorHandle, error: BaseException) -> None:
+        """Handle an error of Ray's in place of an answer: the worker is lost."""
+        if worker.has_ended:
+            return
+        if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
+            told = f"the runtime environment cannot be set up: {error}"
+            raise JobError(told, "runtime_env_failed", reason=str(error))
+        if reason := _fault_of_node(worker, error):
+            self.logs.write(worker.node, str(error).encode())
+            self._leave_out(worker, reason)
+        elif isinstance(error, ray.exceptions.RayTaskError):
+            told = f"{worker.node} failed\n{error}"
+            raise JobError(told, "worker_failed", node=worker.node, reason=str(error))
+        elif isinstance(error, ray.exceptions.OutOfMemoryError):
+            self._out_of_memory(worker)
+        elif self._lost_node(worker, error):
+            self.lose_node(worker)
+        else:
+            self._judge(worker)
+
+    def failed(self, worker: ActorHandle, failure: Failure) -> None:
+        """Raise the error of a worker, and keep the end of its output. Its node may be left out instead."""
+        self.logs.write(worker.node, failure.log)
+        error = failure_of(worker.node, failure.error)
+        if error.code not in NODE_FAULTS:
+            raise error
+        self._leave_out(worker, error)
+
+    def check(self, worker: ActorHandle, pause: float, most: float) -> None:
+        """Lose a worker that is silent, or whose node does not say why it ended.
+
+        `pause` seconds have passed since the last check, of which `most` count: the hub may have been away.
+        """
+        now = self.nodes.clock()
+        if now > worker.judged_by:
+            self.lose_node(worker)
+        if worker.heard is None or worker.has_ended:
+            return
+        # While the hub is away itself, it does not listen.
+        worker.silence = 0.0 if worker.heard >= now - pause else worker.silence + min(pause, most)
+        if worker.silence > self.patience:
+            self._silent(worker)
+        elif worker.silence > self.patience * ASK_AFTER and worker.started is not None:
+            self.nodes.ask(worker.started.ray_node)
+
+    def lose_node(self, worker: ActorHandle) -> None:
+        """Count a worker as lost with its node."""
+        worker.outside = True
+        self.nodes.suspect(worker)
+        self.lose(worker)
+
+    def _is_running(self, worker: ActorHandle) -> bool:
+        return self.running.get(worker.node) is worker
+
+    def _silent(self, worker: ActorHandle) -> None:
+        """Replace a worker that has given no sign of life for long. If its node has, its samples may be the reason."""
+        node, seconds, started = worker.node, self.patience, worker.started
+        if started is None or self.nodes.is_there(worker, self.running.values()):
+            worker.silent_seconds = seconds
+            told = f"{node} has given no sign of life for {seconds:g} s and is replaced"
+            warn(told, "worker_silent", node=node, seconds=seconds)
+            self.lose(worker)
+            return
+        told = (
+            f"the node {started.address} of {node} has given no sign of life for {seconds:g} s. It gets no workers "
+            f"until it answers, and {node} is replaced"
+        )
+        warn(told, "node_silent", node=node, address=started.address, seconds=seconds)
+        self.lose_node(worker)
+
+    def _out_of_memory(self, worker: ActorHandle) -> None:
+        worker.outside = True
+        self.nodes.rest(worker)
+        told = (
+            f"Ray killed {worker.node}, because its node was running out of memory. The node gets no workers for "
+            f"{REST_SECONDS:g} s. If other jobs are not the reason, use fewer workers on a node (a larger num_cpus)"
+        )
+        warn(told, "worker_out_of_memory", node=worker.node)
+        self._judge(worker)
+
+    def _lost_node(self, worker: ActorHandle, error: BaseException) -> bool:
+        """Return whether a worker was lost because its node was."""
+        ended = internals.ended_part(error)
+        if ended == "unknown":
+            return worker.started is None or not self.nodes.is_there(worker, self.running.values())
+        return ended == "node"
+
+    def _judge(self, worker: ActorHandle) -> None:
+        """Find out from its output why a worker's process has ended. It is lost after that."""
+        started = worker.started
+        if started is None or worker.killed:
+            self.lose(worker)
+        elif started.host == self._host:
+            self._judged(worker, end_of(started.files))
+        else:
+            self._wait(worker)
+            self.nodes.call(started.ray_node, partial(self._judged, worker), end_of, list(started.files))
+
+    def _judged(self, worker: ActorHandle, output: object) -> None:
+        worker.exit_code = self.logs.keep(worker.node, output)
+        if isinstance(output, BaseException) and self._is_running(worker):
+            self.lose_node(worker)
+        self.lose(worker)
+
+    def _wait(self, worker: ActorHandle) -> None:
+        """Wait for the reason of a worker's end, but no longer than for a silent worker."""
+        now = self.nodes.clock()
+        heard = now if worker.heard is None else worker.heard
+        worker.judged_by = max(heard + self.patience, now + self.patience * ASK_AFTER)
+
+    def _leave_out(self, worker: ActorHandle, error: JobError) -> None:
+        """Use the node of a worker no longer, because of this error."""
+        self._wait(worker)
+        self.nodes.find(worker.actor, partial(self._left_out, worker, error))
+
+    def _left_out(self, worker: ActorHandle, error: JobError, found: Found | BaseException) -> None:
+        if not self._is_running(worker):
+            return
+        if isinstance(found, BaseException):  # the head does not answer
+            self.lose_node(worker)
+            return
+        there = self.nodes.left_out | {found.node}
+        may_start = found.others - there and len(there) < NODES_BEFORE_GIVING_UP
+        if worker.is_evaluator or not found.node or not (self.was_ready or may_start):
+            raise error
+        self.nodes.left_out = there
+        told = f"the node {found.address} is left out of this run: {error}"
+        warn(told, "node_left_out", node=worker.node, address=found.address, reason=error.code)
+        worker.outside = True
+        self.lose(worker)
+
+
+def _fault_of_node(worker: ActorHandle, error: BaseException) -> JobError | None:
+    """Return why a node cannot run workers, if this is the reason for Ray's error."""
+    if internals.cannot_start(error):
+        why = internals.exception_in(error)
+        told = f"{worker.node} did not start ({why}): install the same packages on all nodes"
+        return JobError(told, "worker_failed", node=worker.node, reason=str(error))
+    if isinstance(getattr(error, "cause", None), FULL):
+        told = f"the object store and the disk of the node of {worker.node} are full"
+        return JobError(told, "node_full", node=worker.node, reason=str(error))
+    return None
