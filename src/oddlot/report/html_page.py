@@ -11,7 +11,7 @@ from oddlot.history.outcome import FAILED
 from oddlot.report.comparison_plots import OverTime, colors
 from oddlot.report.live_log import KILLED
 from oddlot.report.mesh_charts import mesh_charts
-from oddlot.report.page_style import SCRIPT, STATES, STYLE
+from oddlot.report.page_style import SCRIPT, STATES, STYLE, hash_of
 from oddlot.report.run_report import Figures
 from oddlot.report.run_tables import figures_table, headline, how_table
 from oddlot.report.svg_charts import Bar, bars, lanes
@@ -20,6 +20,8 @@ from oddlot.report.timeline import Course, Lane
 MARK = '<meta name="generator" content="oddlot">'
 """Marks a page of oddlot, which may be overwritten."""
 LONGEST_HEAD = 1_000
+POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hash_of(SCRIPT)}"
+"""Permits no script but oddlot's own."""
 MAX_FAULTS = 100
 MAX_BARS = 24
 MIN_DOLLARS = 1e-9
@@ -62,7 +64,7 @@ def _document(title: str, body: Iterable[str], runs: int) -> str:
     classes += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"{MARK}"
+        f'{MARK}<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}{' '.join(classes)}</style></head>"
         f"<body>{''.join(body)}<script>{SCRIPT}</script></body></html>\n"

@@ -1,5 +1,8 @@
 """The style sheet and the script of a report page."""
 
+from base64 import b64encode
+from hashlib import sha256
+
 STATES = {
     "starting": "#a78bfa",
     "working": "#2563eb",
@@ -99,3 +102,8 @@ for (const plot of document.querySelectorAll("svg[data-x]")) {
 }
 """
 """Shows the values under the pointer. A page without it has the names of lines and lanes as tooltips."""
+
+
+def hash_of(script: str) -> str:
+    """Return the source expression of an inline script for a content security policy."""
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
