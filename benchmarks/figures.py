@@ -297,7 +297,7 @@ BENCHMARKS = {
     "gossip": Benchmark(
         "Gossip",
         GOSSIP,
-        {"gossip_map": "The fastest way to an accuracy of 75 %, by links and number of peers."},
+        {"gossip_map": "Time to an accuracy of 75 %, by method, speed of the links and number of peers."},
         needs_data=True,
     ),
     "stragglers": Benchmark(
