@@ -1,6 +1,5 @@
 """When, where and how a run was started, for run.json."""
 
-import platform
 import shlex
 import sys
 from collections.abc import Mapping
@@ -21,6 +20,8 @@ def provenance(about: Mapping[str, Any]) -> dict[str, str]:
 
     Of a script it has the name only: arguments and paths may be private.
     """
+    import platform
+
     import torch
 
     given = about.get(GIVEN)

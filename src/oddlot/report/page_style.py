@@ -23,7 +23,7 @@ h3 { font-size: 1em; margin: 1.2em 0 0; }
 summary { cursor: pointer; font-weight: 600; margin-top: 1em; } details h2:first-of-type { margin-top: 1em; }
 dl { display: flex; flex-wrap: wrap; gap: .6em 2.5em; margin: 1.2em 0; } dl div { min-width: 5em; }
 dt { font-size: 13px; color: var(--dim); } dd { margin: 0; font-size: 1.35em; font-weight: 600; }
-dd small { display: block; font-size: 13px; font-weight: 400; color: var(--dim); }
+dd small { display: block; max-width: 17em; font-size: 13px; font-weight: 400; color: var(--dim); }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
 td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
 th:first-child { overflow-wrap: normal; } .one th { width: 10em; } code { font-size: .92em; }
@@ -35,7 +35,8 @@ figure { margin: 1.2em 0; min-width: 0; } figcaption { font-weight: 600; }
 svg { overflow: visible; }
 svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--left) - 14px); }
 .area path { vector-effect: non-scaling-stroke; }
-.pairs { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); gap: 0 1.5em; }
+.pairs { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); gap: 0 1.5em;
+  align-items: end; }
 .pairs > * { min-width: 0; } .group { grid-column: 1 / -1; }
 .multiples { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 250px), 1fr)); gap: 0 1em; }
 .multiples figure { margin: .4em 0; } .multiples figcaption { font-weight: 400; font-size: 13px; }

@@ -86,9 +86,9 @@ def headline(run: Figures) -> str:
     told |= {"loss": f"{metrics['loss']:.4f}"} if "loss" in metrics else {}
     if not metrics and (training := run.tally.quality.training_loss) is not None:
         told = {"training loss": f"{training:.4f}"}
-    told |= {"time": duration(run.tally.seconds) + (" simulated" if run.virtual else "")}
-    told |= {"cost": cost(run.tally.summary())} if run.has_prices else {}
+    told |= {"time": duration(run.tally.seconds) + (", simulated" if run.virtual else "")}
     told |= {"epochs": f"{run.tally.epochs:.1f}"}
+    told |= {"cost": cost(run.tally.summary())} if run.has_prices else {}
     shown = []
     for name, text in told.items():
         first, comma, rest = text.partition(", ")
