@@ -47,16 +47,21 @@ def page(runs: Sequence[Figures]) -> str:
         several = f"<h2>{escape(name)}</h2>{_ended_badly(run)}{_sentence(run.verdict, not run.proof.is_exactly_once)}"
         body += ["<h2>Machines</h2>" if charts.alone else several, *_machines(run, course, end)]
     body += ["<h2>Summary</h2>", figures_table(runs, names)] if charts.alone else []
-    body += ["<h2>How it was run</h2>", how_table(runs, names), "<h2>Details</h2>"]
-    axes = "Other metrics and axes" if any(charts.ends("dollars")) else "Metrics over versions and samples"
-    body += [_folded(axes, charts.legend.replace(" shared", ""), charts.across())]
-    body += [_folded("Progress over time", charts.legend.replace(" shared", ""), charts.progress())]
-    for run, course, name, end in zip(runs, courses, names, ends, strict=True):
-        of = "" if charts.alone else f" of {name}"
-        body += [_folded(f"Samples and traffic{of}", *_samples(run, course))]
-        body += [_folded(f"Injected faults{of}", _faults(run)), _folded(f"Violations{of}", _violations(run))]
-        body += [_folded(f"Exchanges between peers{of}", *mesh_charts(run.records, end))]
+    body += ["<h2>How it was run</h2>", how_table(runs, names), *_details(charts, ends)]
     return _document(title, body, len(runs))
+
+
+def _details(charts: OverTime, ends: Sequence[float]) -> Iterator[str]:
+    """Yield the folded parts of the page. `ends` are the ends of the time axes of the runs."""
+    yield "<h2>Details</h2>"
+    yield _folded("Other metrics and axes", charts.legend, charts.across())
+    yield _folded("Progress over time", charts.legend, charts.progress())
+    for run, course, name, end in zip(charts.runs, charts.courses, charts.names, ends, strict=True):
+        of = "" if charts.alone else f" of {name}"
+        yield _folded(f"Samples and traffic{of}", *_samples(run, course))
+        yield _folded(f"Injected faults{of}", _faults(run))
+        yield _folded(f"Violations{of}", _violations(run))
+        yield _folded(f"Exchanges between peers{of}", *mesh_charts(run.records, end))
 
 
 def _document(title: str, body: Iterable[str], runs: int) -> str:
