@@ -294,7 +294,12 @@ BENCHMARKS = {
     "simulator": Benchmark("Simulator", SIMULATOR),
     "faults": Benchmark("Faults", FAULTS, needs_data=True),
     "ray": Benchmark("Ray", RAY, needs_data=True),
-    "gossip": Benchmark("Gossip", GOSSIP, needs_data=True),
+    "gossip": Benchmark(
+        "Gossip",
+        GOSSIP,
+        {"gossip_map": "Time to an accuracy of 75 %, by method, speed of the links and number of peers."},
+        needs_data=True,
+    ),
     "stragglers": Benchmark(
         "Stragglers",
         STRAGGLERS,

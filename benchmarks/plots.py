@@ -5,13 +5,16 @@ from html import escape
 from pathlib import Path
 
 from benchmarks.report import Size
-from oddlot.report.svg_charts import LEFT, WIDTH, Line, lines
+from oddlot.report.svg_charts import BOTTOM, LEFT, RIGHT, TOP, Line, lines
 
+WIDTH, HEIGHT = 860, 210
+"""Size of the plot without margins below and above, in pixels."""
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#1f2937", "#94a3b8")
 """of Okabe and Ito, that people with any eyes can tell apart"""
 STYLE = (
-    "text{font:12px sans-serif;fill:#334155}.grid{stroke:#e2e8f0}.line{fill:none;stroke-width:1.8}"
+    ".area path{vector-effect:non-scaling-stroke}text{font:12px sans-serif;fill:#334155}"
+    ".grid{stroke:#e2e8f0;fill:none}.line{fill:none;stroke-width:1.8}"
     ".dashed{stroke-dasharray:5 4}.point{stroke-linecap:round;stroke-width:5}"
     + "".join(f".c{number}{{stroke:{color}}}" for number, color in enumerate(COLORS))
 )
@@ -22,12 +25,13 @@ def save(
 ) -> None:
     """Draw a plot with its title and a legend, until `end` (default: the last point), and keep that of a full run."""
     last = max(x for line in drawn for x, _ in line.points)
-    figure = lines(title, across, up, drawn, end or last)
-    begin, stop = figure.index("<svg"), figure.index("</svg>")
+    figure = lines(title, across, up, drawn, end or last, height=HEIGHT)
+    begin, stop = figure.index("<svg"), figure.rindex("</svg>")
     inner = figure[figure.index(">", begin) + 1 : stop]
     wide = 40 + 6.5 * max(len(line.name) for line in drawn)
     across_one = max(1, int((WIDTH - LEFT) / wide))
-    height = 284 + 16 * -(-len(drawn) // across_one)
+    plot = TOP + HEIGHT + BOTTOM
+    height = 24 + plot + 16 * -(-len(drawn) // across_one)
     legend = []
     for number, line in enumerate(drawn):
         x, y = LEFT + wide * (number % across_one), 40 + 16 * (number // across_one)
@@ -38,7 +42,8 @@ def save(
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><style>{STYLE}</style>'
         f'<rect width="100%" height="100%" fill="#fff"/>{head}{"".join(legend)}'
-        f'<g transform="translate(0 {height - 260})">{inner}</g></svg>\n'
+        f'<svg x="{LEFT}" y="{height - plot}" width="{WIDTH - LEFT - RIGHT}" height="{plot}" overflow="visible">'
+        f"{inner}</svg></svg>\n"
     )
     if size is Size.FULL:
         (PLOTS / f"{name}.svg").write_text(text)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import BENCHMARKS, Benchmark
+from benchmarks.goal_plots import goal_plot
 from benchmarks.report import RESULTS, ROOT
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
@@ -23,6 +24,12 @@ HIGHLIGHTS = (
     ("slide", "speedup_over_dense_670k"),
 )
 """Figures in the table of README.md."""
+PLOTS = ROOT / "docs" / "plots"
+GOALS = "_goals"
+"""End of the name of a plot of figures relative to their goals."""
+GOALS_CAPTION = (
+    "Figures relative to their goals (2x: twice as good). To the right of the line, a goal is met."
+)
 MET = {True: "yes", False: "**no**", None: ""}
 Saved = dict[str, Any]
 """A file in docs/results, as JSON."""
@@ -30,8 +37,8 @@ Saved = dict[str, Any]
 
 def main() -> None:
     """Write all pages, and the table in README.md if it has the two markers."""
-    for name, text in pages().items():
-        (RESULTS / name).write_text(text, encoding="utf-8")
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     if BEGIN in text and END in text:
@@ -56,6 +63,20 @@ def pages(folder: Path = RESULTS) -> dict[str, str]:
     return {name: "\n".join(lines).rstrip() + "\n" for name, lines in found.items()}
 
 
+def files(folder: Path = RESULTS) -> dict[Path, str]:
+    """Return the text of every generated page and plot, by path."""
+    plots = {f"{name}{GOALS}": goals(name, one) for name, one in read(folder).items()}
+    drawn = {PLOTS / f"{name}.svg": text for name, text in plots.items() if text}
+    return {folder / name: text for name, text in pages(folder).items()} | drawn
+
+
+def goals(name: str, saved: Saved) -> str:
+    """Return the plot of the figures relative to their goals; empty for a benchmark with plots of its own."""
+    about = BENCHMARKS[name]
+    told = {key: value(one) for key, one in saved["figures"].items() if one["n"]}
+    return "" if about.plots else goal_plot(about, saved, told)
+
+
 def with_rows(text: str, saved: dict[str, Saved]) -> str:
     """Return a text with the table of `HIGHLIGHTS` between the two markers."""
     before, _, rest = text.partition(BEGIN)
@@ -74,16 +95,22 @@ def highlights(saved: dict[str, Saved]) -> Iterator[str]:
 
 
 def page(name: str, saved: Saved, written: str) -> Iterator[str]:
-    """Yield the lines of a benchmark's page. `written` is the text of its notes."""
+    """Yield the lines of a benchmark's page: a sentence and a plot first, and the keys of the figures last.
+
+    `written` is the text of its notes.
+    """
     about = BENCHMARKS[name]
-    yield from (NOTE, "", f"# {about.title}", "", *introduction(name), "")
-    yield from figures(about, saved)
-    missing = [f"`{key}`" for key, one in saved["figures"].items() if not one["n"]]
-    if missing:
-        yield from ("", f"Not measured or not reached: {', '.join(missing)}.")
-    for plot, caption in (about.plots or {}).items():
+    first, *rest = introduction(name)
+    plots = dict(about.plots or ({f"{name}{GOALS}": GOALS_CAPTION} if goals(name, saved) else {}))
+    yield from (NOTE, "", f"# {about.title}", "", first)
+    for plot, caption in plots.items():
         yield from ("", f"![{caption}](../plots/{plot}.svg)", "", f"*{caption}*")
-    yield from ("", "## How it was measured", "")
+    yield ""
+    yield from figures(about, saved)
+    missing = [about.figures[key].what for key, one in saved["figures"].items() if not one["n"]]
+    if missing:
+        yield from ("", "Not measured or not reached:", "", *(f"- {what}" for what in missing))
+    yield from ("", "## How it was measured", "", *(rest[1:] if rest[:1] == [""] else rest), "")
     how = {
         "command": f"`{saved['command']}`",
         "date": saved["date"],
@@ -92,29 +119,32 @@ def page(name: str, saved: Saved, written: str) -> Iterator[str]:
     }
     yield from table(("", ""), list(how.items()))
     if written:
-        yield from ("", "## Notes", "", written)
+        yield from ("", "## Notes", "", written.rstrip())
+    yield from (
+        "",
+        "## Keys",
+        "",
+        f"The names of the figures in `docs/results/{name}.json`, in the order of the table:",
+        "",
+    )
+    yield from keys(saved)
 
 
 def figures(about: Benchmark, saved: Saved) -> Iterator[str]:
-    """Yield the table of figures. Those that an earlier run measured have their own date and commit."""
-    measured = {key: one for key, one in saved["figures"].items() if one["n"]}
-    dated = any("date" in one for one in measured.values())
-    rows = []
-    for key, one in measured.items():
-        when = f"{one.get('date', saved['date'])}, `{one.get('commit', saved['commit'])}`"
-        rows.append(
-            (
-                f"`{key}`",
-                about.figures[key].what,
-                value(one),
-                str(one["n"]),
-                goal(one),
-                MET[one["met"]],
-                *([when] if dated else []),
-            )
-        )
-    columns = ("figure", "measures", "median (range)", "n", "goal", "met")
-    yield from table((*columns, *(["measured"] if dated else [])), rows)
+    """Yield the table of figures."""
+    rows = [
+        (about.figures[key].what, value(one), goal(one).replace(" ", "&nbsp;"), MET[one["met"]])
+        for key, one in saved["figures"].items()
+        if one["n"]
+    ]
+    yield from table(("measures", "median (range)", "goal", "met"), rows)
+
+
+def keys(saved: Saved) -> Iterator[str]:
+    """Yield a list of the keys of the figures. Those that an earlier run measured have their own date and commit."""
+    for key, one in saved["figures"].items():
+        earlier = f", {one['date']}, commit `{one['commit']}`" if "date" in one else ""
+        yield f"- `{key}` (n = {one['n']}{earlier})"
 
 
 def index(saved: dict[str, Saved]) -> Iterator[str]:

@@ -1,13 +1,16 @@
 """Pages of results agree with their JSON files, and `--save` writes such files."""
 
 import json
+import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from benchmarks import report, results
-from benchmarks.figures import BENCHMARKS, is_met
+from benchmarks.figures import BENCHMARKS, Benchmark, Figure, is_met
+from benchmarks.goal_plots import goal_plot
 from benchmarks.report import Size, entry, finish, parse, parser
 
 SAVED = results.read()
@@ -47,8 +50,31 @@ def test_goals_are_those_of_the_program_and_met_agrees_with_value_and_goal(name:
 
 
 def test_rendering_again_changes_no_page() -> None:
-    for name, text in results.pages().items():
-        assert (report.RESULTS / name).read_text(encoding="utf-8") == text, f"{name}: run `make results`"
+    for path, text in results.files().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make results`"
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_page_begins_with_a_sentence_and_a_plot_and_ends_with_keys(name: str) -> None:
+    _, title, sentence, plot, *rest = results.pages()[f"{name}.md"].split("\n\n")
+    assert (title[:2], sentence[-1:], plot[:2]) == ("# ", ".", "![")
+    assert (report.RESULTS / plot.partition("](")[2].rstrip(")")).exists()
+    before, _, keys = "\n\n".join(rest).partition("## Keys")
+    assert not [key for key in BENCHMARKS[name].figures if f"`{key}`" in before.partition("## Notes")[0]]
+    assert re.findall("^- `(\\w+)`", keys, re.MULTILINE) == list(BENCHMARKS[name].figures)
+
+
+def test_a_plot_of_goals_shows_which_are_met() -> None:
+    """To the right of the line they are met. Values beyond the axis are at its ends."""
+    about = Benchmark("t", {"a": Figure("A.", ">= 2"), "b": Figure("B.", "<= 4"), "c": Figure("C.", "<= 1")})
+    values = {"a": [1.0, 1.5, 3.0], "b": [2.0], "c": [-1.0]}
+    saved = {"figures": {key: entry(figure, values[key]) for key, figure in about.figures.items()}}
+    root = ET.fromstring(goal_plot(about, saved, dict.fromkeys("abc", "x")))
+    dots = [float(each.attrib["cx"]) for each in root.iter() if "cx" in each.attrib]
+    (line,) = (each.attrib["d"] for each in root.iter() if each.get("class") == "goal")
+    at_goal = float(line[1:].split()[0])
+    assert [dot > at_goal for dot in dots] == [False, True, True]
+    assert dots[2] == max(dots) <= 860
 
 
 def test_rendering_again_does_not_change_the_readme() -> None:

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from oddlot.config.job_tables import EngineTable, JobTable, RunTable
 from oddlot.engines.local import fork_client
 from oddlot.engines.local.fork_client import ForkServer
 from oddlot.history.metrics import Tally
+from oddlot.history.provenance import provenance
 from oddlot.history.run_settings import how_to_resume
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 from oddlot.workloads.registry import WORKLOADS, options_of
@@ -94,6 +96,33 @@ def test_flags_for_the_settings_of_a_training_script(oddlot: Oddlot) -> None:
     assert "SGD(lr=0.25, " in run["optimizer"]
     assert run["about"]["settings"]["job"]["device"] == "cpu"
     assert oddlot.json(*SMALL, "--out", "run", "--resume", "latest", "--epochs", "2")["ended"] == "epochs>=2"
+
+
+def test_run_json_keeps_when_where_and_how_a_run_was_started(oddlot: Oddlot) -> None:
+    """A resumed run keeps those of its first start. Passwords are masked."""
+    place = "memory://user:s3cr3t@here/run"
+    given = [*SMALL, "--no-keep-shards", "--seed", "3", "--out", "run"]
+    oddlot.json(*given)
+    started = json.loads(Path("run/run.json").read_text())["started"]
+    assert sorted(shlex.split(started.pop("command"))) == sorted(["oddlot", *given])
+    assert started.keys() == {"date", "host", "oddlot", "torch", "python"}
+    assert abs(datetime.fromisoformat(started["date"]) - datetime.now(UTC)) < timedelta(hours=1)
+    oddlot.json(*SMALL, "--out", "run", "--resume", "latest", "--epochs", "2")
+    again = json.loads(Path("run/run.json").read_text())["started"]
+    assert again.items() >= started.items()
+    assert "--epochs 2" not in again["command"]
+    assert "s3cr3t" not in provenance({"given": ["train", "digits", "--checkpoints", place]})["command"]
+
+
+def test_a_script_is_recorded_by_its_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = {
+        "/home/me/train.py": "python train.py",
+        "/x/ipykernel_launcher.py": "notebook",
+        "-c": "python",
+    }
+    for script, command in commands.items():
+        monkeypatch.setattr(sys, "argv", [script, "--token", "s3cr3t"])
+        assert provenance({})["command"] == command
 
 
 def test_a_killed_run_names_the_command_that_resumes_it(oddlot: Oddlot) -> None:

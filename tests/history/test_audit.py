@@ -1,5 +1,7 @@
 """The proof from the log: it finds whatever is not exactly once."""
 
+import re
+
 import pytest
 
 from oddlot.core.commands import Action, Drop, Skip, Start, Step
@@ -138,3 +140,10 @@ def test_epochs_that_lack_equally_many_samples_are_one_fault() -> None:
         (3, 3, 2),
         (4, 4, 1),
     ]
+
+
+def test_verdict_of_a_mesh_after_a_loss_says_what_was_trained_and_left_out() -> None:
+    gone = tuple(holes([(1, 7), (2, 16)]))
+    told = str(Proof(16, 1, 25, 0, gone, left_out=23, missing=("w2", "w3")))
+    assert re.findall(r"\b\w?\d+\b", told) == ["25", "48", "23", "w2", "w3"]
+    transcribe(told)

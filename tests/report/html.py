@@ -4,11 +4,17 @@ import re
 from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
 
+from oddlot.report.page_style import SCRIPT
+
+ONCE = f"<script>{SCRIPT}</script></body>"
+"""The only script of a page."""
 OUTSIDE = {"src", "href", "onload", "onclick"}
 
 
 def parsed(text: str) -> Element:
-    """A page or a part of one. Every element has an end, there is no script, and nothing has an address outside."""
+    """A page or a part of one. Every element has an end, nothing has an address outside, and only oddlot's own script
+    is there."""
+    text = text.replace(ONCE, "</body>")
     assert "://" not in text
     assert "url(" not in text
     root = ET.fromstring(re.sub(r"<(meta[^>]*|wbr)>", r"<\1/>", text.removeprefix("<!doctype html>")))
@@ -47,9 +53,12 @@ def ticks(figure: Element, anchor: str) -> dict[str, str]:
     """What stands at the axis to the right (`middle`), or at that upwards or before lanes and bars (`end`), and how
     far to the right."""
     found = (text for text in those(figure, "text", "tick") if text.get("text-anchor") == anchor)
-    return {words(tick): tick.attrib["x"] for tick in found}
+    return {words(tick): tick.attrib["x"] for tick in found} | {
+        words(name): "" for name in those(figure, "span", "of") if anchor == "end"
+    }
 
 
 def marks(figure: Element, *wanted: str) -> list[str]:
     """What stands at the marks that have these classes."""
-    return [words(mark) for mark in those(figure, "path", "mark", *wanted)]
+    found = those(figure, "path", "mark", *wanted) + those(figure, "i", "mark", *wanted)
+    return [words(mark) or mark.attrib["title"] for mark in found]

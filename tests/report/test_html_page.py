@@ -6,6 +6,8 @@ import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from html import unescape
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -19,9 +21,12 @@ from oddlot.core.events import Resumed, Struck
 from oddlot.core.strategy import Strategy
 from oddlot.faults import Chaos, Fault
 from oddlot.report.comparison_plots import ACROSS
-from oddlot.report.html_page import FIGURES, MAX_BARS, MAX_FAULTS, page, write_page
+from oddlot.report.html_page import MAX_BARS, MAX_FAULTS, page, write_page
+from oddlot.report.live_log import KILLED
+from oddlot.report.page_style import hash_of
 from oddlot.report.readable import readable
 from oddlot.report.run_report import Figures
+from oddlot.report.run_tables import FIGURES
 from oddlot.report.timeline import Course
 from tests.command import Oddlot
 from tests.fits import a_job
@@ -31,35 +36,67 @@ from tests.run.test_resume import KillAt, Killed
 from tests.transcripts import raises, transcribe
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-OF_ALL = ["lanes", "staleness", "waste", "bytes"]
-OF_ONE = [*OF_ALL, "bill"]
-"""plots that each run with prices has of its own"""
+OF_ALL = ["lanes", "staleness", "bytes", "waste"]
+"""plots that each run has of its own"""
+FIRST = ["accuracy over seconds", "loss over seconds", "lanes", "bill"]
+"""plots that are not folded"""
 PLOTS = [
-    *(f"{metric} over {figure}" for metric in ("loss", "accuracy") for figure in ACROSS),
+    *FIRST,
+    *(f"{metric} over {figure}" for metric in ("accuracy", "loss") for figure in ACROSS[1:]),
     *ACROSS[1:],
     *(f"level of {what}" for what in ("machines", "dollars_per_hour", "samples")),
-    *OF_ONE,
+    *OF_ALL[1:],
 ]
-TOLD = {"h1", "h2", "p", "th", "td", "figcaption", "span"}
+HOW = [
+    *(
+        "date",
+        "command",
+        "host",
+        "software",
+        "workload",
+        "parameters",
+        "strategy",
+        "optimizer",
+        "learning rate",
+    ),
+    *("batch", "effective batch", "workers", "seed", "goal"),
+]
+TOLD = {"h1", "h2", "p", "th", "td", "figcaption", "span", "summary", "dt"}
 """elements with words"""
-COUNTS_MARKS = """
-<script>
+LOOKS = """
 window.onerror = told => document.body.dataset.error = told;
+for (const fold of document.querySelectorAll("details")) fold.open = true;
 addEventListener("load", () => {
   const figures = {};
   for (const figure of document.querySelectorAll("figure")) {
     const drawn = [...figure.querySelectorAll(".mark")].filter(mark => {
       const box = mark.getBoundingClientRect(), style = getComputedStyle(mark);
-      const painted = [style.fill, style.stroke].some(color => !["none", "rgba(0, 0, 0, 0)"].includes(color));
-      return painted && box.width + box.height > 0;
+      const colors = [style.fill, style.stroke, style.backgroundColor];
+      return colors.some(color => !["none", "rgba(0, 0, 0, 0)"].includes(color)) && box.width + box.height > 0;
     });
     figures[figure.dataset.plot] = drawn.length;
   }
   const outside = performance.getEntriesByType("resource").map(entry => entry.name);
-  document.body.dataset.seen = JSON.stringify({ figures, outside });
+  const width = document.documentElement.clientWidth;
+  const cut = [...document.body.querySelectorAll("*")].filter(each => {
+    const box = each.getBoundingClientRect();
+    return box.width > 0 && (box.left < -1 || box.right > width + 1);
+  }).map(each => `${each.tagName} ${each.textContent.slice(0, 30)}`);
+  const plot = document.querySelector("svg.plot"), box = plot.getBoundingClientRect();
+  plot.dispatchEvent(new PointerEvent("pointermove", { clientX: box.right, clientY: box.top }));
+  const tip = document.querySelector("#tip").textContent;
+  document.body.dataset.seen = JSON.stringify({ figures, outside, width, cut, tip });
+});
+"""
+FRAME = """
+<iframe src="page.html" style="border: 0; width: 360px; height: 900px"></iframe><script>
+addEventListener("load", () => {
+  document.body.dataset.seen = document.querySelector("iframe").contentDocument.body.dataset.seen;
 });
 </script>
 """
+"""A narrow page: a window of a browser has a least width."""
+SECONDS, VERSIONS = attrgetter("tally.seconds"), attrgetter("tally.versions")
 
 
 def made(*runs: Figures) -> Element:
@@ -76,35 +113,65 @@ def test_everything_is_drawn_and_said(figures: Figures) -> None:
     text = made(figures)
     assert [*plots(text)] == PLOTS
     assert all(marks(figure) for (figure,) in plots(text).values())
-    rows = dict(table(text)[: len(FIGURES) - 1])
-    assert [*rows] == [name for name in FIGURES if name != "store"]
+    folded = {key for fold in text.iter("details") for key in plots(fold)}
+    assert [key for key in PLOTS if key not in folded] == FIRST
+    summary, how = those(text, "div", "one")
+    assert [row[0] for row in table(summary)] == [
+        "accuracy",
+        "loss",
+        *(name for name in FIGURES if name != "store"),
+    ]
+    assert [row[0] for row in table(how)] == HOW
     assert [*map(words, those(text, "p", "verdict"))] == [figures.verdict]
     (lanes,) = plots(text)["lanes"]
     states = {classes(swatch)[1] for swatch in those(lanes, "i", "swatch")}
     assert states == {"working", "wasted", "waiting", "lost", "fault"}
-    assert len(those(text, "i", "swatch", "c0", "line")) == 4, "the evaluation's loss over four things"
-    parts = (words(part) for part in text.iter() if part.tag in TOLD or "name" in classes(part))
+    looks = [swatch.get("class") for swatch in text.iter("i") if "line" in classes(swatch)]
+    assert looks.count("swatch c0 line") == 4, "the evaluation's loss over four things"
+    how.clear()  # it differs between machines
+    told = (part for part in text.iter() if part.tag in TOLD or "name" in classes(part))
+    parts = (words(part) for part in told if not {"tick", "track"} & {*classes(part)})
     transcribe("\n".join(dict.fromkeys(parts)), number=r"(?<![\w/-])\d+([.,]\d+)*")
 
 
-def test_a_page_of_several_runs(figures: Figures, plain: Path) -> None:
-    """They share their plots over time and one legend, and each has its verdict and its machines."""
-    both = figures, Figures.read(plain)
+def test_a_page_of_several_runs(figures: Figures) -> None:
+    """They share their plots over time and a legend, and each has its verdict and its machines."""
+    both = tuple(replace(figures, folder=Path(name)) for name in ("one", "other"))
     text = made(*both)
     found = plots(text)
-    assert Counter({key: len(each) for key, each in found.items()}) == Counter(
-        [*PLOTS, *OF_ALL, "level of results"]
-    )
+    assert Counter({key: len(each) for key, each in found.items()}) == Counter([*PLOTS, *OF_ALL, "bill"])
     assert [len(marks(found[key][0])) for key in ("versions", "samples")] == [2, 2], "overlaid"
-    (legend,) = those(text, "div", "shared")
+    legend, *_ = those(text, "div", "shared")
     looks = [swatch.get("class") for swatch in legend.iter("i")]
     assert looks == ["swatch c0 line", "swatch c1 line", "swatch training dashed"]
-    assert [*map(words, legend)][:2] == [run.title for run in both]
-    assert ["audit", *(str(run.proof) for run in both)] in table(text)
     assert [run.verdict for run in both] == [*map(words, those(text, "p", "verdict"))][1:]
     one, other = (ticks(lanes, "middle") for lanes in found["lanes"])
     assert one == other, "one scale"
     transcribe("\n".join(map(words, [*text.iter("h1"), *legend])))
+
+
+def test_runs_of_unequal_length_have_axes_of_their_own(figures: Figures, plain: Path) -> None:
+    """A run without a price is in no plot over dollars."""
+    both = figures, Figures.read(plain)
+    found = plots(made(*both))
+    for key, ends in {
+        "loss over seconds": [run.tally.seconds for run in both],
+        "loss over versions": [run.tally.versions for run in both],
+        "loss over dollars": [figures.tally.dollars],
+    }.items():
+        areas = [those(figure, "svg", "plot")[0] for figure in found[key]]
+        assert [float(area.attrib["data-x"].split()[1]) for area in areas] == pytest.approx(ends)
+        assert len({area.attrib["data-y"] for area in areas}) == 1, "one scale upwards"
+
+
+def test_figures_are_compared_with_those_of_the_first_run(figures: Figures, plain: Path) -> None:
+    both = figures, Figures.read(plain)
+    rows = {row[0]: row[1:] for row in table(made(*both))}
+    times, versions = ([value(run) for run in both] for value in (SECONDS, VERSIONS))
+    assert rows["time"][2] == f"{times[1] / times[0]:.3g}x"
+    assert rows["versions"][2] == f"{versions[1] / versions[0]:.3g}x"
+    assert (rows["cost"][2], rows["accuracy"][2]) == ("", ""), "the other one has none"
+    assert rows["audit"][:2] == [str(run.proof) for run in both]
 
 
 def test_a_run_without_prices_has_no_cost(plain: Path) -> None:
@@ -135,14 +202,21 @@ def test_a_proof_that_fails_is_seen(figures: Figures) -> None:
     assert bad.plain()["proof_faults"] == [str(fault)]
 
 
+def test_the_reason_of_a_failure_comes_before_the_verdict(figures: Figures) -> None:
+    for ended in ("failed: row 7 is bad", KILLED):
+        failed = replace(figures, summary=figures.summary | {"ended": ended})
+        first, second = [*made(failed).iter("p")][:2]
+        assert (classes(first), words(first), words(second)) == (["bad"], ended, failed.verdict)
+
+
 def test_many_runs_have_a_wide_table_and_a_colour_each(figures: Figures) -> None:
     """Also those without a loss, of whose legend that is no part."""
-    tables = [classes(those(made(*[figures] * count), "div", "wide")[0]) for count in (3, 4)]
-    assert tables == [["wide"], ["wide", "many"]]
+    tables = [classes(those(made(*[figures] * count), "div", "runs")[0]) for count in (3, 4)]
+    assert tables == [["runs"], ["runs", "many"]]
     untrained = replace(figures, records=figures.records[:1])
     text = page([untrained] * 12)
     assert len(set(re.findall(r"\.c\d+ \{ --is: ([^;]+); \}", text))) == 12
-    (legend,) = those(parsed(text), "div", "shared")
+    legend, *_ = those(parsed(text), "div", "shared")
     assert [classes(swatch)[1] for swatch in legend.iter("i")] == [f"c{number}" for number in range(12)]
 
 
@@ -156,7 +230,7 @@ def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
     usual = fitted(tmp_path / "usual", Asynchronous(samples=1), unequal(), "versions>=9")
     levels = {"level of results", "level of samples"}
     assert [levels & plots(made(run)).keys() for run in (adapts, usual)] == [levels, set()]
-    told = dict(table(made(adapts))[:2])["strategy"]
+    told = {row[0]: row[1] for row in table(made(adapts))}["strategy"]
     assert told == readable(adapts.settings["strategy"])
     assert "switch = gradients (window = 20, threshold = 5, burn_in = 0), " in told, "without its state"
 
@@ -251,33 +325,49 @@ def test_the_command_writes_it(oddlot: Oddlot, figures: Figures, plain: Path) ->
 
 
 def in_browser(text: str, folder: Path) -> dict[str, Any]:
-    """What a browser makes of the page: marks drawn in each figure, requests, errors."""
-    path = folder / "page.html"
-    path.write_text(text.replace("</body>", COUNTS_MARKS + "</body>"))
+    """What a browser makes of a page that is 360 pixels wide: marks drawn in each figure, requests, errors, elements
+    beyond its edges, and the values at the end of its first plot."""
+    text = text.replace("script-src ", f"script-src {hash_of(LOOKS)} ")
+    (folder / "page.html").write_text(text.replace("</body>", f"<script>{LOOKS}</script></body>"))
+    (folder / "frame.html").write_text(FRAME)
     assert CHROMIUM
     flags = ["headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"]
-    flags += ["disable-component-update", "disable-sync", "disable-quic", "enable-logging=stderr"]
+    flags += [
+        "disable-component-update",
+        "disable-sync",
+        "disable-quic",
+        "enable-logging=stderr",
+        "hide-scrollbars",
+    ]
+    flags += ["allow-file-access-from-files"]
     flags += [f"user-data-dir={folder / 'profile'}", "virtual-time-budget=5000", "dump-dom"]
     done = subprocess.run(
-        [CHROMIUM, *(f"--{flag}" for flag in flags), f"file://{path}"],
+        [CHROMIUM, *(f"--{flag}" for flag in flags), f"file://{folder / 'frame.html'}"],
         capture_output=True,
         text=True,
         timeout=100,
         check=True,
     )
     assert "CONSOLE" not in done.stderr, done.stderr
-    assert "data-error" not in done.stdout
     seen = re.search(r'data-seen="([^"]*)"', done.stdout)
     assert seen, done.stdout[-1000:]
-    found: dict[str, Any] = json.loads(seen[1].replace("&quot;", '"').replace("&amp;", "&"))
+    found: dict[str, Any] = json.loads(unescape(seen[1]))
+    assert found["width"] == 360
     return found
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
-def test_a_browser_draws_every_plot(figures: Figures, plain: Path, tmp_path: Path) -> None:
+def test_a_browser_draws_every_plot_of_a_narrow_page(figures: Figures, plain: Path, tmp_path: Path) -> None:
     seen = in_browser(page([figures]), tmp_path)
     assert list(seen["figures"]) == PLOTS
     assert all(seen["figures"].values()), seen["figures"]
-    assert seen["outside"] == []
-    both = in_browser(page([figures, Figures.read(plain)]), tmp_path)
-    assert [both["figures"][key] for key in ("versions", "samples")] == [2, 2], "overlaid"
+    assert seen["outside"] == seen["cut"] == []
+    last = figures.tally.quality.history[-1]["accuracy"]
+    assert seen["tip"] == f"{figures.tally.seconds:.4g} seconds\nevaluation: {last:.4g}"
+    several = [
+        figures,
+        Figures.read(plain),
+        replace(figures, folder=plain),
+        replace(figures, folder=tmp_path),
+    ]
+    assert in_browser(page(several), tmp_path)["cut"] == []

@@ -1,16 +1,17 @@
 """Lines, lanes and bars: where they are drawn, and what stands at their axes."""
 
 import re
+from collections.abc import Iterable
 from xml.etree.ElementTree import Element
 
 import pytest
 
-from oddlot.report.svg_charts import LETTER, WIDTH, Axis, Bar, Line, bars, lanes, lines
+from oddlot.report.svg_charts import MAX_LETTERS, Axis, Line, lanes, lines
 from tests.report.html import parsed, those, ticks, words
 
 
-def drawn(*rows: Line, across: str = "seconds", end: float = 1.0, from_zero: bool = False) -> Element:
-    return parsed(lines("t", across, "up", rows, end, from_zero=from_zero))
+def drawn(*rows: Line, across: str = "seconds", end: float = 1.0, values: Iterable[float] = ()) -> Element:
+    return parsed(lines("t", across, "up", rows, end, values=values))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_the_axis_of_time_goes_to_the_very_end() -> None:
 
 def test_amounts_are_drawn_from_zero() -> None:
     line = Line("x", [(0.0, 4.0), (1.0, 8.0)], 0)
-    assert ["0" in ticks(drawn(line, from_zero=zero), "end") for zero in (True, False)] == [True, False]
+    assert ["0" in ticks(drawn(line, values=values), "end") for values in ([0.0], [])] == [True, False]
 
 
 SAME, OTHER = [(0.0, 1.0), (1.0, 2.0), (2.0, 1.5)], [(0.0, 1.0), (2.0, 1.0)]
@@ -72,8 +73,23 @@ def test_a_line_that_another_one_hides_is_wider(
         assert found == (widths if len({*colors}) > 1 else [""] * len(points)), "of one colour none"
 
 
-def test_what_stands_behind_a_bar_has_room() -> None:
-    """Its text ends within the picture, however long it is."""
-    figure = parsed(bars("t", [Bar("a", {"": 1.0}, "x" * 60), Bar("b", {"": 0.5}, "y")]))
-    (long,) = (text for text in figure.iter("text") if text.text == "x" * 60)
-    assert float(long.attrib["x"]) + 60 * LETTER <= WIDTH
+def test_values_under_the_pointer_can_be_computed() -> None:
+    """The limits of the axes are in the unit of the labels, and a point is as exact as three digits."""
+    figure = drawn(Line("x", [(0.0, 4.0), (5400.0, 8.123)], 0), end=5400.0)
+    (plot,), (path,) = those(figure, "svg", "plot"), those(figure, "path", "line")
+    assert plot.attrib["data-x"] == "0 90"
+    low, high = map(float, plot.attrib["data-y"].split())
+    height = float(those(figure, "svg", "area")[0].attrib["viewBox"].split()[3])
+    (*_, last) = path.attrib["d"].replace("L", " ").split()
+    assert low + (1 - float(last) / height) * (high - low) == pytest.approx(8.123, abs=5e-4)
+
+
+def test_names_of_lanes_have_room() -> None:
+    """The margin fits the longest name, and long names are cut."""
+    for name in ("w1", "m" * 60):
+        figure = parsed(lanes("t", {name: {"working": [(0.0, 1.0)]}}, {}, 1.0))
+        (label,) = those(figure, "text", "tick")[-1:]
+        margin = float(those(figure, "svg", "plot")[0].attrib["style"].split()[1].removesuffix("px"))
+        shown = "".join(label.text or "")
+        assert len(shown) == min(len(name), MAX_LETTERS)
+        assert margin >= 6.5 * len(shown) + 8

@@ -18,7 +18,7 @@ from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
 from tests.run.test_damage import CHANGES
-from tests.run.test_mesh import PEERS, SAMPLES, gossiped, peers
+from tests.run.test_mesh import PEERS, SAMPLES, STEP_SECONDS, gossiped, peers
 from tests.run.test_mesh_resume import resumed, trained
 from tests.transcripts import mask, raises, warns
 
@@ -124,3 +124,14 @@ def test_memory_for_models_that_were_sent_does_not_grow_with_the_run(tmp_path: P
     run = gossiped(Gossip(), out=tmp_path)
     assert run.summary["exchanges"] > 5 * PEERS
     assert len(IncludedSamples.read(RunFolder(tmp_path)).sent) <= PEERS, "those on their way at the end"
+
+
+def test_clock_of_a_mesh_stops_with_its_summary(tmp_path: Path) -> None:
+    """Peers log records after the summary is written, with later times."""
+    gossiped(Gossip(), out=tmp_path)
+    summary = tmp_path / SUMMARY
+    given = json.loads(summary.read_text())
+    summary.write_text(json.dumps(given | {"seconds": given["seconds"] - 2 * STEP_SECONDS}))
+    figures = Figures.read(tmp_path)
+    assert figures.summary["seconds"] == given["seconds"] - 2 * STEP_SECONDS
+    assert figures.summary["availability"] == 1.0

@@ -18,6 +18,7 @@ from oddlot.cli.options import RUN
 from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
 from oddlot.core.errors import ClusterLost, OddlotError, UsageError
 from oddlot.core.user_warnings import warn
+from oddlot.history.provenance import GIVEN
 from oddlot.history.run_settings import (
     AUTO,
     COMMAND,
@@ -215,15 +216,19 @@ class Asked:
         """Return the arguments of `oddlot` that resume this run, without the folder."""
         return [*self.command, *(["--chaos", self.chaos] if self.chaos is not None else [])]
 
-    def again(self, folder: str) -> str:
-        """Return the command that resumes this run, with all flags that were given."""
+    def given(self, *without: str) -> list[str]:
+        """Return the arguments of `oddlot`, with all flags that were given except those `without`."""
         flags = [
-            [_flag(name), str(value)]
+            _given(name, value)
             for name, value in self.flags.items()
-            if value is not None and name != "out"
+            if value is not None and name not in without
         ]
         flags += [["--set", text] for text in self.sets]
-        return resuming([*self.command, *chain(*flags), *self.arguments[len(self.command) :]], folder)
+        return [*self.command, *chain(*flags), *self.arguments[len(self.command) :]]
+
+    def again(self, folder: str) -> str:
+        """Return the command that resumes this run, with all flags that were given."""
+        return resuming(self.given("out"), folder)
 
     def _fit(
         self, settings: "JobFile", place: "Callable[[JobFile], EngineConfig]", folder: Path, continues: bool
@@ -304,7 +309,8 @@ class Asked:
                     force=self.force,
                     observers=[observer],
                     quiet=True,
-                    about=settings.source.about | {"chaos": self.chaos, COMMAND: self.arguments},
+                    about=settings.source.about
+                    | {"chaos": self.chaos, COMMAND: self.arguments, GIVEN: self.given()},
                     chaos=self.chaos_on(on.names),
                     **settings.run_settings(),
                 )
@@ -316,6 +322,13 @@ class Asked:
 def _flag(name: str) -> str:
     """Return the flag of a setting."""
     return f"--{name.replace('_', '-')}"
+
+
+def _given(name: str, value: Any) -> list[str]:
+    """Return a flag with its value; `--no-...` for one that is switched off."""
+    if isinstance(value, bool):
+        return [_flag(name if value else f"no_{name}")]
+    return [_flag(name), str(value)]
 
 
 def _setting(flag: str, value: Any) -> Any:

@@ -23,6 +23,8 @@ MAX_TO_COME = 3
 """Incomplete epochs that a verdict names."""
 MAX_MISSING = 8
 """Peers that a verdict names."""
+HOLE = "not_merged"
+"""Code of the error about samples that were never merged."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +66,25 @@ class Proof:
         )
 
     def _told(self) -> str:
+        if self.left_out and all(fault.code == HOLE for fault in self.faults):
+            planned = self.merged + self.skipped + self.left_out
+            trained = f"The model was trained on {self.merged:,} of {planned:,} samples, on each once"
+            return trained + f"; {self.skipped:,} were skipped" * bool(self.skipped) + self._left_out
         if self.faults:
             faults = "; ".join(map(str, self.faults))
             return f"Samples were NOT merged exactly once{self._left_out}: {faults}"
         skipped = f" or skipped ({self.skipped:,})" if self.skipped else ""
         if not self.whole:
-            return f"No epoch is complete and no sample was merged twice{self._left_out}{self._open}"
+            return f"No epoch is complete and no sample was merged twice{self._open}"
         epochs = "epoch 0" if self.whole == 1 else f"each of epochs 0-{self.whole - 1}"
         beyond = self.merged + self.skipped > self.whole * self.size
-        still_open = f"{self._left_out}{self._open * beyond}"
-        return f"All {self.size:,} samples were merged exactly once{skipped} in {epochs}{still_open}"
+        return f"All {self.size:,} samples were merged exactly once{skipped} in {epochs}{self._open * beyond}"
 
     @property
     def _left_out(self) -> str:
         """The samples that the model of a mesh does not include, as text."""
         whose = ", ".join(self.missing[:MAX_MISSING]) + ", ..." * (len(self.missing) > MAX_MISSING)
-        told = f"; the model lacks {self.left_out:,} samples of {whose or 'lost peers'}"
+        told = f"; {self.left_out:,} samples of {whose or 'lost peers'} were left out"
         return told if self.left_out else ""
 
     @property
@@ -205,4 +210,4 @@ def holes(missing: Iterable[tuple[int, int]]) -> list[OddlotError]:
 def _hole(first: int, last: int, count: int) -> OddlotError:
     epochs = f"epoch {first}" if first == last else f"each of epochs {first}-{last}"
     told = f"{count:,} sample{'s were' if count > 1 else ' was'} never merged in {epochs}"
-    return OddlotError(told, "not_merged", epoch=first, last_epoch=last, count=count)
+    return OddlotError(told, HOLE, epoch=first, last_epoch=last, count=count)

@@ -17,6 +17,7 @@ from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
 from oddlot.history.lock import LOCK
 from oddlot.history.log import has_header, has_records
+from oddlot.history.provenance import provenance
 from oddlot.history.run_settings import (
     SETTINGS,
     WHERE_SAID,
@@ -36,6 +37,8 @@ RUN = "run"
 """The engine and the run settings that the run was started with. A resumed run may have others."""
 RUN_ID = "run_id"
 """Identifier in run.json and in its copy next to the checkpoints."""
+STARTED = "started"
+"""Provenance of the run: date, host, command and versions of its first start."""
 EFFECTIVE_BATCH = "effective_batch"
 """Text about the effective batch. It may change when the run is resumed."""
 SUMMARY = "summary.json"
@@ -124,6 +127,8 @@ class RunFolder:
     def begin(self, settings: dict[str, Any]) -> None:
         """Write run.json, which `settings()` returns."""
         settings = settings | {RUN_ID: self.run_id or secrets.token_hex(16)}
+        started = self._started if self.is_begun else provenance(settings.get(ABOUT, {}))
+        settings |= {STARTED: started} if started else {}
         if not self.is_elsewhere:
             self.write(SETTINGS, settings)
             make_folder(self.path / CHECKPOINTS)
@@ -143,6 +148,13 @@ class RunFolder:
             found = self._saved().get(RUN_ID)
             return found if isinstance(found, str) else ""
         return ""
+
+    @property
+    def _started(self) -> Any:
+        """Return the provenance of the run in the folder; None if there is none."""
+        with suppress(CheckpointError):
+            return self._saved().get(STARTED)
+        return None
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file, readable by its owner only if it has a password."""
@@ -218,7 +230,7 @@ class RunFolder:
     def check_settings(self, now: dict[str, Any]) -> None:
         """Raise CheckpointError with every setting in which the run in the folder differs."""
         saved = self.settings()
-        for free in (ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, EFFECTIVE_BATCH):
+        for free in (ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, STARTED, EFFECTIVE_BATCH):
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from operator import attrgetter
 from typing import Any
 
 from oddlot.history.metrics import VERSION_FIGURES
 from oddlot.report.run_report import Figures
-from oddlot.report.svg_charts import WIDTH, Line, Mark, Point, legend_of, legend_told, lines
+from oddlot.report.svg_charts import Line, Mark, Point, legend_of, legend_told, lines
 from oddlot.report.timeline import Course
 
 ACROSS = ("seconds", "versions", "samples", "dollars")
@@ -22,6 +23,10 @@ LEVELS = {
 }
 """Fields of a `Course`: label, and the value that must be exceeded for a chart to be drawn."""
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#84cc16", "#a16207", "#db2777")
+UNEQUAL = 3.0
+"""How many times as long as the shortest run the longest one is if each run gets a chart of its own."""
+SMALL = 120
+"""Height of a chart of one of several runs, in pixels."""
 
 
 def colors(runs: int) -> list[str]:
@@ -37,91 +42,112 @@ class OverTime:
     courses: Sequence[Course]
     names: Sequence[str]
 
-    def plots(self) -> Iterator[str]:
-        """Yield all charts. Several runs share one legend, which stays visible."""
-        if not self.alone:
-            legend = legend_of(self._each(lambda _: ()))
-            if any(moment.training_loss is not None for course in self.courses for moment in course.progress):
-                legend.append(("training", "training loss", "dashed"))
-            yield legend_told(legend, "legend shared")
-        yield from self._of_quality()
-        for figure in self._across[1:]:
-            yield self._lines(figure, figure, self._each(_progress(figure)), key=figure)
-        for what, (told, usual) in LEVELS.items():
-            drawn = self._each(attrgetter(what))
-            if max((value for line in drawn for _, value in line.points), default=0.0) > usual:
-                yield self._lines(told, told, drawn, from_zero=True, key=f"level of {what}")
-
     @property
     def alone(self) -> bool:
         """Whether there is only one run."""
         return len(self.runs) == 1
 
+    @property
+    def legend(self) -> str:
+        """Return the legend that the charts of several runs share, which stays visible; empty for one run."""
+        if self.alone:
+            return ""
+        entries = legend_of(self._each(lambda _: ()))
+        if any(moment.training_loss is not None for course in self.courses for moment in course.progress):
+            entries.append(("training", "training loss", "dashed"))
+        return legend_told(entries, "legend shared")
+
+    def quality(self) -> str:
+        """Return the charts of the first metric and of the loss over time."""
+        return _grid(self._over(metric, "seconds") for metric in self._main)
+
+    def across(self) -> str:
+        """Return the charts of the other metrics over time, and of all metrics over the other axes."""
+        rest = [self._over(metric, "seconds") for metric in self._metrics if metric not in self._main]
+        return _grid(rest + [self._over(metric, axis) for metric in self._metrics for axis in self._axes[1:]])
+
+    def progress(self) -> str:
+        """Return the charts of versions, samples, cost and machines over time."""
+        drawn = [self._chart(axis, axis, self._each(_progress(axis)), key=axis) for axis in self._axes[1:]]
+        for what, (told, usual) in LEVELS.items():
+            steps = self._each(attrgetter(what))
+            if max((value for line in steps for _, value in line.points), default=0.0) > usual:
+                drawn.append(self._chart(told, told, steps, values=[0.0], key=f"level of {what}"))
+        return _grid(drawn)
+
+    def ends(self, axis: str) -> list[float]:
+        """Return the end of an axis in each run."""
+        told: dict[str, Callable[[Figures, Course], float]] = {
+            "seconds": lambda _, course: course.seconds,
+            "versions": lambda run, _: run.tally.versions,
+            "samples": lambda run, _: run.tally.samples.merged,
+            "dollars": lambda run, _: run.tally.dollars,
+        }
+        return [float(told[axis](*pair)) for pair in zip(self.runs, self.courses, strict=True)]
+
+    def unequal(self, axis: str) -> bool:
+        """Whether the runs are of so different length on this axis that each needs an axis of its own."""
+        there = [end for end in self.ends(axis) if end]
+        return bool(there) and max(there) > UNEQUAL * min(there)
+
     @cached_property
-    def _ends(self) -> dict[str, float]:
-        """Return the end of each axis: the maximum over the runs."""
-        reached = [
-            (course.seconds, run.tally.versions, run.tally.samples.merged, run.tally.dollars)
-            for run, course in zip(self.runs, self.courses, strict=True)
-        ]
-        return dict(zip(ACROSS, map(float, map(max, *reached, (0.0,) * len(ACROSS))), strict=True))
+    def _axes(self) -> list[str]:
+        return [axis for axis in ACROSS if any(self.ends(axis))] or ["seconds"]
+
+    @cached_property
+    def _metrics(self) -> list[str]:
+        """Return the metrics of all runs, and the loss last."""
+        rows = (row for run in self.runs for row in run.tally.quality.history)
+        metrics = (name for row in rows for name in row if name not in {*VERSION_FIGURES, "loss"})
+        return [*dict.fromkeys(metrics), "loss"]
 
     @property
-    def _across(self) -> list[str]:
-        return [figure for figure in ACROSS if self._ends[figure]] or ["seconds"]
-
-    @property
-    def _resumes(self) -> list[Mark]:
-        named = zip(self.courses, self.names, strict=True)
-        return [(at, f"{name}: resumed") for course, name in named for at in course.resumed]
+    def _main(self) -> list[str]:
+        return list(dict.fromkeys([self._metrics[0], "loss"]))
 
     def _each(self, points: Callable[[Course], Sequence[Point]]) -> list[Line]:
         """Return a line per run, in its color."""
         named = enumerate(zip(self.courses, self.names, strict=True))
         return [Line(name, points(course), number) for number, (course, name) in named]
 
-    def _lines(self, title: str, up: str, drawn: Sequence[Line], **options: Any) -> str:
-        resumes, end = self._resumes, self._ends["seconds"]
-        return lines(
-            f"{_capitalized(title)} over time",
-            "seconds",
-            up,
-            drawn,
-            end,
-            resumes,
-            named=self.alone,
-            **options,
-        )
+    def _over(self, metric: str, axis: str) -> str:
+        drawn = list(self._quality(metric, axis))
+        title = f"{_capitalized(metric)} over {TOLD.get(axis, axis)}"
+        return self._chart(title, metric, drawn, axis, key=f"{metric} over {axis}")
 
-    def _of_quality(self) -> Iterator[str]:
-        """Yield the loss and each metric over each axis with data, in pairs."""
-        rows = (row for run in self.runs for row in run.tally.quality.history)
-        metrics = (name for row in rows for name in row if name not in VERSION_FIGURES)
-        for metric in dict.fromkeys(["loss", *metrics]):
-            plots = (
-                lines(
-                    f"{_capitalized(metric)} over {TOLD.get(figure, figure)}",
-                    figure,
-                    metric,
-                    list(self._quality(metric, figure)),
-                    self._ends[figure],
-                    self._resumes if figure == "seconds" else (),
-                    WIDTH // 2,
-                    named=self.alone,
-                    key=f"{metric} over {figure}",
-                )
-                for figure in self._across
-            )
-            yield f'<div class="pairs">{"".join(plots)}</div>'
+    def _chart(
+        self, title: str, up: str, drawn: Sequence[Line], axis: str = "seconds", **options: Any
+    ) -> str:
+        """Return a chart of all runs; of runs of very different length, a small one of each with the same height."""
+        title = title if " over " in title else f"{_capitalized(title)} over time"
+        ends = self.ends(axis)
+        shown = [line for line in drawn if ends[line.color]]
+        options |= {"named": self.alone}
+        if not self.unequal(axis):
+            marks = [mark for number in range(len(ends)) for mark in self._resumes(number, axis)]
+            return lines(title, axis, up, shown, max(ends), marks, **options)
+        values = [value for line in shown for _, value in line.points]
+        options |= {"height": SMALL, "values": [*options.get("values", ()), *values]}
+        several = [
+            lines(name, axis, up, own, ends[number], self._resumes(number, axis), **options)
+            for number, name in enumerate(self.names)
+            if (own := [line for line in shown if line.color == number])
+        ]
+        return f'<div class="group"><h3>{escape(title)}</h3><div class="multiples">{"".join(several)}</div></div>'
 
-    def _quality(self, metric: str, figure: str) -> Iterator[Line]:
+    def _resumes(self, number: int, axis: str) -> list[Mark]:
+        """Return the resumes of a run, which charts over time show."""
+        told = "resumed" if self.alone else f"{self.names[number]}: resumed"
+        return [(at, told) for at in self.courses[number].resumed] if axis == "seconds" else []
+
+    def _quality(self, metric: str, axis: str) -> Iterator[Line]:
         """Yield a line of a metric per run over one of `ACROSS`, and one of the training loss."""
         for number, (run, course, name) in enumerate(zip(self.runs, self.courses, self.names, strict=True)):
             rows = run.tally.quality.history
-            points = [(_place(row, figure, run.tally.size), row[metric]) for row in rows if metric in row]
+            points = [(_place(row, axis, run.tally.size), row[metric]) for row in rows if metric in row]
             moments = course.progress if metric == "loss" else []
             losses = [
-                (float(getattr(m, figure)), m.training_loss) for m in moments if m.training_loss is not None
+                (float(getattr(m, axis)), m.training_loss) for m in moments if m.training_loss is not None
             ]
             told = ("evaluation", "training") if self.alone else (name, f"{name}, training")
             if points:
@@ -130,15 +156,21 @@ class OverTime:
                 yield Line(told[1], losses, number, dashed=True)
 
 
+def _grid(charts: Iterator[str] | Sequence[str]) -> str:
+    """Return charts in two columns, or one below the other on a narrow page; empty without charts."""
+    drawn = "".join(charts)
+    return f'<div class="pairs">{drawn}</div>' if drawn else ""
+
+
 def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _progress(figure: str) -> Callable[[Course], Sequence[Point]]:
+def _progress(axis: str) -> Callable[[Course], Sequence[Point]]:
     """Return a function that yields a figure over time."""
-    return lambda course: [(moment.seconds, float(getattr(moment, figure))) for moment in course.progress]
+    return lambda course: [(moment.seconds, float(getattr(moment, axis))) for moment in course.progress]
 
 
-def _place(row: Mapping[str, float], figure: str, size: int) -> float:
+def _place(row: Mapping[str, float], axis: str, size: int) -> float:
     """Return the position of an evaluation on an axis. It has epochs instead of samples."""
-    return row["epochs"] * size if figure == "samples" else row[figure]
+    return row["epochs"] * size if axis == "samples" else row[axis]

@@ -27,7 +27,6 @@ def mesh_charts(records: Sequence[Record], seconds: float) -> Iterator[str]:
     )
     if not peers:
         return
-    yield "<h2>Exchanges between peers</h2>"
     yield _matrix(records, peers)
     yield _rate(records, seconds, peers)
     yield _disagreement(records, seconds)
@@ -56,7 +55,7 @@ def _matrix(records: Sequence[Record], peers: Sequence[NodeId]) -> str:
     more = f"<p>{len(peers) - MAX_PEERS} more peers are not shown.</p>" if len(peers) > MAX_PEERS else ""
     return (
         '<figure data-plot="exchange-matrix"><figcaption>Models received, by receiver (row) and sender (column)'
-        f"</figcaption><div class='wide'><table><tr><th></th>{head}</tr>{''.join(rows)}</table></div>{more}</figure>"
+        f"</figcaption><div class='matrix'><table><tr><th></th>{head}</tr>{''.join(rows)}</table></div>{more}</figure>"
     )
 
 
@@ -80,7 +79,7 @@ def _rate(records: Sequence[Record], seconds: float, peers: Sequence[NodeId]) ->
         "per second",
         drawn,
         seconds,
-        from_zero=True,
+        values=[0.0],
         key="exchange-rate",
     )
 
@@ -90,4 +89,4 @@ def _disagreement(records: Sequence[Record], seconds: float) -> str:
     points = [(r.now, r.event.disagreement) for r in records if isinstance(r.event, Averaged)]
     title = "Disagreement: distance of the models from their average, relative to its norm"
     line = Line("disagreement", points, 0)
-    return lines(title, "seconds", "disagreement", [line], seconds, from_zero=True, key="disagreement")
+    return lines(title, "seconds", "disagreement", [line], seconds, values=[0.0], key="disagreement")

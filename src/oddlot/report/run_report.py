@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class Figures:
         ending = read_ending(run)
         logs = read_peer_logs(run) if run.is_mesh else {"": list(read_log(run.log))}
         check_whole(run, ending, {node: len(log) for node, log in logs.items()})
-        log = one_history(logs) if run.is_mesh else logs[""]
+        log = _until_end(one_history(logs), ending) if run.is_mesh else logs[""]
         records = surviving(log)
         size = samples_of(run)
         proof = (
@@ -153,6 +154,12 @@ class Figures:
         proof |= {"samples_left_out": self.proof.left_out, "peers_missing": list(self.proof.missing)}
         proof |= {"proof_faults": list(map(str, self.proof.faults))}
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
+
+
+def _until_end(records: list[Record], ending: Mapping[str, Any]) -> list[Record]:
+    """Return the records of a mesh with times until the end of the run. Its peers log a few more while they stop."""
+    end = float(ending.get("seconds", inf))
+    return [record if record.now <= end else replace(record, now=end) for record in records]
 
 
 def _at_end(

@@ -1,6 +1,8 @@
-"""Charts as inline SVG: lines, timelines and bars. Each is a self-contained `<figure>`.
+"""Charts as inline SVG and HTML: lines, timelines and bars. Each is a self-contained `<figure>`.
 
-`key` becomes its attribute `data-plot`, which identifies a chart independently of its title.
+The plot area is stretched to the width of the page, and its text is not. Percentages place the text. `key` becomes the
+attribute `data-plot`, which identifies a chart independently of its title. `data-x` and `data-y` are the limits of the
+axes, from which the page's script reads the values under the pointer.
 """
 
 from bisect import bisect
@@ -12,13 +14,16 @@ from typing import NamedTuple, TypeVar
 
 from oddlot.formatting import clock
 
-WIDTH, HEIGHT = 860, 260
-WIDE = ' class="wide"'
-LEFT, RIGHT, TOP, BOTTOM = 70, 12, 10, 40
+WIDTH, HEIGHT = 1000, 190
+"""Units of the plot area. Those of the height are pixels."""
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 10, 40
+"""Margins of the plot area, in pixels."""
 LANE = 18
 MAX_LANES = 48
 LETTER = 6.5
 """Mean width of a letter of a tick label, in pixels."""
+MAX_LETTERS = 16
+"""Length from which the name of a lane is cut."""
 WIDER, MAX_WIDER = 2.0, 2
 """Pixels added to the width of a line for each line that hides it, and how many of them count."""
 NEAR, HIDDEN = 1.0, 0.5
@@ -56,28 +61,29 @@ def lines(
     drawn: Sequence[Line],
     end: float,
     moments: Sequence[Mark] = (),
-    width: int = WIDTH,
-    from_zero: bool = False,
+    height: int = HEIGHT,
+    values: Iterable[float] = (),
     named: bool = True,
     key: str = "",
 ) -> str:
     """Return a chart of lines over an axis from 0 to `end`. `moments` are vertical lines.
 
-    An axis of seconds has a unit that fits. Several lines have a legend, unless `named` is false.
+    An axis of seconds has a unit that fits. The axis upwards includes `values` too, such as 0. Several lines, and a
+    dashed one, have a legend, unless `named` is false.
     """
     points = [point for line in drawn for point in line.points]
     if not points:
         return nothing(title, key)
     across, unit = clock(end) if across == "seconds" else (across, 1.0)
-    x = Axis.until(end, width, unit)
-    y = Axis.over([py for _, py in points] + [0.0] * from_zero, HEIGHT - BOTTOM, TOP)
-    parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT, width), *_uprights(x, HEIGHT, moments)]
+    x = Axis.until(end, unit=unit)
+    y = Axis.over([*(py for _, py in points), *values], height, 0)
+    parts = [*_uprights(x, height, moments)]
     drawn_at = [[(x(px), y(py)) for px, py in line.points] for line in drawn]
     for number, (line, points) in enumerate(zip(drawn, drawn_at, strict=True)):
         later = zip(drawn[number + 1 :], drawn_at[number + 1 :], strict=True)
         over = sum(other.color != line.color and _hides(its, points) for other, its in later)
         style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
-        path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
+        path = "M" + "L".join(f"{px:.1f} {py:.2f}" for px, py in points)
         thick = 1.8
         if len(points) == 1:  # a point is a short line with round ends
             path += "h0.1"
@@ -85,8 +91,9 @@ def lines(
         if over:
             style += f' style="stroke-width: {thick + WIDER * min(over, MAX_WIDER):.1f}"'
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
-    legend = legend_of(drawn) if named and len(drawn) > 1 else []
-    return _figure(title, HEIGHT, parts, legend_told(legend + _legend_of(moments)), key, width)
+    legend = legend_of(drawn) if named and (len(drawn) > 1 or drawn[0].dashed) else []
+    plot = _plot(title, x, y, height, parts, _names(across, up, height))
+    return _figure(title, legend_told(legend + _legend_of(moments)), plot, key)
 
 
 def legend_of(drawn: Sequence[Line]) -> list[Entry]:
@@ -130,28 +137,35 @@ def lanes(
     shown, picked = _some(list(rows.items()))
     if not shown:
         return nothing(title, key)
-    height = TOP + LANE * len(shown) + BOTTOM
+    height = LANE * len(shown)
     across, unit = clock(end)
     x = Axis.until(end, unit=unit)
-    parts = [_grid(x, None, height), _names(across, "", height)]
+    parts, labels = list[str](), [_names(across, "", height)]
     for number, (name, spells) in enumerate(shown):
-        top = TOP + LANE * number
-        parts.append(
-            f'<text class="tick" text-anchor="end" x="{LEFT - 8}" y="{top + 13}">{escape(name)}</text>'
-        )
+        top = LANE * number
+        labels.append(_label(name, TOP + top + 13))
         for state, intervals in spells.items():
             boxes = "".join(_box(x, top + 3, interval) for interval in intervals)
             if boxes:
                 parts.append(
                     f'<path class="mark {state}" d="{boxes}"><title>{escape(f"{name} {state}")}</title></path>'
                 )
-        parts += [_moment(x(at), top, told) for at, told in marks.get(name, ())]
+        labels += [_moment(x.percent(at), TOP + top, f"{name}: {told}") for at, told in marks.get(name, ())]
     states = sorted({state for _, spells in shown for state, intervals in spells.items() if intervals})
     legend = [(state, state, "") for state in states]
     legend += [("fault", "injected fault", "")] if any(marks.values()) else []
     parts += _uprights(x, height, moments)
     legend += _legend_of(moments)
-    return _figure(title + picked, height, parts, legend_told(legend), key)
+    left = 12 + LETTER * min(MAX_LETTERS, max(len(name) for name, _ in shown))
+    plot = _plot(title + picked, x, None, height, parts, "".join(labels), left)
+    return _figure(title + picked, legend_told(legend), plot, key)
+
+
+def _label(name: str, y: float) -> str:
+    """Return the name of a lane, which is cut if it is long."""
+    short = name if len(name) <= MAX_LETTERS else f"{name[: MAX_LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+    told = f"<title>{escape(name)}</title>" if short != name else ""
+    return f'<text class="tick" text-anchor="end" x="-8" y="{y}">{escape(short)}{told}</text>'
 
 
 def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
@@ -159,23 +173,21 @@ def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
     shown, picked = _some([row for row in rows if sum(row.parts.values()) > 0])
     if not shown:
         return nothing(title, key)
-    told = LETTER * max(len(row.told) for row in shown)
-    x = Axis(0.0, max(sum(row.parts.values()) for row in shown), LEFT + 80, WIDTH - RIGHT - told, ())
+    most = max(sum(row.parts.values()) for row in shown)
     drawn, names = list[str](), list(dict.fromkeys(part for row in shown for part in row.parts))
-    for number, row in enumerate(shown):
-        top, at = TOP + LANE * number, 0.0
-        drawn.append(
-            f'<text class="tick" text-anchor="end" x="{LEFT + 72}" y="{top + 13}">{escape(row.name)}</text>'
+    for row in shown:
+        told = escape(f"{row.name}: {row.told}")
+        parts = "".join(
+            f'<i class="mark c{names.index(part)}" style="width: {100 * value / most:.2f}%" title="{told}"></i>'
+            for part, value in row.parts.items()
+            if value > 0
         )
-        for part, value in row.parts.items():
-            if value > 0:
-                box, color = _box(x, top + 3, (at, at + value)), names.index(part)
-                what = escape(f"{row.name}: {row.told}")
-                drawn.append(f'<path class="mark c{color}" d="{box}"><title>{what}</title></path>')
-                at += value
-        drawn.append(f'<text class="tick" x="{x(at) + 6:.1f}" y="{top + 13}">{escape(row.told)}</text>')
+        drawn.append(
+            f'<span class="tick of">{escape(row.name)}</span><span class="track">{parts}</span>'
+            f'<span class="tick">{escape(row.told)}</span>'
+        )
     legend = [(f"c{number}", name, "") for number, name in enumerate(names)] if len(names) > 1 else []
-    return _figure(title + picked, TOP + LANE * len(shown) + 8, drawn, legend_told(legend), key)
+    return _figure(title + picked, legend_told(legend), f'<div class="bars">{"".join(drawn)}</div>', key)
 
 
 def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
@@ -193,7 +205,7 @@ def nothing(title: str, key: str = "") -> str:
 
 
 class Axis(NamedTuple):
-    """An axis: `low` is at the pixel `start`, `high` at `stop`."""
+    """An axis: `low` is at the unit `start` of the plot area, `high` at `stop`."""
 
     low: float
     high: float
@@ -215,19 +227,28 @@ class Axis(NamedTuple):
         return cls(first * step, last * step, start, stop, tuple(n * step for n in range(first, last + 1)))
 
     @classmethod
-    def until(cls, end: float, width: int = WIDTH, unit: float = 1.0) -> "Axis":
-        """Return an axis from 0 to `end`."""
+    def until(cls, end: float, unit: float = 1.0) -> "Axis":
+        """Return an axis across the plot area from 0 to `end`."""
         end = end or 1.0  # a run that had no time
-        rounded = cls.over([0.0, end / unit], LEFT, width - RIGHT)
+        rounded = cls.over([0.0, end / unit], 0, WIDTH)
         ticks = (tick * unit for tick in rounded.ticks)
         return rounded._replace(
             high=end, ticks=tuple(tick for tick in ticks if tick <= end * (1 + 1e-9)), unit=unit
         )
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of a value."""
+        """Return the position of a value."""
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return self.start + share * (self.stop - self.start)
+
+    def percent(self, value: float) -> str:
+        """Return the position of a value across the plot area, as in `12.5%`."""
+        return f"{100 * self(value) / WIDTH:.4g}%"
+
+    @property
+    def limits(self) -> str:
+        """Return both ends of the axis in the unit of its labels, as text."""
+        return f"{self.low / self.unit:.9g} {self.high / self.unit:.9g}"
 
 
 def _round_step(step: float) -> float:
@@ -236,32 +257,30 @@ def _round_step(step: float) -> float:
     return next(times * power for times in (1, 2, 5, 10) if times * power >= step * (1 - 1e-9))
 
 
-def _grid(x: Axis, y: Axis | None, height: int) -> str:
-    parts = []
-    for value in x.ticks:
-        at = x(value)
-        parts.append(f'<path class="grid" d="M{at:.1f} {TOP}V{height - BOTTOM}"/>')
-        told, below = _short(value / x.unit), height - BOTTOM + 16
-        parts.append(f'<text class="tick" text-anchor="middle" x="{at:.1f}" y="{below}">{told}</text>')
-    for value in y.ticks if y else ():
-        at = y(value) if y else 0.0
-        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{x.stop}"/>')
-        parts.append(
-            f'<text class="tick" text-anchor="end" x="{LEFT - 8}" y="{at + 4:.1f}">{_short(value)}</text>'
-        )
-    return "".join(parts)
-
-
-def _names(across: str, up: str, height: int, width: int = WIDTH) -> str:
-    parts = [
-        f'<text class="name" text-anchor="end" x="{width - RIGHT}" y="{height - 6}">{escape(across)}</text>'
+def _ticks(x: Axis, y: Axis | None, height: int) -> str:
+    """Return the labels of both axes."""
+    below = TOP + height + 16
+    told = [
+        f'<text class="tick" text-anchor="middle" x="{x.percent(value)}" y="{below}">{_short(value / x.unit)}</text>'
+        for value in x.ticks
     ]
+    for value in y.ticks if y else ():
+        at = TOP + 4 + (y(value) if y else 0.0)
+        told.append(f'<text class="tick" text-anchor="end" x="-8" y="{at:.1f}">{_short(value)}</text>')
+    return "".join(told)
+
+
+def _grid(x: Axis, y: Axis | None, height: int) -> str:
+    across = "".join(f"M{x(value):.1f} 0V{height}" for value in x.ticks)
+    up = "".join(f"M0 {y(value):.1f}H{WIDTH}" for value in y.ticks) if y else ""
+    return f'<path class="grid" d="{across}{up}"/>'
+
+
+def _names(across: str, up: str, height: int) -> str:
+    parts = [f'<text class="name" text-anchor="end" x="100%" y="{height + TOP + 34}">{escape(across)}</text>']
     if up:
-        middle = (TOP + height - BOTTOM) / 2
-        parts.append(
-            f'<text class="name" text-anchor="middle" transform="translate(14 {middle}) rotate(-90)">'
-            f"{escape(up)}</text>"
-        )
+        turn = f"translate({14 - LEFT} {TOP + height / 2:g}) rotate(-90)"
+        parts.append(f'<text class="name" text-anchor="middle" transform="{turn}">{escape(up)}</text>')
     return "".join(parts)
 
 
@@ -273,7 +292,7 @@ def _box(x: Axis, top: float, interval: Point) -> str:
 
 def _uprights(x: Axis, height: int, moments: Sequence[Mark]) -> list[str]:
     return [
-        f'<path class="mark moment" d="M{x(at):.1f} {TOP}V{height - BOTTOM}"><title>{escape(told)}</title></path>'
+        f'<path class="mark moment" d="M{x(at):.1f} 0V{height}"><title>{escape(told)}</title></path>'
         for at, told in moments
     ]
 
@@ -282,8 +301,9 @@ def _legend_of(moments: Sequence[Mark]) -> list[Entry]:
     return [("moment", "resumed", "dashed")] if moments else []
 
 
-def _moment(at: float, top: float, told: str) -> str:
-    return f'<path class="mark fault" d="M{at - 3:.1f} {top}h6l-3 6z"><title>{escape(told)}</title></path>'
+def _moment(at: str, top: float, told: str) -> str:
+    mark = f'<path class="mark fault" d="M-4 -1h8l-4 8z"><title>{escape(told)}</title></path>'
+    return f'<svg x="{at}" y="{top}" overflow="visible">{mark}</svg>'
 
 
 def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
@@ -296,12 +316,23 @@ def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
     return f'<div class="{kind}">{"".join(told)}</div>'
 
 
-def _figure(title: str, height: int, parts: Iterable[str], legend: str, key: str, width: int = WIDTH) -> str:
-    return (
-        f'<figure data-plot="{escape(key)}"><figcaption>{escape(title)}</figcaption>{legend}'
-        f'<div class="chart"><svg{WIDE * (width == WIDTH)} viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(parts)}</svg></div></figure>'
+def _plot(
+    title: str, x: Axis, y: Axis | None, height: int, parts: Iterable[str], labels: str, left: float = LEFT
+) -> str:
+    """Return a plot: the stretched area with its grid and `parts`, and the labels around it."""
+    area = (
+        f'<svg class="area" y="{TOP}" width="100%" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'preserveAspectRatio="none">{_grid(x, y, height)}{"".join(parts)}</svg>'
     )
+    limits = f'data-x="{x.limits}"' + (f' data-y="{y.limits}"' if y else "")
+    return (
+        f'<svg class="plot" style="--left: {left:g}px" height="{TOP + height + BOTTOM}" {limits} role="img" '
+        f'aria-label="{escape(title)}">{area}{_ticks(x, y, height)}{labels}</svg>'
+    )
+
+
+def _figure(title: str, legend: str, content: str, key: str) -> str:
+    return f'<figure data-plot="{escape(key)}"><figcaption>{escape(title)}</figcaption>{legend}{content}</figure>'
 
 
 def _short(value: float) -> str:

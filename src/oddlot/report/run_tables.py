@@ -1,0 +1,232 @@
+"""The tables of a report page: figures of runs with their ratios, and how the runs were made."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import prod
+from typing import Any
+
+from oddlot.core.printable import printable
+from oddlot.formatting import (
+    availability,
+    cost,
+    duration,
+    overwritten,
+    rejected,
+    samples,
+    traffic,
+    went,
+)
+from oddlot.history.run_folder import EFFECTIVE_BATCH, ENGINE, RUN, STARTED
+from oddlot.report.readable import readable
+from oddlot.report.run_report import Figures
+
+MAX_COLUMNS = 3
+"""Columns up to which a table of several runs is as wide as the text."""
+MAX_METRICS = 3
+"""Metrics in the headline."""
+BAD = ' class="bad"'
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table of figures."""
+
+    tell: Callable[[Figures], str]
+    """Return a run's figure as text; empty if it has none."""
+    number: Callable[[Figures], float | None] | None = None
+    """Return the number whose ratio to that of the first run is shown."""
+
+
+def _time(run: Figures) -> str:
+    return (
+        duration(run.tally.seconds)
+        + (" simulated" if run.virtual else "")
+        + availability(run.summary, run.virtual)
+    )
+
+
+def _speed(run: Figures) -> float | None:
+    return run.tally.samples.merged / run.tally.seconds if run.tally.seconds else None
+
+
+def _bytes(run: Figures) -> float:
+    kinds = ("bytes_exchanged",) if "exchanges" in run.summary else ("bytes_up", "bytes_down", "bytes_data")
+    return float(sum(run.summary[kind] for kind in kinds))
+
+
+FIGURES = {
+    "ended": Row(lambda run: run.summary["ended"]),
+    "time": Row(_time, lambda run: run.tally.seconds),
+    "cost": Row(
+        lambda run: cost(run.tally.summary()) if run.has_prices else "",
+        lambda run: run.tally.dollars if run.has_prices else None,
+    ),
+    "epochs": Row(lambda run: f"{run.tally.epochs:.1f}", lambda run: run.tally.epochs),
+    "versions": Row(lambda run: f"{run.tally.versions:,}", lambda run: run.tally.versions),
+    "samples per second": Row(lambda run: f"{_speed(run) or 0.0:,.4g}", _speed),
+    "samples": Row(lambda run: samples(run.tally.summary())),
+    "traffic": Row(lambda run: traffic(run.tally.summary()), _bytes),
+    "rejected": Row(lambda run: rejected(run.summary)),
+    "store": Row(lambda run: overwritten(run.summary)),
+    "faults": Row(lambda run: run.struck),
+    "workers": Row(
+        lambda run: went(*(run.summary[figure] for figure in ("workers_lost", "workers_left", "starts_lost")))
+    ),
+}
+"""Rows of the table of figures, after the metrics."""
+
+
+def headline(run: Figures) -> str:
+    """Return the most important figures of a run, in large letters."""
+    metrics = run.tally.quality.metrics
+    names = [name for name in metrics if name != "loss"][:MAX_METRICS]
+    told = {name: f"{metrics[name]:.4f}" for name in names}
+    told |= {"loss": f"{metrics['loss']:.4f}"} if "loss" in metrics else {}
+    if not metrics and (training := run.tally.quality.training_loss) is not None:
+        told = {"training loss": f"{training:.4f}"}
+    told |= {"time": duration(run.tally.seconds) + (", simulated" if run.virtual else "")}
+    told |= {"epochs": f"{run.tally.epochs:.1f}"}
+    told |= {"cost": cost(run.tally.summary())} if run.has_prices else {}
+    shown = []
+    for name, text in told.items():
+        first, comma, rest = text.partition(", ")
+        more = f"<small>{escape(rest)}</small>" if comma else ""
+        shown.append(f"<div><dt>{escape(name)}</dt><dd>{escape(first)}{more}</dd></div>")
+    return f"<dl>{''.join(shown)}</dl>"
+
+
+def figures_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
+    """Return the table of figures: a column per run, and one with the ratios of each later run to the first.
+
+    Several runs have a row with the result of their audits.
+    """
+    several = len(runs) > 1
+    rows = _metrics(runs) | FIGURES
+    body = [_row(what, row, runs, names) for what, row in rows.items() if any(map(row.tell, runs))]
+    if several:
+        audits = [
+            _cells(str(run.proof), None, name, number, bad=not run.proof.is_exactly_once)
+            for number, (run, name) in enumerate(zip(runs, names, strict=True))
+        ]
+        body.append(f"<tr><th>audit</th>{''.join(audits)}</tr>")
+    ratio = '<th class="ratio">ratio</th>'
+    head = "".join(f"<th>{escape(name)}</th>{ratio * (number > 0)}" for number, name in enumerate(names))
+    return _table(head if several else "", body, len(runs))
+
+
+def how_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
+    """Return the table on how the runs were made: date, command, versions and settings."""
+    told = [provenance(run.settings) for run in runs]
+    keys = dict.fromkeys(key for each in told for key in each)
+    several = len(runs) > 1
+    body = []
+    for key in keys:
+        cells = [
+            f"<td{_of(name) * several}>{_breakable(each.get(key, ''))}</td>"
+            for each, name in zip(told, names, strict=True)
+        ]
+        body.append(f"<tr><th>{escape(key)}</th>{''.join(cells)}</tr>")
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    return _table(head if several else "", body, len(runs))
+
+
+def provenance(settings: dict[str, Any]) -> dict[str, str]:
+    """Return how a run was made, from run.json, without what it does not say."""
+    started, engine, run = (
+        found if isinstance(found := settings.get(key), dict) else {} for key in (STARTED, ENGINE, RUN)
+    )
+    versions = {"oddlot": "oddlot", "torch": "PyTorch", "python": "Python"}
+    shapes = settings.get("parameters")
+    optimizer = str(settings.get("optimizer", ""))
+    rate = re.search(r"\blr=([^,)]+)", optimizer)
+    schedule = settings.get("lr_schedule")
+    told = {
+        "date": str(started.get("date", "")).replace("T", " ").replace("+00:00", " UTC"),
+        "command": started.get("command"),
+        "host": started.get("host"),
+        "software": ", ".join(f"{told} {started[key]}" for key, told in versions.items() if key in started),
+        "workload": _workload(settings),
+        "parameters": _parameters(shapes),
+        "strategy": readable(settings["strategy"]),
+        "optimizer": readable(optimizer),
+        "learning rate": f"{rate[1]}, {readable(str(schedule))}" if rate and schedule else rate and rate[1],
+        "batch": settings.get("batch_size"),
+        "effective batch": settings.get(EFFECTIVE_BATCH),
+        "workers": _workers(engine),
+        "seed": settings.get("seed"),
+        "goal": run.get("until"),
+        "codec": run.get("codec"),
+    }
+    return {key: printable(str(value)) for key, value in told.items() if value is not None and value != ""}
+
+
+def _workload(settings: dict[str, Any]) -> str:
+    count = settings.get("samples")
+    return f"{settings['job']}, {count:,} training samples" if isinstance(count, int) else settings["job"]
+
+
+def _parameters(shapes: Any) -> str:
+    """Return the number of parameters and of tensors; empty if the shapes are not known."""
+    try:
+        count = sum(prod(shape) for shape in shapes.values())
+        return f"{count:,} in {len(shapes):,} tensors"
+    except (AttributeError, TypeError, ValueError):
+        return ""
+
+
+def _workers(engine: dict[str, Any]) -> str:
+    count, kind = engine.get("workers"), engine.get("kind")
+    return f"{count} (engine: {kind})" if count and kind else ""
+
+
+def _metrics(runs: Sequence[Figures]) -> dict[str, Row]:
+    """Return a row for each metric of any run, and for the loss last."""
+    found = [name for run in runs for name in run.tally.quality.metrics]
+    names = sorted(dict.fromkeys(found), key=lambda name: name == "loss")
+    return {name: _metric(name) for name in names}
+
+
+def _metric(name: str) -> Row:
+    def number(run: Figures) -> float | None:
+        return run.tally.quality.metrics.get(name)
+
+    def tell(run: Figures) -> str:
+        value = number(run)
+        return "" if value is None else f"{value:.4f}"
+
+    return Row(tell, number)
+
+
+def _row(what: str, row: Row, runs: Sequence[Figures], names: Sequence[str]) -> str:
+    first = row.number(runs[0]) if row.number else None
+    cells = []
+    for number, (run, name) in enumerate(zip(runs, names, strict=True)):
+        value = row.number(run) if row.number else None
+        ratio = value / first if first and value is not None else None
+        cells.append(_cells(row.tell(run), ratio, name if len(runs) > 1 else "", number))
+    return f"<tr><th>{escape(what)}</th>{''.join(cells)}</tr>"
+
+
+def _cells(text: str, ratio: float | None, name: str, number: int, bad: bool = False) -> str:
+    """Return the cell of a run and, of each run after the first, the cell with its ratio to the first."""
+    cell = f"<td{_of(name) * bool(name)}{BAD * bad}>{_breakable(text)}</td>"
+    if not number:
+        return cell
+    return f'{cell}<td class="ratio number">{"" if ratio is None else f"{ratio:.3g}x"}</td>'
+
+
+def _of(name: str) -> str:
+    return f' data-run="{escape(name)}"'
+
+
+def _table(head: str, body: Sequence[str], runs: int) -> str:
+    kind = ("runs many" if runs > MAX_COLUMNS else "runs") if runs > 1 else "one"
+    first = f'<tr class="head"><th></th>{head}</tr>' if head else ""
+    return f'<div class="{kind}"><table>{first}{"".join(body)}</table></div>'
+
+
+def _breakable(text: str) -> str:
+    """Return the text as HTML that may break after brackets and `=`, as in `AdaptiveK(k=1)`."""
+    return re.sub(r"(\w[(=])(?=\w)", r"\1<wbr>", escape(text))
