@@ -17,7 +17,7 @@ from PIL import Image
 from rich.console import Console
 
 from oddlot.history.metrics import Tally
-from oddlot.report.html_page import STATES
+from oddlot.report.page_style import STATES
 from oddlot.report.run_report import Figures
 from oddlot.report.svg_charts import LEFT, WIDTH, lanes
 from oddlot.report.timeline import Course
