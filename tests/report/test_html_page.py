@@ -26,7 +26,7 @@ from oddlot.report.live_log import KILLED
 from oddlot.report.page_style import hash_of
 from oddlot.report.readable import readable
 from oddlot.report.run_report import Figures
-from oddlot.report.run_tables import FIGURES
+from oddlot.report.run_tables import FIGURES, provenance
 from oddlot.report.timeline import Course
 from tests.command import Oddlot
 from tests.fits import a_job
@@ -172,6 +172,25 @@ def test_figures_are_compared_with_those_of_the_first_run(figures: Figures, plai
     assert rows["versions"][2] == f"{versions[1] / versions[0]:.3g}x"
     assert (rows["cost"][2], rows["accuracy"][2]) == ("", ""), "the other one has none"
     assert rows["audit"][:2] == [str(run.proof) for run in both]
+
+
+def test_how_a_run_was_made(figures: Figures) -> None:
+    """What run.json does not say, or says in another form, is left out."""
+    told = provenance(figures.settings)
+    assert [*told] == HOW
+    assert (told["seed"], told["batch"], told["learning rate"]) == ("0", "8", "0.1")
+    assert told["parameters"] == "27 in 4 tensors"
+    odd = {
+        "parameters": {"a": "x"},
+        "started": ["now"],
+        "engine": 3,
+        "run": None,
+        "samples": "many",
+        "optimizer": [],
+    }
+    assert {*provenance(figures.settings | odd)} < {*HOW}
+    old = {key: figures.settings[key] for key in ("job", "strategy")}
+    assert [*provenance(old)] == ["workload", "strategy"]
 
 
 def test_a_run_without_prices_has_no_cost(plain: Path) -> None:
