@@ -136,7 +136,19 @@ def full() -> ray.exceptions.RayTaskError:
     return ray.exceptions.RayTaskError("compute", "...", ray.exceptions.OutOfDiskError())
 
 
-@pytest.mark.parametrize(("error", "code"), [(cannot_start(), "worker_failed"), (full(), "node_full")])
+def no_environment() -> ray.exceptions.RuntimeEnvSetupError:
+    """The error of a node that cannot unpack the working directory."""
+    return ray.exceptions.RuntimeEnvSetupError("Traceback:\nOSError: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (cannot_start(), "worker_failed"),
+        (full(), "node_full"),
+        (no_environment(), "runtime_env_failed"),
+    ],
+)
 def test_a_node_that_cannot_run_workers_is_left_out(error: ray.exceptions.RayError, code: str) -> None:
     with world() as hub, warns("node_left_out", node="w1", address="far", reason=code):
         hub.start("w2", HUB_NODE)
@@ -164,6 +176,12 @@ def test_a_run_without_another_node_ends_unless_it_has_had_workers(was_ready: bo
         hub.homes["w1"] = "far"
         with warns("node_left_out") if was_ready else raises(JobError, "worker_failed", node="w1"):
             hub.fail(w1, cannot_start())
+
+
+def test_a_runtime_environment_that_cannot_be_set_up_ends_the_start_of_a_run() -> None:
+    with world() as hub, raises(JobError, "runtime_env_failed"):
+        hub.homes["w1"] = "far"
+        hub.fail(hub.actors.spawn(0), no_environment())
 
 
 def test_a_run_on_many_nodes_that_cannot_run_workers_ends() -> None:

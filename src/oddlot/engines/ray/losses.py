@@ -20,8 +20,8 @@ ASK_AFTER = 1 / 3
 """Part of `lost_after_seconds` after which the node of a silent worker is asked for an answer."""
 NODES_BEFORE_GIVING_UP = 3
 """Nodes that cannot run workers after which a run ends if no worker was ready before."""
-NODE_FAULTS = {"version_mismatch", "module_missing"}
-"""Errors of a worker that its node is the reason of."""
+NODE_FAULTS = {"version_mismatch", "module_missing", "worker_failed", "node_full"}
+"""Errors of a worker that its node is the reason of, even before a worker was ready."""
 FULL = ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError
 
 
@@ -48,9 +48,6 @@ class Losses:
         """Handle an error of Ray's in place of an answer: the worker is lost."""
         if worker.has_ended:
             return
-        if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
-            told = f"the runtime environment cannot be set up: {error}"
-            raise JobError(told, "runtime_env_failed", reason=str(error))
         if reason := _fault_of_node(worker, error):
             self.logs.write(worker.node, str(error).encode())
             self._leave_out(worker, reason)
@@ -166,11 +163,11 @@ class Losses:
             self.lose_node(worker)
             return
         there = self.nodes.left_out | {found.node}
-        may_start = found.others - there and len(there) < NODES_BEFORE_GIVING_UP
+        may_start = found.others - there and len(there) < NODES_BEFORE_GIVING_UP and error.code in NODE_FAULTS
         if worker.is_evaluator or not found.node or not (self.was_ready or may_start):
             raise error
         self.nodes.left_out = there
-        told = f"the node {found.address} is left out of this run: {error}"
+        told = f"the node {found.address} is left out of this run: {internals.exception_in(error)}"
         warn(told, "node_left_out", node=worker.node, address=found.address, reason=error.code)
         worker.outside = True
         self.lose(worker)
@@ -182,6 +179,9 @@ def _fault_of_node(worker: ActorHandle, error: BaseException) -> JobError | None
         why = internals.exception_in(error)
         told = f"{worker.node} did not start ({why}): install the same packages on all nodes"
         return JobError(told, "worker_failed", node=worker.node, reason=str(error))
+    if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
+        told = f"the runtime environment cannot be set up: {error}"
+        return JobError(told, "runtime_env_failed", reason=str(error))
     if isinstance(getattr(error, "cause", None), FULL):
         told = f"the object store and the disk of the node of {worker.node} are full"
         return JobError(told, "node_full", node=worker.node, reason=str(error))
