@@ -3,7 +3,8 @@
 import logging
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import create_server, socket
 from types import SimpleNamespace
@@ -52,18 +53,50 @@ def test_nothing_answers_at_an_address() -> None:
             cluster.connect(address, None, ExitStack())
 
 
-def test_a_cluster_that_refuses_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise ConnectionError
+@contextmanager
+def answering(*answers: bytes) -> Iterator[str]:
+    """The address of a server that sends the next of these answers on each connection, and closes it."""
 
-    monkeypatch.setattr(ray, "init", refuse)
+    def answer() -> None:
+        for each in (b"", *answers):  # nothing to the check of whether the port is open
+            link = server.accept()[0]
+            if each:
+                link.recv(1_000)
+                link.sendall(each)
+            link.close()
+
     mask(port=r"(?<=127.0.0.1:)\d+")
-    with socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with raises(UsageError, "cluster_refused", address=address):
-            cluster.connect(address, None, ExitStack())
+    with create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+GRPC, TLS_ALERT = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), bytes([0x15, 3, 3, 0, 2, 2, 80])
+HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "tls", "code", "cause"),
+    [
+        ([HTTP, HTTP], False, "no_cluster", None),
+        ([TLS_ALERT, TLS_ALERT], False, "cluster_refused", "tls"),
+        ([GRPC, GRPC], True, "cluster_refused", "tls"),
+        ([GRPC], False, "cluster_refused", "token"),
+    ],
+    ids=["http", "tls", "no tls", "token"],
+)
+def test_a_head_that_accepts_no_connection(
+    answers: list[bytes], tls: bool, code: str, cause: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(*_: object) -> None:
+        raise ray.exceptions.AuthenticationError("no")
+
+    monkeypatch.setattr(internals, "new_client", reject)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for half a minute"))
+    monkeypatch.setenv("RAY_USE_TLS", str(int(tls)))
+    with answering(*answers) as address, raises(UsageError, code) as caught:
+        cluster.connect(address, None, ExitStack())
+    assert caught.fields.get("cause") == cause
 
 
 def test_a_folder_that_ray_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from oddlot.core.errors import ClusterLost
-from oddlot.engines.ray import head_watch, worker_logs
+from oddlot.engines.ray import head_watch
 from oddlot.engines.ray.actor import Started
 from oddlot.engines.ray.cluster import waiting_for
 from oddlot.engines.ray.config import Ray
@@ -85,7 +85,7 @@ def test_a_head_that_answers_again(head: Head) -> None:
 
 def test_a_raylet_that_ends(head: Head) -> None:
     """Its workers are stopped at once: Ray ends this process when their updates arrive."""
-    assert not head.watch.raylet_ended
+    head.watch.check()
     head.raylet.close()
     assert head.stopped.wait(30)
     assert head.watch.raylet_ended
@@ -105,7 +105,7 @@ def test_calls_that_wait_for_a_lost_head_hold_nothing_up(
     monkeypatch.setattr(ray, "remote", hang)
     monkeypatch.setattr(ray, "cluster_resources", hang)
     monkeypatch.setattr("oddlot.engines.ray.cluster.HEAD_SECONDS", 0.01)
-    monkeypatch.setattr(worker_logs.internals, "on_completed", lambda *_: None)
+    monkeypatch.setattr("oddlot.engines.ray.internals.on_completed", lambda *_: None)
     elsewhere = Started(1, "0" * 56, "another host", ["worker.out"])
     assert WorkerLogs(tmp_path).keep("w1", elsewhere) is None
     assert waiting_for(Ray((2, 2)).fleet, 0)[1]

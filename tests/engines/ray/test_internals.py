@@ -1,5 +1,6 @@
 """Ray's private interface still is what the engine takes it for."""
 
+import select
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from benchmarks.ray.nodes import Nodes, cluster, drain
-from oddlot.engines.ray import internals
+from oddlot.engines.ray import head_probe, internals
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
@@ -114,3 +115,10 @@ def test_who_has_started_a_cluster() -> None:
 
 def test_the_noted_cluster_is_the_running_one(nodes: Nodes) -> None:
     assert internals.noted_cluster() == nodes.cluster.address
+    head_probe.check_head(nodes.cluster.address, is_noted=True)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_the_connection_to_a_raylet_that_runs_is_quiet() -> None:
+    with internals.raylet_link() as link:
+        assert not select.select([link], [], [], 0.1)[0]

@@ -3,9 +3,9 @@
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,12 @@ from oddlot.core.user_warnings import warn
 from oddlot.engines.ray import internals
 from oddlot.engines.ray.aside import aside
 from oddlot.engines.ray.fleet import Fleet
+from oddlot.engines.ray.head_probe import check_head, is_open, no_cluster
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address that other machines do not reach. Ray replaces 127.0.0.1 by an outer address on Linux."""
 OWN_CLUSTER: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": LOOPBACK}
 """Settings of a cluster that is started for one run: it listens to this machine alone."""
-CONNECT_SECONDS = 10.0
-"""Longest time for a connection to the cluster's head, in seconds."""
 HEAD_SECONDS = 2.0
 """Longest wait for the head of a cluster that has started, in seconds."""
 SHARED_MEMORY = "/dev/shm"
@@ -49,7 +48,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
     if ray.is_initialized():
         return False
     address = address or os.environ.get("RAY_ADDRESS") or _own_if_stale(internals.noted_cluster())
-    answers = bool(address) and _check_address(str(address))
+    _check_address(address or "auto")
     os.environ.update(internals.quiet_environment())
     with _own_sigterm():
         try:
@@ -64,7 +63,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
             if isinstance(error, ValueError):
                 told = f"Ray does not accept the settings of this run: {error}"
                 raise UsageError(told, "ray_settings_refused", reason=str(error)) from error
-            raise (_refused(place, error) if answers else _no_cluster(place, error)) from error
+            raise no_cluster(place, str(error)) from error
         except OSError as error:  # such as a path that is too long for a socket, or a full disk
             told = (
                 f"Ray cannot use its folder for temporary files: {error}. Set RAY_TMPDIR to a folder with a short "
@@ -85,50 +84,26 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
 
 def _own_if_stale(noted: str | None) -> str | None:
     """Return `local` if Ray's note of a cluster on this machine names one that does not answer; else None."""
-    host, colon, port = (noted or "").rpartition(":")
-    if not colon or not port.isdecimal():
-        return None
-    try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError):
-        return "local"
-    return None
+    return "local" if noted and _is_host_and_port(noted) and not is_open(noted) else None
 
 
-def _check_address(address: str) -> bool:
-    """Return whether something answers at HOST:PORT; false for other forms of addresses.
-
-    Raise UsageError if nothing does: Ray itself would try for minutes.
-    """
+def _check_address(address: str) -> None:
+    """Raise UsageError if no cluster answers at HOST:PORT. Other forms of addresses are left to Ray."""
     if "://" in address:
         told = (
             f"{address} is an address of Ray Client: run the command on a node of the cluster, for example with "
             "`ray job submit`, and use HOST:PORT or auto"
         )
         raise UsageError(told, "ray_client_address", "address", address=address)
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
-        return False  # such as "auto"
-    try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise _no_cluster(address, error) from None
-    return True
+    is_noted = address == "auto"
+    if is_noted:
+        address = internals.noted_cluster() or address
+    if _is_host_and_port(address):
+        check_head(address, is_noted)
 
 
-def _no_cluster(place: str, error: Exception) -> UsageError:
-    told = (
-        f"no Ray cluster answers at {place} ({error}): start one (ray start --head), or correct the address"
-    )
-    return UsageError(told, "no_cluster", "address", address=place, reason=str(error))
-
-
-def _refused(place: str, error: Exception) -> UsageError:
-    told = (
-        f"{place} answers, but the connection to a Ray cluster failed ({error}): if it is the head of one, use the "
-        f"{internals.TOKEN_MODE}, token and RAY_USE_TLS of its nodes"
-    )
-    return UsageError(told, "cluster_refused", "address", address=place, reason=str(error))
+def _is_host_and_port(address: str) -> bool:
+    return bool(re.fullmatch(r".+:\d+", address))
 
 
 @contextlib.contextmanager

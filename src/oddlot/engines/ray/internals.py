@@ -37,11 +37,19 @@ def head_answers(seconds: float) -> bool:
     return True
 
 
-def head_address() -> str:
-    """Return the address of the cluster's head."""
-    from ray._private.worker import global_worker
+def new_client(address: str, is_noted: bool) -> Any:
+    """Return a client of the head at an address. Raise RayError if the head rejects it, or a token is missing.
 
-    return str(global_worker.gcs_client.address)
+    As in `ray.init`, a cluster that Ray has noted gets the token that is there, whatever the mode.
+    """
+    import ray
+    from ray._private.authentication import authentication_token_setup as tokens
+
+    if is_noted:
+        tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)  # or the client would end this process
+    _raylet: Any = ray._raylet  # it is compiled
+    return _raylet.GcsClient(address=address)
 
 
 def raylet_link() -> socket.socket:
