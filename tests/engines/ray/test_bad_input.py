@@ -224,6 +224,31 @@ def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> No
         cluster.connect("10.0.0.5:6379", None, closing)
 
 
+@pytest.mark.usefixtures("_no_ray")
+def test_only_the_connection_has_the_runtime_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray sends folders for a connection, and rejects them for actors."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "init", lambda **settings: given.append(settings["runtime_env"]))
+    monkeypatch.setattr(internals, "is_head", lambda: True)
+    with ExitStack() as closing:
+        connection = cluster.connect("10.0.0.5:6379", {"working_dir": "."}, closing)
+    assert given == [{"working_dir": "."}]
+    assert connection == (True, {})
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_a_runtime_environment_that_ray_rejects(is_connected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reject(*_: object, **__: object) -> None:
+        raise ValueError("no such folder")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: is_connected)
+    monkeypatch.setattr(internals, "uploaded", reject)
+    monkeypatch.setattr(ray, "init", reject)
+    with raises(UsageError, "ray_settings_refused") as caught:
+        cluster.connect("local", {"working_dir": "absent"}, ExitStack())
+    assert caught.value.key == "runtime_env"
+
+
 def test_a_note_of_a_cluster_that_has_ended_is_ignored() -> None:
     """Ray itself would try to reach it for minutes."""
     with create_server(("127.0.0.1", 0)) as server:

@@ -106,9 +106,7 @@ def test_who_has_started_a_cluster() -> None:
     shown = (
         "import ray; from oddlot.engines.ray import cluster, internals; from contextlib import ExitStack\n"
     )
-    shown += (
-        "with ExitStack() as closing: print(cluster.connect('local', None, closing), internals.is_head())"
-    )
+    shown += "with ExitStack() as closing: print(cluster.connect('local', None, closing).is_own, internals.is_head())"
     told = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True).stdout
     assert told.split() == ["True", "True"]
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.user_warnings import warn
@@ -30,11 +30,20 @@ MIN_SHARED_BYTES = 1 << 30
 """Size of the shared-memory folder below which there is a warning."""
 
 
-def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing: ExitStack) -> bool:
-    """Connect to the cluster of `address`, or start one on this machine. Return whether one was started.
+class Connection(NamedTuple):
+    """A connection to a cluster."""
 
-    A connection that the program has already is used, and stays. Raise UsageError if Ray is not installed or the
-    cluster does not answer.
+    is_own: bool
+    """Whether the cluster was started for this run."""
+    runtime_env: Mapping[str, Any]
+    """The runtime environment that actors need in addition to that of the connection."""
+
+
+def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing: ExitStack) -> Connection:
+    """Connect to the cluster of `address`, or start one on this machine.
+
+    A connection that the program has already is used, and stays. Raise UsageError if Ray is not installed, the cluster
+    does not answer, or Ray rejects the runtime environment.
     """
     try:
         import ray
@@ -46,7 +55,10 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
         told = f"Ray cannot be imported: {error}"
         raise UsageError(told, "not_importable", package="ray", reason=str(error)) from None
     if ray.is_initialized():
-        return False
+        try:
+            return Connection(False, internals.uploaded(runtime_env or {}))
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise _bad_settings(error, runtime_env) from error
     address = address or os.environ.get("RAY_ADDRESS") or _own_if_stale(internals.noted_cluster())
     _check_address(address or "auto")
     os.environ.update(internals.quiet_environment())
@@ -58,12 +70,10 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
                 logging_level=logging.ERROR,
                 **(OWN_CLUSTER if address in {None, "local"} else {}),
             )
-        except (ConnectionError, TimeoutError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            place = address or "this machine"
-            if isinstance(error, ValueError):
-                told = f"Ray does not accept the settings of this run: {error}"
-                raise UsageError(told, "ray_settings_refused", reason=str(error)) from error
-            raise no_cluster(place, str(error)) from error
+        except (ValueError, TypeError) as error:
+            raise _bad_settings(error, runtime_env) from error
+        except (ConnectionError, TimeoutError, RuntimeError, ray.exceptions.RayError) as error:
+            raise no_cluster(address or "this machine", str(error)) from error
         except OSError as error:  # such as a path that is too long for a socket, or a full disk
             told = (
                 f"Ray cannot use its folder for temporary files: {error}. Set RAY_TMPDIR to a folder with a short "
@@ -79,7 +89,13 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
             "close the ports to other networks",
             "no_authentication",
         )
-    return is_own
+    return Connection(is_own, {})
+
+
+def _bad_settings(error: Exception, runtime_env: object) -> UsageError:
+    what, key = ("runtime environment", "runtime_env") if runtime_env else ("settings of this run", "")
+    told = f"Ray does not accept the {what}: {error}"
+    return UsageError(told, "ray_settings_refused", key, reason=str(error))
 
 
 def _own_if_stale(noted: str | None) -> str | None:

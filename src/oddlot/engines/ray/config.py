@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -97,8 +97,9 @@ class Ray:
         """Connect to the cluster and start the actors, which import PyTorch while the job is prepared."""
         from oddlot.engines.ray.cluster import check_room, connect
 
-        fleet = self.fleet
-        check_room(fleet, connect(self.address, fleet.runtime_env, closing))
+        is_own, runtime_env = connect(self.address, self.runtime_env, closing)
+        fleet = replace(self.fleet, runtime_env=runtime_env)
+        check_room(fleet, is_own)
         from oddlot.engines.ray.placement import StartedActors  # it needs Ray
 
         started = StartedActors(fleet)

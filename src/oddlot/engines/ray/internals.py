@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 TOKEN_MODE = "RAY_AUTH_MODE"
@@ -50,6 +50,24 @@ def new_client(address: str, is_noted: bool) -> Any:
     tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)  # or the client would end this process
     _raylet: Any = ray._raylet  # it is compiled
     return _raylet.GcsClient(address=address)
+
+
+def uploaded(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a runtime environment for actors, with addresses of its folders, which are sent to the cluster.
+
+    `ray.init` does this for the environment of a connection only.
+    """
+    from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
+    from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
+    from ray._private.worker import global_worker
+
+    folder = global_worker.node.get_runtime_env_dir_path()
+    env: dict[str, Any] = upload_py_modules_if_needed(
+        dict(runtime_env), include_gitignore=True, scratch_dir=folder
+    )
+    env = upload_working_dir_if_needed(env, include_gitignore=True, scratch_dir=folder)
+    env.pop("excludes", None)  # it is used up
+    return env
 
 
 def raylet_link() -> socket.socket:
