@@ -1,6 +1,7 @@
 """What users may get wrong about clusters. No cluster is started."""
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import torch
 from oddlot import JobError, Ray, Synchronous, UsageError
 from oddlot.engines.parcel import pickled
 from oddlot.engines.ray import cluster, internals
-from oddlot.engines.ray.actor import WorkerActor, check_versions, missing_file_advice
+from oddlot.engines.ray.actor import WorkerActor, check_versions, missing_here_advice
 from oddlot.engines.ray.cluster import _own_if_stale
 from oddlot.engines.ray.entrance import Entrance
 from oddlot.run.config import RunConfig
@@ -125,8 +126,15 @@ def test_a_script_without_logging_sees_what_the_run_waits_for(
 def test_a_missing_file_with_a_relative_path() -> None:
     wrapped = JobError("the job's code failed", "user_code_failed")
     wrapped.__context__ = FileNotFoundError(2, "No such file", "rows.npy")
-    assert str(Path.cwd()) in missing_file_advice(wrapped)
-    assert missing_file_advice(FileNotFoundError(2, "No such file", "/no/such/rows.npy")) == ""
+    assert str(Path.cwd()) in missing_here_advice(wrapped)
+    assert missing_here_advice(FileNotFoundError(2, "No such file", "/no/such/rows.npy")) == ""
+
+
+@pytest.mark.parametrize(("mapping", "advises"), [(os.environ, True), ({}, False)])
+def test_an_environment_variable_that_only_the_script_has(mapping: Any, advises: bool) -> None:
+    with pytest.raises(KeyError) as caught:
+        mapping["NO_SUCH_VARIABLE"]
+    assert ("NO_SUCH_VARIABLE" in missing_here_advice(caught.value)) == advises
 
 
 def test_an_address_of_ray_client() -> None:
