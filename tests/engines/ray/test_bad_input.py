@@ -15,7 +15,7 @@ import pytest
 import ray
 import torch
 
-from oddlot import JobError, Ray, Synchronous, UsageError
+from oddlot import JobError, Local, Ray, Synchronous, UsageError
 from oddlot.engines.parcel import pickled
 from oddlot.engines.ray import cluster, internals
 from oddlot.engines.ray.actor import WorkerActor, check_versions, missing_here_advice
@@ -37,6 +37,11 @@ def test_a_range_of_workers() -> None:
     on = Ray((2, 16))
     assert (on.min_workers, on.max_workers, len(on.names)) == (2, 16, 16)
     assert (Ray(4).min_workers, Ray(4).max_workers) == (1, 4)
+
+
+def test_the_default_batch_is_that_of_local_workers() -> None:
+    on = [Recipe(a_job(), Synchronous(), engine, RunConfig(until="epochs>=1")) for engine in (Ray(), Local())]
+    assert on[0].effective_batch == on[1].effective_batch
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,9 @@ class Ray:
     """Ray's runtime environment, such as {"working_dir": "."}."""
     address: str | None = None
     """Address of the cluster, such as "10.0.0.5:6379" or "auto". None: that of $RAY_ADDRESS."""
-    in_flight: AtLeastOne = 2
-    """Open tasks of each worker. 2 hides the network latency at a staleness of 1."""
+    in_flight: AtLeastOne = 1
+    """Open tasks of each worker. 2 hides the network latency at a staleness of 1. A synchronous step then merges two
+    tasks per worker."""
     lost_after_seconds: AboveZero = 10.0
     """Seconds without a sign of life after which a worker counts as lost. Its tasks go to other workers. Code that
     holds Python's GIL prevents signs of life."""
