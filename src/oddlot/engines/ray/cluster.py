@@ -18,6 +18,7 @@ from oddlot.engines.ray import internals
 from oddlot.engines.ray.aside import aside
 from oddlot.engines.ray.fleet import Fleet
 from oddlot.engines.ray.head_probe import check_head, is_open, no_cluster
+from oddlot.engines.ray.ray_messages import RayMessages
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address that other machines do not reach. Ray replaces 127.0.0.1 by an outer address on Linux."""
@@ -37,6 +38,7 @@ class Connection(NamedTuple):
     """Whether the cluster was started for this run."""
     runtime_env: Mapping[str, Any]
     """The runtime environment that actors need in addition to that of the connection."""
+    messages: RayMessages
 
 
 def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing: ExitStack) -> Connection:
@@ -54,9 +56,11 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
     except ImportError as error:
         told = f"Ray cannot be imported: {error}"
         raise UsageError(told, "not_importable", package="ray", reason=str(error)) from None
+    messages = RayMessages()
+    closing.callback(internals.filter_messages(messages.rest))
     if ray.is_initialized():
         try:
-            return Connection(False, internals.uploaded(runtime_env or {}))
+            return Connection(False, internals.uploaded(runtime_env or {}), messages)
         except (ValueError, TypeError, RuntimeError) as error:
             raise _bad_settings(error, runtime_env) from error
     address = address or os.environ.get("RAY_ADDRESS") or _own_if_stale(internals.noted_cluster())
@@ -89,7 +93,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
             "close the ports to other networks",
             "no_authentication",
         )
-    return Connection(is_own, {})
+    return Connection(is_own, {}, messages)
 
 
 def _bad_settings(error: Exception, runtime_env: object) -> UsageError:

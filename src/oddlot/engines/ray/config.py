@@ -13,6 +13,7 @@ from oddlot.engines.ray.fleet import Fleet
 
 if TYPE_CHECKING:
     from oddlot.engines.ray.placement import StartedActors
+    from oddlot.engines.ray.ray_messages import RayMessages
 
 MAX_WORKERS = 10_000
 """Largest number of workers."""
@@ -98,19 +99,20 @@ class Ray:
         """Connect to the cluster and start the actors, which import PyTorch while the job is prepared."""
         from oddlot.engines.ray.cluster import check_room, connect
 
-        is_own, runtime_env = connect(self.address, self.runtime_env, closing)
+        is_own, runtime_env, messages = connect(self.address, self.runtime_env, closing)
         fleet = replace(self.fleet, runtime_env=runtime_env)
         check_room(fleet, is_own)
         from oddlot.engines.ray.placement import StartedActors  # it needs Ray
 
         started = StartedActors(fleet)
         closing.callback(started.close)
-        return partial(_open, self, started, closing)
+        return partial(_open, self, started, messages, closing)
 
 
 def _open(
     on: Ray,
     started: "StartedActors",
+    messages: "RayMessages",
     closing: ExitStack,
     data: RunData,
     now: float,
@@ -120,10 +122,12 @@ def _open(
     from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine
+    from oddlot.engines.ray.ray_messages import FILE
     from oddlot.train.flat_buffer import FlatBuffer
     from oddlot.train.store import Pool
     from oddlot.wire.plain import Plain
 
+    messages.path = data.logs / FILE if data.logs else None
     check_shared_memory((on.in_flight + 1) * data.layout.bytes)
     setup = WorkerSetup(
         job=data.job,

@@ -84,6 +84,27 @@ def head_patience() -> float:
     return float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60"))  # noqa: SIM112 - Ray's name
 
 
+def filter_messages(rest: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[], None]:
+    """Have `rest` return the lines to print of each message of Ray and of each output of workers.
+
+    Call it before `ray.init`. Return a function that ends this.
+    """
+    from ray._private import worker
+
+    plain = worker.print_to_stdstream
+
+    def print_rest(data: dict[str, Any], ignore_prefix: bool) -> None:
+        left = rest(data)
+        if left["lines"]:
+            plain(left, ignore_prefix)
+
+    def end() -> None:
+        worker.print_to_stdstream = plain
+
+    worker.print_to_stdstream = print_rest
+    return end
+
+
 def output_files() -> list[str]:
     """Return the files with the output of this worker process."""
     from ray._private.worker import global_worker
