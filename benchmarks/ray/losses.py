@@ -100,7 +100,7 @@ def ours(nodes: Nodes, epochs: int, seconds: float, times: Sequence[float]) -> O
             run = oddlot.fit(
                 job(folder / "notes", seconds),
                 oddlot.Asynchronous(),
-                oddlot.Ray((1, WORKERS)),
+                oddlot.Ray((1, WORKERS), in_flight=2),
                 until=f"epochs>={epochs}",
                 out=folder / "run",
                 checkpoint_every=f"{CHECKPOINT_SECONDS:g} seconds",

@@ -112,7 +112,7 @@ def play(given: Counts, undisturbed_seconds: float) -> Outcome:
     with (
         cluster(first, head_cpus=0, cpus=1) as nodes,
         tempfile.TemporaryDirectory(prefix="ray-benchmark-") as notes,
-        driven(job(Path(notes)), oddlot.Ray((first, MOST)), first) as run,
+        driven(job(Path(notes)), oddlot.Ray((first, MOST), in_flight=2), first) as run,
     ):
         rate = run.rate(undisturbed_seconds, first) / first
         present, market = Present(run), Market(nodes, given)

@@ -97,3 +97,23 @@ def test_a_lost_cluster_ends_with_the_command_that_resumes(
     answer = oddlot.refuses("cluster_lost", *SMALL, "--engine", "ray", "--out", "run", exit_code=4)
     last = "oddlot train my_jobs:small --engine ray --resume latest --out run"
     assert answer.err.splitlines()[-1].strip() == last
+
+
+def test_a_run_that_is_rejected_leaves_nothing_behind(oddlot: Oddlot) -> None:
+    before = sorted(Path.cwd().iterdir())
+    gossip = (
+        *SMALL,
+        "--strategy",
+        "gossip",
+        "--engine",
+        "ray",
+        "--checkpoints",
+        "saved",
+        "--until",
+        "epochs>=1",
+    )
+    oddlot.refuses("engine_without_mesh", *gossip, "--out", "run")
+    assert sorted(Path.cwd().iterdir()) == before
+    Path("mine").mkdir()
+    oddlot.refuses("engine_without_mesh", *gossip, "--out", "mine")
+    assert Path("mine").is_dir(), "it was there before"

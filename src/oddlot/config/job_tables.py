@@ -129,7 +129,7 @@ class EngineTable(OfJobFile):
     address: Text | None = None
     """Ray only: address of the cluster, such as `10.0.0.5:6379` or `auto`. None: that of `$RAY_ADDRESS`."""
     in_flight: Count | None = None
-    """Open tasks of each worker. 2 hides the network latency at a staleness of 1. None: 1 locally, 2 on Ray."""
+    """Open tasks of each worker. 2 hides the network latency at a staleness of 1. None: 1."""
     lost_after_seconds: Positive | None = None
     """Ray only: seconds without a sign of life after which a worker counts as lost. None: 10."""
     respawn: bool | None = None

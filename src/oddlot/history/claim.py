@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from oddlot.checkpoint.disk import make_folder
@@ -21,6 +22,7 @@ from oddlot.history.run_folder import (
     SUMMARY,
     WORKER_LOGS,
     RunFolder,
+    remove_if_unused,
 )
 from oddlot.history.run_settings import SETTINGS, not_empty, parsed
 
@@ -38,11 +40,19 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
     with ExitStack() as closing:
         with unusable_folder(folder):
             _check(folder, resume, force)
+            was_there = folder.path.exists()
             make_folder(folder.path)
             folder.lock = hold(folder.path, closing)
+            closing.push(partial(_remove_unused, folder.path, was_there))
             _check(folder, resume, force)  # another process may have begun a run meanwhile
         lock_place(folder, closing, resume)
         yield
+
+
+def _remove_unused(path: Path, was_there: bool, kind: type[BaseException] | None, *_: object) -> None:
+    """Remove a folder that was made for a run, if the run failed before it had written anything."""
+    if kind is not None and not was_there:
+        remove_if_unused(path)
 
 
 @contextmanager
@@ -84,9 +94,11 @@ def lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
     place = folder.storage.local("") if folder.is_elsewhere else None
     if place is None or (resume and not place.is_dir()):  # which will be told
         return
+    was_there = place.exists()
     try:
         make_folder(place)
         hold(place, closing)
+        closing.push(partial(_remove_unused, place, was_there))
     except OSError as error:
         raise folder.unusable_place(error) from None
 

@@ -175,10 +175,7 @@ class RunFolder:
 
     def remove_if_unused(self) -> None:
         """Remove the folder if it has nothing but a lock."""
-        with suppress(OSError):
-            if [path.name for path in self.path.iterdir()] in ([], [LOCK]):
-                (self.path / LOCK).unlink(missing_ok=True)
-                self.path.rmdir()
+        remove_if_unused(self.path)
 
     @property
     def ended_before_checkpoint(self) -> bool:
@@ -287,3 +284,11 @@ class RunFolder:
             path, reason = self.place, str(error)
             told = f"{path} cannot be read ({reason}): make it reachable, then try again"
             raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from error
+
+
+def remove_if_unused(path: Path) -> None:
+    """Remove a folder if it has nothing but a lock."""
+    with suppress(OSError):
+        if [each.name for each in path.iterdir()] in ([], [LOCK]):
+            (path / LOCK).unlink(missing_ok=True)
+            path.rmdir()

@@ -35,7 +35,7 @@ def slow_job(seconds: float = 0.05, **changes: Any) -> Job:
 
 def on_ray(workers: int | tuple[int, int] = 2, **settings: Any) -> Ray:
     """Workers that do not need a processor each."""
-    given = {"num_cpus": 0.5, "lost_after_seconds": LOST_AFTER_SECONDS, **settings}
+    given = {"num_cpus": 0.5, "in_flight": 2, "lost_after_seconds": LOST_AFTER_SECONDS, **settings}
     return Ray(workers, **given)
 
 

@@ -1,9 +1,11 @@
 """What users may get wrong about clusters. No cluster is started."""
 
 import logging
+import os
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import create_server, socket
 from types import SimpleNamespace
@@ -13,10 +15,10 @@ import pytest
 import ray
 import torch
 
-from oddlot import JobError, Ray, Synchronous, UsageError
+from oddlot import JobError, Local, Ray, Synchronous, UsageError
 from oddlot.engines.parcel import pickled
 from oddlot.engines.ray import cluster, internals
-from oddlot.engines.ray.actor import WorkerActor, check_versions, missing_file_advice
+from oddlot.engines.ray.actor import WorkerActor, check_versions, missing_here_advice
 from oddlot.engines.ray.cluster import _own_if_stale
 from oddlot.engines.ray.entrance import Entrance
 from oddlot.run.config import RunConfig
@@ -37,6 +39,11 @@ def test_a_range_of_workers() -> None:
     assert (Ray(4).min_workers, Ray(4).max_workers) == (1, 4)
 
 
+def test_the_default_batch_is_that_of_local_workers() -> None:
+    on = [Recipe(a_job(), Synchronous(), engine, RunConfig(until="epochs>=1")) for engine in (Ray(), Local())]
+    assert on[0].effective_batch == on[1].effective_batch
+
+
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with raises(UsageError, "not_installed", package="ray"):
@@ -52,18 +59,50 @@ def test_nothing_answers_at_an_address() -> None:
             cluster.connect(address, None, ExitStack())
 
 
-def test_a_cluster_that_refuses_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise ConnectionError
+@contextmanager
+def answering(*answers: bytes) -> Iterator[str]:
+    """The address of a server that sends the next of these answers on each connection, and closes it."""
 
-    monkeypatch.setattr(ray, "init", refuse)
+    def answer() -> None:
+        for each in (b"", *answers):  # nothing to the check of whether the port is open
+            link = server.accept()[0]
+            if each:
+                link.recv(1_000)
+                link.sendall(each)
+            link.close()
+
     mask(port=r"(?<=127.0.0.1:)\d+")
-    with socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with raises(UsageError, "cluster_refused", address=address):
-            cluster.connect(address, None, ExitStack())
+    with create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+GRPC, TLS_ALERT = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), bytes([0x15, 3, 3, 0, 2, 2, 80])
+HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "tls", "code", "cause"),
+    [
+        ([HTTP, HTTP], False, "no_cluster", None),
+        ([TLS_ALERT, TLS_ALERT], False, "cluster_refused", "tls"),
+        ([GRPC, GRPC], True, "cluster_refused", "tls"),
+        ([GRPC], False, "cluster_refused", "token"),
+    ],
+    ids=["http", "tls", "no tls", "token"],
+)
+def test_a_head_that_accepts_no_connection(
+    answers: list[bytes], tls: bool, code: str, cause: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(*_: object) -> None:
+        raise ray.exceptions.AuthenticationError("no")
+
+    monkeypatch.setattr(internals, "new_client", reject)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for half a minute"))
+    monkeypatch.setenv("RAY_USE_TLS", str(int(tls)))
+    with answering(*answers) as address, raises(UsageError, code) as caught:
+        cluster.connect(address, None, ExitStack())
+    assert caught.fields.get("cause") == cause
 
 
 def test_a_folder_that_ray_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +131,15 @@ def test_a_script_without_logging_sees_what_the_run_waits_for(
 def test_a_missing_file_with_a_relative_path() -> None:
     wrapped = JobError("the job's code failed", "user_code_failed")
     wrapped.__context__ = FileNotFoundError(2, "No such file", "rows.npy")
-    assert str(Path.cwd()) in missing_file_advice(wrapped)
-    assert missing_file_advice(FileNotFoundError(2, "No such file", "/no/such/rows.npy")) == ""
+    assert str(Path.cwd()) in missing_here_advice(wrapped)
+    assert missing_here_advice(FileNotFoundError(2, "No such file", "/no/such/rows.npy")) == ""
+
+
+@pytest.mark.parametrize(("mapping", "advises"), [(os.environ, True), ({}, False)])
+def test_an_environment_variable_that_only_the_script_has(mapping: Any, advises: bool) -> None:
+    with pytest.raises(KeyError) as caught:
+        mapping["NO_SUCH_VARIABLE"]
+    assert ("NO_SUCH_VARIABLE" in missing_here_advice(caught.value)) == advises
 
 
 def test_an_address_of_ray_client() -> None:
@@ -189,6 +235,31 @@ def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(internals, "is_head", lambda: False)
     with ExitStack() as closing, warns("no_authentication"):
         cluster.connect("10.0.0.5:6379", None, closing)
+
+
+@pytest.mark.usefixtures("_no_ray")
+def test_only_the_connection_has_the_runtime_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray sends folders for a connection, and rejects them for actors."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "init", lambda **settings: given.append(settings["runtime_env"]))
+    monkeypatch.setattr(internals, "is_head", lambda: True)
+    with ExitStack() as closing:
+        connection = cluster.connect("10.0.0.5:6379", {"working_dir": "."}, closing)
+    assert given == [{"working_dir": "."}]
+    assert connection[:2] == (True, {})
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_a_runtime_environment_that_ray_rejects(is_connected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reject(*_: object, **__: object) -> None:
+        raise ValueError("no such folder")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: is_connected)
+    monkeypatch.setattr(internals, "uploaded", reject)
+    monkeypatch.setattr(ray, "init", reject)
+    with raises(UsageError, "ray_settings_refused") as caught:
+        cluster.connect("local", {"working_dir": "absent"}, ExitStack())
+    assert caught.value.key == "runtime_env"
 
 
 def test_a_note_of_a_cluster_that_has_ended_is_ignored() -> None:

@@ -1,6 +1,7 @@
 """The Ray engine on one small cluster: a whole run, a lost node, and the suite of failures."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,9 +30,15 @@ def test_the_suite_of_failures() -> None:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_run_counts_every_sample_and_replays() -> None:
+def test_a_run_counts_every_sample_and_replays(tmp_path: Path) -> None:
+    """Its folders are sent to the cluster, to which the program is connected already."""
+    module = tmp_path / "my_module"
+    module.mkdir()
+    (module / "__init__.py").touch()
+    folders = {"working_dir": str(tmp_path), "py_modules": [str(module)]}
     evaluated = torch.randn(8, 2), torch.zeros(8).long()
-    run, _ = trained(a_job(eval_data=evaluated), Synchronous(), on_ray(), codec=Half("bf16"))
+    on = on_ray(runtime_env=folders)
+    run, _ = trained(a_job(eval_data=evaluated), Synchronous(), on, codec=Half("bf16"))
     assert run.summary["samples_merged"] == run.summary["samples_assigned"]
     assert run.loss is not None
 

@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,11 +82,29 @@ def test_a_head_that_answers_again(head: Head) -> None:
 
 def test_a_raylet_that_ends(head: Head) -> None:
     """Its workers are stopped at once: Ray ends this process when their updates arrive."""
+    head.watch.check()
     head.raylet.close()
     assert head.stopped.wait(30)
     assert head.watch.raylet_ended
     with warns("raylet_ended"), raises(ClusterLost, "cluster_lost", lost="raylet"):
         head.watch.check()
+
+
+def test_the_end_of_a_runs_own_cluster_is_no_loss(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of Ray after its shutdown would start another cluster."""
+    head.ask_thrice()
+    monkeypatch.setattr(head_watch, "ASK_SECONDS", 30.0)
+    while True:  # until it waits for the raylet alone
+        try:
+            head.asked.get(timeout=0.5)
+        except Empty:
+            break
+    watching = next(one for one in threading.enumerate() if one.name == "oddlot cluster head")
+    head.watch.close()
+    head.raylet.close()
+    watching.join(30)
+    assert not watching.is_alive()
+    assert not head.stopped.is_set()
 
 
 def test_calls_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:

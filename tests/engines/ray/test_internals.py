@@ -1,6 +1,7 @@
 """Ray's private interface still is what the engine takes it for."""
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from benchmarks.ray.nodes import Nodes, cluster, drain
-from oddlot.engines.ray import internals
+from oddlot.engines.ray import head_probe, internals
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
@@ -133,12 +134,17 @@ def test_who_has_started_a_cluster() -> None:
     shown = (
         "import ray; from oddlot.engines.ray import cluster, internals; from contextlib import ExitStack\n"
     )
-    shown += (
-        "with ExitStack() as closing: print(cluster.connect('local', None, closing), internals.is_head())"
-    )
+    shown += "with ExitStack() as closing: print(cluster.connect('local', None, closing).is_own, internals.is_head())"
     told = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True).stdout
     assert told.split() == ["True", "True"]
 
 
 def test_the_noted_cluster_is_the_running_one(nodes: Nodes) -> None:
     assert internals.noted_cluster() == nodes.cluster.address
+    head_probe.check_head(nodes.cluster.address, is_noted=True)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_the_connection_to_a_raylet_that_runs_is_quiet() -> None:
+    with internals.raylet_link() as link:
+        assert not select.select([link], [], [], 0.1)[0]

@@ -317,12 +317,12 @@ def _answer(function: Callable[..., Result], *arguments: Any) -> Result | Failur
         sys.stdout.flush()
         sys.stderr.flush()
         failure = plain_failure(error)
-        failure["text"] += missing_file_advice(error)
+        failure["text"] += missing_here_advice(error)
         return Failure(failure, end_of(_output_files()))
 
 
-def missing_file_advice(error: BaseException) -> str:
-    """Return what to do if an exception, or one of its causes, is about a missing file with a relative path."""
+def missing_here_advice(error: BaseException) -> str:
+    """Return what to do about a file with a relative path, or an environment variable, that only the script has."""
     for each in chain_of(error):
         name = each.filename if isinstance(each, FileNotFoundError) else None
         if isinstance(name, str) and not Path(name).is_absolute():
@@ -330,4 +330,18 @@ def missing_file_advice(error: BaseException) -> str:
                 f"\nThe worker looked for {name} in {Path.cwd()} on {socket.gethostname()}: use an absolute path that "
                 'all nodes have, or send the folder with runtime_env={"working_dir": "."}'
             )
+        if isinstance(each, KeyError) and _is_of_environment(each):
+            name = str(each.args[0])
+            return (
+                f"\nThe environment variable {name} is not set on {socket.gethostname()}: set it on all nodes, or send "
+                f'it with runtime_env={{"env_vars": {{"{name}": "..."}}}}'
+            )
     return ""
+
+
+def _is_of_environment(error: KeyError) -> bool:
+    """Return whether `os.environ[...]` raised the error."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code is type(os.environ).__getitem__.__code__

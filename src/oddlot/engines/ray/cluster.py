@@ -3,27 +3,27 @@
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.user_warnings import warn
 from oddlot.engines.ray import internals
 from oddlot.engines.ray.aside import aside
 from oddlot.engines.ray.fleet import Fleet
+from oddlot.engines.ray.head_probe import check_head, is_open, no_cluster
+from oddlot.engines.ray.ray_messages import RayMessages
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address that other machines do not reach. Ray replaces 127.0.0.1 by an outer address on Linux."""
 OWN_CLUSTER: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": LOOPBACK}
 """Settings of a cluster that is started for one run: it listens to this machine alone."""
-CONNECT_SECONDS = 10.0
-"""Longest time for a connection to the cluster's head, in seconds."""
 HEAD_SECONDS = 2.0
 """Longest wait for the head of a cluster that has started, in seconds."""
 SHARED_MEMORY = "/dev/shm"
@@ -31,11 +31,21 @@ MIN_SHARED_BYTES = 1 << 30
 """Size of the shared-memory folder below which there is a warning."""
 
 
-def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing: ExitStack) -> bool:
-    """Connect to the cluster of `address`, or start one on this machine. Return whether one was started.
+class Connection(NamedTuple):
+    """A connection to a cluster."""
 
-    A connection that the program has already is used, and stays. Raise UsageError if Ray is not installed or the
-    cluster does not answer.
+    is_own: bool
+    """Whether the cluster was started for this run."""
+    runtime_env: Mapping[str, Any]
+    """The runtime environment that actors need in addition to that of the connection."""
+    messages: RayMessages
+
+
+def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing: ExitStack) -> Connection:
+    """Connect to the cluster of `address`, or start one on this machine.
+
+    A connection that the program has already is used, and stays. Raise UsageError if Ray is not installed, the cluster
+    does not answer, or Ray rejects the runtime environment.
     """
     try:
         import ray
@@ -46,10 +56,15 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
     except ImportError as error:
         told = f"Ray cannot be imported: {error}"
         raise UsageError(told, "not_importable", package="ray", reason=str(error)) from None
+    messages = RayMessages()
+    closing.callback(internals.filter_messages(messages.rest))
     if ray.is_initialized():
-        return False
+        try:
+            return Connection(False, internals.uploaded(runtime_env or {}), messages)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise _bad_settings(error, runtime_env) from error
     address = address or os.environ.get("RAY_ADDRESS") or _own_if_stale(internals.noted_cluster())
-    answers = bool(address) and _check_address(str(address))
+    _check_address(address or "auto")
     os.environ.update(internals.quiet_environment())
     with _own_sigterm():
         try:
@@ -59,12 +74,10 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
                 logging_level=logging.ERROR,
                 **(OWN_CLUSTER if address in {None, "local"} else {}),
             )
-        except (ConnectionError, TimeoutError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            place = address or "this machine"
-            if isinstance(error, ValueError):
-                told = f"Ray does not accept the settings of this run: {error}"
-                raise UsageError(told, "ray_settings_refused", reason=str(error)) from error
-            raise (_refused(place, error) if answers else _no_cluster(place, error)) from error
+        except (ValueError, TypeError) as error:
+            raise _bad_settings(error, runtime_env) from error
+        except (ConnectionError, TimeoutError, RuntimeError, ray.exceptions.RayError) as error:
+            raise no_cluster(address or "this machine", str(error)) from error
         except OSError as error:  # such as a path that is too long for a socket, or a full disk
             told = (
                 f"Ray cannot use its folder for temporary files: {error}. Set RAY_TMPDIR to a folder with a short "
@@ -80,55 +93,37 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
             "close the ports to other networks",
             "no_authentication",
         )
-    return is_own
+    return Connection(is_own, {}, messages)
+
+
+def _bad_settings(error: Exception, runtime_env: object) -> UsageError:
+    what, key = ("runtime environment", "runtime_env") if runtime_env else ("settings of this run", "")
+    told = f"Ray does not accept the {what}: {error}"
+    return UsageError(told, "ray_settings_refused", key, reason=str(error))
 
 
 def _own_if_stale(noted: str | None) -> str | None:
     """Return `local` if Ray's note of a cluster on this machine names one that does not answer; else None."""
-    host, colon, port = (noted or "").rpartition(":")
-    if not colon or not port.isdecimal():
-        return None
-    try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError):
-        return "local"
-    return None
+    return "local" if noted and _is_host_and_port(noted) and not is_open(noted) else None
 
 
-def _check_address(address: str) -> bool:
-    """Return whether something answers at HOST:PORT; false for other forms of addresses.
-
-    Raise UsageError if nothing does: Ray itself would try for minutes.
-    """
+def _check_address(address: str) -> None:
+    """Raise UsageError if no cluster answers at HOST:PORT. Other forms of addresses are left to Ray."""
     if "://" in address:
         told = (
             f"{address} is an address of Ray Client: run the command on a node of the cluster, for example with "
             "`ray job submit`, and use HOST:PORT or auto"
         )
         raise UsageError(told, "ray_client_address", "address", address=address)
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
-        return False  # such as "auto"
-    try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise _no_cluster(address, error) from None
-    return True
+    is_noted = address == "auto"
+    if is_noted:
+        address = internals.noted_cluster() or address
+    if _is_host_and_port(address):
+        check_head(address, is_noted)
 
 
-def _no_cluster(place: str, error: Exception) -> UsageError:
-    told = (
-        f"no Ray cluster answers at {place} ({error}): start one (ray start --head), or correct the address"
-    )
-    return UsageError(told, "no_cluster", "address", address=place, reason=str(error))
-
-
-def _refused(place: str, error: Exception) -> UsageError:
-    told = (
-        f"{place} answers, but the connection to a Ray cluster failed ({error}): if it is the head of one, use the "
-        f"{internals.TOKEN_MODE}, token and RAY_USE_TLS of its nodes"
-    )
-    return UsageError(told, "cluster_refused", "address", address=place, reason=str(error))
+def _is_host_and_port(address: str) -> bool:
+    return bool(re.fullmatch(r".+:\d+", address))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,6 +13,7 @@ from oddlot.engines.ray.fleet import Fleet
 
 if TYPE_CHECKING:
     from oddlot.engines.ray.placement import StartedActors
+    from oddlot.engines.ray.ray_messages import RayMessages
 
 MAX_WORKERS = 10_000
 """Largest number of workers."""
@@ -52,8 +53,9 @@ class Ray:
     """Ray's runtime environment, such as {"working_dir": "."}."""
     address: str | None = None
     """Address of the cluster, such as "10.0.0.5:6379" or "auto". None: that of $RAY_ADDRESS."""
-    in_flight: AtLeastOne = 2
-    """Open tasks of each worker. 2 hides the network latency at a staleness of 1."""
+    in_flight: AtLeastOne = 1
+    """Open tasks of each worker. 2 hides the network latency at a staleness of 1. A synchronous step then merges two
+    tasks per worker."""
     lost_after_seconds: AboveZero = 10.0
     """Seconds without a sign of life after which a worker counts as lost. Its tasks go to other workers. Code that
     holds Python's GIL prevents signs of life."""
@@ -97,18 +99,20 @@ class Ray:
         """Connect to the cluster and start the actors, which import PyTorch while the job is prepared."""
         from oddlot.engines.ray.cluster import check_room, connect
 
-        fleet = self.fleet
-        check_room(fleet, connect(self.address, fleet.runtime_env, closing))
+        is_own, runtime_env, messages = connect(self.address, self.runtime_env, closing)
+        fleet = replace(self.fleet, runtime_env=runtime_env)
+        check_room(fleet, is_own)
         from oddlot.engines.ray.placement import StartedActors  # it needs Ray
 
         started = StartedActors(fleet)
         closing.callback(started.close)
-        return partial(_open, self, started, closing)
+        return partial(_open, self, started, messages, closing)
 
 
 def _open(
     on: Ray,
     started: "StartedActors",
+    messages: "RayMessages",
     closing: ExitStack,
     data: RunData,
     now: float,
@@ -118,10 +122,12 @@ def _open(
     from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine
+    from oddlot.engines.ray.ray_messages import FILE
     from oddlot.train.flat_buffer import FlatBuffer
     from oddlot.train.store import Pool
     from oddlot.wire.plain import Plain
 
+    messages.path = data.logs / FILE if data.logs else None
     check_shared_memory((on.in_flight + 1) * data.layout.bytes)
     setup = WorkerSetup(
         job=data.job,

@@ -96,7 +96,8 @@ class HeadWatch:
         with self._link:
             while not self._ended.is_set():
                 if select.select([self._link], [], [], AGAIN_SECONDS if self._silent else ASK_SECONDS)[0]:
-                    self._stop_workers()
+                    if not self._ended.is_set():  # or the run ends a cluster of its own
+                        self._stop_workers()
                     self._ended.wait()
                     return
                 answered = self._answers(SURE_SECONDS if self._silent else ASK_SECONDS)

@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 TOKEN_MODE = "RAY_AUTH_MODE"
@@ -74,11 +74,37 @@ def head_answers(seconds: float) -> bool:
     return True
 
 
-def head_address() -> str:
-    """Return the address of the cluster's head."""
+def new_client(address: str, is_noted: bool) -> Any:
+    """Return a client of the head at an address. Raise RayError if the head rejects it, or a token is missing.
+
+    As in `ray.init`, a cluster that Ray has noted gets the token that is there, whatever the mode.
+    """
+    import ray
+    from ray._private.authentication import authentication_token_setup as tokens
+
+    if is_noted:
+        tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)  # or the client would end this process
+    _raylet: Any = ray._raylet  # it is compiled
+    return _raylet.GcsClient(address=address)
+
+
+def uploaded(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a runtime environment for actors, with addresses of its folders, which are sent to the cluster.
+
+    `ray.init` does this for the environment of a connection only.
+    """
+    from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
+    from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
     from ray._private.worker import global_worker
 
-    return str(global_worker.gcs_client.address)
+    folder = global_worker.node.get_runtime_env_dir_path()
+    env: dict[str, Any] = upload_py_modules_if_needed(
+        dict(runtime_env), include_gitignore=True, scratch_dir=folder
+    )
+    env = upload_working_dir_if_needed(env, include_gitignore=True, scratch_dir=folder)
+    env.pop("excludes", None)  # it is used up
+    return env
 
 
 def raylet_link() -> socket.socket:
@@ -93,6 +119,27 @@ def raylet_link() -> socket.socket:
 def head_patience() -> float:
     """Return the seconds without the cluster's head after which Ray ends this process."""
     return float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60"))  # noqa: SIM112 - Ray's name
+
+
+def filter_messages(rest: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[], None]:
+    """Have `rest` return the lines to print of each message of Ray and of each output of workers.
+
+    Call it before `ray.init`. Return a function that ends this.
+    """
+    from ray._private import worker
+
+    plain = worker.print_to_stdstream
+
+    def print_rest(data: dict[str, Any], ignore_prefix: bool) -> None:
+        left = rest(data)
+        if left["lines"]:
+            plain(left, ignore_prefix)
+
+    def end() -> None:
+        worker.print_to_stdstream = plain
+
+    worker.print_to_stdstream = print_rest
+    return end
 
 
 def output_files() -> list[str]:

@@ -1,0 +1,113 @@
+"""Checks whether the head of a Ray cluster answers at an address. Ray itself would try for up to minutes."""
+
+import os
+import socket
+import ssl
+
+from oddlot.core.errors import UsageError
+from oddlot.engines.ray import internals
+from oddlot.engines.ray.aside import aside
+
+CONNECT_SECONDS = 4.0
+"""Longest time for a connection, for each answer on it, and for a request to the head, in seconds."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""Preface of HTTP/2 and empty settings, with which gRPC begins (RFC 9113, section 3.4)."""
+SETTINGS_FRAME = 4
+
+
+def check_head(address: str, is_noted: bool = False) -> None:
+    """Raise UsageError with the likely reason, within 20 s, if no cluster at HOST:PORT accepts this process."""
+    if not is_open(address):
+        raise no_cluster(address, "the port is closed or cannot be reached")
+    uses_tls = os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}
+    if _is_grpc(address, tls=uses_tls):
+        _check_token(address, is_noted)
+    elif uses_tls and _is_grpc(address, tls=False):
+        raise _refused(address, "it does not use TLS, but RAY_USE_TLS is set here. Unset it", "tls")
+    elif _has_tls(address):
+        told = "the TLS certificates do not fit" if uses_tls else "it uses TLS. Set RAY_USE_TLS=1"
+        files = "RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT"
+        raise _refused(address, f"{told}. Use the files of its nodes ({files})", "tls")
+    else:
+        raise no_cluster(address, "something else answers there")
+
+
+def is_open(address: str) -> bool:
+    """Return whether HOST:PORT accepts a connection."""
+    try:
+        _connect(address).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def no_cluster(address: str, reason: str) -> UsageError:
+    """Return the error for an address without a cluster."""
+    told = (
+        f"no Ray cluster answers at {address} ({reason}): start one (ray start --head), or correct the address. The "
+        "port of a head is 6379 unless it was started with another --port"
+    )
+    return UsageError(told, "no_cluster", "address", address=address, reason=reason)
+
+
+def _check_token(address: str, is_noted: bool) -> None:
+    import ray
+
+    try:
+        answered = aside(lambda: internals.new_client(address, is_noted), CONNECT_SECONDS)
+    except ray.exceptions.AuthenticationError:
+        told = (
+            f"the token is missing or wrong. Set {internals.TOKEN_MODE}=token and use the token of its nodes "
+            "(RAY_AUTH_TOKEN, or the file ~/.ray/auth_token)"
+        )
+        raise _refused(address, told, "token") from None
+    except ray.exceptions.RayError as error:
+        raise no_cluster(address, str(error)) from None
+    if answered is None:
+        raise _refused(address, "it does not answer a request. Look at the logs of the head", "silence")
+
+
+def _refused(address: str, why: str, cause: str) -> UsageError:
+    told = f"{address} does not accept the connection: {why}"
+    return UsageError(told, "cluster_refused", "address", address=address, cause=cause)
+
+
+def _connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
+
+
+def _is_grpc(address: str, *, tls: bool) -> bool:
+    """Return whether a server of HTTP/2 answers, as gRPC is."""
+    try:
+        with _connect(address) as plain, _context(checked=True).wrap_socket(plain) if tls else plain as link:
+            link.sendall(GREETING)
+            return link.recv(9)[3:4] == bytes([SETTINGS_FRAME])
+    except (OSError, TypeError):  # such as no files of certificates
+        return False
+
+
+def _has_tls(address: str) -> bool:
+    """Return whether a server answers in TLS, whatever its certificate."""
+    try:
+        with _connect(address) as plain, _context(checked=False).wrap_socket(plain):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+
+
+def _context(*, checked: bool) -> ssl.SSLContext:
+    """Return the settings of a TLS connection, with Ray's files of certificates if it is checked."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    if checked:
+        context.load_verify_locations(os.environ.get("RAY_TLS_CA_CERT"))
+        context.load_cert_chain(
+            os.environ.get("RAY_TLS_SERVER_CERT", ""), os.environ.get("RAY_TLS_SERVER_KEY")
+        )
+    else:
+        context.verify_mode = ssl.CERT_NONE
+    return context
