@@ -42,7 +42,9 @@ def test_a_range_of_workers() -> None:
 def test_the_default_batch_is_that_of_local_workers() -> None:
     on = [Recipe(a_job(), Synchronous(), engine, RunConfig(until="epochs>=1")) for engine in (Ray(), Local())]
     ray, local = (one.effective_batch for one in on)
-    assert ray and local and ray.samples == local.samples
+    assert ray
+    assert local
+    assert ray.samples == local.samples
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
