@@ -18,7 +18,7 @@ from oddlot.faults.plan import Chaos
 from oddlot.history.replay import replay
 from tests.engines.ray.scenes import on_ray, scene, slow_job
 from tests.processes import program, says
-from tests.transcripts import transcribe, warns
+from tests.transcripts import mask, transcribe, warns
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
@@ -49,6 +49,7 @@ def test_a_run_waits_for_its_least_number_of_workers_and_takes_more(
 
 
 def test_a_node_without_oddlot_joins_a_run(nodes: Nodes, tmp_path: Path) -> None:
+    mask(node=r"\bw\d\b")
     (tmp_path / "oddlot.py").write_text("raise ModuleNotFoundError('No module named oddlot', name='oddlot')")
     nodes.add(1)
     with scene(slow_job(0.2), on_ray(2, num_cpus=1)) as run:
