@@ -15,7 +15,7 @@ def aside(call: Callable[[], Value], seconds: float = 0.0) -> Value | None:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
+        except BaseException as error:  # noqa: BLE001 - a caller that waits gets it
             future.set_exception(error)
 
     threading.Thread(target=run, name="oddlot call of Ray", daemon=True).start()
