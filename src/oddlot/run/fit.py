@@ -80,7 +80,8 @@ def fit(
     Raises:
         UsageError: The arguments do not fit together. Nothing was started.
         CheckpointError: The run in `out` cannot be resumed.
-        JobError: The job's code raised, or its numbers are not finite.
+        JobError: The job's code raised, or its numbers are not finite. With the code `cluster_lost`, the head of the
+            Ray cluster ended, and the run is saved.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run, and its state is saved. It is a KeyboardInterrupt.
     """
     _check_folders(out, checkpoints, resume, force, settings.get("chaos"), quiet)

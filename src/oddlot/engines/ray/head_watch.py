@@ -53,7 +53,7 @@ class HeadWatch:
     @property
     def raylet_ended(self) -> bool:
         """Whether the raylet of this machine has ended. The object store must not be used any longer."""
-        return bool(select.select([self._link], [], [], 0)[0])
+        return _has_ended(self._link, 0.0)
 
     def check(self) -> None:
         """Warn if the head is lost. Raise ClusterLost before Ray would end this process."""
@@ -95,10 +95,17 @@ class HeadWatch:
     def _watch(self) -> None:
         with self._link:
             while not self._ended.is_set():
-                if select.select([self._link], [], [], AGAIN_SECONDS if self._silent else ASK_SECONDS)[0]:
+                if _has_ended(self._link, AGAIN_SECONDS if self._silent else ASK_SECONDS):
                     if not self._ended.is_set():  # or the run ends a cluster of its own
                         self._stop_workers()
                     self._ended.wait()
                     return
                 answered = self._answers(SURE_SECONDS if self._silent else ASK_SECONDS)
                 self._silent = 0 if answered else self._silent + 1
+
+
+def _has_ended(link: socket.socket, seconds: float) -> bool:
+    """Return whether the other end is closed, waiting for it for this time at most."""
+    poll = select.poll()  # unlike `select.select`, it takes any descriptor
+    poll.register(link, select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(seconds * 1000))

@@ -103,7 +103,7 @@ def uploaded(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
         dict(runtime_env), include_gitignore=True, scratch_dir=folder
     )
     env = upload_working_dir_if_needed(env, include_gitignore=True, scratch_dir=folder)
-    env.pop("excludes", None)  # it is used up
+    env.pop("excludes", None)  # actors do not take it
     return env
 
 
