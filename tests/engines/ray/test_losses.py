@@ -122,7 +122,7 @@ class Exiting:
 @pytest.mark.usefixtures("nodes")
 def test_a_row_that_ends_workers_of_another_machine_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "host", lambda: "another machine than the workers'")
-    on = on_ray(lost_after_seconds=60.0)
+    on = on_ray(in_flight=1, lost_after_seconds=60.0)
     with scene(slow_job(training_step=Exiting()), on, skip_bad=True) as run:
         run.finish()
         assert run.host.conductor.ledger.skipped == BATCH

@@ -24,6 +24,8 @@ class NodeCalls:
 
     def __init__(self, news: SimpleQueue[Any]) -> None:
         self.news = news
+        self._remote: dict[Any, Any] = {}
+        """Functions that Ray has sent to the cluster, which it does once for each."""
         self._calls = set[Any]()
         """References to answers that are to come."""
 
@@ -32,8 +34,8 @@ class NodeCalls:
 
         def request() -> None:
             there = NodeAffinitySchedulingStrategy(ray_node, soft=False)
-            remote = ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
-            call = remote.remote(*arguments)
+            remote = self._remote.setdefault(function, ray.remote(function))
+            call = remote.options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*arguments)
             self._calls.add(call)  # without a reference there is no answer
             internals.on_completed(call, lambda answer: self._answered(call, then, answer))
 
