@@ -42,7 +42,7 @@ html_theme = "furo"
 html_title = "oddlot"
 html_static_path = ["static"]
 html_css_files = ["oddlot.css"]
-smartquotes_action = "D"  # dashes, and no curly quotes: examples are pasted
+smartquotes = False  # examples and options are pasted
 copybutton_selector = "div:not(.highlight-text) > div.highlight pre"  # a text block is output
 
 _stringify = sphinx_typing.stringify_annotation

@@ -19,7 +19,7 @@ from rich.console import Console
 from oddlot.history.metrics import Tally
 from oddlot.report.page_style import STATES
 from oddlot.report.run_report import Figures
-from oddlot.report.svg_charts import LEFT, WIDTH, lanes
+from oddlot.report.svg_charts import LEFT, RIGHT, WIDTH, lanes
 from oddlot.report.timeline import Course
 from oddlot.run.live_view import Picture
 
@@ -76,9 +76,9 @@ def timeline(run: Figures) -> str:
     course = Course.of(run.records, run.tally.size, run.tally.seconds)
     rows = {name: lane.spells for name, lane in sorted(course.lanes.items())}
     figure = lanes("", rows, {}, course.seconds)
-    found = re.search(rf'viewBox="0 0 {WIDTH} (\d+)"[^>]*>(.*)</svg>', figure)
+    found = re.search(r'<svg class="plot"[^>]* height="(\d+)"[^>]*>(.*)</svg>', figure)
     assert found
-    height, inner = int(found[1]) + 24, found[2]
+    height, inner = int(found[1]), found[2]
     legend, x = "", float(LEFT)
     for state, color in STATES.items():
         if any(spells.get(state) for spells in rows.values()):
@@ -86,8 +86,10 @@ def timeline(run: Figures) -> str:
             legend += f'<text x="{x + 17}" y="17">{escape(state)}</text>'
             x += 90
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><style>{STYLE}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/>{legend}<g transform="translate(0 24)">{inner}</g></svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + 24}"><style>{STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>{legend}'
+        f'<svg x="{LEFT}" y="24" width="{WIDTH - LEFT - RIGHT}" height="{height}" overflow="visible">{inner}</svg>'
+        "</svg>\n"
     )
 
 

@@ -20,6 +20,7 @@ from importlib import invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -272,9 +273,14 @@ def test_blocks_fit_the_page() -> None:
 
 
 def test_examples_can_be_pasted() -> None:
-    """Sphinx turns quotes into curly ones, unless this setting has dashes alone."""
+    """Sphinx would turn quotes into curly ones, and `--` of options into dashes."""
     conf = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
-    assert re.search(r'^smartquotes_action = "D"', conf, re.MULTILINE)
+    assert re.search(r"^smartquotes = False\b", conf, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "plots").glob("*.svg")), ids=lambda path: path.name)
+def test_browsers_can_read_the_plots(path: Path) -> None:
+    assert ET.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_messages_of_the_troubleshooting_page_exist() -> None:
