@@ -50,7 +50,7 @@ PLOTS = [
 HOW = [
     *(
         "date",
-        "command",
+        "started by",
         "host",
         "software",
         "workload",
@@ -171,7 +171,10 @@ def test_figures_are_compared_with_those_of_the_first_run(figures: Figures, plai
     assert rows["time"][2] == f"{times[1] / times[0]:.3g}x"
     assert rows["versions"][2] == f"{versions[1] / versions[0]:.3g}x"
     assert (rows["cost"][2], rows["accuracy"][2]) == ("", ""), "the other one has none"
-    assert rows["audit"][:2] == [str(run.proof) for run in both]
+    assert rows["verdict"][:2] == [str(run.proof) for run in both]
+    real = replace(both[1], settings=both[1].settings | {"engine": {"kind": "local"}})
+    rows = {row[0]: row[1:] for row in table(made(both[0], real))}
+    assert (rows["time"][2], rows["samples per second"][2]) == ("", ""), "of another kind of clock"
 
 
 def test_how_a_run_was_made(figures: Figures) -> None:

@@ -130,7 +130,7 @@ def _names(runs: Sequence[Figures]) -> list[str]:
 
 
 def _verdict(runs: Sequence[Figures], names: Sequence[str]) -> str:
-    """Return the verdict on a run or, on several, whether all passed the audit."""
+    """Return the verdict on a run or, on several, whether all merged their samples exactly once."""
     if len(runs) == 1:
         return _ended_badly(runs[0]) + _sentence(runs[0].verdict, not runs[0].proof.is_exactly_once)
     if failed := [name for run, name in zip(runs, names, strict=True) if not run.proof.is_exactly_once]:
@@ -191,7 +191,7 @@ def _sorted(course: Course) -> dict[str, Lane]:
 
 
 def _violations(run: Figures) -> str:
-    """Return a list of what the audit found wrong; empty if it found nothing."""
+    """Return a list of violations of the exactly-once check; empty without any."""
     told = "".join(f"<li>{escape(str(fault))}</li>" for fault in run.proof.faults)
     return f"<ul>{told}</ul>" if told else ""
 

@@ -67,7 +67,7 @@ svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--le
   .runs tr { display: grid; grid-template-columns: 1fr auto; padding: .35em 0; border-bottom: 1px solid var(--grid); }
   .many td[data-run] { min-width: 0; }
   .runs th { grid-column: 1 / -1; } .runs td { grid-column: 1; max-width: none; } .runs td.ratio { grid-column: 2; }
-  .runs th, .runs td { border: 0; padding: 0; }
+  .runs th, .runs td { border: 0; padding: 0; } .runs td.ratio { padding-left: 1em; }
   .runs td[data-run]::before { content: attr(data-run) ": "; color: var(--dim); font-weight: 400; }
   .many { width: auto; max-width: none; left: 0; transform: none; }
 }

@@ -37,6 +37,8 @@ class Row:
     """Return a run's figure as text; empty if it has none."""
     number: Callable[[Figures], float | None] | None = None
     """Return the number whose ratio to that of the first run is shown."""
+    is_of_clock: bool = False
+    """Whether the number says nothing beside that of a run with another kind of clock, real or simulated."""
 
 
 def _time(run: Figures) -> str:
@@ -58,14 +60,14 @@ def _bytes(run: Figures) -> float:
 
 FIGURES = {
     "ended": Row(lambda run: run.summary["ended"]),
-    "time": Row(_time, lambda run: run.tally.seconds),
+    "time": Row(_time, lambda run: run.tally.seconds, is_of_clock=True),
     "cost": Row(
         lambda run: cost(run.tally.summary()) if run.has_prices else "",
         lambda run: run.tally.dollars if run.has_prices else None,
     ),
     "epochs": Row(lambda run: f"{run.tally.epochs:.1f}", lambda run: run.tally.epochs),
     "versions": Row(lambda run: f"{run.tally.versions:,}", lambda run: run.tally.versions),
-    "samples per second": Row(lambda run: f"{_speed(run) or 0.0:,.4g}", _speed),
+    "samples per second": Row(lambda run: f"{_speed(run) or 0.0:,.4g}", _speed, is_of_clock=True),
     "samples": Row(lambda run: samples(run.tally.summary())),
     "traffic": Row(lambda run: traffic(run.tally.summary()), _bytes),
     "rejected": Row(lambda run: rejected(run.summary)),
@@ -100,17 +102,17 @@ def headline(run: Figures) -> str:
 def figures_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
     """Return the table of figures: a column per run, and one with the ratios of each later run to the first.
 
-    Several runs have a row with the result of their audits.
+    Several runs have a row with their verdicts.
     """
     several = len(runs) > 1
     rows = _metrics(runs) | FIGURES
     body = [_row(what, row, runs, names) for what, row in rows.items() if any(map(row.tell, runs))]
     if several:
-        audits = [
+        verdicts = [
             _cells(str(run.proof), None, name, number, bad=not run.proof.is_exactly_once)
             for number, (run, name) in enumerate(zip(runs, names, strict=True))
         ]
-        body.append(f"<tr><th>audit</th>{''.join(audits)}</tr>")
+        body.append(f"<tr><th>verdict</th>{''.join(verdicts)}</tr>")
     ratio = '<th class="ratio">ratio</th>'
     head = "".join(f"<th>{escape(name)}</th>{ratio * (number > 0)}" for number, name in enumerate(names))
     return _table(head if several else "", body, len(runs))
@@ -144,7 +146,7 @@ def provenance(settings: dict[str, Any]) -> dict[str, str]:
     schedule = settings.get("lr_schedule")
     told = {
         "date": str(started.get("date", "")).replace("T", " ").replace("+00:00", " UTC"),
-        "command": started.get("command"),
+        "started by": started.get("command"),
         "host": started.get("host"),
         "software": ", ".join(f"{told} {started[key]}" for key, told in versions.items() if key in started),
         "workload": _workload(settings),
@@ -203,7 +205,8 @@ def _row(what: str, row: Row, runs: Sequence[Figures], names: Sequence[str]) -> 
     first = row.number(runs[0]) if row.number else None
     cells = []
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-        value = row.number(run) if row.number else None
+        is_like_first = not row.is_of_clock or run.virtual == runs[0].virtual
+        value = row.number(run) if row.number and is_like_first else None
         ratio = value / first if first and value is not None else None
         cells.append(_cells(row.tell(run), ratio, name if len(runs) > 1 else "", number))
     return f"<tr><th>{escape(what)}</th>{''.join(cells)}</tr>"
