@@ -10,6 +10,7 @@ from inspect import signature
 from pathlib import Path
 
 import oddlot
+from tests.fits import a_job
 from tests.transcripts import raises
 
 NAMES = (
@@ -52,6 +53,10 @@ def test_the_public_names() -> None:
 
 def test_editors_show_the_fields_of_a_job() -> None:
     assert list(signature(oddlot.Job).parameters) == [each.name for each in fields(oddlot.Job)]
+
+
+def test_a_job_is_shown_without_its_data() -> None:
+    assert "_data" not in repr(a_job())
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

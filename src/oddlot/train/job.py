@@ -50,7 +50,7 @@ class Job:
 
     model: Callable[[], nn.Module]
     """Function that returns the module. It is called once at the hub, for the initial weights, and once per worker."""
-    train_data: Any
+    train_data: Any = field(repr=False)
     """Map-style dataset, or a tuple of arrays or tensors of equal length, or `Shards`."""
     loss: Callable[[Any, Any], Tensor | tuple[Tensor, int | Tensor]] | None = None
     """Function `loss(outputs, targets)`, which returns a scalar: the mean over the batch. It may return (mean, integer
@@ -58,7 +58,7 @@ class Job:
     training_step: Callable[[nn.Module, Any], Tensor | tuple[Tensor, int | Tensor]] | None = None
     """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar, or (loss, integer weight).
     None: `loss` is used."""
-    eval_data: Any = None
+    eval_data: Any = field(default=None, repr=False)
     """Evaluation set, in the form of `train_data`. None: no evaluation."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Metrics by name. A function `metric(outputs, targets)` is called once per evaluation and returns a number. It
