@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import create_server, socket
@@ -122,13 +122,22 @@ def test_a_script_without_logging_sees_what_the_run_waits_for(
     cpus: float, warned_at: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": cpus})
-    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": cpus}}])
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "a", "Alive": True, "Resources": {"CPU": cpus}}])
     entrance, times = Entrance(Ray((2, 2)).fleet, 0.0), []
     for now in (10.0, 20.0, 40.0, 50.0):
         entrance.tell(now, 0)
         times += [now] * sum(record.levelno == logging.WARNING for record in caplog.records)
         caplog.clear()
     assert times == [warned_at]
+
+
+@pytest.mark.parametrize(("avoided", "is_missing"), [((), False), (("a",), True)])
+def test_nodes_that_get_no_workers_are_said(
+    avoided: Sequence[str], is_missing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "a", "Alive": True, "Resources": {"CPU": 4.0}}])
+    assert cluster.waiting_for(Ray((2, 2)).fleet, 0, avoided)[1] == is_missing
 
 
 def test_a_missing_file_with_a_relative_path() -> None:

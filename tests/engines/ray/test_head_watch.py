@@ -80,6 +80,11 @@ def test_a_head_that_answers_again(head: Head) -> None:
     assert not head.watch.wants_checkpoint()
 
 
+def test_a_lost_head_is_said_within_five_seconds() -> None:
+    first, second = head_watch.ASK_SECONDS, head_watch.SURE_SECONDS
+    assert head_watch.ASK_SECONDS + first + head_watch.AGAIN_SECONDS + second <= 5
+
+
 def test_a_raylet_that_ends(head: Head) -> None:
     """Its workers are stopped at once: Ray ends this process when their updates arrive."""
     head.watch.check()

@@ -1,6 +1,7 @@
 """Why a worker was lost: its process, its samples or its node. The hub alone, without a cluster."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -176,6 +177,51 @@ def test_a_run_without_another_node_ends_unless_it_has_had_workers(was_ready: bo
         hub.homes["w1"] = "far"
         with warns("node_left_out") if was_ready else raises(JobError, "worker_failed", node="w1"):
             hub.fail(w1, cannot_start())
+
+
+def test_a_run_whose_only_node_is_full_ends() -> None:
+    """Nothing would change if it waited."""
+    with world(cluster=["far"]) as hub:
+        w1 = hub.start("w1", "far")
+        with raises(JobError, "node_full", node="w1"):
+            hub.fail(w1, full())
+
+
+def test_a_node_that_answers_with_an_error_is_there() -> None:
+    with world() as hub:
+        w1 = hub.start("w1", "far")
+        hub.fail(w1, died("node"))
+        assert hub.nodes.avoided == {"far"}
+        hub.actors.check()
+        hub.now += 1.0
+        for _, then, *_ in hub.questions:
+            then(ray.exceptions.RayTaskError("answer", "...", ImportError("no module oddlot")))
+        hub.actors.check()
+        assert not hub.nodes.avoided
+
+
+def test_an_evaluator_without_memory_waits_until_its_node_has_rested() -> None:
+    with world() as hub, warns("worker_out_of_memory"):
+        hub.fail(hub.start("evaluator", HUB_NODE), ray.exceptions.OutOfMemoryError("..."))
+        hub.reply()
+        assert not [one for one in hub.actors.running.values() if one.is_evaluator]
+        hub.wait(61)
+        assert [one for one in hub.actors.running.values() if one.is_evaluator]
+
+
+def test_kills_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray waits for the registration of an actor before it kills it."""
+    over = threading.Event()
+    monkeypatch.setattr("oddlot.engines.ray.actors.KILL_SECONDS", 0.01)
+    with world() as hub:
+        monkeypatch.setattr(ray, "kill", lambda _: over.wait(60))
+        w1 = hub.start("w1", "far")
+        hub.fail(w1, died("worker process"))
+        hub.reply()
+        assert not hub.actors.is_running(w1)
+        hub.actors.kill()
+        assert not over.is_set()
+        over.set()
 
 
 def test_a_runtime_environment_that_cannot_be_set_up_ends_the_start_of_a_run() -> None:

@@ -3,8 +3,9 @@
 import signal
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import wait
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,9 +25,12 @@ from oddlot.engines.ray.node_calls import NodeCalls, NodeNews
 from oddlot.engines.ray.node_functions import send_signal
 from oddlot.engines.ray.node_watch import NodeWatch
 from oddlot.engines.ray.placement import StartedActors
+from oddlot.engines.ray.threads import in_thread
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX, RespawnPolicy
 
+KILL_SECONDS = 2.0
+"""Longest time that the end of a run waits for the end of its actors, in seconds."""
 BEAT_SECONDS = 1.0
 """Interval of heartbeats, in seconds."""
 
@@ -55,11 +59,15 @@ class Actors:
         self.messages: deque[Message] = deque()
         """For the host."""
         self.news: SimpleQueue[News | NodeNews] = SimpleQueue()
-        self.nodes = NodeWatch(started.hub_node, self.fleet, clock, NodeCalls(self.news))
+        self.nodes = NodeWatch(
+            started.hub_node, self.fleet, clock, NodeCalls(self.news, self.fleet.runtime_env)
+        )
         self.losses = Losses(self.nodes, logs, self.fleet.lost_after_seconds, self.running, self.lose)
         self.entrance = Entrance(self.fleet, clock())
         self._host, self._hub = host(), Hub.here()
         self._looked = clock()
+        self._evaluator_at = inf
+        """Time from which the evaluator is requested again. Infinity: it is there, or is not needed."""
 
     def spawn(self, index: int) -> ActorHandle:
         """Request a worker, or the evaluator. It is heard from once the cluster has room for it."""
@@ -110,8 +118,7 @@ class Actors:
         if not self.is_running(worker):
             return
         del self.running[worker.node]
-        with suppress(ray.exceptions.RayError, ValueError):
-            ray.kill(worker.actor)
+        in_thread(partial(ray.kill, worker.actor))  # it waits for the head if the actor is not registered yet
         if not worker.has_ended:
             self.signal(worker, signal.SIGKILL)  # a frozen process hears nothing of Ray
         busy = bool(self.evaluations.requested if worker.is_evaluator else worker.tasks)
@@ -121,6 +128,13 @@ class Actors:
         self.policy.died(death, self.clock())
         if worker.is_evaluator:
             self.evaluations.lost()
+            self._evaluator_at = self.nodes.rested_at(self.nodes.hub_node)
+            self._spawn_evaluator()
+
+    def _spawn_evaluator(self) -> None:
+        """Request the evaluator if it is due: not while its node is short of memory."""
+        if self.clock() >= self._evaluator_at:
+            self._evaluator_at = inf
             self.spawn(EVALUATOR_INDEX)
 
     def dismiss(self, worker: ActorHandle) -> None:
@@ -163,10 +177,10 @@ class Actors:
             self._request_again()
         for index in self.policy.due(now):
             self.spawn(index)
+        self._spawn_evaluator()
         self._warn_drained()
-        self.entrance.tell(
-            now, sum(worker.ready for worker in self.running.values() if not worker.is_evaluator)
-        )
+        ready = sum(worker.ready for worker in self.running.values() if not worker.is_evaluator)
+        self.entrance.tell(now, ready, self.nodes.avoided)
 
     def _request_again(self) -> None:
         """Request actors again that wait for a node, because they must not be on one that may be used now."""
@@ -182,9 +196,8 @@ class Actors:
 
     def kill(self) -> None:
         """Kill all actors, also from another thread."""
-        for worker in list(self.running.values()):
-            with suppress(ray.exceptions.RayError, ValueError):
-                ray.kill(worker.actor)
+        kills = [in_thread(partial(ray.kill, worker.actor)) for worker in list(self.running.values())]
+        wait(kills, KILL_SECONDS)
 
     # --- what workers tell ---------------------------------------------------------------------
 

@@ -8,17 +8,17 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.user_warnings import warn
 from oddlot.engines.ray import internals
-from oddlot.engines.ray.aside import aside
 from oddlot.engines.ray.fleet import Fleet
 from oddlot.engines.ray.head_probe import check_head, is_open, no_cluster
 from oddlot.engines.ray.ray_messages import RayMessages
+from oddlot.engines.ray.threads import in_thread
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address that other machines do not reach. Ray replaces 127.0.0.1 by an outer address on Linux."""
@@ -170,26 +170,32 @@ def fits(fleet: Fleet, node: Mapping[str, float]) -> bool:
     return all(node.get(name, 0.0) >= amount for name, amount in fleet.needs.items())
 
 
-def waiting_for(fleet: Fleet, ready: int) -> tuple[str, bool]:
-    """Return what a run waits for that has only `ready` of its least number of workers, and whether nodes must join."""
+def waiting_for(fleet: Fleet, ready: int, avoided: Collection[str] = ()) -> tuple[str, bool]:
+    """Return what a run waits for that has only `ready` of its least number of workers, and whether nodes must join.
+
+    `avoided` are Ray's ids of nodes that get no workers.
+    """
     import ray
 
     def ask() -> tuple[dict[str, float], list[Any]]:
         return ray.cluster_resources(), ray.nodes()
 
     told = f"{ready} of at least {fleet.min_workers} workers are ready"
-    found = aside(ask, HEAD_SECONDS)
-    if found is None:
+    try:
+        resources, nodes = in_thread(ask).result(HEAD_SECONDS)
+    except TimeoutError:
         return f"{told}, and the head of the cluster does not answer", True
-    resources, nodes = found
     lacking = lacks(fleet, resources)
-    largest = [node["Resources"] for node in nodes if node["Alive"]]
+    large = {node["NodeID"] for node in nodes if node["Alive"] and fits(fleet, node["Resources"])}
     why = "they are starting, or their resources are in use"
-    has_room = any(fits(fleet, node) for node in largest)
+    has_room = bool(large)
     if not lacking and not has_room:
         why = f"no node has {_told(fleet.needs)}, which each worker needs. Nodes that join get workers"
     elif lacking:
         why = f"the cluster lacks {lacking}. Nodes that join, by hand or by an autoscaler, get workers"
+    elif large <= set(avoided):
+        why = f"all {len(large)} nodes with room get no workers for now, as said above. Nodes that join get workers"
+        has_room = False
     is_missing = bool(lacking) or not has_room
     return f"{told}: {why}", is_missing
 

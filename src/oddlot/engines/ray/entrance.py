@@ -1,6 +1,7 @@
 """The beginning of a run: it waits for the least number of workers."""
 
 import logging
+from collections.abc import Collection
 
 from oddlot.core.events import Joined
 from oddlot.core.tasks import NodeId
@@ -37,14 +38,17 @@ class Entrance:
         """Return whether a lost worker had not entered yet."""
         return self._waiting is not None and self._waiting.pop(node, None) is not None
 
-    def tell(self, now: float, ready: int) -> None:
-        """Say what the run waits for, before its start and while no worker is ready; again when it changes."""
+    def tell(self, now: float, ready: int, avoided: Collection[str] = ()) -> None:
+        """Say what the run waits for, before its start and while no worker is ready; again when it changes.
+
+        `avoided` are Ray's ids of nodes that get no workers.
+        """
         if ready and self._waiting is None:
             self._told, self._told_at, self._since = ("", 0), now, now
         if now - self._told_at < TELL_SECONDS:
             return
         self._told_at = now
-        text, is_missing = waiting_for(self.fleet, ready)
+        text, is_missing = waiting_for(self.fleet, ready, avoided)
         level = logging.WARNING if is_missing or now - self._since >= WARN_SECONDS else logging.INFO
         if (text, level) != self._told:
             self._told = text, level

@@ -6,7 +6,7 @@ import ssl
 
 from oddlot.core.errors import UsageError
 from oddlot.engines.ray import internals
-from oddlot.engines.ray.aside import aside
+from oddlot.engines.ray.threads import in_thread
 
 CONNECT_SECONDS = 4.0
 """Longest time for a connection, for each answer on it, and for a request to the head, in seconds."""
@@ -29,7 +29,7 @@ def check_head(address: str, is_noted: bool = False) -> None:
         files = "RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT"
         raise _refused(address, f"{told}. Use the files of its nodes ({files})", "tls")
     else:
-        raise no_cluster(address, "something else answers there")
+        raise no_cluster(address, "what accepts connections there does not answer as a head does")
 
 
 def is_open(address: str) -> bool:
@@ -54,7 +54,10 @@ def _check_token(address: str, is_noted: bool) -> None:
     import ray
 
     try:
-        answered = aside(lambda: internals.new_client(address, is_noted), CONNECT_SECONDS)
+        in_thread(lambda: internals.new_client(address, is_noted)).result(CONNECT_SECONDS)
+    except TimeoutError:
+        told = "it does not answer a request. Look at the logs of the head"
+        raise _refused(address, told, "silence") from None
     except ray.exceptions.AuthenticationError:
         told = (
             f"the token is missing or wrong. Set {internals.TOKEN_MODE}=token and use the token of its nodes "
@@ -63,8 +66,6 @@ def _check_token(address: str, is_noted: bool) -> None:
         raise _refused(address, told, "token") from None
     except ray.exceptions.RayError as error:
         raise no_cluster(address, str(error)) from None
-    if answered is None:
-        raise _refused(address, "it does not answer a request. Look at the logs of the head", "silence")
 
 
 def _refused(address: str, why: str, cause: str) -> UsageError:

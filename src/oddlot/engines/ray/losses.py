@@ -145,6 +145,9 @@ class Losses:
             self.lose_node(worker)
         self.lose(worker)
 
+    def _others_ready(self, worker: ActorHandle) -> bool:
+        return any(one.ready for one in self.running.values() if one is not worker and not one.is_evaluator)
+
     def _wait(self, worker: ActorHandle) -> None:
         """Wait for the reason of a worker's end, but no longer than for a silent worker."""
         now = self.nodes.clock()
@@ -164,7 +167,8 @@ class Losses:
             return
         there = self.nodes.left_out | {found.node}
         may_start = found.others - there and len(there) < NODES_BEFORE_GIVING_UP and error.code in NODE_FAULTS
-        if worker.is_evaluator or not found.node or not (self.was_ready or may_start):
+        is_stuck = error.code == "node_full" and not self._others_ready(worker) and not found.others - there
+        if worker.is_evaluator or not found.node or is_stuck or not (self.was_ready or may_start):
             raise error
         self.nodes.left_out = there
         told = f"the node {found.address} is left out of this run: {internals.exception_in(error)}"

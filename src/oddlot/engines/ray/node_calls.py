@@ -1,6 +1,6 @@
 """Calls of small functions on nodes of a cluster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from oddlot.engines.ray import internals
-from oddlot.engines.ray.aside import aside
+from oddlot.engines.ray.threads import in_thread
 
 
 class NodeNews(NamedTuple):
@@ -22,8 +22,10 @@ class NodeNews(NamedTuple):
 class NodeCalls:
     """Calls functions on nodes. The answers are put into the hub's queue."""
 
-    def __init__(self, news: SimpleQueue[Any]) -> None:
+    def __init__(self, news: SimpleQueue[Any], runtime_env: Mapping[str, Any] | None = None) -> None:
         self.news = news
+        self._env = dict(runtime_env or {})
+        """With it, a node can import what workers import."""
         self._remote: dict[Any, Any] = {}
         """Functions that Ray has sent to the cluster, which it does once for each."""
         self._calls = set[Any]()
@@ -35,7 +37,13 @@ class NodeCalls:
         def request() -> None:
             there = NodeAffinitySchedulingStrategy(ray_node, soft=False)
             remote = self._remote.setdefault(function, ray.remote(function))
-            call = remote.options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*arguments)
+            options = {
+                "num_cpus": 0,
+                "scheduling_strategy": there,
+                "max_retries": 0,
+                "runtime_env": self._env,
+            }
+            call = remote.options(**options).remote(*arguments)
             self._calls.add(call)  # without a reference there is no answer
             internals.on_completed(call, lambda answer: self._answered(call, then, answer))
 
@@ -54,7 +62,7 @@ class NodeCalls:
             except Exception as error:  # noqa: BLE001 - the connection may have ended
                 self.news.put(NodeNews(then, error))
 
-        aside(run)
+        in_thread(run)
 
     def _answered(self, call: Any, then: Callable[[Any], None], answer: Any) -> None:
         self._calls.discard(call)

@@ -24,6 +24,8 @@ REST_SECONDS = 60.0
 """Seconds without new workers of a node on which Ray killed a worker for want of memory."""
 RECENT_SECONDS = 2.0
 """Age of a sign of life that shows that a node is there, in seconds."""
+THERE = ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError
+"""Errors that a node reports, so that it is there."""
 logger = logging.getLogger(__name__)
 
 
@@ -81,6 +83,10 @@ class NodeWatch:
         if worker.started is not None:
             self.resting[worker.started.ray_node] = self.clock() + REST_SECONDS
 
+    def rested_at(self, node: str) -> float:
+        """Return the time from which a node may get workers again after a shortage of memory."""
+        return self.resting.get(node, -inf)
+
     def is_there(self, worker: ActorHandle, others: Iterable[ActorHandle] = ()) -> bool:
         """Return whether the node of a silent worker has given a sign of life since the worker's last one."""
         if worker.started is None or worker.heard is None or worker.started.ray_node == self.hub_node:
@@ -104,7 +110,7 @@ class NodeWatch:
             self._ask_at[node] = self.clock() + ASK_SECONDS
             if isinstance(value, ray.exceptions.TaskUnschedulableError):
                 self.suspects.pop(node, None)  # Ray has noticed the loss, and starts no workers there
-            elif not isinstance(value, BaseException):
+            elif not isinstance(value, BaseException) or isinstance(value, THERE):
                 self._answered[node] = self.clock()
             then(value)
 

@@ -1,6 +1,7 @@
 """Requests for actors: on which nodes of the cluster workers run."""
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import ray
@@ -8,6 +9,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeL
 
 from oddlot.engines.ray.actor import CONTROL, CONTROL_THREADS, TASK_THREADS, WorkerActor
 from oddlot.engines.ray.fleet import Fleet
+from oddlot.engines.ray.threads import in_thread
 from oddlot.engines.respawn import EVALUATOR_INDEX
 
 
@@ -43,7 +45,7 @@ class StartedActors:
     def close(self) -> None:
         """Kill the actors that were not taken."""
         for actor in filter(None, self._early):
-            ray.kill(actor)
+            in_thread(partial(ray.kill, actor))
 
     def _request(self, name: str, avoid: Collection[str] = ()) -> Any:
         """Request an actor. It waits in Ray until the cluster has room for it. The hub's node comes last."""

@@ -1,4 +1,4 @@
-"""Calls of Ray that wait for the cluster's head, which may have ended."""
+"""Threads for calls of Ray that wait for the cluster's head, which may have ended."""
 
 import threading
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-def aside(call: Callable[[], Value], seconds: float = 0.0) -> Value | None:
-    """Call a function in a thread of its own. Return its value, or None if it takes longer than these seconds."""
+def in_thread(call: Callable[[], Value]) -> Future[Value]:
+    """Call a function in a thread of its own, which does not keep the process alive."""
     future: Future[Value] = Future()
 
     def run() -> None:
@@ -19,9 +19,4 @@ def aside(call: Callable[[], Value], seconds: float = 0.0) -> Value | None:
             future.set_exception(error)
 
     threading.Thread(target=run, name="oddlot call of Ray", daemon=True).start()
-    if not seconds:
-        return None
-    try:
-        return future.result(seconds)
-    except TimeoutError:
-        return None
+    return future
