@@ -3,19 +3,38 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import nn
 
 from benchmarks.ray.nodes import cluster
 from oddlot import Asynchronous, fit
 from oddlot.core.errors import ClusterLost
+from oddlot.core.events import Joined
 from oddlot.core.records import Record
 from oddlot.engines.ray import internals
+from oddlot.testing.engines import Slowly
 from tests.engines.ray.scenes import on_ray, slow_job
 from tests.transcripts import raises, warns
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
+
+
+class EndsOnce(Slowly):
+    """A slow step that ends its process once, as soon as the file `when` is there."""
+
+    def __init__(self, when: Path) -> None:
+        super().__init__(0.05)
+        self.when = when
+
+    def __call__(self, model: nn.Module, batch: Any) -> Any:
+        with suppress(FileNotFoundError):  # or the other worker was first
+            self.when.unlink()
+            os._exit(7)
+        return super().__call__(model, batch)
 
 
 def test_a_run_whose_head_ends_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,18 +42,20 @@ def test_a_run_whose_head_ends_is_saved(tmp_path: Path, monkeypatch: pytest.Monk
     with cluster() as nodes:
         gcs = nodes.cluster.head_node.all_processes["gcs_server"][0].process
         assert internals.head_answers(10.0)
-        killed: list[Record] = []
+        joined, killed = list[Record](), list[Record]()
 
         def kill(record: Record) -> None:
-            if len(record.actions) and not killed:
+            joined.extend([record] if isinstance(record.event, Joined) else [])
+            if len(joined) == 2 and not killed:
                 os.kill(gcs.pid, signal.SIGKILL)
                 gcs.wait()
                 assert not internals.head_answers(0.1)
                 killed.append(record)
+                (tmp_path / "when").touch()  # no new worker can be registered
 
         with warns("cluster_head_silent"), raises(ClusterLost, "cluster_lost", lost="head"):
             fit(
-                slow_job(),
+                slow_job(training_step=EndsOnce(tmp_path / "when")),
                 Asynchronous(),
                 on_ray(),
                 until="epochs>=1000",
