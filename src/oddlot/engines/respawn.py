@@ -68,7 +68,8 @@ class Death:
 class RespawnPolicy:
     """Decides when each of `workers` workers starts again, and counts failed starts, the evaluator's too.
 
-    A worker that had returned an update is replaced immediately; one that had not, at most three times a minute.
+    A worker that had returned an update, or was ended on purpose, is replaced immediately; another one at most three
+    times a minute.
     """
 
     def __init__(self, workers: int, replaces: bool) -> None:
