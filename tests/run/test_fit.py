@@ -6,10 +6,12 @@ import logging
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -480,6 +482,18 @@ def test_what_a_script_sets_before_a_run_reaches_every_worker(
     assert run.model.get_parameter("weight").dtype == torch.float64
     assert run.loss is not None
     assert 0 < run.loss < 1
+
+
+def test_module_that_starts_a_run_when_a_worker_imports_it_ends_the_run(tmp_path: Path) -> None:
+    """It would start workers without end."""
+    (tmp_path / "eager.py").write_text("import oddlot\noddlot.fit(None, 'synchronous')")
+
+    def init() -> None:
+        sys.path.append(str(tmp_path))
+        import_module("eager")
+
+    with raises(JobError, "fit_during_import", module="eager", line=2):
+        oddlot.fit(a_job(worker_init=init), "synchronous", local(2), until="epochs>=1", quiet=True)
 
 
 def test_extra_state_is_warned_of_and_left_out_of_the_saved_model(tmp_path: Path) -> None:
