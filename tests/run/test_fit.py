@@ -385,6 +385,8 @@ OF_THE_RUN: dict[str, tuple[dict[str, Any], Told]] = {
     "workers": ({"engine": local(49)}, too_few("workers", 49)),
     "no until": ({"until": ""}, ("missing_setting", {"name": "until"})),
     "goal": ({"epochs": 3}, ("unknown_name", {"given": "epochs", "nearest": None})),
+    "callbacks": ({"callbacks": [print]}, ("unknown_name", {"given": "callbacks", "nearest": None})),
+    "typo": ({"observer": [print]}, ("unknown_name", {"given": "observer", "nearest": "observers"})),
     "other engine": ({"engine": "rai"}, ("unknown_name", {"kind": "engine", "nearest": "ray"})),
     "unknown figure": ({"until": "lss<=1"}, ("unknown_name", {"given": "lss", "nearest": "loss"})),
     "share": ({"until": "top>=98"}, ("goal_beyond_share", {"given": "top>=98", "figure": "top"})),

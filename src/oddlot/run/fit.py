@@ -87,7 +87,7 @@ def fit(
     """
     check_not_importing()
     _check_folders(out, checkpoints, resume, force, settings.get("chaos"), quiet)
-    config = RunConfig.of(settings)
+    config = RunConfig.of(settings, signature(fit).parameters)
     _check_observers(observers)
     recipe = Recipe(job, strategy_of(strategy), _engine_of(engine), config)
     folder = RunFolder(out, checkpoints) if out is not None else None
