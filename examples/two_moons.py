@@ -1,6 +1,6 @@
 """A job of one's own on two local workers: a network that tells two half moons apart.
 
-No `if __name__ == "__main__"` is needed: workers get the job, not the program.
+A script that is never imported needs no `if __name__ == "__main__"`: workers get the job, not the program.
 """
 
 import numpy as np

@@ -251,6 +251,8 @@ def test_a_fault_in_a_file_has_its_line(
         ("engine.workrs=3", "unknown_key", {"given": "workrs", "nearest": "workers"}),
         ("until=3", "unknown_key", {"given": "until", "nearest": "run.until"}),
         ("run.workers=3", "unknown_key", {"given": "workers", "nearest": "engine.workers"}),
+        ("job.lr=3", "unknown_key", {"given": "lr", "nearest": "job.optimizer.lr"}),
+        ("epochs=3", "unknown_key", {"given": "epochs", "nearest": "run.until"}),
         ("run.until=", "empty_value", {"name": "run.until"}),
         ("run.checkpoint_every=often", "invalid_value", {"name": "checkpoint_every", "given": "often"}),
         ("run.until=3", "invalid_value", {"name": "run.until", "given": 3}),

@@ -391,8 +391,18 @@ def test_work_refused_three_times_stops_the_run() -> None:
         stage.start("a")
         stage.tell(Refused(f"a:{number}", "NaN"))
     stage.start("a")
-    with raises(JobError, "bad_samples", spans=(Span(0, 0, 8),)):
+    with raises(JobError, "bad_samples", spans=(Span(0, 0, 8),), all_invalid=True):
         stage.tell(Refused("a:3", "NaN"))
+
+
+def test_not_every_update_is_invalid_while_a_valid_one_waits() -> None:
+    stage = Stage()
+    stage.tell(stage.answer(stage.start("b")))
+    for _ in range(2):
+        stage.tell(Refused(stage.start("a").id, "NaN"))
+    last = stage.start("a")
+    with raises(JobError, "bad_samples", all_invalid=False):
+        stage.tell(Refused(last.id, "NaN"))
 
 
 def test_skipped_work_that_closes_an_epoch_is_told_first() -> None:

@@ -274,8 +274,7 @@ def unsound(outputs: Tensor, targets: Tensor) -> Tensor:
     ("on", "bad"), [(local(2), nan), (fleet(2), nan), (fleet(2), inf)], ids=["local", "nan", "inf"]
 )
 def test_bad_numbers_end_the_run_and_are_told(on: Place, bad: float) -> None:
-    others = r" (\d+ other samples[^.]*\. )?(?=Lower the)"
-    mask(task=r"\b[wm]\d:\d+", rows=r"train_data\[.*\]", others=others)
+    mask(task=r"\b[wm]\d:\d+", rows=r"train_data\[.*\]")
     with raises(JobError, "bad_samples") as caught:
         oddlot.fit(a_job(loss=lambda y, t: (y * bad).sum()), Asynchronous(), on, until="epochs>=1")
     batches = [sorted(order(0, 0, SAMPLES)[at : at + BATCH].tolist()) for at in (0, BATCH)]

@@ -6,10 +6,12 @@ import logging
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -383,6 +385,8 @@ OF_THE_RUN: dict[str, tuple[dict[str, Any], Told]] = {
     "workers": ({"engine": local(49)}, too_few("workers", 49)),
     "no until": ({"until": ""}, ("missing_setting", {"name": "until"})),
     "goal": ({"epochs": 3}, ("unknown_name", {"given": "epochs", "nearest": None})),
+    "callbacks": ({"callbacks": [print]}, ("unknown_name", {"given": "callbacks", "nearest": None})),
+    "typo": ({"observer": [print]}, ("unknown_name", {"given": "observer", "nearest": "observers"})),
     "other engine": ({"engine": "rai"}, ("unknown_name", {"kind": "engine", "nearest": "ray"})),
     "unknown figure": ({"until": "lss<=1"}, ("unknown_name", {"given": "lss", "nearest": "loss"})),
     "share": ({"until": "top>=98"}, ("goal_beyond_share", {"given": "top>=98", "figure": "top"})),
@@ -480,6 +484,18 @@ def test_what_a_script_sets_before_a_run_reaches_every_worker(
     assert run.model.get_parameter("weight").dtype == torch.float64
     assert run.loss is not None
     assert 0 < run.loss < 1
+
+
+def test_module_that_starts_a_run_when_a_worker_imports_it_ends_the_run(tmp_path: Path) -> None:
+    """It would start workers without end."""
+    (tmp_path / "eager.py").write_text("import oddlot\noddlot.fit(None, 'synchronous')")
+
+    def init() -> None:
+        sys.path.append(str(tmp_path))
+        import_module("eager")
+
+    with raises(JobError, "fit_during_import", module="eager", line=2):
+        oddlot.fit(a_job(worker_init=init), "synchronous", local(2), until="epochs>=1", quiet=True)
 
 
 def test_extra_state_is_warned_of_and_left_out_of_the_saved_model(tmp_path: Path) -> None:

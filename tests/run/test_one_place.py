@@ -58,8 +58,9 @@ def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Pat
     place = tmp_path / "place"
     begun(tmp_path / "one", str(place), until="epochs>=1")
     holder = RunFolder(tmp_path / "one", place)
-    with claim(holder, resume=True, force=False), raises(UsageError, "folder_in_use", path=str(place)):
-        begun(tmp_path / "two", str(place), until="epochs>=2", resume="latest")
+    for how in ({}, {"resume": "latest"}):
+        with claim(holder, resume=True, force=False), raises(UsageError, "folder_in_use", path=str(place)):
+            begun(tmp_path / "two", str(place), until="epochs>=2", **how)
     begun(tmp_path / "two", str(place), until="epochs>=2", resume="latest")
     assert merged(tmp_path / "two") == everything(SAMPLES, 2)
 

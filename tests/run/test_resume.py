@@ -139,7 +139,7 @@ def test_one_process_at_a_time_holds_a_run_and_after_kill_9_of_everything_it_goe
     with program("-c", ENDLESS, run) as process:
         says(process, "saved")
         how: Any
-        for how in ({"resume": "latest"}, {"force": True}):
+        for how in ({}, {"resume": "latest"}, {"force": True}):
             with raises(UsageError, "folder_in_use", path=str(run)) as caught:
                 begun(run, **how)
             assert str(process.pid) in caught.fields["holder"].split()

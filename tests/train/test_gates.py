@@ -72,10 +72,10 @@ def test_infinities_of_the_tasks_version_are_accepted() -> None:
     base, now, update = (FlatBuffer.empty(Layout.from_module(module)) for _ in range(3))
     base.view("range")[0] = inf
     update.copy_(base)
-    arrival = Arrival(Facts("a:1", "a", 0, 1, "weights"), "weights", update, now, base)
+    arrival = Arrival(Facts("a:1", "a", 0, 1, "weights", loss=2.5), "weights", update, now, base)
     Finite().check(arrival)
     update.view("range")[1] = inf
-    with raises(Refusal, "numbers_not_finite", tensors={"range": 1}):
+    with raises(Refusal, "numbers_not_finite", tensors={"range": 1}, loss=2.5):
         Finite().check(arrival)
 
 

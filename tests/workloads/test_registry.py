@@ -37,6 +37,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_jobs.py").write_text(MODULE)
     (tmp_path / "broken_jobs.py").write_text("1 / 0")
     (tmp_path / "needy_jobs.py").write_text("import a_module_that_is_not_there")
+    (tmp_path / "eager_jobs.py").write_text("import oddlot\noddlot.fit(None, 'synchronous')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_jobs", raising=False)
 
@@ -108,6 +109,11 @@ def test_the_user_s_own_faults_come_with_their_traceback(name: str, where: str, 
     with raises(JobError, "user_code_failed", where=where) as failure:
         load_workload(name)
     assert cause in failure.fields["reason"]
+
+
+def test_module_that_starts_a_run_is_rejected_while_it_is_imported() -> None:
+    with raises(UsageError, "fit_during_import", module="eager_jobs", line=2):
+        load_workload("eager_jobs:any")
 
 
 def test_a_name_is_checked_without_importing_anything() -> None:

@@ -41,6 +41,8 @@ class OfJobFile(Table):
         """Suggest the table of a key that is in the wrong one."""
         key = str(fault["loc"][0])
         having = [name for name, table in TABLES.items() if key in table.model_fields]
+        if fault["type"] == "extra_forbidden" and key == "epochs":
+            return unknown_key(key, "", 'Use the goal: `run.until = "epochs>=20"`', "run.until")
         if fault["type"] != "extra_forbidden" or not having:
             return super()._remedy(fault)
         return unknown_key(
@@ -210,5 +212,10 @@ class FileTable(OfJobFile):
         return super()._remedy(fault)
 
 
-TABLES: dict[str, type[Table]] = {"run": RunTable, "engine": EngineTable, "job": JobTable}
+TABLES: dict[str, type[Table]] = {
+    "run": RunTable,
+    "engine": EngineTable,
+    "job": JobTable,
+    "job.optimizer": OPTIMIZER.otherwise or Table,
+}
 """Tables whose keys are hinted at where they are in another table."""

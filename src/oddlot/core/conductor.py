@@ -193,7 +193,7 @@ class Conductor:
             return
         task = self.open.pop(event.task)
         self._answered(task.id, task.node, 0)
-        yield from self._skipped(self.ledger.refuse(task.id, event.reason))
+        yield from self._skipped(self.ledger.refuse(task.id, event.reason, others_wait=bool(self.inbox)))
         yield Cancelled(task.id, task.node)
 
     def _skipped(self, skipped: Skipped) -> Iterator[Event | Skip]:

@@ -134,14 +134,20 @@ class BadSamples(JobError):
     """Updates of the same samples were rejected repeatedly. `spans` are their positions in the shuffled order.
 
     Field `others`: number of other samples that were rejected and not merged since, as when training diverges.
+    Field `all_invalid`: whether every update of the run was rejected, as when each loss is NaN.
     """
 
     code = "bad_samples"
 
-    def __init__(self, spans: tuple[Span, ...], why: str, others: int = 0) -> None:
+    def __init__(
+        self, spans: tuple[Span, ...], why: str, others: int = 0, *, all_invalid: bool = False
+    ) -> None:
         places = ", ".join(f"{start}-{stop - 1} of epoch {epoch}" for epoch, start, stop in spans)
         super().__init__(
-            f"samples {places} (positions in the shuffled order) {why}", spans=spans, others=others
+            f"samples {places} (positions in the shuffled order) {why}",
+            spans=spans,
+            others=others,
+            all_invalid=all_invalid,
         )
         self.spans, self.why = spans, why
 

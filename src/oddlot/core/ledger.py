@@ -158,8 +158,11 @@ class Ledger:
         self._forgive(spans)
         return self._count(spans)
 
-    def refuse(self, task: TaskId, reason: str) -> Skipped:
-        """Record a rejected update and return its samples. The third time, skip them or raise BadSamples."""
+    def refuse(self, task: TaskId, reason: str, *, others_wait: bool = False) -> Skipped:
+        """Record a rejected update and return its samples. The third time, skip them or raise BadSamples.
+
+        `others_wait`: whether valid updates are in the inbox.
+        """
         lease = self.leases[task]
         worst = max(count(self.refusals, lease.spans).values())
         if worst < REFUSALS_UNTIL_BAD:
@@ -167,17 +170,14 @@ class Ledger:
             return Skipped()
         if not self.skip_bad:
             others = len(self.refusals) - samples_in(lease.spans)
-            diverged = (
-                f"{others:,} other samples had such updates too: training has probably diverged. "
-                if others
-                else ""
-            )
-            raise BadSamples(
-                lease.spans,
-                f"had invalid updates {worst} times, the last time in task {task}: {reason}. {diverged}"
-                f"Lower the learning rate, fix the samples, or {HOW_TO_SKIP}",
-                others=others,
-            )
+            all_invalid = not (self.merged_in_all or others_wait)
+            told = f"had invalid updates {worst} times, the last time in task {task}: {reason}. "
+            if all_invalid:
+                told += "Every update so far was invalid: check the loss and the data. "
+            elif others:
+                told += f"{others:,} other samples had such updates too: training has probably diverged. "
+            told += f"Lower the learning rate, fix the samples, or {HOW_TO_SKIP}"
+            raise BadSamples(lease.spans, told, others, all_invalid=all_invalid)
         for other in lease.tasks:
             del self.leases[other]
         return self._skip(lease.spans)

@@ -5,12 +5,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dis import get_instructions
-from importlib import import_module
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.suggestions import or_nearest
+from oddlot.core.user_imports import user_module
 
 MAX_TEXT_CHARACTERS = 1_000
 """Length limit of an exception's text."""
@@ -37,7 +37,7 @@ def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
     """
     module_name, _, class_name = path.partition(":")
     try:
-        module = import_module(module_name)
+        module = user_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _not_importable(path, kind, key, error) from None  # what it imports is missing

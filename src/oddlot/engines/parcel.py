@@ -70,8 +70,9 @@ def _script_by_value() -> Iterator[None]:
 def pickled(value: Any) -> list[memoryview]:
     """Return the pickle of a value, followed by the memory of its large arrays.
 
-    Functions and classes of a script or notebook are sent by value, so neither needs a `__main__` guard. An array that
-    is mapped from a file is sent as the file's path, and workers map it too.
+    Functions and classes of a script or notebook are sent by value, so neither needs a `__main__` guard.
+    Workers import other modules by name. An array that is mapped from a file is sent as the file's path, and workers
+    map it too.
     Raise UsageError, with the attribute, if the value cannot be pickled.
     """
     buffers: list[Any] = []

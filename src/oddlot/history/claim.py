@@ -12,7 +12,7 @@ from oddlot.checkpoint.storage import LOG_PARTS
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.masked_urls import masked
 from oddlot.core.serialization import DAMAGED
-from oddlot.history.lock import LOCK, hold
+from oddlot.history.lock import LOCK, check_not_in_use, hold
 from oddlot.history.run_folder import (
     CHECKPOINTS,
     LOG,
@@ -39,7 +39,11 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
     folder.forced = force
     with ExitStack() as closing:
         with unusable_folder(folder):
-            _check(folder, resume, force)
+            try:
+                _check(folder, resume, force)
+            except UsageError:
+                _check_not_in_use(folder)  # neither resume nor force would help
+                raise
             was_there = folder.path.exists()
             make_folder(folder.path)
             folder.lock = hold(folder.path, closing)
@@ -47,6 +51,13 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
             _check(folder, resume, force)  # another process may have begun a run meanwhile
         lock_place(folder, closing, resume)
         yield
+
+
+def _check_not_in_use(folder: RunFolder) -> None:
+    """Raise UsageError if another process holds the run folder, or the location of its checkpoints."""
+    place = folder.storage.local("")
+    for path in (folder.path, *([] if place is None else [place])):
+        check_not_in_use(path)
 
 
 def _remove_unused(path: Path, was_there: bool, kind: type[BaseException] | None, *_: object) -> None:

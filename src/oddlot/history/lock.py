@@ -4,8 +4,8 @@ import os
 import platform
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
-from fcntl import LOCK_EX, LOCK_NB, flock
+from contextlib import ExitStack, suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
 from oddlot.checkpoint.disk import open_to_append, open_to_read
@@ -26,11 +26,24 @@ def hold(folder: Path, closing: ExitStack) -> int:
     try:
         flock(file, LOCK_EX | LOCK_NB)
     except BlockingIOError:
-        holder = _holder(folder)
-        told = f"{folder} is in use by {holder}: wait until it ends, or stop it (kill -INT saves what it has)"
-        raise UsageError(told, "folder_in_use", path=str(folder), holder=holder) from None
+        raise _in_use(folder) from None
     note_holder(file.fileno())
     return file.fileno()
+
+
+def check_not_in_use(folder: Path) -> None:
+    """Raise UsageError if a process holds the lock. Nothing is written, and a folder without a lock is not in use."""
+    with suppress(OSError), open_to_read(folder / LOCK) as file:
+        try:
+            flock(file, LOCK_SH | LOCK_NB)
+        except BlockingIOError:
+            raise _in_use(folder) from None
+
+
+def _in_use(folder: Path) -> UsageError:
+    holder = _holder(folder)
+    told = f"{folder} is in use by {holder}: wait until it ends, or stop it (kill -INT saves what it has)"
+    return UsageError(told, "folder_in_use", path=str(folder), holder=holder)
 
 
 def note_holder(lock: int, processes: Sequence[int] = ()) -> None:

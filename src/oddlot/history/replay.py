@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from oddlot.core.optimizers import Optimizer
 from oddlot.core.records import Record
 from oddlot.core.serialization import DAMAGED, known_subclass
 from oddlot.core.strategy import Strategy
+from oddlot.core.user_imports import user_module
 from oddlot.history.log import numbered, read_header, read_log
 from oddlot.history.outcome import check_whole, read_ending
 from oddlot.history.peer_logs import check_logs
@@ -180,7 +180,7 @@ def _find(place: str, bases: tuple[type, ...], import_strategy: bool) -> type[An
             told = f"the run's strategy {place!r} is not part of oddlot, and importing it runs its code. "
             told += "If you trust it, pass --import, or call oddlot.replay(folder, TheStrategy)"
             raise UsageError(told, "import_not_allowed", strategy=place)
-        found: Any = import_module(module)
+        found: Any = user_module(module)
         for part in name.split("."):
             found = getattr(found, part)
         if not isinstance(found, type) or not issubclass(found, bases):

@@ -4,7 +4,7 @@ The keywords of `oddlot.fit`, the flags of `oddlot train` and `oddlot simulate`,
 run.json derive from `RunConfig`. Importing it loads neither numpy nor PyTorch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, Signature
 from textwrap import fill
@@ -56,12 +56,15 @@ class RunConfig:
         check_settings(self, of="")  # users pass them to `fit`
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> "RunConfig":
-        """Return the settings from keywords. Intervals and codecs may be strings. Raise UsageError for a wrong one."""
-        known = [one.name for one in fields(cls)]
+    def of(cls, settings: Mapping[str, Any], others: Iterable[str] = ()) -> "RunConfig":
+        """Return the settings from keywords. Intervals and codecs may be strings. Raise UsageError for a wrong one.
+
+        `others`: further arguments of the function, for the error about an unknown one.
+        """
+        known = {one.name for one in fields(cls)}
         for name in settings:
             if name not in known:
-                raise _unknown(name, settings[name], known)
+                raise _unknown(name, settings[name], known.union(others))
         given = {name: _parsed(name, value) for name, value in settings.items()}
         if given.get("about", ...) is None:
             given["about"] = {}
@@ -96,17 +99,20 @@ BELONGS = {
         ("lr", "momentum", "weight_decay"), "oddlot.Job(..., optimizer=oddlot.SGD({name}={value}))"
     ),
     **dict.fromkeys(("batch_size", "device", "optimizer", "metrics"), "oddlot.Job(..., {name}={value})"),
+    **dict.fromkeys(
+        ("callback", "callbacks", "hook", "hooks"), "observers=[f], and f(record) is called after each event"
+    ),
 }
 """Keywords of other libraries' training functions, and what sets them here."""
 
 
-def _unknown(name: str, value: Any, known: list[str]) -> UnknownName:
+def _unknown(name: str, value: Any, known: Iterable[str]) -> UnknownName:
     """Return the error for a keyword that is no setting of a run."""
-    error = UnknownName("setting", name, known, key=name)
+    error = UnknownName("argument", name, known, key=name)
     if name not in BELONGS:
         return error
     told = BELONGS[name].format(name=name, value=short(value))
-    return error.retold(f"unknown setting {name!r}: use {told}", nearest=None)
+    return error.retold(f"unknown argument {name!r}: use {told}", nearest=None)
 
 
 def _is_text(hint: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
+from oddlot.core.user_imports import check_not_importing
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
@@ -84,8 +85,9 @@ def fit(
             Ray cluster ended, and the run is saved.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run, and its state is saved. It is a KeyboardInterrupt.
     """
+    check_not_importing()
     _check_folders(out, checkpoints, resume, force, settings.get("chaos"), quiet)
-    config = RunConfig.of(settings)
+    config = RunConfig.of(settings, signature(fit).parameters)
     _check_observers(observers)
     recipe = Recipe(job, strategy_of(strategy), _engine_of(engine), config)
     folder = RunFolder(out, checkpoints) if out is not None else None

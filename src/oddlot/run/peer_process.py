@@ -28,6 +28,7 @@ from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
+from oddlot.core.user_imports import enter_worker
 from oddlot.core.user_warnings import warn
 from oddlot.engines.failure import plain_failure
 from oddlot.engines.local.orphans import adopt, kill_children
@@ -375,6 +376,7 @@ def main() -> None:
     say = os.dup(1)
     os.dup2(2, 1)  # what the job prints goes into its file
     adopt()
+    enter_worker()
     setup: PeerSetup = open_parcel(parcel)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     life = SignsOfLife(say)

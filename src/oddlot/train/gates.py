@@ -88,14 +88,15 @@ class Finite:
             _is_sound(flat.section(at), [block.section(at) for block in known]) for at in buffers
         ):
             return
-        update, bad = arrival.facts.id, dict[str, int]()
+        update, loss, bad = arrival.facts.id, arrival.facts.loss, dict[str, int]()
         for name, view in flat.views():
             if count := _new_infinities(view, [block.view(name) for block in known]):
                 bad[name] = count
         named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items()]
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        told = f"update {update} is not finite in {', '.join(named[:3])}{more}"
-        raise Refusal(told, "numbers_not_finite", update=update, tensors=bad)
+        its_loss = "NaN or infinite" if loss is None else f"{loss:.3g}"
+        told = f"update {update} is not finite in {', '.join(named[:3])}{more}; its loss is {its_loss}"
+        raise Refusal(told, "numbers_not_finite", update=update, tensors=bad, loss=loss)
 
 
 class UsualNorm:

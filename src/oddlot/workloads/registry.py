@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oddlot.core.errors import InvalidValue, JobError, OddlotError, UnknownName, UsageError
 from oddlot.core.suggestions import or_nearest
 from oddlot.core.user_code import trace_of
+from oddlot.core.user_imports import user_module
 from oddlot.workloads.scripts import script_given
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _hides_one_here(module: ModuleType) -> bool:
 
 def _import(name: str) -> ModuleType:
     try:
-        return import_module(name)
+        return user_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, but one that it imports does not

@@ -14,6 +14,7 @@ from importlib import import_module
 from math import inf
 from typing import Any, NoReturn
 
+from oddlot.core.user_imports import enter_worker
 from oddlot.engines.local import orphans
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 
@@ -34,6 +35,7 @@ def main(fd: int, parent: int) -> None:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(wake)
     orphans.die_with_parent(parent, signal.SIGHUP)  # and not at once: workers' children are ended first
+    enter_worker()
     import_module("oddlot.engines.local.worker")  # and PyTorch with it, once for all workers
     Server(socket.socket(fileno=fd), (woken, wake), parent).serve()
 

@@ -28,6 +28,7 @@ from oddlot.core.errors import JobError, OddlotWarning, UsageError
 from oddlot.core.events import Cancelled
 from oddlot.core.tasks import Facts, Task, TaskId
 from oddlot.core.user_code import chain_of
+from oddlot.core.user_imports import enter_worker
 from oddlot.engines.failure import plain_failure
 from oddlot.engines.node_ids import EVALUATOR
 from oddlot.engines.pace import Pace
@@ -111,6 +112,7 @@ class WorkerActor:
         """Whether there is something to tell the hub."""
         signal.signal(signal.SIGTERM, lambda *_: self.leave())
         note_exits()
+        enter_worker()
 
     def __repr__(self) -> str:  # Ray puts it before each line of output
         return self.name
