@@ -46,6 +46,12 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
             {"name": "job.batch_size", "given": 2000},
         ),
         ("train digits --seed -1", "invalid_value", {"flag": "--seed -1"}),
+        ("train digits --seed x", "invalid_value", {"flag": "--seed x", "must": "a whole number"}),
+        ("train digits --epochs 0", "invalid_value", {"flag": "--epochs 0", "given": "0"}),
+        ("train digits --lr x", "invalid_value", {"flag": "--lr x", "must": "a number"}),
+        ("simulate digits --seeds x", "invalid_value", {"flag": "--seeds x"}),
+        ("xmc-generate set --labels 0", "invalid_value", {"flag": "--labels 0"}),
+        ("notice x", "invalid_value", {"name": "PID", "given": "x"}),
         ("train digits --workers 2 --set engine.workers=1", "said_twice", {"before": "--workers 2"}),
         (
             "train digits --strategy quorum --set strategy={k=1}",
@@ -154,7 +160,6 @@ def test_text_without_quotes_in_a_file_is_shown(oddlot: Oddlot, line: str, unquo
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ("train digits --seed two", "--seed"),
         ("train", "WORKLOAD"),
         ("tran digits", "tran"),
     ],

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from oddlot import __version__
 from oddlot.cli import completion as completing
 from oddlot.cli import options
+from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.robust_stdio import lasting_output
 from oddlot.cli.run_command import FLAGS, Asked, without_nan
 from oddlot.cli.sample_fleet import sample_fleet
@@ -35,15 +37,17 @@ NOT_SIMULATED = {f"engine.{name}" for name in completing.ENGINE_SETTINGS if name
 """Settings of workers that simulated machines do not have."""
 
 app = typer.Typer(
+    cls=PlainGroup,
     help="Train PyTorch models on machines that fail, differ in speed, or are far apart.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help is readable at any width
+    rich_markup_mode=None,
 )
+command = partial(app.command, cls=PlainCommand)
 
 
-@app.command(epilog=EXIT_CODES)
+@command(epilog=EXIT_CODES)
 @options.with_run_options
 def train(
     workload: options.Workload,
@@ -75,7 +79,7 @@ def train(
     asked.run("", lambda settings: settings.engine())
 
 
-@app.command(epilog=EXIT_CODES)
+@command(epilog=EXIT_CODES)
 @options.with_run_options
 def simulate(
     workload: options.Workload,
@@ -130,7 +134,7 @@ def simulate(
         estimate_runs(asked, path, seeds, computes)
 
 
-@app.command()
+@command()
 def workloads() -> None:
     """List the built-in workloads and their options."""
     from oddlot.workloads.registry import WORKLOADS, options_of
@@ -141,7 +145,7 @@ def workloads() -> None:
             print(f"    workload.{option.name} = {json.dumps(option.default)}")
 
 
-@app.command()
+@command()
 def strategies(
     name: Annotated[
         str | None,
@@ -175,7 +179,7 @@ def _describe_strategy(name: str) -> None:
         print(f"    {line}".rstrip())
 
 
-@app.command()
+@command()
 def replay(
     run: options.RunDir,
     import_strategy: Annotated[
@@ -195,7 +199,7 @@ def replay(
     print(printable(f"{run}: all {found.records:,} records were reproduced"))
 
 
-@app.command()
+@command()
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders.")],
     html: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write a report page.")] = None,
@@ -233,7 +237,7 @@ def report(
         raise typer.Exit(1)
 
 
-@app.command()
+@command()
 def watch(run: options.RunDir) -> None:
     """Follow a run in the terminal, from its folder, until it ends.
 
@@ -259,9 +263,9 @@ def watch(run: options.RunDir) -> None:
         raise typer.Exit(JobError.exit_code)
 
 
-@app.command()
+@command()
 def notice(
-    pid: Annotated[int, typer.Argument(min=1, help="Process id of a run or of a worker.")],
+    pid: Annotated[int, typer.Argument(min=1, metavar="PID", help="Process id of a run or of a worker.")],
     url: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Metadata service.", show_default="http://169.254.169.254"),
@@ -279,7 +283,7 @@ def notice(
     print(f"{told}: sent SIGTERM to process {pid}" if told else f"process {pid} has ended")
 
 
-@app.command()
+@command()
 def xmc_generate(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder for train.txt.gz and test.txt.gz.")],
     train_points: Annotated[int, typer.Option("--train", min=1, help="Training points.")] = 64_000,

@@ -171,11 +171,17 @@ def _run_option(name: str, hint: Any) -> Any:
         typer.Option(
             metavar=METAVARS.get(name) or NUMBERS.get(kind),
             help=help_text + "." * bool(stop),
-            show_default=False if default in (None, "") else str(default),
+            show_default=False if default in (None, "") else _default(name, default),
             rich_help_panel="Run settings",
             autocompletion=completing.codecs if name == "codec" else None,
         ),
     ]
+
+
+def _default(name: str, default: Any) -> str:
+    """Return a default as text: that of a flag as the flag."""
+    flag = name.replace("_", "-")
+    return str(default) if not isinstance(default, bool) else f"--{flag}" if default else f"--no-{flag}"
 
 
 def _plain_type(hint: Any) -> Any:
