@@ -20,6 +20,11 @@ def money(dollars: float) -> str:
     return f"${dollars:.2g}" if dollars >= 1e-4 else f"${dollars:.6f}"
 
 
+def counted(count: int, what: str) -> str:
+    """`1 version`, `1,200 versions`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def duration(seconds: float) -> str:
     """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
     if seconds < 60:

@@ -111,10 +111,18 @@ def test_something_falls_due_once_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("0.5 epochs", 0.5), ("1 epoch", 1), (" 3 seconds ", 3), (".5 epochs", 0.5)]
+    ("text", "count", "shown"),
+    [
+        ("0.5 epochs", 0.5, "0.5 epochs"),
+        ("1 epochs", 1, "1 epoch"),
+        (" 3 second ", 3, "3 seconds"),
+        (".5 epochs", 0.5, "0.5 epochs"),
+    ],
 )
-def test_an_interval_is_a_number_and_a_unit(text: str, count: float) -> None:
-    assert Every.parse(text).count == count
+def test_an_interval_is_a_number_and_a_unit(text: str, count: float, shown: str) -> None:
+    every = Every.parse(text)
+    assert (every.count, str(every)) == (count, shown)
+    assert Every.parse(shown) == every
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The policy that decides when workers are replaced and when the run fails."""
 
+import logging
 import signal
 from collections import deque
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ RESPAWNS_A_MINUTE = 3
 DEATHS_BEFORE_GIVING_UP = 3
 KILLS_BEFORE_WARNING = 10
 EVALUATOR_INDEX = -1
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,14 @@ def _keep_dying(last: Death) -> JobError:
         )
     fields = {"node": last.node, "exit_code": last.exit_code}
     return JobError(told, "workers_keep_dying", **fields)
+
+
+def log_exit(process: str, code: int) -> None:
+    """Log the end of a process that failed or was killed."""
+    if code > 0:
+        logger.warning("%s ended with exit code %d", process, code)
+    if code < 0:
+        logger.info("%s was killed by signal %d", process, -code)
 
 
 def silence(seconds: float) -> str:

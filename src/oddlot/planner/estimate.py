@@ -15,7 +15,7 @@ from oddlot.core.errors import InvalidValue, JobError, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.core.user_warnings import once
 from oddlot.engines.simulated.config import Simulated
-from oddlot.formatting import duration, money, share
+from oddlot.formatting import counted, duration, money, share
 from oddlot.history.metrics import Tally
 from oddlot.history.outcome import FAILED, in_short
 from oddlot.machines.market import Fleet
@@ -80,7 +80,7 @@ class EstimateInterrupted(KeyboardInterrupt):
 
     def __init__(self, signal: int, found: "list[Estimate]") -> None:
         done = sum(len(one.summaries) for one in found)
-        super().__init__(f"stopped after {done} runs; the attribute `found` has their estimates")
+        super().__init__(f"stopped after {counted(done, 'run')}; the attribute `found` has their estimates")
         self.signal, self.found = signal, found
 
 

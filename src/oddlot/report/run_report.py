@@ -13,7 +13,7 @@ from oddlot.core.printable import printable
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.faults.injector import CONTINUED
-from oddlot.formatting import waste
+from oddlot.formatting import counted, waste
 from oddlot.history.audit import Proof, prove_log
 from oddlot.history.included_samples import IncludedSamples, history_of
 from oddlot.history.log import read_log, surviving
@@ -195,4 +195,4 @@ def _why(wasted: Mapping[str, int]) -> str:
 
 def _times(count: int, what: str, happened: str) -> str:
     """Return `2 workers were lost`; empty if `count` is 0."""
-    return f"{count:,} {what}{'s were' if count > 1 else ' was'} {happened}" if count else ""
+    return f"{counted(count, what)} {'were' if count > 1 else 'was'} {happened}" if count else ""

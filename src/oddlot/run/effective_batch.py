@@ -4,6 +4,7 @@ from math import ceil
 from typing import NamedTuple
 
 from oddlot.core.strategy import Traits
+from oddlot.formatting import counted
 
 UPDATE, LOCAL_STEP = "model update", "local step"
 
@@ -21,7 +22,7 @@ class EffectiveBatch(NamedTuple):
 
     def __str__(self) -> str:
         most = "up to " if self.is_most else ""
-        return f"{most}{self.samples:,} samples per {self.step} ({self.of})"
+        return f"{most}{counted(self.samples, 'sample')} per {self.step} ({self.of})"
 
 
 def effective_batch(

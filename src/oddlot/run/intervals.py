@@ -1,4 +1,4 @@
-"""Intervals, such as "100 versions", "30 seconds" or "1 epochs"."""
+"""Intervals, such as "100 versions", "30 seconds" or "1 epoch"."""
 
 import re
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ class Every:
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.count:g} {self.unit}"
+        return f"{self.count:g} {self.unit.removesuffix('s') if self.count == 1 else self.unit}"
 
     @classmethod
     def parse(cls, text: object, name: str = "the interval") -> "Every":
         """Read the setting `name`: `NUMBER versions`, `NUMBER seconds` or `NUMBER epochs`."""
         match = _EVERY.match(text) if isinstance(text, str) else None
         if not match or float(match[1]) <= 0:
-            must = "an interval such as '100 versions', '30 seconds' or '1 epochs'"
+            must = "an interval such as '100 versions', '30 seconds' or '1 epoch'"
             raise InvalidValue(name, text, must).retold(f"{name} = {text!r} is not {must}")
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 

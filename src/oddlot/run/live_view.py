@@ -21,6 +21,7 @@ from oddlot.core.tasks import machine_of
 from oddlot.formatting import (
     availability,
     cost,
+    counted,
     duration,
     moment,
     money,
@@ -353,7 +354,7 @@ def summary(
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
     early = figures["ended_version"] < figures["versions"]
     of = f" at version {figures['ended_version']:,}" if early else ""
-    done = f"after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions"
+    done = f"after {figures['epochs']:.1f} epochs, {counted(figures['versions'], 'version')}"
     rows = {
         "verdict": verdict,
         "ended": f"{figures['ended']}{'' if results else of}, {done}",

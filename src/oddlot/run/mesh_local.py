@@ -1,7 +1,6 @@
 """A run on a mesh of local processes: the launcher, which starts them, follows their logs and returns the result."""
 
 import json
-import logging
 import os
 import secrets
 import tempfile
@@ -24,6 +23,7 @@ from oddlot.engines.mesh.local_faults import LAUNCHER, LocalMeshFaults
 from oddlot.engines.mesh.peer_output import PeerOutput
 from oddlot.engines.mesh.transport import Hello, Transport
 from oddlot.engines.process_setup import ProcessSetup
+from oddlot.engines.respawn import log_exit
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.lock import note_holder
 from oddlot.history.metrics import Tally
@@ -45,7 +45,6 @@ from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 END_SECONDS = 30.0
 """Seconds until peers must have ended after the model is saved."""
-logger = logging.getLogger(__name__)
 
 
 class MeshLocal:
@@ -139,10 +138,7 @@ class MeshLocal:
             node, code = peer.node, peer.process.returncode
             if peer.life.has_failed:
                 raise self._failure(node)
-            if code > 0:
-                logger.warning("peer %s ended with exit code %d", node, code)
-            if code < 0:
-                logger.info("peer %s was killed by signal %d", node, -code)
+            log_exit(f"peer {node}", code)
         with rows_named(self.recipe):
             self.launcher.replace(ended)
             self._check_any_left()

@@ -60,7 +60,7 @@ def _dtypes(error: Exception, batch: Any, model: nn.Module) -> tuple[str, str] |
     told = (
         f"The batch has {', '.join(has)}, but the parameters are {', '.join(needs)}: convert the data with "
     )
-    return "dtypes", f'{told}array.astype("{needs[0]}")'
+    return "dtypes", f'{told}tensor.to(torch.{needs[0]}), or array.astype("{needs[0]}") for numpy'
 
 
 def _sparse(error: Exception, model: nn.Module) -> tuple[str, str] | None:

@@ -1,5 +1,6 @@
 """Worker processes: deaths, liars, bad numbers and the job's own mistakes."""
 
+import logging
 import os
 import resource
 import select
@@ -246,10 +247,16 @@ def is_killed(*_: Any) -> None:
     ],
     ids=["at their start", "in every task", "the evaluator alone"],
 )
-def test_processes_that_keep_dying_end_the_run(changes: dict[str, Any], node: str, exit_code: int) -> None:
+def test_processes_that_keep_dying_end_the_run(
+    changes: dict[str, Any], node: str, exit_code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each end is logged."""
+    caplog.set_level(logging.INFO)
     options: dict[str, Any] = {"until": "epochs>=1e6", "evaluate_every": "1 versions"}
     with raises(JobError, "workers_keep_dying", node=node, exit_code=exit_code):
         oddlot.fit(a_job(**changes), Asynchronous(), local(1), **options)
+    logged = [record.args[-1] for record in caplog.records if isinstance(record.args, tuple) and record.args]
+    assert logged.count(abs(exit_code)) == 3
 
 
 def test_an_evaluator_that_dies_at_birth_is_replaced_once() -> None:

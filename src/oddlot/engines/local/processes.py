@@ -20,7 +20,7 @@ from oddlot.engines.local.messages import Say
 from oddlot.engines.local.orphans import kill_group, wait_until_gone
 from oddlot.engines.local.worker_handle import WorkerHandle
 from oddlot.engines.node_ids import EVALUATOR, NodeIds
-from oddlot.engines.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_INDEX, RespawnPolicy
+from oddlot.engines.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_INDEX, RespawnPolicy, log_exit
 
 STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
 """Until a fork server that does not answer is continued, and killed. It imports PyTorch first."""
@@ -181,6 +181,8 @@ class WorkerProcesses:
     def _exited(self, worker: WorkerHandle, code: int | None) -> None:
         """Handle the end of a worker's process and of all that it started: its memory can be reused."""
         worker.exit_code = code
+        if code is not None and not worker.taken_away:
+            log_exit("the evaluator" if worker.is_evaluator else f"worker {worker.node}", code)
         if worker.pid:
             self.hear(worker)  # what it had said before it ended
         self.lose(worker)
