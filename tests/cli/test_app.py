@@ -339,16 +339,14 @@ def test_the_version_and_the_help(oddlot: Oddlot) -> None:
     transcribe(cli.EXIT_CODES)
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["simulate"]], ids=["all", "train", "simulate"])
-def test_help_fits_a_narrow_terminal(
-    command: list[str], oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wide = oddlot(*command, "--help").out
+@pytest.mark.parametrize("command", ["", "train", "simulate", "xmc-generate"])
+def test_help_fits_a_narrow_terminal(command: str, oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = oddlot(*command.split(), "--help").out
     monkeypatch.setenv("COLUMNS", "40")
-    narrow = oddlot(*command, "--help").out
+    narrow = oddlot(*command.split(), "--help").out
     assert max(map(len, narrow.splitlines())) <= 40
     assert narrow.split() == wide.split(), "no word is broken"
-    assert not re.search(r"<str>|\{|default: \(|x>=", wide)
+    assert not re.search(r"<[a-z]|\{|default: \(|x>=", wide)
 
 
 COMPLETES = "import oddlot.cli.completion as c; c.workloads(''); c.strategies(''); c.settings('codec=')"

@@ -34,6 +34,7 @@ from oddlot.run.live_view import (
     Lines,
     Opening,
     Picture,
+    ProgressLines,
     progress,
     quality,
     shown,
@@ -103,6 +104,24 @@ def test_the_picture_has_the_figures_and_a_row_for_every_worker(tally: Tally) ->
     transcribe(progress(tally))
     *_, first, _, _ = text(Picture("", tally).draw()).splitlines()
     assert first.split() == ["w1.2", "waiting", "0"], "its next life takes its row"
+
+
+def test_progress_is_a_line_every_few_seconds() -> None:
+    now = 100.0
+    console, on_it = screen(width=60)
+    lines, seconds = ProgressLines("digits", console=console, clock=lambda: now), list[float]()
+    for task in range(21):
+        now, before = 100.0 + task, on_it()
+        lines(begins(task, f"w{task}:1", 0, 32))
+        lines(brings(task, f"w{task}:1"))
+        if on_it() != before:
+            seconds.append(now - 100)
+    lines.say()
+    assert seconds == [5, 10, 15, 20]
+    versions = [numbers(line)[-1] for line in on_it().splitlines()]
+    assert versions == ["5", "10", "15", "20", "21"]
+    lines.say()
+    assert on_it().count("\n") == len(versions), "the same line is printed once"
 
 
 def rates(picture: Picture) -> list[str]:

@@ -23,8 +23,8 @@ def help_text(command: Any, ctx: Any) -> str:
     parts = [
         *_wrapped(usage(command, ctx), columns, "", " " * 4),
         *(["", *_paragraphs(command.help, columns)] if command.help else []),
-        *_table("Arguments", [_row(param, ctx) for param in rows["argument"]], columns),
-        *_table("Options", [_row(param, ctx) for param in rows["option"]], columns),
+        *_table("Arguments", [_row(param) for param in rows["argument"]], columns),
+        *_table("Options", [_row(param) for param in rows["option"]], columns),
         *_table("Commands", list(_commands(command)), columns),
         *(["", *_paragraphs(command.epilog, columns)] if command.epilog else []),
     ]
@@ -51,13 +51,18 @@ def _paragraphs(text: str, columns: int) -> list[str]:
     return "\n\n".join("\n".join(part) for part in parts).split("\n")
 
 
-def _row(param: Any, ctx: Any) -> tuple[str, str]:
+def _row(param: Any) -> tuple[str, str]:
     """Return the name of an argument or an option, and its description with the default and the limits."""
-    is_option = param.param_type_name == "option"
-    name = param.get_help_record(ctx)[0] if is_option else param.metavar
     default = param.show_default if isinstance(param.show_default, str) else _default(param)
     notes = "; ".join(filter(None, [f"default: {default}" if default else "", limits(param)]))
-    return name, f"{param.help}  [{notes}]" if notes else param.help
+    return _name(param), f"{param.help}  [{notes}]" if notes else param.help
+
+
+def _name(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return str(param.metavar)
+    flags = " / ".join([*param.opts, *param.secondary_opts])
+    return flags if param.is_flag else f"{flags} {param.metavar or 'N'}"
 
 
 def _default(param: Any) -> str:

@@ -79,7 +79,10 @@ def progress_line() -> Iterator[Callable[[Record], None]]:
 
 @contextmanager
 def progress_lines() -> Iterator[Callable[[Record], None]]:
-    """Yield an observer that prints a line about a run every `SECONDS_BETWEEN_PROGRESS`, and a last one at its end."""
+    """Yield an observer that prints a line about a run every `SECONDS_BETWEEN_PROGRESS`, and one when it ends.
+
+    A line is printed when something happens in the run.
+    """
     console = Console(stderr=True, force_jupyter=False)
     lines = ProgressLines(console=console)
     with told(console):
@@ -165,17 +168,26 @@ class ProgressLines(ProgressLine):
     """Prints the line every few seconds, where there is no terminal: in notebooks and redirected scripts."""
 
     console: Console = field(default_factory=Console)
-    printed_at: float = field(default_factory=monotonic)
+    clock: Callable[[], float] = monotonic
+    printed_at: float = -1.0
+    """Time of the last line, or of the start."""
+    printed: str = ""
+
+    def __post_init__(self) -> None:
+        self.printed_at = self.clock()
 
     def __call__(self, record: Record) -> None:
         super().__call__(record)
-        if monotonic() - self.printed_at >= SECONDS_BETWEEN_PROGRESS:
-            self.printed_at = monotonic()
+        if self.clock() - self.printed_at >= SECONDS_BETWEEN_PROGRESS:
+            self.printed_at = self.clock()
             self.say()
 
     def say(self) -> None:
-        """Print the line."""
-        say(self.console, str(self))
+        """Print the line, unless it is the last one that was printed."""
+        line = str(self)
+        if line != self.printed:
+            self.printed = line
+            say(self.console, line)
 
 
 @dataclass

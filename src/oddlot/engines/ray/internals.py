@@ -3,7 +3,9 @@
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 TOKEN_MODE = "RAY_AUTH_MODE"
@@ -121,25 +123,38 @@ def head_patience() -> float:
     return float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60"))  # noqa: SIM112 - Ray's name
 
 
-def filter_messages(rest: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[], None]:
-    """Have `rest` return the lines to print of each message of Ray and of each output of workers.
+def filter_messages(rest: Callable[[dict[str, Any]], tuple[dict[str, Any], list[str]]]) -> Callable[[], None]:
+    """Have `rest` split each message of Ray and each output of workers.
 
-    Call it before `ray.init`. Return a function that ends this.
+    It returns the message with the lines that Ray prints, and lines that are printed even if other workers printed the
+    same. Return a function that ends this.
     """
     from ray._private import worker
 
     plain = worker.print_to_stdstream
 
     def print_rest(data: dict[str, Any], ignore_prefix: bool) -> None:
-        left = rest(data)
+        left, lines = rest(data)
         if left["lines"]:
             plain(left, ignore_prefix)
+        if lines:
+            worker.print_worker_logs({**data, "lines": lines}, sys.stderr, ignore_prefix)
 
-    def end() -> None:
-        worker.print_to_stdstream = plain
+    _print_with(print_rest)
+    return lambda: _print_with(plain)
 
-    worker.print_to_stdstream = print_rest
-    return end
+
+def _print_with(call: Callable[..., None]) -> None:
+    """Have Ray print with this function, also on a connection that exists, for which Ray has bound its function."""
+    from ray._private import worker
+
+    before, outputs = worker.print_to_stdstream, worker.global_worker_stdstream_dispatcher
+    worker.print_to_stdstream = call
+    with outputs._lock:
+        outputs.handlers = [
+            (name, partial(call, **bound.keywords) if getattr(bound, "func", None) is before else bound)
+            for name, bound in outputs.handlers
+        ]
 
 
 def output_files() -> list[str]:

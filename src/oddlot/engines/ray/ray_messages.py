@@ -9,46 +9,73 @@ from typing import Any
 
 FILE = "ray.log"
 """Name of the file, in the folder of the output of workers."""
+CRASH = re.compile(r"\*\*\* (SIG[A-Z]+) received|Fatal Python error: (.+)")
+"""The first line of the stack dump of a process that crashes, by Ray or by Python's faulthandler."""
 DUMP = re.compile(
-    r"\*\*\* SIG[A-Z]+ received|PC: @|\s+@ +0x[0-9a-f]+|\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] |Fatal Python error"
-    r"|(Current thread|Thread) 0x|Stack \(most recent call first\)|  File \".*\", line \d+ in |Extension modules:"
+    r"\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] "
+    r"|(Current thread|Thread) 0x|Stack \(most recent call first\)|  File \".*\", line \d+ in "
 )
-"""The beginning of a line of a stack dump, by Ray or by Python's faulthandler, or of a line of Ray's C++ log."""
-CRASH = re.compile(r"\*\*\* (SIG[A-Z]+) received")
+"""The beginning of a line of Ray's C++ log, or of the stack dump of a process that runs on."""
+LOST_WORKER = re.compile(r"Worker IP address: (\S+).*Worker PID: (\d+)", re.DOTALL)
 AGAIN_SECONDS = 60.0
-"""Seconds in which the same line is shown once: several of Ray's processes report a loss."""
+"""Seconds in which a line is shown once: several of Ray's processes report a loss."""
 MAX_CHARACTERS = 160
 
 
 class RayMessages:
-    """Splits messages that Ray would print: its own go into the file, with a line for the terminal, others stay."""
+    """Splits messages that Ray would print: its own go into the file, with a line for each loss, others stay."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.path: Path | None = None
         """The file. None: there is no run folder, or not yet."""
         self._clock = clock
-        self._shown: dict[str, float] = {}
-        """Lines that were shown, each with its time."""
+        self._shown: dict[tuple[str, ...], float] = {}
+        """What was shown, each with its time: a worker's address and process id, or a line."""
+        self._crashed: set[tuple[str, ...]] = set()
+        """Outputs that ended with a stack dump: addresses and process ids, each with whether it is stderr."""
 
-    def rest(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the message with the lines that are printed."""
-        source, lines = str(message.get("pid")), [str(line) for line in message["lines"]]
-        own = source == "raylet"
-        kept = lines if own else [line for line in lines if DUMP.match(line)]
-        shown = [] if own else [line for line in lines if not DUMP.match(line)]
+    def rest(self, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """Return the message with the lines that are printed, and the lines about losses."""
+        lines = [str(line) for line in message["lines"]]
+        own, kept, losses = (
+            ([], lines, self._events(lines)) if is_event(message) else self._split(message, lines)
+        )
         if kept:
-            self._keep(message.get("actor_name") or source, kept)
-        for line in kept:
-            crash = CRASH.match(line)
-            if own or crash:
-                shown += self._once(f"crashed with {crash[1]}" if crash else first_sentence(line))
-        return {**message, "lines": shown}
+            self._keep(message.get("actor_name") or str(message.get("pid")), kept)
+        return {**message, "lines": own}, losses
 
-    def _once(self, line: str) -> list[str]:
+    def _events(self, lines: list[str]) -> list[str]:
+        """Return the lines to show about events of the cluster."""
+        shown = []
+        for line in lines:
+            told, worker = first_sentence(line), LOST_WORKER.search(line)
+            if worker:
+                shown += self._once(worker.groups(), f"{told} Process {worker[2]} on {worker[1]}")
+            else:
+                shown += self._once((told,), told)
+        return shown
+
+    def _split(self, message: Mapping[str, Any], lines: list[str]) -> tuple[list[str], list[str], list[str]]:
+        """Return a worker's own lines, those of stack dumps and of Ray, and the lines about its crash.
+
+        A crash ends an output: Ray passes on the dump in several messages, and lines of it in parts.
+        """
+        own, kept, losses = list[str](), list[str](), list[str]()
+        worker = str(message.get("ip")), str(message.get("pid"))
+        output = *worker, str(message.get("is_err"))
+        for line in lines:
+            crash = None if output in self._crashed else CRASH.match(line)
+            if crash:
+                self._crashed.add(output)
+                losses += self._once(worker, f"crashed with {crash[1] or crash[2]}")
+            (kept if output in self._crashed or DUMP.match(line) else own).append(line)
+        return own, kept, losses
+
+    def _once(self, key: tuple[str, ...], line: str) -> list[str]:
         now = self._clock()
-        if now - self._shown.get(line, -AGAIN_SECONDS) < AGAIN_SECONDS:
+        if now - self._shown.get(key, -AGAIN_SECONDS) < AGAIN_SECONDS:
             return []
-        self._shown[line] = now
+        self._shown[key] = now
         return [f"{line} (more in {self.path})" if self.path else line]
 
     def _keep(self, source: str, lines: list[str]) -> None:
@@ -58,6 +85,11 @@ class RayMessages:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a") as file:
                 file.writelines(f"({source}) {line}\n" for line in lines)
+
+
+def is_event(message: Mapping[str, Any]) -> bool:
+    """Return whether a message reports an event of the cluster, rather than the output of a worker."""
+    return str(message.get("pid")) == "raylet"
 
 
 def first_sentence(text: str) -> str:
