@@ -100,7 +100,7 @@ def test_a_corrupted_answer_is_refused_and_its_work_done_again(everything_strike
     refused = events(everything_strikes.records, Refused)
     assert len(refused) == 2
     assert everything_strikes.summary["wasted"]["invalid"] > 0
-    transcribe(refused[0].reason, task=r"w\d:\d+")
+    transcribe(refused[0].reason, task=r"w\d:\d+", loss=r"(?<=its loss is )[\d.]+")
 
 
 def test_a_dropped_answer_is_as_cancelled(everything_strikes: Run) -> None:
