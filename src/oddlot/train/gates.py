@@ -94,8 +94,8 @@ class Finite:
                 bad[name] = count
         named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items()]
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        its_loss = "it has no finite loss" if loss is None else f"its loss is {loss:.3g}"
-        told = f"update {update} is not finite in {', '.join(named[:3])}{more}; {its_loss}"
+        its_loss = "NaN or infinite" if loss is None else f"{loss:.3g}"
+        told = f"update {update} is not finite in {', '.join(named[:3])}{more}; its loss is {its_loss}"
         raise Refusal(told, "numbers_not_finite", update=update, tensors=bad, loss=loss)
 
 
