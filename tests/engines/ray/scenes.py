@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from oddlot import Asynchronous, Job, Ray
-from oddlot.core.events import Lost
+from oddlot.core.events import Joined, Lost
+from oddlot.core.tasks import machine_of
 from oddlot.engines.ray.actors import Actors
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
@@ -58,6 +59,11 @@ class Scene(DrivenRun):
         began = time.monotonic()
         self.until(lambda: self.has(Lost, node))
         return time.monotonic() - began
+
+    def is_back(self, machine: str) -> bool:
+        """Return whether a later worker of a machine has joined: on a busy computer not always the second."""
+        joined = (record.event.node for record in self.records if isinstance(record.event, Joined))
+        return any(machine_of(node) == machine != node for node in joined)
 
     def on_node(self, ray_node: str) -> list[str]:
         """The workers of a node of the cluster."""

@@ -9,7 +9,6 @@ import torch
 from benchmarks.ray.nodes import Nodes, cluster
 from oddlot import Synchronous
 from oddlot.codecs import Half
-from oddlot.core.events import Joined
 from oddlot.testing import check_engine
 from tests.engines.ray.scenes import LOST_AFTER_SECONDS, on_ray, scene, slow_job
 from tests.fits import a_job, trained
@@ -52,5 +51,5 @@ def test_a_lost_node(nodes: Nodes) -> None:
         nodes.kill(added)
         for node in lost:
             assert run.seconds_until_lost(node) <= LOST_AFTER_SECONDS + 1
-            run.until(lambda node=node: run.has(Joined, f"{node}.2"))  # type: ignore[misc]  # elsewhere
+            run.until(lambda node=node: run.is_back(node))  # type: ignore[misc]  # elsewhere
         run.finish()
