@@ -215,9 +215,8 @@ def test_kills_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.Mon
     monkeypatch.setattr("oddlot.engines.ray.actors.KILL_SECONDS", 0.01)
     with world() as hub:
         monkeypatch.setattr(ray, "kill", lambda _: over.wait(60))
-        w1 = hub.start("w1", "far")
+        w1 = hub.actors.spawn(0)
         hub.fail(w1, died("worker process"))
-        hub.reply()
         assert not hub.actors.is_running(w1)
         hub.actors.kill()
         assert not over.is_set()

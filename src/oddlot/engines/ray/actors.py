@@ -4,6 +4,7 @@ import signal
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import wait
+from contextlib import suppress
 from functools import partial
 from math import inf
 from queue import SimpleQueue
@@ -118,7 +119,11 @@ class Actors:
         if not self.is_running(worker):
             return
         del self.running[worker.node]
-        in_thread(partial(ray.kill, worker.actor))  # it waits for the head if the actor is not registered yet
+        if worker.started is None:  # not registered yet: Ray may wait for the head
+            in_thread(partial(ray.kill, worker.actor))
+        else:
+            with suppress(ray.exceptions.RayError, ValueError):
+                ray.kill(worker.actor)
         if not worker.has_ended:
             self.signal(worker, signal.SIGKILL)  # a frozen process hears nothing of Ray
         busy = bool(self.evaluations.requested if worker.is_evaluator else worker.tasks)
