@@ -46,7 +46,7 @@ def why_not() -> str:
 
 
 def run_on_two_nodes(script: str, home: Path, seconds: float) -> "subprocess.CompletedProcess[str]":
-    """Run the script on the first machine, for at most so many seconds; then end all processes of both.
+    """Run the script on the first machine, for at most `seconds`, and end all processes of both machines.
 
     `home` is the home folder of both, with a virtual environment in `venv` and programs in `bin`.
     """

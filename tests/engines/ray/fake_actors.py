@@ -117,7 +117,7 @@ class World:
         then(Found(home, home, {*self.cluster} - {home}))
 
     def answer(self, worker: ActorHandle, then: Callable[[ActorHandle, Any], None], answer: Any) -> None:
-        """An answer of a worker comes, or an error in its place."""
+        """Let the hub hear an answer of a worker, or an error instead of it."""
         self.actors.hear(News(worker, None, lambda value: then(worker, value), answer))
         self._collect()
 
