@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Before PyTorch is imported: threads that wait sleep, as several tests at once have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Ray's workers are as nice as other processes: at Ray's default of 15, one takes minutes to start beside other tests.
+os.environ.setdefault("RAY_worker_niceness", "0")
 compiled_once.install()
 settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=2000)

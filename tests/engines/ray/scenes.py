@@ -10,7 +10,7 @@ from torch import nn
 
 from oddlot import Asynchronous, Job, Ray
 from oddlot.core.events import Joined, Lost
-from oddlot.core.tasks import machine_of
+from oddlot.core.tasks import life_of, machine_of
 from oddlot.engines.ray.actors import Actors
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
@@ -60,17 +60,15 @@ class Scene(DrivenRun):
         self.until(lambda: self.has(Lost, node))
         return time.monotonic() - began
 
-    def is_back(self, machine: str) -> bool:
-        """Return whether a later worker of a machine has joined: on a busy computer not always the second."""
+    def is_back(self, lost: str) -> bool:
+        """Return whether a later worker of its machine has joined."""
         joined = (record.event.node for record in self.records if isinstance(record.event, Joined))
-        return any(machine_of(node) == machine != node for node in joined)
+        return any(machine_of(node) == machine_of(lost) and life_of(node) > life_of(lost) for node in joined)
 
     def on_node(self, ray_node: str) -> list[str]:
-        """The workers of a node of the cluster."""
-        there = self.actors.running.values()
-        return [
-            one.node for one in there if one.started and one.started.ray_node == ray_node and one.index >= 0
-        ]
+        """The workers of a node of the cluster that have joined."""
+        there = (one for one in self.actors.running.values() if one.ready and not one.is_evaluator)
+        return [one.node for one in there if one.started and one.started.ray_node == ray_node]
 
 
 @contextmanager
