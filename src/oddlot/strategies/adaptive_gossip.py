@@ -104,7 +104,7 @@ class AdaptiveGossip(PeerAveraging):
         if self.rule == "event_grad":
             return self._changed_layers(changed.drift)
         is_due = self._change(changed.drift) > self._threshold
-        self._steer(view, is_due)
+        self._steer(view, is_due and not self.awaits)
         return None if is_due else ()
 
     def exchanged(self, view: View, drift: Drift | None) -> None:

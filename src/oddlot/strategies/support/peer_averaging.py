@@ -54,8 +54,8 @@ class PeerAveraging(Strategy):
     """Base class of strategies in which peers train on their own and average their models with those of others.
 
     A peer computes one minibatch after the other and steps with the job's optimizer. After a step, `layers_due` decides
-    whether it exchanges models. During a pull, it waits for the answer. The momentum stays as it is when weights are
-    averaged.
+    whether it exchanges models. During a pull, it waits for the answer, unless `overlap` is set. The momentum stays as
+    it is when weights are averaged.
     """
 
     mode: Annotated[Mode, _one_of("pull", "push", "push_pull")] = "pull"
@@ -68,6 +68,9 @@ class PeerAveraging(Strategy):
     (`clock`), or by both training losses (`loss`). `push` uses sum weights instead."""
     share: Share = EQUAL
     """Share of the other's weights with `mixing="constant"`."""
+    overlap: bool = False
+    """Whether a peer trains on while it awaits a model, which is then averaged with newer weights (AD-PSGD: Lian et al.,
+    ICML 2018). It begins no other exchange until then."""
     answer_seconds: AboveZero | None = None
     """Seconds until a request that was not answered is given up. None: four times as long as the last answer took, and
     at least 2 s; 30 s before there was one."""
@@ -93,6 +96,9 @@ class PeerAveraging(Strategy):
         if self.mode == "push" and self.mixing != "constant":
             told = f"mixing = {self.mixing!r} has no effect on mode = 'push', which averages by sum weights"
             raise UsageError(told, "setting_of_another_kind", "mixing", given=self.mixing, kind="push")
+        if self.mode == "push" and self.overlap:
+            told = "overlap = True has no effect on mode = 'push', which awaits no model"
+            raise UsageError(told, "setting_of_another_kind", "overlap", given=True, kind="push")
         if self.share != EQUAL and (self.mode == "push" or self.mixing != "constant"):
             kind = "push" if self.mode == "push" else self.mixing
             told = f"share = {self.share:g} has no effect on {kind!r}, which averages by other weights"
@@ -153,12 +159,11 @@ class PeerAveraging(Strategy):
                 self._peers_changed(peer)
             case Rang() if self.awaits:
                 yield from self._wait_on(view)
-        if not self.awaits:
-            yield from assign_idle(view, view.batch)
+        yield from self._train_on(view)
 
     def _after_step(self, view: View, changed: Changed | None) -> Iterator[Command]:
         layers = self.layers_due(view, changed)
-        if layers is None or layers:
+        if (layers is None or layers) and not self.awaits:
             peer = partner(self.topology, view, self.exchanges)
             if peer is not None:
                 drift = changed.drift if changed else None
@@ -166,7 +171,11 @@ class PeerAveraging(Strategy):
                 chosen = None if is_whole or layers is None else tuple(sorted(layers))
                 self.exchanged(view, drift)
                 yield from self._exchange(peer, view, chosen)
-        if not self.awaits:
+        yield from self._train_on(view)
+
+    def _train_on(self, view: View) -> Iterator[Command]:
+        """Compute the next minibatch, unless the peer waits for a model."""
+        if self.overlap or not self.awaits:
             yield from assign_idle(view, view.batch)
 
     def _exchange(self, peer: NodeId, view: View, layers: Layers | None) -> Iterator[Command]:
