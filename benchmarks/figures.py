@@ -30,10 +30,10 @@ class Benchmark:
     """True if it reads published data sets below $ODDLOT_DATA."""
 
 
-def is_met(goal: str, value: float) -> bool:
-    """Compare a value with a goal such as `>= 0.92`."""
+def is_met(goal: str, value: float | None) -> bool:
+    """Compare a value with a goal such as `>= 0.92`. A value that was not reached (None) misses it."""
     comparison, _, bound = goal.partition(" ")
-    return bool(COMPARISONS[comparison](value, float(bound)))
+    return value is not None and bool(COMPARISONS[comparison](value, float(bound)))
 
 
 SPEED = "Steps per second, oddlot /"

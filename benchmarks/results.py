@@ -109,7 +109,7 @@ def page(name: str, saved: Saved, written: str) -> Iterator[str]:
     yield from figures(about, saved)
     missing = [about.figures[key].what for key, one in saved["figures"].items() if not one["n"]]
     if missing:
-        yield from ("", "Not measured or not reached:", "", *(f"- {what}" for what in missing))
+        yield from ("", "Not measured:", "", *(f"- {what}" for what in missing))
     yield from ("", "## How it was measured", "", *(rest[1:] if rest[:1] == [""] else rest), "")
     how = {
         "command": f"`{saved['command']}`",
@@ -191,12 +191,18 @@ def notes(folder: Path, name: str) -> str:
 
 
 def value(one: Saved) -> str:
-    """Return `0.962 (0.957-0.963)` with its unit; without a range if there is a single value."""
+    """Return `0.962 (0.957-0.963)` with its unit; without a range if there is a single value.
+
+    If some runs did not reach it, the text says how many did.
+    """
     unit = f" {one['unit']}" if one["unit"] else ""
+    count = f", reached by {one['reached']} of {one['n']} runs" if "reached" in one else ""
+    if one["median"] is None:
+        return f"not reached ({one['reached']} of {one['n']} runs)"
     middle, low, high = numbers(one["median"], one["low"], one["high"])
     if low == high:
-        return middle + unit
-    return f"{middle} ({low}{' to ' if one['low'] < 0 else '-'}{high}){unit}"
+        return middle + unit + count
+    return f"{middle} ({low}{' to ' if one['low'] < 0 else '-'}{high}){unit}{count}"
 
 
 def goal(one: Saved) -> str:

@@ -11,12 +11,12 @@ import pytest
 from benchmarks import report, results
 from benchmarks.figures import BENCHMARKS, Benchmark, Figure, is_met
 from benchmarks.goal_plots import goal_plot
-from benchmarks.report import Size, entry, finish, parse, parser
+from benchmarks.report import NOT_REACHED, Size, entry, finish, parse, parser, told
 
 SAVED = results.read()
 KEYS = {"benchmark", "commit", "date", "processor", "cores", "command", "figures"}
 FIGURE_KEYS = {"median", "low", "high", "n", "goal", "met", "unit"}
-OPTIONAL_KEYS = {"date", "commit"}
+OPTIONAL_KEYS = {"date", "commit", "reached"}
 
 
 def test_there_are_files_and_none_is_unknown() -> None:
@@ -42,10 +42,8 @@ def test_goals_are_those_of_the_program_and_met_agrees_with_value_and_goal(name:
     for key, figure in SAVED[name]["figures"].items():
         about, middle = BENCHMARKS[name].figures[key], figure["median"]
         assert (figure["goal"] or "", figure["unit"]) == (about.goal, about.unit), key
-        assert (middle is None) == (figure["n"] == 0), key
-        assert figure["met"] == (is_met(about.goal, middle) if about.goal and middle is not None else None), (
-            key
-        )
+        assert (middle is None) == (2 * figure.get("reached", figure["n"]) <= figure["n"]), key
+        assert figure["met"] == (is_met(about.goal, middle) if about.goal and figure["n"] else None), key
         assert middle is None or figure["low"] <= middle <= figure["high"], key
 
 
@@ -100,6 +98,30 @@ def test_rows_replace_what_is_between_the_markers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("goal", "values", "middle", "low", "met", "text"),
+    [
+        ("<= 2", [1.0, NOT_REACHED, 1.5], 1.5, 1.0, True, "1.5 (1.0-1.5), reached by 2 of 3 runs"),
+        (">= 2", [3.0, NOT_REACHED, 2.5], 2.5, 2.5, True, "2.5 (2.5-3.0), reached by 2 of 3 runs"),
+        ("<= 2", [NOT_REACHED, 1.0], None, 1.0, False, "not reached (1 of 2 runs)"),
+        (">= 2", [NOT_REACHED], None, None, False, "not reached (0 of 1 runs)"),
+        ("", [2.0, 3.0, -NOT_REACHED], 2.0, 2.0, None, "2 (2-3), reached by 2 of 3 runs"),
+    ],
+)
+def test_a_run_that_does_not_reach_it_counts_as_the_worst_and_is_not_an_unmeasured_one(
+    goal: str, values: list[float], middle: float | None, low: float | None, met: bool | None, text: str
+) -> None:
+    about = Benchmark("t", {"a": Figure("A.", goal)})
+    one = entry(about.figures["a"], values)
+    assert (one["median"], one["low"], one["n"], one["met"]) == (middle, low, len(values), met)
+    assert results.value(one) == text
+    saved = {"figures": {"a": one}}
+    assert text in "".join(results.figures(about, saved))
+    assert bool(goal_plot(about, saved, {"a": text})) == bool(goal)
+    assert "reached" not in entry(about.figures["a"], [])
+    assert told([1.0, NOT_REACHED, 1.5], 1) == "1.5 (1.0 to 1.5), 2 of 3"
+
+
+@pytest.mark.parametrize(
     ("values", "text"),
     [
         ((1.7, 1.42, 1.9), ["1.70", "1.42", "1.90"]),
@@ -145,6 +167,8 @@ def test_save_keeps_figures_that_a_run_did_not_measure(
 
     first |= {"date": "2020-01-01", "commit": "abc"}
     (tmp_path / "hub.json").write_text(json.dumps(first))
+    finish(options, {"memory_factor_100m": NOT_REACHED})
+    assert json.loads(capsys.readouterr().out) == {"memory_factor_100m": "not reached"}
     finish(options, {"memory_factor_100m": 1.25})
     figures = json.loads((tmp_path / "hub.json").read_text())["figures"]
     assert figures["memory_factor_100m"] == entry(BENCHMARKS["hub"].figures["memory_factor_100m"], [1.25])
