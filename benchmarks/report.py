@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures import BENCHMARKS, Figure, is_met
+from oddlot import __version__
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -111,27 +112,30 @@ def finish(options: argparse.Namespace, figures: Mapping[str, Measured]) -> None
 
 
 def save(benchmark: str, values: Mapping[str, Sequence[float]]) -> None:
-    """Write the figures of a run. Those that it did not measure keep their value, with their date and commit."""
+    """Write the figures of a run. Those that it did not measure keep their value, with what differs in their run."""
     path, about = RESULTS / f"{benchmark}.json", BENCHMARKS[benchmark]
     before = json.loads(path.read_text()) if path.exists() else {"figures": {}}
+    arguments = [one for one in sys.argv[1:] if one != "--save"]
+    command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *arguments])
+    run = {
+        "version": __version__,
+        "commit": commit(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "command": f"ODDLOT_DATA=... {command}" if about.needs_data else command,
+    }
     figures = {}
     for name, figure in about.figures.items():
         old = before["figures"].get(name)
         if values.get(name) or not old or not old["n"]:
             figures[name] = entry(figure, values.get(name, ()))
         else:
-            figures[name] = {"date": before["date"], "commit": before["commit"], **old}
-    arguments = [one for one in sys.argv[1:] if one != "--save"]
-    command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *arguments])
-    text = {
-        "benchmark": benchmark,
-        "commit": commit(),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "command": f"ODDLOT_DATA=... {command}" if about.needs_data else command,
-        "figures": figures,
-    }
+            earlier = {key: old.get(key, before.get(key)) for key in run}
+            figures[name] = {key: told for key, told in earlier.items() if told not in (None, run[key])} | {
+                key: told for key, told in old.items() if key not in run
+            }
+    text = {"benchmark": benchmark, **run, "figures": figures}
     path.write_text(json.dumps(text, indent=2) + "\n")
 
 

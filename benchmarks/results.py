@@ -30,6 +30,15 @@ GOALS = "_goals"
 GOALS_CAPTION = (
     "Figures relative to their goals (2x: twice as good). To the right of the line, a goal is met."
 )
+EARLIER = {
+    "date": "{}",
+    "version": "oddlot {}",
+    "commit": "commit `{}`",
+    "processor": "{}",
+    "cores": "{} cores",
+    "command": "`{}`",
+}
+"""How the list of keys shows what differs between a page's run and the earlier run that measured a figure."""
 MET = {True: "yes", False: "**no**", None: ""}
 Saved = dict[str, Any]
 """A file in docs/results, as JSON."""
@@ -114,7 +123,7 @@ def page(name: str, saved: Saved, written: str) -> Iterator[str]:
     how = {
         "command": f"`{saved['command']}`",
         "date": saved["date"],
-        "commit": f"`{saved['commit']}`",
+        "version": f"oddlot {saved['version']}, commit `{saved['commit']}`",
         "processor": f"{saved['processor']}, {saved['cores']} cores",
     }
     yield from table(("", ""), list(how.items()))
@@ -141,9 +150,9 @@ def figures(about: Benchmark, saved: Saved) -> Iterator[str]:
 
 
 def keys(saved: Saved) -> Iterator[str]:
-    """Yield a list of the keys of the figures. Those that an earlier run measured have their own date and commit."""
+    """Yield a list of the keys of the figures. Those of an earlier run have what differed in it: `EARLIER`."""
     for key, one in saved["figures"].items():
-        earlier = f", {one['date']}, commit `{one['commit']}`" if "date" in one else ""
+        earlier = "".join(f", {text.format(one[name])}" for name, text in EARLIER.items() if name in one)
         yield f"- `{key}` (n = {one['n']}{earlier})"
 
 

@@ -14,9 +14,10 @@ from benchmarks.goal_plots import goal_plot
 from benchmarks.report import NOT_REACHED, Size, entry, finish, parse, parser, told
 
 SAVED = results.read()
-KEYS = {"benchmark", "commit", "date", "processor", "cores", "command", "figures"}
+RUN_KEYS = {"version", "commit", "date", "processor", "cores", "command"}
+KEYS = {"benchmark", "figures"} | RUN_KEYS
 FIGURE_KEYS = {"median", "low", "high", "n", "goal", "met", "unit"}
-OPTIONAL_KEYS = {"date", "commit", "reached"}
+OPTIONAL_KEYS = RUN_KEYS | {"reached"}
 
 
 def test_there_are_files_and_none_is_unknown() -> None:
@@ -165,14 +166,17 @@ def test_save_keeps_figures_that_a_run_did_not_measure(
     assert first["command"] == "python -m benchmarks.hub --quick"
     assert first["figures"]["merge_bandwidth_share_100m"]["n"] == 0
 
-    first |= {"date": "2020-01-01", "commit": "abc"}
+    first |= (earlier := {"date": "2020-01-01", "version": "0.0.1", "command": "python -m benchmarks.hub"})
     (tmp_path / "hub.json").write_text(json.dumps(first))
     finish(options, {"memory_factor_100m": NOT_REACHED})
     assert json.loads(capsys.readouterr().out) == {"memory_factor_100m": "not reached"}
     finish(options, {"memory_factor_100m": 1.25})
-    figures = json.loads((tmp_path / "hub.json").read_text())["figures"]
+    saved = json.loads((tmp_path / "hub.json").read_text())
+    figures = saved["figures"]
     assert figures["memory_factor_100m"] == entry(BENCHMARKS["hub"].figures["memory_factor_100m"], [1.25])
     assert figures["memory_factor_100m"]["met"] is False
     kept = figures["merge_bandwidth_share_25m"]
-    assert kept == {**first["figures"]["merge_bandwidth_share_25m"], "date": "2020-01-01", "commit": "abc"}
+    assert kept == {**first["figures"]["merge_bandwidth_share_25m"], **earlier}
     assert (kept["low"], kept["median"], kept["high"], kept["n"], kept["met"]) == (0.5, 0.72, 0.8, 3, True)
+    line = "- `merge_bandwidth_share_25m` (n = 3, 2020-01-01, oddlot 0.0.1, `python -m benchmarks.hub`)"
+    assert line in "\n".join(results.page("hub", saved, ""))
