@@ -15,7 +15,7 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 NOTE = "<!-- Written by `make results`. Do not edit. -->"
 HIGHLIGHTS = (
     ("overhead", "single_worker_20ms"),
-    ("ray", "preempted_time_over_ray_train"),
+    ("ray", "preempted_time_over_ray_train", "accuracy", "ray_train_accuracy"),
     ("gossip", "time_ratio"),
     ("simulator", "updates_per_second_1000"),
     ("faults", "goodput_all"),
@@ -23,7 +23,7 @@ HIGHLIGHTS = (
     ("vc_asgd", "bill_saving_nc6"),
     ("slide", "speedup_over_dense_670k"),
 )
-"""Figures in the table of README.md."""
+"""Figures in the table of README.md: a benchmark, a key, and further keys whose figures stand in the same row."""
 PLOTS = ROOT / "docs" / "plots"
 GOALS = "_goals"
 """End of the name of a plot of figures relative to their goals."""
@@ -96,10 +96,13 @@ def with_rows(text: str, saved: dict[str, Saved]) -> str:
 def highlights(saved: dict[str, Saved]) -> Iterator[str]:
     """Yield the table for README.md."""
     rows = []
-    for name, key in HIGHLIGHTS:
-        if name in saved and (one := saved[name]["figures"][key])["n"]:
-            title, what = BENCHMARKS[name].title, BENCHMARKS[name].figures[key].what
-            rows.append((title, what, value(one), goal(one), MET[one["met"]]))
+    for name, *keys in HIGHLIGHTS:
+        measured = {key: one for key, one in saved.get(name, {"figures": {}})["figures"].items() if one["n"]}
+        if keys[0] in measured:
+            one, shown = measured[keys[0]], [key for key in keys if key in measured]
+            what = "<br>".join(BENCHMARKS[name].figures[key].what for key in shown)
+            values = "<br>".join(value(measured[key]) for key in shown)
+            rows.append((BENCHMARKS[name].title, what, values, goal(one), MET[one["met"]]))
     yield from table(("benchmark", "measures", "median (range)", "goal", "met"), rows)
 
 
@@ -165,10 +168,15 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
         goals = f"{sum(met)} of {len(met)}"
         rows.append((f"[{BENCHMARKS[name].title}]({name}.md)", introduction(name)[0], goals, one["date"]))
     yield from table(("benchmark", "measures", "goals met", "date"), rows)
+    if rows := list(missed(saved)):
+        yield from ("", "Goals that are missed:", "")
+        yield from table(("benchmark", "measures", "median (range)", "goal"), rows)
     yield from ("", "How to read the pages:", "")
     yield "- Most figures are ratios to an alternative that runs in turn with oddlot on the same machine."
     yield "- `X / Y` is a ratio: the value of X divided by the value of Y."
     yield "- `n` is the number of values. The median and the range are those of the `n` values."
+    yield "- A run that does not reach its accuracy, error or quality counts as the worst value. If the median run does"
+    yield "  not reach it, the figure is `not reached`, and the goal is missed. `Not measured`: there was no run."
     yield "- A commit that ends in `-dirty` had uncommitted changes."
     yield "- Figures without a goal are for information."
     yield "- Results differ between machines, and on a machine that runs other programs."
@@ -182,6 +190,15 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
     )
     yield from ("", "`--quick` runs fewer rounds. `--smoke` runs a few seconds and measures nothing.", "")
     yield from ("```{toctree}", ":hidden:", "", *saved, "```", "")
+
+
+def missed(saved: dict[str, Saved]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for every figure that misses its goal."""
+    for name, about in saved.items():
+        for key, one in about["figures"].items():
+            if one["met"] is False:
+                what = BENCHMARKS[name].figures[key].what
+                yield f"[{BENCHMARKS[name].title}]({name}.md)", what, value(one), goal(one)
 
 
 def introduction(name: str) -> list[str]:

@@ -95,7 +95,23 @@ def test_rows_replace_what_is_between_the_markers() -> None:
     assert once.endswith(f" |\n{results.END}\n\nEnd\n")
     assert "old" not in once
     assert results.with_rows(once, SAVED) == once
-    assert set(results.HIGHLIGHTS) <= {(name, key) for name, one in BENCHMARKS.items() for key in one.figures}
+    assert all(set(keys) <= BENCHMARKS[name].figures.keys() for name, *keys in results.HIGHLIGHTS)
+
+
+def test_the_index_names_every_goal_that_is_missed_and_a_highlight_its_further_keys() -> None:
+    missed = [
+        (name, key)
+        for name, one in SAVED.items()
+        for key in one["figures"]
+        if one["figures"][key]["met"] is False
+    ]
+    rows = list(results.missed(SAVED))
+    assert [row[1] for row in rows] == [BENCHMARKS[name].figures[key].what for name, key in missed]
+    assert all(" | ".join(row) in results.pages()["index.md"] for row in rows)
+    table = "\n".join(results.highlights(SAVED))
+    ray = SAVED["ray"]["figures"]
+    keys = ("preempted_time_over_ray_train", "accuracy", "ray_train_accuracy")
+    assert f"| {'<br>'.join(results.value(ray[key]) for key in keys)} |" in table
 
 
 @pytest.mark.parametrize(
