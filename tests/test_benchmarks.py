@@ -13,6 +13,7 @@ import torch
 from benchmarks import faults
 from benchmarks.processes import POOLS
 from oddlot.config.faults_file import read_chaos
+from oddlot.core.errors import UsageError
 
 BENCHMARKS = Path(faults.__file__).parent
 DOCS = BENCHMARKS.parent / "docs"
@@ -106,6 +107,23 @@ def test_a_benchmark_runs(
     assert sorted(figures) == sorted(FIGURES[name].split())
     missing = {figure for figure, value in figures.items() if not isinstance(value, float | int)}
     assert {one for one in missing if not one.startswith(IF_REACHED)} == {*NOT_MEASURED.get(name, "").split()}
+
+
+@pytest.mark.parametrize(
+    ("part", "missing", "code"), [("losses", "ray.train", "no_ray_train"), ("trace", "", "no_data")]
+)
+def test_ray_says_what_is_missing_before_it_starts_a_cluster(
+    part: str, missing: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.ray import __main__ as program
+
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delenv("ODDLOT_DATA", raising=False)
+    monkeypatch.setattr(program, "PARTS", dict.fromkeys(program.PARTS, pytest.fail))
+    monkeypatch.setattr(sys, "argv", ["ray", "--quick", "--only", part])
+    with pytest.raises(UsageError) as raised:
+        program.main()
+    assert raised.value.code == code
 
 
 def test_no_benchmark_is_left_out() -> None:

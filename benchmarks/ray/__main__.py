@@ -14,16 +14,13 @@ ODDLOT_DATA=... python -m benchmarks.ray [--quick|--smoke] [--save] [--only PART
 """
 
 import argparse
-import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 
 from benchmarks.figures import RAY
-from benchmarks.ray import losses, speed, trace
+from benchmarks.ray import losses, speed, trace, train_peer
 from benchmarks.ray.job import BATCH, COMPUTED, STEP_SECONDS
 from benchmarks.ray.nodes import cluster
 from benchmarks.report import Measured, Size, finish, parse, parser, show
-from oddlot.core.errors import UsageError
 from oddlot.workloads.digits import digits
 
 STORE_BYTES = 2_500_000_000
@@ -88,13 +85,10 @@ def _row(name: str, plain: losses.Outcome, lost: losses.Outcome) -> list[str]:
 
 
 def measure_trace(size: Size) -> dict[str, Measured]:
-    """Measure the goodput while nodes come and go. UsageError: the trace is not there."""
+    """Measure the goodput while nodes come and go."""
     if size is Size.SMOKE:
         return {}
-    data = os.environ.get("ODDLOT_DATA")
-    if not data or not (Path(data) / trace.FILE).exists():
-        raise UsageError(f"$ODDLOT_DATA has no {trace.FILE}", "no_data", path=trace.FILE)
-    given = trace.counts(Path(data), size.pick(0.0, 26_100.0, 27_900.0))
+    given = trace.counts(trace.data(), size.pick(0.0, 26_100.0, 27_900.0))
     outcome = trace.play(given, size.pick(1.0, 6.0, 16.0))
     return {
         "goodput_trace": outcome.goodput,
@@ -111,6 +105,14 @@ PARTS: Mapping[str, Callable[[Size], dict[str, Measured]]] = {
 }
 
 
+def check(size: Size, parts: Collection[str]) -> None:
+    """Raise UsageError if something that these parts need is missing."""
+    if size is not Size.SMOKE and "losses" in parts:
+        train_peer.check()
+    if size is not Size.SMOKE and "trace" in parts:
+        trace.data()
+
+
 def arguments() -> argparse.Namespace:
     """Parse the command line."""
     options = parser("ray", __doc__, "jobs of 30 s, two losses, Ray Train elastic only: within 6 minutes")
@@ -121,10 +123,12 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     options = arguments()
+    parts = options.only or tuple(PARTS)
+    check(options.size, parts)
     found: dict[str, Measured] = {}
     proved = list[Measured]()
     for name, part in PARTS.items():
-        if options.only is None or name in options.only:
+        if name in parts:
             found |= part(options.size)
             proved += [found.pop("exactly_once")] if "exactly_once" in found else []
     if proved:

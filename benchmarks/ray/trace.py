@@ -1,5 +1,6 @@
 """A recorded spot market on a Ray cluster whose nodes come and go, many times faster."""
 
+import os
 import signal
 import tempfile
 import threading
@@ -12,6 +13,7 @@ import oddlot
 from benchmarks.ray.job import job
 from benchmarks.ray.nodes import Nodes, cluster
 from benchmarks.ray.speed import Driven, driven
+from oddlot.core.errors import UsageError
 from oddlot.core.events import Joined
 from oddlot.core.records import Record
 from oddlot.history.audit import prove
@@ -30,6 +32,14 @@ class Counts:
     changes: Sequence[tuple[float, int]]
     """Seconds from the beginning, and the number of nodes from then on"""
     seconds: float
+
+
+def data() -> Path:
+    """Return the folder that has the trace. UsageError: it has none."""
+    folder = os.environ.get("ODDLOT_DATA")
+    if not folder or not (Path(folder) / FILE).exists():
+        raise UsageError(f"$ODDLOT_DATA has no {FILE}.", "no_data", path=FILE)
+    return Path(folder)
 
 
 def counts(data: Path, end: float) -> Counts:

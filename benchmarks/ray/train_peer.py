@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.ray.job import BATCH, Step, network
+from oddlot.core.errors import UsageError
 from oddlot.workloads.digits import digits
 
 OPTIONS = {
@@ -18,6 +19,15 @@ OPTIONS = {
 }
 RESIZE_SECONDS = 2.0
 """Interval at which an elastic group looks for more workers."""
+
+
+def check() -> None:
+    """Raise UsageError if Ray Train is not installed."""
+    try:
+        import ray.train  # noqa: F401 - only whether it can be imported
+    except ImportError as error:
+        text = "Ray Train is not installed. Install it: pip install 'ray[train]'."
+        raise UsageError(text, "no_ray_train", package="ray[train]", reason=str(error)) from error
 
 
 def train_loop(config: dict[str, Any]) -> None:
