@@ -168,9 +168,9 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
         goals = f"{sum(met)} of {len(met)}"
         rows.append((f"[{BENCHMARKS[name].title}]({name}.md)", introduction(name)[0], goals, one["date"]))
     yield from table(("benchmark", "measures", "goals met", "date"), rows)
-    if rows := list(missed(saved)):
+    if lost := list(missed(saved)):
         yield from ("", "Goals that are missed:", "")
-        yield from table(("benchmark", "measures", "median (range)", "goal"), rows)
+        yield from table(("benchmark", "measures", "median (range)", "goal"), lost)
     yield from ("", "How to read the pages:", "")
     yield "- Most figures are ratios to an alternative that runs in turn with oddlot on the same machine."
     yield "- `X / Y` is a ratio: the value of X divided by the value of Y."

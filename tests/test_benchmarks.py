@@ -33,8 +33,9 @@ FIGURES = {
         sync_over_ddp_30ms sync_over_ddp_8ms async_over_ddp_30ms async_over_ddp_8ms""",
     "ray": """
         ray_over_local_20ms ray_over_local_200ms ray_over_local_25m copies_per_update_in copies_per_update_out
-        async_over_ray_train preempted_time_over_ray_train wasted_tasks_per_loss longest_pause_seconds
-        ray_train_repeated_steps accuracy ray_train_accuracy loss_detected_seconds node_loss_detected_seconds
+        async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train
+        wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy ray_train_accuracy learning_rate
+        momentum ray_train_learning_rate ray_train_momentum loss_detected_seconds node_loss_detected_seconds
         goodput_trace exactly_once""",
     "simulator": """
         updates_per_second_1000 cost_growth_10000 answers_per_second_fastest_k_1000 heap_per_second_1000""",
@@ -65,9 +66,9 @@ FIGURES = {
 NOT_MEASURED = {
     "faults": """goodput_kill goodput_freeze goodput_slow goodput_hub torchft_goodput_kill torchft_goodput_slow""",
     "ray": """
-        async_over_ray_train preempted_time_over_ray_train wasted_tasks_per_loss longest_pause_seconds
-        ray_train_repeated_steps accuracy ray_train_accuracy loss_detected_seconds node_loss_detected_seconds
-        goodput_trace exactly_once""",
+        async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train
+        wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy ray_train_accuracy
+        loss_detected_seconds node_loss_detected_seconds goodput_trace exactly_once""",
 }
 """Figures that are null in the smoke form."""
 SHORT = {"checkpoint", "hub", "simulator"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import oddlot
-from benchmarks.ray.job import job
+from benchmarks.ray.job import Step, job
 from benchmarks.ray.nodes import Nodes, cluster
 from benchmarks.ray.speed import Driven, driven
 from oddlot.core.errors import UsageError
@@ -122,7 +122,7 @@ def play(given: Counts, undisturbed_seconds: float) -> Outcome:
     with (
         cluster(first, head_cpus=0, cpus=1) as nodes,
         tempfile.TemporaryDirectory(prefix="ray-benchmark-") as notes,
-        driven(job(Path(notes)), oddlot.Ray((first, MOST), in_flight=2), first) as run,
+        driven(job(Step(Path(notes))), oddlot.Ray((first, MOST), in_flight=2), first) as run,
     ):
         rate = run.rate(undisturbed_seconds, first) / first
         present, market = Present(run), Market(nodes, given)
