@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from math import inf
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from benchmarks import faults
 from benchmarks.processes import POOLS
+from benchmarks.report import NOT_REACHED, Size
 from oddlot.config.faults_file import read_chaos
 from oddlot.core.errors import UsageError
 
@@ -125,6 +127,34 @@ def test_ray_says_what_is_missing_before_it_starts_a_cluster(
     with pytest.raises(UsageError) as raised:
         program.main()
     assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "ratio"), [(12.0, [20.0, 24.0], 0.6), (12.0, [inf], 0.4), (inf, [20.0], NOT_REACHED)]
+)
+def test_time_to_accuracy_without_accuracy_is_the_whole_time_of_ray_train_and_not_reached_by_oddlot(
+    own: float, others: list[float], ratio: float
+) -> None:
+    from benchmarks.ray.__main__ import sooner
+    from benchmarks.ray.losses import Outcome
+
+    outcomes = [Outcome(30.0, 1, 1, 0.9, reached) for reached in (own, *others)]
+    assert sooner(outcomes[0], outcomes[1:]) == pytest.approx(ratio)
+
+
+def test_a_quick_run_of_ray_takes_the_saved_rates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from benchmarks.ray import tuning
+    from benchmarks.ray.job import Rate
+
+    searched = {tuning.OURS: Rate(), tuning.THEIRS: Rate()}
+    monkeypatch.setattr(tuning, "search", lambda size: searched)
+    monkeypatch.setattr(tuning, "RESULTS", tmp_path)
+    assert tuning.chosen(Size.QUICK) == searched
+    keys = [key for keys in tuning.KEYS.values() for key in keys]
+    saved = {key: {"median": number} for number, key in enumerate(keys)}
+    (tmp_path / "ray.json").write_text(json.dumps({"figures": saved}))
+    assert tuning.chosen(Size.QUICK) == {tuning.OURS: Rate(0, 1), tuning.THEIRS: Rate(2, 3)}
+    assert tuning.chosen(Size.FULL) == searched
 
 
 def test_no_benchmark_is_left_out() -> None:
