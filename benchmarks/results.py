@@ -15,7 +15,13 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 NOTE = "<!-- Written by `make results`. Do not edit. -->"
 HIGHLIGHTS = (
     ("overhead", "single_worker_20ms"),
-    ("ray", "preempted_time_over_ray_train", "accuracy", "ray_train_accuracy"),
+    (
+        "ray",
+        "preempted_time_over_ray_train",
+        "accuracy",
+        "ray_train_accuracy",
+        "preempted_time_to_accuracy_over_ray_train",
+    ),
     ("gossip", "time_ratio"),
     ("simulator", "updates_per_second_1000"),
     ("faults", "goodput_all"),
