@@ -35,16 +35,18 @@ SPEED = {"20ms": (1_000_000, 0.02), "200ms": (1_000_000, 0.2), "25m": (25_000_00
 FRACTIONS = {Size.QUICK: (0.25, 0.8), Size.FULL: (0.2, 0.4, 0.6, 0.8)}
 EPOCHS = {Size.SMOKE: 1, Size.QUICK: 6, Size.FULL: 12}
 """Of the job with losses: a few seconds, about 30 s, and about 60 s."""
+UNDISTURBED_EPOCHS = {Size.QUICK: 4, Size.FULL: 12}
 KINDS = {"elastic": True, "fixed": False}
 
 
 def measure_speed(size: Size) -> dict[str, Measured]:
     """Measure the speed and count the copies."""
-    block, count = size.pick((0.5, 1), (4.0, 2), (8.0, 5))
+    short, long, count = size.pick((0.5, 0.5, 1), (2.0, 4.0, 2), (8.0, 8.0, 5))
     found: dict[str, Measured] = {}
     part = size.pick(100, 1, 1)
     with cluster(store_bytes=STORE_BYTES):
         for name, (parameters, seconds) in SPEED.items():
+            block = short if seconds < 0.1 else long
             found[f"ray_over_local_{name}"] = speed.ratios(parameters // part, seconds, block, count)
         found["copies_per_update_in"], found["copies_per_update_out"] = speed.copies(1_000_000, 20)
     return found
@@ -68,7 +70,7 @@ def measure_losses(size: Size) -> dict[str, Measured]:
         return {}
     times = [share * nominal for share in FRACTIONS[size]]
     kinds = [kind for kind in KINDS if size is Size.FULL or kind == "elastic"]
-    pairs = [_pair(epochs, times, rates, kinds) for _ in range(size.pick(1, 1, 3))]
+    pairs = [_pair(epochs, UNDISTURBED_EPOCHS[size], times, rates, kinds) for _ in range(size.pick(1, 1, 3))]
     return {
         **{name: [found[name] for found in pairs] for name in pairs[0]},
         "exactly_once": 1.0,  # `ours` raises an error otherwise
@@ -76,27 +78,37 @@ def measure_losses(size: Size) -> dict[str, Measured]:
 
 
 def _pair(
-    epochs: int, times: Sequence[float], rates: Mapping[str, Rate], kinds: Sequence[str]
+    epochs: int,
+    undisturbed_epochs: int,
+    times: Sequence[float],
+    rates: Mapping[str, Rate],
+    kinds: Sequence[str],
 ) -> dict[str, float]:
     """Train once with both, undisturbed and with losses at these times. Ray Train's best kind counts."""
     rate, their_rate = rates[tuning.OURS], rates[tuning.THEIRS]
     with losses.fresh() as nodes:
         their_plain = {
-            kind: losses.theirs(nodes, epochs, STEP_SECONDS, [], KINDS[kind], their_rate) for kind in kinds
+            kind: losses.theirs(nodes, undisturbed_epochs, STEP_SECONDS, [], KINDS[kind], their_rate)
+            for kind in kinds
         }
-        plain = losses.ours(nodes, epochs, STEP_SECONDS, [], rate)
+        plain = losses.ours(nodes, undisturbed_epochs, STEP_SECONDS, [], rate)
         lost = losses.ours(nodes, epochs, STEP_SECONDS, times, rate)
     their_lost = dict[str, losses.Outcome]()
     for kind in kinds:
         with losses.fresh() as nodes:
             their_lost[kind] = losses.theirs(nodes, epochs, STEP_SECONDS, times, KINDS[kind], their_rate)
-    rows = [[f"oddlot, asynchronous: {rate}", *_cells(plain), *_cells(lost)]]
-    rows += [
-        [f"Ray Train, {kind}: {their_rate}", *_cells(their_plain[kind]), *_cells(their_lost[kind])]
-        for kind in kinds
-    ]
-    columns = ["", *(f"{name}{end}" for end in ("", " with losses") for name in COLUMNS)]
-    show(f"{epochs} epochs, nodes lost after {', '.join(f'{at:.0f} s' for at in times)}", columns, rows)
+    lost_after = ", ".join(f"{at:.0f} s" for at in times)
+    show(
+        f"{undisturbed_epochs} epochs; {epochs} epochs, nodes lost after {lost_after}",
+        ["learning rate, momentum", *(f"{name}{end}" for end in ("", " with losses") for name in COLUMNS)],
+        [
+            [f"oddlot, asynchronous: {rate}", *_cells(plain), *_cells(lost)],
+            *(
+                [f"Ray Train, {kind}: {their_rate}", *_cells(their_plain[kind]), *_cells(their_lost[kind])]
+                for kind in kinds
+            ),
+        ],
+    )
     best = min(their_lost.values(), key=lambda one: one.seconds)
     return {
         "async_over_ray_train": min(one.seconds for one in their_plain.values()) / plain.seconds,
