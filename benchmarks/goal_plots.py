@@ -54,6 +54,8 @@ def _powers(one: Mapping[str, Any]) -> list[float]:
     """Return how many times as good as its goal a figure is, as powers of two within the axis: low, median, high."""
     comparison, _, text = one["goal"].partition(" ")
     bound, is_floor = float(text), comparison == ">="
+    if one["median"] is None:  # not reached
+        return [-MOST] * 3
     powers = [
         log2(value / bound) if value > 0 else -inf for value in (one["low"], one["median"], one["high"])
     ]

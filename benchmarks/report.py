@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
+from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -18,12 +19,18 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures import BENCHMARKS, Figure, is_met
+from oddlot import __version__
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 Value = TypeVar("Value")
 Measured = float | Sequence[float] | None
-"""One value, or those whose median is the figure; None: not measured."""
+"""One value, or those whose median is the figure; None or an absent name: not measured. See `NOT_REACHED`."""
+NOT_REACHED = inf
+"""The value of a run that did not reach the accuracy, error or quality that it was measured to.
+
+Among the values of a figure it counts as the worst one. Without a goal, give `-NOT_REACHED` where more is better.
+"""
 
 
 class Size(IntEnum):
@@ -66,11 +73,15 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def told(values: Sequence[float], digits: int = 3) -> str:
-    """Return the median with the range, such as `0.741 (0.702 to 0.768)`; of one value, that."""
-    low, high = min(values), max(values)
-    if len(values) == 1:
-        return f"{low:.{digits}f}"
-    return f"{median(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    """Return the median with the range, such as `0.741 (0.702 to 0.768)`; of one value, that.
+
+    Where values are `NOT_REACHED`, say how many runs reached it: `0.741 (0.702 to 0.768), 2 of 3`.
+    """
+    reached, middle = [one for one in values if isfinite(one)], median(values)
+    text = f"{middle:.{digits}f}" if isfinite(middle) else "not reached"
+    if reached and len(values) > 1:
+        text += f" ({min(reached):.{digits}f} to {max(reached):.{digits}f})"
+    return text if len(reached) == len(values) else f"{text}, {len(reached)} of {len(values)}"
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -84,49 +95,70 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 
 
 def finish(options: argparse.Namespace, figures: Mapping[str, Measured]) -> None:
-    """Print the medians as one line of JSON, rounded to four digits. With --save, write them with ranges and goals."""
+    """Print the medians as one line of JSON, rounded to four digits. With --save, write them with ranges and goals.
+
+    A figure that was not measured is null there; one that was not reached is the text `not reached`.
+    """
     values = {name: _values(measured) for name, measured in figures.items()}
-    medians = {name: round(median(some), 4) if some else None for name, some in values.items()}
+    about = BENCHMARKS[options.benchmark].figures
+    entries = {name: entry(about.get(name, Figure("")), some) for name, some in values.items()}
+    medians = {
+        name: "not reached" if one["median"] is None and one["n"] else one["median"]
+        for name, one in entries.items()
+    }
     if options.save:
         save(options.benchmark, values)
     print(json.dumps(medians), flush=True)
 
 
 def save(benchmark: str, values: Mapping[str, Sequence[float]]) -> None:
-    """Write the figures of a run. Those that it did not measure keep their value, with their date and commit."""
+    """Write the figures of a run. Those that it did not measure keep their value, with what differs in their run."""
     path, about = RESULTS / f"{benchmark}.json", BENCHMARKS[benchmark]
     before = json.loads(path.read_text()) if path.exists() else {"figures": {}}
+    arguments = [one for one in sys.argv[1:] if one != "--save"]
+    command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *arguments])
+    run = {
+        "version": __version__,
+        "commit": commit(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "command": f"ODDLOT_DATA=... {command}" if about.needs_data else command,
+    }
     figures = {}
     for name, figure in about.figures.items():
         old = before["figures"].get(name)
         if values.get(name) or not old or not old["n"]:
             figures[name] = entry(figure, values.get(name, ()))
         else:
-            figures[name] = {"date": before["date"], "commit": before["commit"], **old}
-    arguments = [one for one in sys.argv[1:] if one != "--save"]
-    command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *arguments])
-    text = {
-        "benchmark": benchmark,
-        "commit": commit(),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "command": f"ODDLOT_DATA=... {command}" if about.needs_data else command,
-        "figures": figures,
-    }
+            earlier = {key: old.get(key, before.get(key)) for key in run}
+            figures[name] = {key: told for key, told in earlier.items() if told not in (None, run[key])} | {
+                key: told for key, told in old.items() if key not in run
+            }
+    text = {"benchmark": benchmark, **run, "figures": figures}
     path.write_text(json.dumps(text, indent=2) + "\n")
 
 
 def entry(figure: Figure, values: Sequence[float]) -> dict[str, Any]:
-    """Return what a JSON file says about a figure; nulls if it was not measured."""
-    middle, low, high = (round(of(values), 4) for of in (median, min, max)) if values else (None, None, None)
+    """Return what a JSON file says about a figure; nulls if it was not measured.
+
+    The range is that of the values that were reached. If some were not, `reached` has the number of those that were;
+    the median is null if it is not one of these, and then the goal is missed.
+    """
+    worst = {">=": -inf, "<=": inf}.get(figure.goal.partition(" ")[0])
+    ranked = [one if isfinite(one) or worst is None else worst for one in values]
+    reached = [one for one in ranked if isfinite(one)]
+    of_all = median(ranked) if ranked else inf
+    middle = round(of_all, 4) if isfinite(of_all) else None
+    low, high = (round(of(reached), 4) for of in (min, max)) if reached else (None, None)
     return {
         "median": middle,
         "low": low,
         "high": high,
         "n": len(values),
+        **({"reached": len(reached)} if len(reached) < len(values) else {}),
         "goal": figure.goal or None,
-        "met": is_met(figure.goal, middle) if figure.goal and middle is not None else None,
+        "met": is_met(figure.goal, middle) if figure.goal and values else None,
         "unit": figure.unit,
     }
 

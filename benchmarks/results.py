@@ -15,7 +15,13 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 NOTE = "<!-- Written by `make results`. Do not edit. -->"
 HIGHLIGHTS = (
     ("overhead", "single_worker_20ms"),
-    ("ray", "preempted_time_over_ray_train"),
+    (
+        "ray",
+        "preempted_time_over_ray_train",
+        "accuracy",
+        "ray_train_accuracy",
+        "preempted_time_to_accuracy_over_ray_train",
+    ),
     ("gossip", "time_ratio"),
     ("simulator", "updates_per_second_1000"),
     ("faults", "goodput_all"),
@@ -23,13 +29,22 @@ HIGHLIGHTS = (
     ("vc_asgd", "bill_saving_nc6"),
     ("slide", "speedup_over_dense_670k"),
 )
-"""Figures in the table of README.md."""
+"""Figures in the table of README.md: a benchmark, a key, and further keys whose figures stand in the same row."""
 PLOTS = ROOT / "docs" / "plots"
 GOALS = "_goals"
 """End of the name of a plot of figures relative to their goals."""
 GOALS_CAPTION = (
     "Figures relative to their goals (2x: twice as good). To the right of the line, a goal is met."
 )
+EARLIER = {
+    "date": "{}",
+    "version": "oddlot {}",
+    "commit": "commit `{}`",
+    "processor": "{}",
+    "cores": "{} cores",
+    "command": "`{}`",
+}
+"""How the list of keys shows what differs between a page's run and the earlier run that measured a figure."""
 MET = {True: "yes", False: "**no**", None: ""}
 Saved = dict[str, Any]
 """A file in docs/results, as JSON."""
@@ -87,10 +102,13 @@ def with_rows(text: str, saved: dict[str, Saved]) -> str:
 def highlights(saved: dict[str, Saved]) -> Iterator[str]:
     """Yield the table for README.md."""
     rows = []
-    for name, key in HIGHLIGHTS:
-        if name in saved and (one := saved[name]["figures"][key])["n"]:
-            title, what = BENCHMARKS[name].title, BENCHMARKS[name].figures[key].what
-            rows.append((title, what, value(one), goal(one), MET[one["met"]]))
+    for name, *keys in HIGHLIGHTS:
+        measured = {key: one for key, one in saved.get(name, {"figures": {}})["figures"].items() if one["n"]}
+        if keys[0] in measured:
+            one, shown = measured[keys[0]], [key for key in keys if key in measured]
+            what = "<br>".join(BENCHMARKS[name].figures[key].what for key in shown)
+            values = "<br>".join(value(measured[key]) for key in shown)
+            rows.append((BENCHMARKS[name].title, what, values, goal(one), MET[one["met"]]))
     yield from table(("benchmark", "measures", "median (range)", "goal", "met"), rows)
 
 
@@ -109,12 +127,12 @@ def page(name: str, saved: Saved, written: str) -> Iterator[str]:
     yield from figures(about, saved)
     missing = [about.figures[key].what for key, one in saved["figures"].items() if not one["n"]]
     if missing:
-        yield from ("", "Not measured or not reached:", "", *(f"- {what}" for what in missing))
+        yield from ("", "Not measured:", "", *(f"- {what}" for what in missing))
     yield from ("", "## How it was measured", "", *(rest[1:] if rest[:1] == [""] else rest), "")
     how = {
         "command": f"`{saved['command']}`",
         "date": saved["date"],
-        "commit": f"`{saved['commit']}`",
+        "version": f"oddlot {saved['version']}, commit `{saved['commit']}`",
         "processor": f"{saved['processor']}, {saved['cores']} cores",
     }
     yield from table(("", ""), list(how.items()))
@@ -141,9 +159,9 @@ def figures(about: Benchmark, saved: Saved) -> Iterator[str]:
 
 
 def keys(saved: Saved) -> Iterator[str]:
-    """Yield a list of the keys of the figures. Those that an earlier run measured have their own date and commit."""
+    """Yield a list of the keys of the figures. Those of an earlier run have what differed in it: `EARLIER`."""
     for key, one in saved["figures"].items():
-        earlier = f", {one['date']}, commit `{one['commit']}`" if "date" in one else ""
+        earlier = "".join(f", {text.format(one[name])}" for name, text in EARLIER.items() if name in one)
         yield f"- `{key}` (n = {one['n']}{earlier})"
 
 
@@ -156,10 +174,15 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
         goals = f"{sum(met)} of {len(met)}"
         rows.append((f"[{BENCHMARKS[name].title}]({name}.md)", introduction(name)[0], goals, one["date"]))
     yield from table(("benchmark", "measures", "goals met", "date"), rows)
+    if lost := list(missed(saved)):
+        yield from ("", "Goals that are missed:", "")
+        yield from table(("benchmark", "measures", "median (range)", "goal"), lost)
     yield from ("", "How to read the pages:", "")
     yield "- Most figures are ratios to an alternative that runs in turn with oddlot on the same machine."
     yield "- `X / Y` is a ratio: the value of X divided by the value of Y."
     yield "- `n` is the number of values. The median and the range are those of the `n` values."
+    yield "- A run that does not reach its accuracy, error or quality counts as the worst value. If the median run does"
+    yield "  not reach it, the figure is `not reached`, and the goal is missed. `Not measured`: there was no run."
     yield "- A commit that ends in `-dirty` had uncommitted changes."
     yield "- Figures without a goal are for information."
     yield "- Results differ between machines, and on a machine that runs other programs."
@@ -173,6 +196,15 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
     )
     yield from ("", "`--quick` runs fewer rounds. `--smoke` runs a few seconds and measures nothing.", "")
     yield from ("```{toctree}", ":hidden:", "", *saved, "```", "")
+
+
+def missed(saved: dict[str, Saved]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for every figure that misses its goal."""
+    for name, about in saved.items():
+        for key, one in about["figures"].items():
+            if one["met"] is False:
+                what = BENCHMARKS[name].figures[key].what
+                yield f"[{BENCHMARKS[name].title}]({name}.md)", what, value(one), goal(one)
 
 
 def introduction(name: str) -> list[str]:
@@ -191,12 +223,18 @@ def notes(folder: Path, name: str) -> str:
 
 
 def value(one: Saved) -> str:
-    """Return `0.962 (0.957-0.963)` with its unit; without a range if there is a single value."""
+    """Return `0.962 (0.957-0.963)` with its unit; without a range if there is a single value.
+
+    If some runs did not reach it, the text says how many did.
+    """
     unit = f" {one['unit']}" if one["unit"] else ""
+    count = f", reached by {one['reached']} of {one['n']} runs" if "reached" in one else ""
+    if one["median"] is None:
+        return f"not reached ({one['reached']} of {one['n']} runs)"
     middle, low, high = numbers(one["median"], one["low"], one["high"])
     if low == high:
-        return middle + unit
-    return f"{middle} ({low}{' to ' if one['low'] < 0 else '-'}{high}){unit}"
+        return middle + unit + count
+    return f"{middle} ({low}{' to ' if one['low'] < 0 else '-'}{high}){unit}{count}"
 
 
 def goal(one: Saved) -> str:

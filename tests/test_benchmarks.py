@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from math import inf
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import torch
 
 from benchmarks import faults
 from benchmarks.processes import POOLS
+from benchmarks.report import NOT_REACHED, Size
 from oddlot.config.faults_file import read_chaos
+from oddlot.core.errors import UsageError
 
 BENCHMARKS = Path(faults.__file__).parent
 DOCS = BENCHMARKS.parent / "docs"
@@ -32,8 +35,9 @@ FIGURES = {
         sync_over_ddp_30ms sync_over_ddp_8ms async_over_ddp_30ms async_over_ddp_8ms""",
     "ray": """
         ray_over_local_20ms ray_over_local_200ms ray_over_local_25m copies_per_update_in copies_per_update_out
-        async_over_ray_train preempted_time_over_ray_train wasted_tasks_per_loss longest_pause_seconds
-        ray_train_repeated_steps accuracy ray_train_accuracy loss_detected_seconds node_loss_detected_seconds
+        async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train
+        wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy ray_train_accuracy learning_rate
+        momentum ray_train_learning_rate ray_train_momentum loss_detected_seconds node_loss_detected_seconds
         goodput_trace exactly_once""",
     "simulator": """
         updates_per_second_1000 cost_growth_10000 answers_per_second_fastest_k_1000 heap_per_second_1000""",
@@ -64,9 +68,9 @@ FIGURES = {
 NOT_MEASURED = {
     "faults": """goodput_kill goodput_freeze goodput_slow goodput_hub torchft_goodput_kill torchft_goodput_slow""",
     "ray": """
-        async_over_ray_train preempted_time_over_ray_train wasted_tasks_per_loss longest_pause_seconds
-        ray_train_repeated_steps accuracy ray_train_accuracy loss_detected_seconds node_loss_detected_seconds
-        goodput_trace exactly_once""",
+        async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train
+        wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy ray_train_accuracy
+        loss_detected_seconds node_loss_detected_seconds goodput_trace exactly_once""",
 }
 """Figures that are null in the smoke form."""
 SHORT = {"checkpoint", "hub", "simulator"}
@@ -106,6 +110,51 @@ def test_a_benchmark_runs(
     assert sorted(figures) == sorted(FIGURES[name].split())
     missing = {figure for figure, value in figures.items() if not isinstance(value, float | int)}
     assert {one for one in missing if not one.startswith(IF_REACHED)} == {*NOT_MEASURED.get(name, "").split()}
+
+
+@pytest.mark.parametrize(
+    ("part", "missing", "code"), [("losses", "ray.train", "no_ray_train"), ("trace", "", "no_data")]
+)
+def test_ray_says_what_is_missing_before_it_starts_a_cluster(
+    part: str, missing: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.ray import __main__ as program
+
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delenv("ODDLOT_DATA", raising=False)
+    monkeypatch.setattr(program, "PARTS", dict.fromkeys(program.PARTS, pytest.fail))
+    monkeypatch.setattr(sys, "argv", ["ray", "--quick", "--only", part])
+    with pytest.raises(UsageError) as raised:
+        program.main()
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "ratio"), [(12.0, [20.0, 24.0], 0.6), (12.0, [inf], 0.4), (inf, [20.0], NOT_REACHED)]
+)
+def test_time_to_accuracy_without_accuracy_is_the_whole_time_of_ray_train_and_not_reached_by_oddlot(
+    own: float, others: list[float], ratio: float
+) -> None:
+    from benchmarks.ray.__main__ import sooner
+    from benchmarks.ray.losses import Outcome
+
+    outcomes = [Outcome(30.0, 1, 1, 0.9, reached) for reached in (own, *others)]
+    assert sooner(outcomes[0], outcomes[1:]) == pytest.approx(ratio)
+
+
+def test_a_quick_run_of_ray_takes_the_saved_rates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from benchmarks.ray import tuning
+    from benchmarks.ray.job import Rate
+
+    searched = {tuning.OURS: Rate(), tuning.THEIRS: Rate()}
+    monkeypatch.setattr(tuning, "search", lambda size: searched)
+    monkeypatch.setattr(tuning, "RESULTS", tmp_path)
+    assert tuning.chosen(Size.QUICK) == searched
+    keys = [key for keys in tuning.KEYS.values() for key in keys]
+    saved = {key: {"median": number} for number, key in enumerate(keys)}
+    (tmp_path / "ray.json").write_text(json.dumps({"figures": saved}))
+    assert tuning.chosen(Size.QUICK) == {tuning.OURS: Rate(0, 1), tuning.THEIRS: Rate(2, 3)}
+    assert tuning.chosen(Size.FULL) == searched
 
 
 def test_no_benchmark_is_left_out() -> None:

@@ -11,12 +11,13 @@ import pytest
 from benchmarks import report, results
 from benchmarks.figures import BENCHMARKS, Benchmark, Figure, is_met
 from benchmarks.goal_plots import goal_plot
-from benchmarks.report import Size, entry, finish, parse, parser
+from benchmarks.report import NOT_REACHED, Size, entry, finish, parse, parser, told
 
 SAVED = results.read()
-KEYS = {"benchmark", "commit", "date", "processor", "cores", "command", "figures"}
+RUN_KEYS = {"version", "commit", "date", "processor", "cores", "command"}
+KEYS = {"benchmark", "figures"} | RUN_KEYS
 FIGURE_KEYS = {"median", "low", "high", "n", "goal", "met", "unit"}
-OPTIONAL_KEYS = {"date", "commit"}
+OPTIONAL_KEYS = RUN_KEYS | {"reached"}
 
 
 def test_there_are_files_and_none_is_unknown() -> None:
@@ -42,10 +43,8 @@ def test_goals_are_those_of_the_program_and_met_agrees_with_value_and_goal(name:
     for key, figure in SAVED[name]["figures"].items():
         about, middle = BENCHMARKS[name].figures[key], figure["median"]
         assert (figure["goal"] or "", figure["unit"]) == (about.goal, about.unit), key
-        assert (middle is None) == (figure["n"] == 0), key
-        assert figure["met"] == (is_met(about.goal, middle) if about.goal and middle is not None else None), (
-            key
-        )
+        assert (middle is None) == (2 * figure.get("reached", figure["n"]) <= figure["n"]), key
+        assert figure["met"] == (is_met(about.goal, middle) if about.goal and figure["n"] else None), key
         assert middle is None or figure["low"] <= middle <= figure["high"], key
 
 
@@ -96,7 +95,47 @@ def test_rows_replace_what_is_between_the_markers() -> None:
     assert once.endswith(f" |\n{results.END}\n\nEnd\n")
     assert "old" not in once
     assert results.with_rows(once, SAVED) == once
-    assert set(results.HIGHLIGHTS) <= {(name, key) for name, one in BENCHMARKS.items() for key in one.figures}
+    assert all(set(keys) <= BENCHMARKS[name].figures.keys() for name, *keys in results.HIGHLIGHTS)
+
+
+def test_the_index_names_every_goal_that_is_missed_and_a_highlight_its_further_keys() -> None:
+    missed = [
+        (name, key)
+        for name, one in SAVED.items()
+        for key in one["figures"]
+        if one["figures"][key]["met"] is False
+    ]
+    rows = list(results.missed(SAVED))
+    assert [row[1] for row in rows] == [BENCHMARKS[name].figures[key].what for name, key in missed]
+    assert all(" | ".join(row) in results.pages()["index.md"] for row in rows)
+    table = "\n".join(results.highlights(SAVED))
+    for name, *keys in results.HIGHLIGHTS:
+        shown = [SAVED[name]["figures"][key] for key in keys if SAVED[name]["figures"][key]["n"]]
+        assert f"| {'<br>'.join(results.value(one) for one in shown)} |" in table
+
+
+@pytest.mark.parametrize(
+    ("goal", "values", "middle", "low", "met", "text"),
+    [
+        ("<= 2", [1.0, NOT_REACHED, 1.5], 1.5, 1.0, True, "1.5 (1.0-1.5), reached by 2 of 3 runs"),
+        (">= 2", [3.0, NOT_REACHED, 2.5], 2.5, 2.5, True, "2.5 (2.5-3.0), reached by 2 of 3 runs"),
+        ("<= 2", [NOT_REACHED, 1.0], None, 1.0, False, "not reached (1 of 2 runs)"),
+        (">= 2", [NOT_REACHED], None, None, False, "not reached (0 of 1 runs)"),
+        ("", [2.0, 3.0, -NOT_REACHED], 2.0, 2.0, None, "2 (2-3), reached by 2 of 3 runs"),
+    ],
+)
+def test_a_run_that_does_not_reach_it_counts_as_the_worst_and_is_not_an_unmeasured_one(
+    goal: str, values: list[float], middle: float | None, low: float | None, met: bool | None, text: str
+) -> None:
+    about = Benchmark("t", {"a": Figure("A.", goal)})
+    one = entry(about.figures["a"], values)
+    assert (one["median"], one["low"], one["n"], one["met"]) == (middle, low, len(values), met)
+    assert results.value(one) == text
+    saved = {"figures": {"a": one}}
+    assert text in "".join(results.figures(about, saved))
+    assert bool(goal_plot(about, saved, {"a": text})) == bool(goal)
+    assert "reached" not in entry(about.figures["a"], [])
+    assert told([1.0, NOT_REACHED, 1.5], 1) == "1.5 (1.0 to 1.5), 2 of 3"
 
 
 @pytest.mark.parametrize(
@@ -143,12 +182,17 @@ def test_save_keeps_figures_that_a_run_did_not_measure(
     assert first["command"] == "python -m benchmarks.hub --quick"
     assert first["figures"]["merge_bandwidth_share_100m"]["n"] == 0
 
-    first |= {"date": "2020-01-01", "commit": "abc"}
+    first |= (earlier := {"date": "2020-01-01", "version": "0.0.1", "command": "python -m benchmarks.hub"})
     (tmp_path / "hub.json").write_text(json.dumps(first))
+    finish(options, {"memory_factor_100m": NOT_REACHED})
+    assert json.loads(capsys.readouterr().out) == {"memory_factor_100m": "not reached"}
     finish(options, {"memory_factor_100m": 1.25})
-    figures = json.loads((tmp_path / "hub.json").read_text())["figures"]
+    saved = json.loads((tmp_path / "hub.json").read_text())
+    figures = saved["figures"]
     assert figures["memory_factor_100m"] == entry(BENCHMARKS["hub"].figures["memory_factor_100m"], [1.25])
     assert figures["memory_factor_100m"]["met"] is False
     kept = figures["merge_bandwidth_share_25m"]
-    assert kept == {**first["figures"]["merge_bandwidth_share_25m"], "date": "2020-01-01", "commit": "abc"}
+    assert kept == {**first["figures"]["merge_bandwidth_share_25m"], **earlier}
     assert (kept["low"], kept["median"], kept["high"], kept["n"], kept["met"]) == (0.5, 0.72, 0.8, 3, True)
+    line = "- `merge_bandwidth_share_25m` (n = 3, 2020-01-01, oddlot 0.0.1, `python -m benchmarks.hub`)"
+    assert line in "\n".join(results.page("hub", saved, ""))

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,21 @@ from oddlot.workloads.digits import digits
 
 BATCH, STEP_SECONDS, COMPUTED = 32, 0.2, 0.25
 """Samples of a minibatch; seconds of its step; the computed share of them. The rest is a wait for an accelerator."""
-WIDTH = 1_000
+WIDTH, WORKERS = 1_000, 2
+TARGET, EVERY = 0.95, 10
+"""The accuracy whose time is compared, and the number of minibatches between two evaluations."""
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Settings of SGD."""
+
+    lr: float = 0.05
+    momentum: float = 0.9
+
+    def __str__(self) -> str:
+        return f"{self.lr:g}, {self.momentum:g}"
 
 
 def network() -> nn.Module:
@@ -23,38 +38,47 @@ def network() -> nn.Module:
                          nn.Linear(WIDTH, 10))  # fmt: skip
 
 
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the loss of a minibatch."""
+    return cross_entropy(model(batch[0].float() / 16), batch[1])
+
+
 @dataclass
 class Step:
-    """A training step that computes and then waits. It notes its beginning in a file of its process."""
+    """A training step that computes and then waits. It notes its beginning in a file of its process.
+
+    An evaluation does neither.
+    """
 
     notes: Path
     seconds: float = STEP_SECONDS
 
-    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a minibatch."""
+        if not model.training:
+            return loss(model, batch)
         began = time.perf_counter()
-        if model.training:  # not an evaluation
-            with (self.notes / str(os.getpid())).open("a") as file:
-                file.write(f"{time.time()}\n")
-        loss = cross_entropy(model(batch[0].float() / 16), batch[1])
+        with (self.notes / str(os.getpid())).open("a") as file:
+            file.write(f"{time.time()}\n")
+        found = loss(model, batch)
         some = torch.ones(64, 64)
         while time.perf_counter() - began < COMPUTED * self.seconds:
             some = some @ some / 64
         time.sleep((1 - COMPUTED) * self.seconds)
-        return loss
+        return found
 
 
-def outputs(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def outputs(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return what the accuracy compares."""
     return model(batch[0].float() / 16), batch[1]
 
 
-def job(notes: Path, seconds: float = STEP_SECONDS) -> oddlot.Job:
+def job(step: Callable[[nn.Module, Batch], Tensor], rate: Rate = Rate()) -> oddlot.Job:
     """Return the job: the packaged digits."""
     given = digits()
     return oddlot.Job(
-        network, given.train_data, training_step=Step(notes, seconds), eval_data=given.eval_data,
-        metrics={"accuracy": oddlot.accuracy}, predict=outputs, optimizer=oddlot.SGD(0.05, momentum=0.9),
+        network, given.train_data, training_step=step, eval_data=given.eval_data,
+        metrics={"accuracy": oddlot.accuracy}, predict=outputs, optimizer=oddlot.SGD(rate.lr, momentum=rate.momentum),
         batch_size=BATCH, name="digits", device="cpu",
     )  # fmt: skip
 

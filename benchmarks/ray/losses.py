@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
 import oddlot
 from benchmarks.ray import train_peer
-from benchmarks.ray.job import BATCH, begun, job
+from benchmarks.ray.job import BATCH, EVERY, TARGET, WORKERS, Rate, Step, begun, job
 from benchmarks.ray.nodes import Nodes, cluster
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 from oddlot.history.audit import prove
 from oddlot.workloads.digits import digits
 
-WORKERS, CHECKPOINT_SECONDS, JOIN_SECONDS = 2, 10.0, 10.0
+CHECKPOINT_SECONDS, JOIN_SECONDS = 10.0, 10.0
 """Seconds between checkpoints; between the loss of a node and the start of another one."""
 
 
@@ -34,6 +35,8 @@ class Outcome:
     needed: float
     """steps that the samples need"""
     accuracy: float
+    reached: float
+    """seconds from the first step until a version with an accuracy of `TARGET`; infinity if there is none"""
     records: Sequence[Record] = ()
 
     @property
@@ -91,20 +94,26 @@ def fresh() -> Iterator[Nodes]:
         yield nodes
 
 
-def ours(nodes: Nodes, epochs: int, seconds: float, times: Sequence[float]) -> Outcome:
+def ours(
+    nodes: Nodes,
+    epochs: int,
+    seconds: float,
+    times: Sequence[float],
+    rate: Rate = Rate(),  # noqa: B008 - frozen
+) -> Outcome:
     """Train with oddlot, and lose nodes at these times after the first step."""
     with TemporaryDirectory(prefix="ray-benchmark-") as name:
         folder = Path(name)
         (folder / "notes").mkdir()
         with Losses(nodes, folder / "notes", times) as losses:
             run = oddlot.fit(
-                job(folder / "notes", seconds),
+                job(Step(folder / "notes", seconds), rate),
                 oddlot.Asynchronous(),
-                oddlot.Ray((1, WORKERS), in_flight=2),
+                oddlot.Ray((1, WORKERS)),
                 until=f"epochs>={epochs}",
                 out=folder / "run",
                 checkpoint_every=f"{CHECKPOINT_SECONDS:g} seconds",
-                evaluate_every=f"{epochs} epochs",
+                evaluate_every=f"{EVERY} versions",
                 quiet=True,
             )
         steps = begun(folder / "notes")
@@ -115,16 +124,24 @@ def ours(nodes: Nodes, epochs: int, seconds: float, times: Sequence[float]) -> O
         if len(losses.killed) < len(times):
             raise RuntimeError("the run ended before all nodes were lost")
         merged = [record for record in records if isinstance(record.event, Arrived)]
-        accuracy = float(run.accuracy or 0.0)
-        return Outcome(steps[-1] + seconds - steps[0], len(steps), len(merged), accuracy, records)
+        accuracy, first = float(run.accuracy or 0.0), merged[0].now - seconds
+        reached = (
+            min((row["seconds"] for row in run.history if row["accuracy"] >= TARGET), default=inf) - first
+        )
+        return Outcome(steps[-1] + seconds - steps[0], len(steps), len(merged), accuracy, reached, records)
 
 
-def theirs(nodes: Nodes, epochs: int, seconds: float, times: Sequence[float], elastic: bool) -> Outcome:
+def theirs(
+    nodes: Nodes, epochs: int, seconds: float, times: Sequence[float], elastic: bool, rate: Rate
+) -> Outcome:
     """Train with Ray Train, and lose nodes at these times after the first step."""
     samples = epochs * len(digits().train_data[1])
     with TemporaryDirectory(prefix="ray-benchmark-") as name:
         folder = Path(name)
         with Losses(nodes, folder / "notes", times):
-            metrics = train_peer.fit(folder, epochs, seconds, elastic, CHECKPOINT_SECONDS)
+            metrics = train_peer.fit(folder, epochs, seconds, elastic, CHECKPOINT_SECONDS, rate)
         steps = begun(folder / "notes")
-        return Outcome(steps[-1] + seconds - steps[0], len(steps), samples / BATCH, metrics["accuracy"])
+        found = train_peer.accuracies(folder)
+        reached = min((now for now, accuracy in found if accuracy >= TARGET), default=inf) - steps[0]
+        duration = steps[-1] + seconds - steps[0]
+        return Outcome(duration, len(steps), samples / BATCH, metrics["accuracy"], reached)

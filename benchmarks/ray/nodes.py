@@ -92,8 +92,9 @@ def cluster(
     with (
         TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
         warnings.catch_warnings(),
-        # Ray's note of the present cluster lies there: that of a user's own cluster stays as it is.
-        patch.dict(os.environ, {"RAY_TMPDIR": folder}),
+        # RAY_TMPDIR has Ray's note of the present cluster: that of a user's own cluster stays as it is.
+        # Ray's workers are as nice as other processes: at Ray's default of 15, raylets and hubs would slow them down.
+        patch.dict(os.environ, {"RAY_TMPDIR": folder, "RAY_worker_niceness": "0"}),
     ):
         warnings.simplefilter("ignore")  # Ray's own
         (Path(folder) / "ray").mkdir()

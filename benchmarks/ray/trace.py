@@ -1,5 +1,6 @@
 """A recorded spot market on a Ray cluster whose nodes come and go, many times faster."""
 
+import os
 import signal
 import tempfile
 import threading
@@ -9,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import oddlot
-from benchmarks.ray.job import job
+from benchmarks.ray.job import Step, job
 from benchmarks.ray.nodes import Nodes, cluster
 from benchmarks.ray.speed import Driven, driven
+from oddlot.core.errors import UsageError
 from oddlot.core.events import Joined
 from oddlot.core.records import Record
 from oddlot.history.audit import prove
@@ -30,6 +32,14 @@ class Counts:
     changes: Sequence[tuple[float, int]]
     """Seconds from the beginning, and the number of nodes from then on"""
     seconds: float
+
+
+def data() -> Path:
+    """Return the folder that has the trace. UsageError: it has none."""
+    folder = os.environ.get("ODDLOT_DATA")
+    if not folder or not (Path(folder) / FILE).exists():
+        raise UsageError(f"$ODDLOT_DATA has no {FILE}.", "no_data", path=FILE)
+    return Path(folder)
 
 
 def counts(data: Path, end: float) -> Counts:
@@ -112,7 +122,7 @@ def play(given: Counts, undisturbed_seconds: float) -> Outcome:
     with (
         cluster(first, head_cpus=0, cpus=1) as nodes,
         tempfile.TemporaryDirectory(prefix="ray-benchmark-") as notes,
-        driven(job(Path(notes)), oddlot.Ray((first, MOST), in_flight=2), first) as run,
+        driven(job(Step(Path(notes))), oddlot.Ray((first, MOST), in_flight=2), first) as run,
     ):
         rate = run.rate(undisturbed_seconds, first) / first
         present, market = Present(run), Market(nodes, given)

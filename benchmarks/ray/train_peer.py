@@ -1,13 +1,17 @@
 """The same job with Ray Train: `TorchTrainer` with gloo, checkpoints, and its options against preemptions."""
 
+import copy
 import os
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.ray.job import BATCH, Step, network
+from benchmarks.ray.job import BATCH, EVERY, Rate, Step, network
+from oddlot.core.errors import UsageError
 from oddlot.workloads.digits import digits
 
 OPTIONS = {
@@ -20,6 +24,15 @@ RESIZE_SECONDS = 2.0
 """Interval at which an elastic group looks for more workers."""
 
 
+def check() -> None:
+    """Raise UsageError if Ray Train is not installed."""
+    try:
+        import ray.train  # noqa: F401 - only whether it can be imported
+    except ImportError as error:
+        text = "Ray Train is not installed. Install it: pip install 'ray[train]'."
+        raise UsageError(text, "no_ray_train", package="ray[train]", reason=str(error)) from error
+
+
 def train_loop(config: dict[str, Any]) -> None:
     """Train on one worker. Positions in the shuffled epochs are counted over all workers."""
     import ray.train
@@ -30,7 +43,8 @@ def train_loop(config: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = ray.train.torch.prepare_model(network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    rate: Rate = config["rate"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate.lr, momentum=rate.momentum)
     images, labels = (torch.as_tensor(part) for part in digits().train_data)
     total, done, steps = config["epochs"] * len(labels), 0, 0
     bare = model.module if hasattr(model, "module") else model
@@ -41,19 +55,16 @@ def train_loop(config: dict[str, Any]) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         done = saved["done"]
     step = Step(Path(config["notes"]), config["seconds"])
-    order = torch.cat(
-        [
-            torch.randperm(len(labels), generator=torch.Generator().manual_seed(e))
-            for e in range(config["epochs"])
-        ]
-    )
+    order = shuffled(config["epochs"], len(labels))
     while done < total:
         rows = order[done + rank * BATCH : done + (rank + 1) * BATCH]
         rows = rows if len(rows) else order[:BATCH]  # the last step needs all workers
         optimizer.zero_grad()
         step(model, (images[rows], labels[rows])).backward()  # type: ignore[no-untyped-call]  # PyTorch's
         optimizer.step()
-        done, steps = done + world * BATCH, steps + 1
+        before, done, steps = done, done + world * BATCH, steps + 1
+        if rank == 0 and done // (EVERY * BATCH) > before // (EVERY * BATCH):
+            _evaluate(bare, Path(config["accuracies"]))
         if steps % config["checkpoint_steps"] == 0 or done >= total:
             with tempfile.TemporaryDirectory() as folder:
                 kept = None
@@ -61,17 +72,41 @@ def train_loop(config: dict[str, Any]) -> None:
                     state = {"model": bare.state_dict(), "optimizer": optimizer.state_dict(), "done": done}
                     torch.save(state, Path(folder) / "state.pt")
                     kept = ray.train.Checkpoint.from_directory(folder)
-                ray.train.report({"done": done, "accuracy": _accuracy(bare)}, checkpoint=kept)
+                ray.train.report({"done": done, "accuracy": accuracy(bare)}, checkpoint=kept)
 
 
-def _accuracy(model: torch.nn.Module) -> float:
+def shuffled(epochs: int, samples: int, seed: int = 0) -> torch.Tensor:
+    """Return the order of the samples in these epochs."""
+    chances = (torch.Generator().manual_seed(1_000 * seed + epoch) for epoch in range(epochs))
+    return torch.cat([torch.randperm(samples, generator=chance) for chance in chances])
+
+
+def _evaluate(model: torch.nn.Module, notes: Path) -> None:
+    """Note the time and the accuracy, in a thread: no step waits for it."""
+    now, kept = time.time(), copy.deepcopy(model)
+
+    def note() -> None:
+        with notes.open("a") as file:
+            file.write(f"{now} {accuracy(kept)}\n")
+
+    threading.Thread(target=note).start()
+
+
+def accuracies(folder: Path) -> list[tuple[float, float]]:
+    """Return times, in Unix seconds, and accuracies that a run has noted."""
+    lines = (folder / "accuracies").read_text().splitlines()
+    return sorted((float(now), float(found)) for now, found in (line.split() for line in lines))
+
+
+def accuracy(model: torch.nn.Module) -> float:
+    """Return the accuracy on the evaluation set."""
     images, labels = (torch.as_tensor(part) for part in digits().eval_data)
     with torch.no_grad():
         return float((model(images.float() / 16).argmax(1) == labels).float().mean())
 
 
 def fit(
-    folder: Path, epochs: int, seconds: float, elastic: bool, checkpoint_seconds: float
+    folder: Path, epochs: int, seconds: float, elastic: bool, checkpoint_seconds: float, rate: Rate
 ) -> dict[str, Any]:
     """Train to the end, and return the last metrics. `folder` is for notes and checkpoints."""
     import ray.train
@@ -85,6 +120,8 @@ def fit(
             "epochs": epochs,
             "seconds": seconds,
             "notes": str(folder / "notes"),
+            "accuracies": str(folder / "accuracies"),
+            "rate": rate,
             "checkpoint_steps": round(checkpoint_seconds / seconds),
         },
         scaling_config=ray.train.ScalingConfig(

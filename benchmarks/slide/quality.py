@@ -6,7 +6,7 @@ from functools import partial
 from statistics import median
 
 from benchmarks.plots import save
-from benchmarks.report import Measured, Size, show, told
+from benchmarks.report import NOT_REACHED, Measured, Size, show, told
 from benchmarks.slide.runs import Made, Point, best_of, ours, trained
 from benchmarks.slide.setting import BATCH, Set, generated, shape_of
 from benchmarks.slide.systems import Dense, Sampled, Tuned
@@ -72,7 +72,6 @@ FOUND = dict.fromkeys(SYSTEMS, Tuned(lr=1e-3)) | {
 
 
 Figures = dict[str, Measured]
-"""None: not reached."""
 Ends = dict[str, list[list[Point]]]
 """of every system, for every seed, how its runs ended, the shortest one first"""
 
@@ -209,10 +208,13 @@ def compared(title: str, ends: Ends, name: str) -> Figures:
         for rival, p1s in goals.items():
             when = [seconds_to(paced(run), p1) for run, p1 in zip(runs, p1s, strict=False)]
             theirs = [seconds_to(paced(run), p1) for run, p1 in zip(ends[rival], p1s, strict=True)]
-            ratios = [their / own if own and their else 0.0 for own, their in zip(when, theirs, strict=False)]
-            cells.append(f"{told(ratios, 2)} times" if all(ratios) else "not always")
+            ratios = [
+                their / own if own and their else -NOT_REACHED
+                for own, their in zip(when, theirs, strict=False)
+            ]
+            cells.append(told(ratios, 2))
             if system == "clusters":
-                figures[rivals[rival]] = ratios if all(ratios) else None
+                figures[rivals[rival]] = ratios
         rows.append([system, *cells])
     columns = ["", *(f"{point.examples // 1000}K" for point in longest)]
     columns += [f"as soon as {rival} is at {told(p1s)}" for rival, p1s in goals.items()]
