@@ -182,7 +182,18 @@ STRAGGLERS = {
     "adaptive_k_speedup_by_known_error": Figure(
         "Time to that distance, k = 40 / switches at the known error."
     ),
-    "adaptive_k_error_over_asynchronous": Figure("Distance after 1,000 s, `adaptive_k` / asynchronous SGD."),
+    "asynchronous_error": Figure(
+        "Distance after 1,000 s, asynchronous SGD without damping, at the best of several learning rates."
+    ),
+    "adaptive_k_error_over_asynchronous": Figure(
+        "Distance after 1,000 s, `adaptive_k` at the paper's learning rate / asynchronous SGD at its best one."
+    ),
+    "least_default_time_over_adaptive_k": Figure(
+        "Time to a distance of 0.01, `adaptive_load` / `adaptive_k`: all defaults, the paper's problem."
+    ),
+    "gradients_assigned_ratio": Figure(
+        "Gradients assigned, with those of cancelled tasks, adapting k and load / adapting k alone: known error."
+    ),
     "joint_time_ratio_max": Figure(f"Time, {JOINT}.", "<= 0.7"),
     "joint_gradient_ratio_max": Figure(f"Gradients, {JOINT}.", "<= 0.8"),
     "joint_iteration_ratio_max": Figure(f"Rounds, {JOINT}.", "<= 1.1"),
