@@ -121,7 +121,7 @@ def measure(size: Size, some: Sequence[int] | None = None) -> dict[str, float]:
     The worst of those rows, if all numbers are measured, and for as long as a full run does.
     """
     with once():  # every run of the joint policy says that there are no gradients
-        figures = _worst(size, some or list(HOURS)[: size.pick(1, 2, len(HOURS))])
+        figures = _worst(size, some or list(HOURS)[: size.pick(1, 1, len(HOURS))])
     return {} if some or size is Size.QUICK else figures
 
 
