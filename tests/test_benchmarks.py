@@ -55,7 +55,8 @@ FIGURES = {
     "startup": "import_seconds help_seconds first_update_seconds",
     "stragglers": """
         floor_error_max adaptive_k_speedup adaptive_k_speedup_by_algorithm_1 adaptive_k_speedup_by_known_error
-        adaptive_k_error_over_asynchronous joint_time_ratio_max joint_gradient_ratio_max joint_iteration_ratio_max
+        asynchronous_error adaptive_k_error_over_asynchronous least_default_time_over_adaptive_k
+        gradients_assigned_ratio joint_time_ratio_max joint_gradient_ratio_max joint_iteration_ratio_max
         fitted_over_oracle joint_time_ratio_by_signs_max joint_gradient_ratio_by_signs_max
         joint_iteration_ratio_by_signs_max tails_time_ratio_max tails_gradient_ratio_max tails_iteration_ratio_max
         goodput_synchronous_at_lockstep_27 goodput_joint_at_lockstep_27 goodput_quorum_at_lockstep_27

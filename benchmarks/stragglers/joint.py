@@ -1,6 +1,6 @@
 """Adapting k and the load together, beside adapting k alone, for several ratios of computation to communication."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 
@@ -27,28 +27,50 @@ RATE, GOAL, RATIOS, COMMUNICATION = 2e-4, 0.01, (0.3, 1.0, 3.0, 10.0), 1.0
 LOADS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 36, LOAD)
 BY_ERROR = ("k alone", "k and load", "k and load, fitted")
 """whose stages end by the error and a constant that are known; fitted: response times are measured in the run"""
+DEFAULTS = "k and load, with the defaults"
 BY_SIGNS: dict[str, Callable[[], Strategy]] = {
     "k alone, by signs": AdaptiveK,
     "k and load, by signs": lambda: AdaptiveLoad(loads=LOADS, least=1),
-    "k and load, with the defaults": AdaptiveLoad,
+    DEFAULTS: AdaptiveLoad,
 }
-"""which are not told anything; the last one's rounds have a job's batch at least, LOAD rows"""
+"""which are not told anything; the last one's rounds have a job's batch at first, LOAD rows"""
+AT_ONE = {
+    "least_default_time_over_adaptive_k": (DEFAULTS, "k alone, by signs", "seconds"),
+    "gradients_assigned_ratio": ("k and load", "k alone", "assigned"),
+}
+WORST = {
+    "joint_time_ratio_max": ("k and load", "k alone", "seconds"),
+    "joint_gradient_ratio_max": ("k and load", "k alone", "used"),
+    "joint_iteration_ratio_max": ("k and load", "k alone", "rounds"),
+    "fitted_over_oracle": ("k and load, fitted", "k and load", "seconds"),
+    "joint_time_ratio_by_signs_max": ("k and load, by signs", "k alone, by signs", "seconds"),
+    "joint_gradient_ratio_by_signs_max": ("k and load, by signs", "k alone, by signs", "used"),
+    "joint_iteration_ratio_by_signs_max": ("k and load, by signs", "k alone, by signs", "rounds"),
+}
+"""Figures: a policy, the one that it is compared with, and the measure."""
 POLICIES = (*BY_ERROR, *BY_SIGNS)
+QUICK = ("k alone", "k and load", "k alone, by signs", DEFAULTS)
+"""The policies of the quick form."""
 MEASURES = ("seconds", "rounds", "used", "assigned", "uploads", "megabytes", "wasted")
 """used and assigned: rows; wasted: of the megabytes"""
 
 
 def measure(size: Size, ratios: Sequence[float] | None = None) -> dict[str, float]:
-    """One table a ratio; the largest quotients of all."""
+    """One table a ratio; the quotients at a ratio of 1, and the largest ones if all ratios are measured."""
     seeds, ratios = range(size.pick(1, 1, 10)), ratios or size.pick(RATIOS[1:2], RATIOS[1:2], RATIOS)
-    worst = dict[str, float]()
+    policies = size.pick(POLICIES, QUICK, POLICIES)
+    figures, worst = dict[str, float](), dict[str, float]()
     for ratio in ratios:
-        asked = [(ratio, policy, seed) for policy in POLICIES for seed in seeds]
-        found = zip(asked, in_processes(partial(_run, size), asked), strict=True)
-        quotients = _table(size, ratio, {one[1:]: ends for one, ends in found}, seeds)
-        print(f"{ratio:g}:", *(f"{name} {value:.3f}" for name, value in quotients.items()), flush=True)
-        worst = {name: max(value, worst.get(name, 0.0)) for name, value in quotients.items()}
-    return worst
+        asked = [(ratio, policy, seed) for policy in policies for seed in seeds]
+        ends = dict(zip(asked, in_processes(partial(_run, size), asked), strict=True))
+        found = {policy: [ends[ratio, policy, seed] for seed in seeds] for policy in policies}
+        _show(size, ratio, found)
+        if ratio == 1.0:
+            figures = _quotients(found, AT_ONE)
+        worst = {name: max(value, worst.get(name, 0.0)) for name, value in _quotients(found, WORST).items()}
+        print(f"{ratio:g}:", *(f"{name} {value:.3f}" for name, value in worst.items()), flush=True)
+    is_complete = set(ratios) == set(RATIOS) or size is Size.SMOKE
+    return figures | worst if is_complete else figures
 
 
 def strategy(ratio: float, policy: str) -> Strategy:
@@ -87,29 +109,26 @@ def until_goal(size: Size, strategy: Strategy, machines: list[Machine], seed: in
     }
 
 
-def _table(
-    size: Size, ratio: float, found: dict[tuple[str, int], dict[str, float]], seeds: Sequence[int]
-) -> dict[str, float]:
-    def values(policy: str, measure: str) -> list[float]:
-        return [found[policy, seed][measure] for seed in seeds]
+Found = Mapping[str, Sequence[Mapping[str, float]]]
+"""The measures of each policy's runs."""
 
-    rows = [[policy, *(told(values(policy, measure), 0) for measure in MEASURES)] for policy in POLICIES]
+
+def _show(size: Size, ratio: float, found: Found) -> None:
+    rows = [
+        [policy, *(told([run[measure] for run in runs], 0) for measure in MEASURES)]
+        for policy, runs in found.items()
+    ]
     show(
         f"computation / communication = {ratio:g}: until a distance of {goal(size)}",
         ("adapted", *MEASURES),
         rows,
     )
 
-    def over(one: str, other: str, measure: str) -> float:
-        pairs = zip(values(one, measure), values(other, measure), strict=True)
-        return median(a / b for a, b in pairs)
 
+def _quotients(found: Found, figures: Mapping[str, tuple[str, str, str]]) -> dict[str, float]:
+    """Medians over the seeds of one policy's measure over another's; figures of missing policies are left out."""
     return {
-        "joint_time_ratio_max": over("k and load", "k alone", "seconds"),
-        "joint_gradient_ratio_max": over("k and load", "k alone", "used"),
-        "joint_iteration_ratio_max": over("k and load", "k alone", "rounds"),
-        "fitted_over_oracle": over("k and load, fitted", "k and load", "seconds"),
-        "joint_time_ratio_by_signs_max": over("k and load, by signs", "k alone, by signs", "seconds"),
-        "joint_gradient_ratio_by_signs_max": over("k and load, by signs", "k alone, by signs", "used"),
-        "joint_iteration_ratio_by_signs_max": over("k and load, by signs", "k alone, by signs", "rounds"),
+        name: median(a[measure] / b[measure] for a, b in zip(found[one], found[other], strict=True))
+        for name, (one, other, measure) in figures.items()
+        if {one, other} <= found.keys()
     }

@@ -159,6 +159,24 @@ def test_gradients_that_are_noise_end_stages() -> None:
     assert {(k, samples) for _, k, samples in still} == {(1, 1)}
 
 
+def test_rounds_become_smaller_than_a_batch_while_gradients_agree() -> None:
+    """Unless `least` forbids it. After a stage has ended, they only grow."""
+    switch = ByGradients(2, threshold=1)
+    falling = [k * samples for _, k, samples in rounds(played_until(120, AdaptiveLoad(ROWS, switch)))]
+    assert falling[0] >= BATCH
+    assert falling == sorted(falling, reverse=True)
+    assert falling[-1] == 1
+    assert len(set(falling)) > 4, "stage by stage"
+    least = AdaptiveLoad(ROWS, ByGradients(2, threshold=1), least=BATCH)
+    assert {k * samples for _, k, samples in rounds(played_until(60, least))} == {falling[0]}
+    noise = AdaptiveLoad(ROWS, ByGradients(1, threshold=0))
+    sizes = [k * samples for _, k, samples in rounds(played_until(200, noise, NOISE))]
+    fell = [at for at, (before, after) in enumerate(pairwise(sizes)) if after < before]
+    rose = [at for at, (before, after) in enumerate(pairwise(sizes)) if after > before]
+    assert fell
+    assert max(fell) < min(rose)
+
+
 def test_rounds_that_hardly_take_longer_are_taken_at_once() -> None:
     """Where the way to the hub takes most of the time; not by the error, which knows when smaller ones are faster."""
     rows = ((WORKERS, 4, 2.0), (WORKERS, 16, 2.1))

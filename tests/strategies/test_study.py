@@ -1,10 +1,12 @@
 """What the study of stragglers (`benchmarks.stragglers`) reckons by: its clock, its closed forms, its policies."""
 
 from dataclasses import is_dataclass
+from math import inf
 
 import pytest
 import torch
 
+from benchmarks.report import Size
 from benchmarks.stragglers import __main__, asynchronous, goodput, joint, least_squares, networks, real
 from benchmarks.stragglers.least_squares import DRAWN
 from benchmarks.stragglers.merged import merged_a_second
@@ -89,3 +91,23 @@ def test_every_policy_of_every_part_can_be_made() -> None:
     assert all(is_dataclass(make(8)) for make in goodput.POLICIES.values())
     least_squares = {"theory", "floors", "asynchronous", "joint", "tails", "paths"}
     assert {*least_squares, "goodput", "networks", "real"} == __main__.PARTS.keys()
+
+
+def test_asynchronous_baseline_has_its_best_rate() -> None:
+    diverges, best, slow, *_ = asynchronous.UNDAMPED
+    found = {asynchronous.OURS: [1.0, 3.0], diverges: [inf, inf], best: [2.0, 4.0], slow: [5.0, 5.0]}
+    figures = asynchronous._figures(found)
+    assert figures == {"asynchronous_error": [2.0, 4.0], "adaptive_k_error_over_asynchronous": [0.5, 0.75]}
+
+
+@pytest.mark.parametrize(("size", "ratios"), [(Size.QUICK, None), (Size.FULL, [1.0]), (Size.FULL, None)])
+def test_worst_ratio_needs_all_ratios(
+    size: Size, ratios: list[float] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise --save would write a part of the study over all of it."""
+    ends = dict.fromkeys(joint.MEASURES, 1.0)
+    monkeypatch.setattr(joint, "in_processes", lambda run, asked: [ends] * len(asked))
+    is_complete = size is Size.FULL and ratios is None
+    assert joint.measure(size, ratios).keys() == joint.AT_ONE.keys() | (
+        joint.WORST.keys() if is_complete else set()
+    )

@@ -13,7 +13,7 @@ from oddlot.core.tasks import UpdateId
 from oddlot.core.validation import AtLeastOne, FromZeroBelowOne, Must, check_settings
 from oddlot.strategies.support.fastest_rounds import check_enough, fastest
 from oddlot.strategies.support.noise_test import Pflug
-from oddlot.strategies.support.round_planning import Choice, spaced, stages
+from oddlot.strategies.support.round_planning import HARDLY_LONGER, Choice, Stage, spaced, stages
 from oddlot.strategies.support.stage_switching import (
     ByError,
     ByGradients,
@@ -60,6 +60,10 @@ class AdaptiveLoad(Strategy):
     have short rounds with few samples, which reduce a large error fastest. Later stages have more samples per round,
     which a small error needs. `switch` decides when the next stage begins.
 
+    The first stage has rounds of the job's batch size, for which its learning rate was chosen. While gradients agree,
+    noise is small at this learning rate: each stage then has smaller and shorter rounds, until a stage ends for the
+    first time. This needs `switch = "gradients"`. Set `least` to start with rounds of another size.
+
     The stages are planned from the mean times of rounds (`oddlot.strategies.support.round_planning`). Pass the times as
     `table`. Without it, they are measured: the first rounds wait for every worker, and so do occasional later ones.
 
@@ -76,7 +80,7 @@ class AdaptiveLoad(Strategy):
     """Samples per task to choose from if times are measured. Empty: several numbers from 1 to the job's batch size."""
     least: AtLeastOne | None = None
     """Smallest number of samples of a round. Choose the learning rate for it. If all rounds are smaller, the largest is
-    used. None: the job's batch size."""
+    used. None: the job's batch size at first, and fewer while gradients agree."""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
     """Minimum growth of a round's samples from one stage to the next, as a factor. The last stage may grow less. Stages
     are skipped if a stage that is larger by this factor takes about as long. Not used with `switch = "error"`."""
@@ -102,6 +106,8 @@ class AdaptiveLoad(Strategy):
     """State: index of the current stage."""
     size: int = field(default=0, metadata=STATE)
     """State: samples of a round of the latest stage."""
+    risen: bool = field(default=False, metadata=STATE)
+    """State: whether a stage has ended. Rounds do not become smaller after that."""
     fleet: int = field(default=0, metadata=STATE)
     """State: number of workers at the last measurement."""
 
@@ -142,8 +148,8 @@ class AdaptiveLoad(Strategy):
         if not self.samples:
             self.samples, self.whole = then, next_whole
         k = None if self.whole else self.path[self.stage][0]
-        follows = self.stage + 1 < len(self.path)
-        measure = rounds_measured(self.switch) if follows else 0
+        may_change = self.stage + 1 < len(self.path) or self._may_fall
+        measure = rounds_measured(self.switch) if may_change else 0
         patience = PATIENCE * self.longest or None
         if (yield from fastest(event, view, self.round, k, self.samples, measure, then, patience)):
             if self.whole:
@@ -153,7 +159,7 @@ class AdaptiveLoad(Strategy):
             self.samples, self.whole, self.began = then, next_whole, view.now
 
     def _advance(self, event: Event, batch: int) -> None:
-        """Go to the stage that follows from this event."""
+        """Go to the stage that follows from this event: the next one, or the previous one."""
         if isinstance(event, Fitted):
             self.whole = self.whole and bool(self.path)  # the first measurement is complete
             self.longest = max(seconds for _, _, seconds in event.rounds)
@@ -163,8 +169,16 @@ class AdaptiveLoad(Strategy):
         elif self.path:
             ends = [until for _, _, until in self.path[:-1]]
             stage = min(self.switch.stage(event, self.stage, ends), len(ends))
-            if stage > self.stage:
+            self.risen = self.risen or stage > self.stage
+            if self._may_fall and isinstance(self.switch, ByGradients) and self.switch.agree:
+                stage, self.switch.pflug = self.stage - 1, Pflug()
+            if stage != self.stage:
                 self.stage, self.size = stage, _samples(self.path[stage])
+
+    @property
+    def _may_fall(self) -> bool:
+        """Whether smaller rounds may follow."""
+        return self.stage > 0 and not self.risen
 
     def _is_due(self, view: View) -> bool:
         """Return whether to measure the next round: the last measurement is old, or the fleet has changed."""
@@ -178,15 +192,30 @@ class AdaptiveLoad(Strategy):
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
         """Plan the stages for these rounds, and continue at the one whose size is nearest to the current size."""
         least = min(self.least or batch, max(map(_samples, rows)))
-        found = stages(Choice(*row) for row in rows if _samples(row) >= least)
-        if not isinstance(self.switch, ByError):
-            found = spaced(found, self.gain)
+        choices = [Choice(*row) for row in rows]
+        found = self._stages([one for one in choices if one.size >= least])
+        first, smaller = found[0].choice, list[Stage]()
+        if self.least is None and isinstance(self.switch, ByGradients):
+            smaller = self._stages([one for one in choices if self._is_smaller(one, first)])
         before = self.path[self.stage][:2] if self.path else None
-        self.path = [(stage.choice.k, stage.choice.samples, stage.until) for stage in found]
-        self.size = self.size or _samples(self.path[0])
-        self.stage = min(range(len(self.path)), key=lambda at: abs(log(_samples(self.path[at]) / self.size)))
+        self.path = [(one.choice.k, one.choice.samples, one.until) for one in (*smaller, *found)]
+        self.size = self.size or first.size
+        begin = len(smaller) if self.size >= least else 0
+        near = range(begin, len(self.path))
+        self.stage = min(near, key=lambda at: abs(log(_samples(self.path[at]) / self.size)))
         if isinstance(self.switch, ByGradients) and before != self.path[self.stage][:2]:
             self.switch.pflug = Pflug()
+
+    def _stages(self, choices: Sequence[Choice]) -> list[Stage]:
+        """Return the stages of these rounds."""
+        if not choices:
+            return []
+        found = stages(choices)
+        return found if isinstance(self.switch, ByError) else spaced(found, self.gain)
+
+    def _is_smaller(self, one: Choice, first: Choice) -> bool:
+        """Return whether these rounds are clearly smaller and shorter than those of the first stage."""
+        return self.gain * one.size <= first.size and HARDLY_LONGER * one.seconds <= first.seconds
 
 
 def _samples(row: Row) -> int:

@@ -15,9 +15,9 @@ class Asynchronous(Strategy):
     """Apply every gradient as it arrives. No worker waits for another.
 
     A gradient of staleness s is scaled by (1 + s) ** -`damping`. With 1, which is close to the paper's 1/s rule, n
-    workers move the model as far as one. With 0, training diverges if there are many workers. Updates staler than
-    `max_staleness` are dropped, and their samples are computed again. An update of a part of a task is scaled down in
-    proportion to its samples.
+    workers move the model about as far as one. With 0, training with many workers diverges unless the learning rate is
+    low. Updates staler than `max_staleness` are dropped, and their samples are computed again. An update of a part of a
+    task is scaled down in proportion to its samples.
 
     Paper: Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016), equations 4 and 6.
     """

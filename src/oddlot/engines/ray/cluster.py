@@ -50,7 +50,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
     try:
         import ray
     except ModuleNotFoundError as error:
-        told = 'the Ray engine needs Ray: pip install "oddlot[ray]"'
+        told = 'the Ray engine needs Ray: pip install "ray>=2.58"'
         more = "" if error.name == "ray" else f" ({error})"
         raise UsageError(f"{told}{more}", "not_installed", package="ray") from None
     except ImportError as error:

@@ -34,7 +34,7 @@ Workers = Annotated[
 
 @dataclass(frozen=True)
 class Ray:
-    """Workers on the machines of a Ray cluster, one actor each. Needs `pip install "oddlot[ray]"`.
+    """Workers on the machines of a Ray cluster, one actor each. Needs `pip install "ray>=2.58"`.
 
     Without an address, a cluster that runs on this machine is used, or else one is started for the run. Lost workers
     are replaced, and machines that join the cluster get workers, up to the largest number.

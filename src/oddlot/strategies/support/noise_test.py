@@ -24,10 +24,13 @@ class Pflug:
     """Negative inner products minus positive ones."""
     rounds: int = 0
     """Rounds since the last reset."""
+    agreeing: int = 0
+    """Consecutive inner products up to now that are not negative."""
 
     def count(self, inner: float, window: int, threshold: int, burn_in: int) -> bool:
         """Count one more window. Return whether noise outweighs progress, and reset the counts if so."""
         self.negative += 1 if inner < 0 else -1
+        self.agreeing = 0 if inner < 0 else self.agreeing + 1
         if window > 1:
             self.negative = max(0, self.negative)
         self.rounds += window

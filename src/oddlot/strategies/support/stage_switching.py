@@ -44,6 +44,15 @@ class ByGradients:
             return at + self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
         return at
 
+    @property
+    def agree(self) -> bool:
+        """Whether none of the latest inner products, more than `threshold` of them, is negative.
+
+        With the defaults, this happens by chance after 126 windows on average if half of the products are positive. By
+        then the stage has usually ended.
+        """
+        return self.pflug.agreeing > self.threshold and self.pflug.rounds > self.burn_in
+
 
 @dataclass
 class ByPlateau:

@@ -131,6 +131,8 @@ def _pillow() -> "ModuleType":
     try:
         from PIL import Image
     except ImportError:
-        told = "pictures in JPEG and PNG files are decoded by Pillow, which is not installed: pip install "
-        raise UsageError(f'{told}"oddlot[images]"', "not_installed", package="Pillow") from None
+        told = (
+            "pictures in JPEG and PNG files are decoded by Pillow, which is not installed: pip install pillow"
+        )
+        raise UsageError(told, "not_installed", package="Pillow") from None
     return Image
