@@ -7,6 +7,10 @@ from oddlot.sparse.kernels.jit import kernel
 
 BIN, BITS = 8, 3
 """coordinates of which a digit of a DWTA code tells the largest, and the bits that takes"""
+TABLE_BITS, MAX_BITS = 20, 63
+"""A table has up to 2^20 buckets, and a code is a signed number of 64 bits."""
+GOLDEN = 0x9E3779B97F4A7C15
+"""2^64 over the golden ratio: products with it depend on all bits in their highest ones."""
 
 
 def draw_bins(
@@ -21,8 +25,16 @@ def draw_bins(
 
 
 @kernel
+def bucket_of(code, bits):
+    """Return the bucket of a code of so many bits: of one that is longer than a table's, the highest bits of a hash."""
+    if bits <= TABLE_BITS:
+        return np.int64(code)
+    return np.int64((np.uint64(code) * np.uint64(GOLDEN)) >> np.uint64(64 - TABLE_BITS))
+
+
+@kernel
 def pack_signs(part, parts, projections, codes):
-    """SimHash: `codes[l, i]` has the signs of projections of vector i, the first one in the highest bit."""
+    """SimHash: `codes[l, i]` is the bucket of the signs of projections of vector i, the first in the highest bit."""
     vectors, tables = projections.shape[0], codes.shape[0]
     bits = projections.shape[1] // tables
     for i in range(vectors * part // parts, vectors * (part + 1) // parts):
@@ -31,7 +43,7 @@ def pack_signs(part, parts, projections, codes):
             code = 0
             for bit in range(table * bits, (table + 1) * bits):
                 code = 2 * code + (projected[bit] > 0)
-            codes[table, i] = code
+            codes[table, i] = bucket_of(code, bits)
 
 
 @kernel
@@ -63,4 +75,4 @@ def largest_in_bins(part, parts, vectors, order, steps, codes):
                     other = (other + steps[b]) % bins
                     digit = found[other]
                 code = BIN * code + max(digit, 0)
-            codes[table, i] = code
+            codes[table, i] = bucket_of(code, digits * BITS)
