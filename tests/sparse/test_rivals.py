@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.report import Size
+from benchmarks.slide.__main__ import shapes_of
 from benchmarks.slide.quality import paced, seconds_to
 from benchmarks.slide.runs import Point
 from benchmarks.slide.systems import Dense, Sampled, Tuned
+from benchmarks.slide.threads import counts
 from oddlot.sparse.csr import Csr
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,3 +57,14 @@ def test_what_slows_one_length_down_is_not_its_own() -> None:
     run = [Point(100, 1.0, 0.5), Point(200, 9.0, 0.6), Point(300, 3.0, 0.7)]
     assert [point.seconds for point in paced(run)] == pytest.approx([1.0, 2.0, 3.0])
     assert [point.p1 for point in paced(run)] == [0.5, 0.6, 0.7]
+
+
+def test_the_quick_form_never_measures_figures_of_the_full_shapes() -> None:
+    assert shapes_of(Size.QUICK, None) == ["30k"]
+    assert shapes_of(Size.QUICK, ["200k", "670k"]) == []
+    assert shapes_of(Size.FULL, None) == ["30k", "200k", "670k"]
+    assert shapes_of(Size.FULL, ["670k"]) == ["670k"]
+
+
+def test_threads_double_up_to_the_number_of_cores() -> None:
+    assert [counts(cores) for cores in (1, 2, 6, 16)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
