@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from benchmarks.report import Size
-from benchmarks.slide.__main__ import shapes_of
-from benchmarks.slide.quality import paced, seconds_to
+from benchmarks.slide.__main__ import PARTS, SHAPES, chosen
+from benchmarks.slide.quality import COMPARED, LENGTHS, lengths_of, paced, seconds_to
 from benchmarks.slide.runs import Point
 from benchmarks.slide.systems import Dense, Sampled, Tuned
 from benchmarks.slide.threads import counts
@@ -59,12 +59,23 @@ def test_what_slows_one_length_down_is_not_its_own() -> None:
     assert [point.p1 for point in paced(run)] == [0.5, 0.6, 0.7]
 
 
-def test_the_quick_form_never_measures_figures_of_the_full_shapes() -> None:
-    assert shapes_of(Size.QUICK, None) == ["30k"]
-    assert shapes_of(Size.QUICK, ["200k", "670k"]) == []
-    assert shapes_of(Size.FULL, None) == ["30k", "200k", "670k"]
-    assert shapes_of(Size.FULL, ["670k"]) == ["670k"]
+def test_the_quick_form_leaves_figures_of_full_runs_alone() -> None:
+    assert chosen(Size.QUICK, SHAPES, None) == ["30k"]
+    assert not {"real", "hashing"} & {*chosen(Size.QUICK, PARTS, None)}
+    for every, asked in ((SHAPES, ["30k", "670k"]), (PARTS, ["speed", "real"])):
+        assert chosen(Size.FULL, every, None) == list(every)
+        assert chosen(Size.FULL, every, asked) == asked
+        with pytest.raises(ValueError, match=asked[1]):
+            chosen(Size.QUICK, every, asked)
 
 
 def test_threads_double_up_to_the_number_of_cores() -> None:
     assert [counts(cores) for cores in (1, 2, 6, 16)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
+
+
+def test_figures_of_the_quick_form_depend_on_the_same_runs() -> None:
+    """P@1 to reach is that of the longest run, or lies between the last two."""
+    for name in COMPARED:
+        quick, full = lengths_of(Size.QUICK, name), lengths_of(Size.FULL, name)
+        assert quick[-2:] == full[-2:]
+    assert LENGTHS[1] in lengths_of(Size.QUICK, "clusters")
