@@ -90,11 +90,11 @@ def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
     """How much faster the default sampler and SLIDE's own are than dense PyTorch, and how much less memory the default
     one takes."""
     figures, rounds = dict[str, Measured](), size.pick(1, ROUNDS, ROUNDS)
-    every = (*HASHES, *OURS, *RIVALS)
+    systems = size.pick(("clusters", "dense"), (*HASHES, "clusters", *RIVALS), (*HASHES, *OURS, *RIVALS))
     for shape in shapes:
         found = dict[str, list[dict[str, float]]]()
         for _ in range(rounds):
-            for system in size.pick((SETTING[shape], "clusters", "dense"), every, every):
+            for system in dict.fromkeys((SETTING[shape], *systems)):
                 one = in_new_process(partial(alone, size, system, shape))
                 found.setdefault(system, []).append(one)
         dense = found["dense"]
