@@ -8,7 +8,7 @@ SETTING = {"30k": SIMHASH, "200k": SIMHASH, "670k": DWTA}
 FOUND = {"30k": 1_000, "200k": 1_000, "670k": 3_000}
 """Active rows per example, as the paper reports them for these sets."""
 FILLED = 1_000
-"""Random rows per example. With K = 8 the tables find only a few rows, and the published code fills up to this number."""
+"""Random rows per example, as in the published code, because tables with K = 8 find only a few rows."""
 
 
 def hashed(setting: str, shape: str) -> LSH:
