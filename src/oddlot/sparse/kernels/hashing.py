@@ -4,9 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.views import row
 
 BIN, BITS = 8, 3
 """coordinates of which a digit of a DWTA code tells the largest, and the bits that takes"""
+LANES = 64
+"""vectors whose bins are compared at once"""
 TABLE_BITS, MAX_BITS = 20, 63
 """A table has up to 2^20 buckets, and a code is a signed number of 64 bits."""
 GOLDEN = 0x9E3779B97F4A7C15
@@ -47,32 +50,45 @@ def pack_signs(part, parts, projections, codes):
 
 
 @kernel
+def keep_larger(values, digit, best, digits):
+    """Give `digit` to each lane that has a larger value here than before. Zeros do not count."""
+    for lane in range(LANES):
+        better = (values[lane] != np.float32(0)) & (values[lane] > best[lane])
+        best[lane] = values[lane] if better else best[lane]
+        digits[lane] = digit if better else digits[lane]
+
+
+@kernel
 def largest_in_bins(part, parts, vectors, order, steps, codes):
     """DWTA (Chen, Shrivastava, UAI 2018): a digit is the place of the largest of 8 coordinates, `order` says which.
 
     Zeros do not count. A bin of zeros alone takes the digit of another one, asked in steps of `steps[bin]`, so that
-    codes of sparse vectors differ too.
+    codes of sparse vectors differ too. Vectors are compared side by side, which vectorizes.
     """
-    count, tables, bins = vectors.shape[0], codes.shape[0], steps.shape[0]
+    tables, bins, columns = codes.shape[0], steps.shape[0], vectors.shape[1]
     digits = bins // tables
-    found = np.empty(bins, np.int32)
-    for i in range(count * part // parts, count * (part + 1) // parts):
-        vector = vectors[i]
-        any_found = False
+    begin, end = vectors.shape[0] * part // parts, vectors.shape[0] * (part + 1) // parts
+    turned, best = np.zeros((columns, LANES), np.float32), np.empty(LANES, np.float32)
+    found = np.empty((bins, LANES), np.int32)
+    for low in range(begin, end, LANES):
+        here = min(LANES, end - low)
+        for lane in range(here):
+            for c in range(columns):
+                turned[c, lane] = vectors[low + lane, c]
         for b in range(bins):
-            best, place = np.float32(0), -1
+            best[:], found[b] = -np.inf, -1
             for j in range(BIN):
-                value = vector[order[b * BIN + j]]
-                if value != 0 and (place < 0 or value > best):
-                    best, place = value, j
-            found[b] = place
-            any_found = any_found or place >= 0
-        for table in range(tables):
-            code = 0
-            for b in range(table * digits, (table + 1) * digits):
-                digit, other = found[b], b
-                while digit < 0 and any_found:
-                    other = (other + steps[b]) % bins
-                    digit = found[other]
-                code = BIN * code + max(digit, 0)
-            codes[table, i] = bucket_of(code, digits * BITS)
+                keep_larger(row(turned, order[b * BIN + j]), np.int32(j), best, row(found, b))
+        for lane in range(here):
+            any_found = False
+            for b in range(bins):
+                any_found = any_found or found[b, lane] >= 0
+            for table in range(tables):
+                code = 0
+                for b in range(table * digits, (table + 1) * digits):
+                    digit, other = found[b, lane], b
+                    while digit < 0 and any_found:
+                        other = (other + steps[b]) % bins
+                        digit = found[other, lane]
+                    code = BIN * code + max(digit, 0)
+                codes[table, low + lane] = bucket_of(code, digits * BITS)
