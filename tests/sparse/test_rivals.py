@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from benchmarks.report import Size
-from benchmarks.slide.__main__ import PARTS, SHAPES, chosen
+from benchmarks.slide.__main__ import PARTS, chosen
 from benchmarks.slide.quality import COMPARED, LENGTHS, lengths_of, paced, seconds_to
 from benchmarks.slide.runs import Point
+from benchmarks.slide.setting import SHAPES
 from benchmarks.slide.systems import Dense, Sampled, Tuned
 from benchmarks.slide.threads import counts
 from oddlot.sparse.csr import Csr
