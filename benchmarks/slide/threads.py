@@ -13,7 +13,8 @@ from benchmarks.slide.speed import ROUNDS, alone
 from oddlot.report.svg_charts import Line
 
 DRAWN = "30k"
-"""whose curve is the figure and the plot"""
+"""Number of outputs of the figure and the plot."""
+NAMES = {"clusters": "clusters (oddlot)", "dense": "dense PyTorch"}
 
 
 def counts(cores: int) -> list[int]:
@@ -35,17 +36,20 @@ def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
         own, dense = gains[SETTING[shape]], gains["dense"]
         if shape == DRAWN:
             figures["threads_curve"] = [one[-1] / other[-1] for one, other in zip(own, dense, strict=True)]
-            medians = {name: [median(one) for one in zip(*runs, strict=True)] for name, runs in gains.items()}
-            drawn = [
-                Line(name, list(zip(threads, gained, strict=True)), number)
-                for number, (name, gained) in enumerate(medians.items())
-            ]
-            drawn.append(
-                Line("as many times as threads", [(one, float(one)) for one in threads], 7, dashed=True)
-            )
-            title = f"{shape_of(size, shape).labels:,} outputs: training speed relative to one thread"
-            save(size, "slide_threads", title, "threads", "speed", drawn)
+            _draw(size, shape_of(size, shape).labels, threads, gains)
     return figures
+
+
+def _draw(size: Size, labels: int, threads: list[int], gains: dict[str, list[list[float]]]) -> None:
+    """Draw the medians of the rounds, next to a speed that grows as the number of threads."""
+    drawn = [Line("ideal", [(one, float(one)) for one in threads], 7, dashed=True)]
+    for number, (system, runs) in enumerate(gains.items()):
+        medians = [median(one) for one in zip(*runs, strict=True)]
+        drawn.append(
+            Line(NAMES.get(system, f"SLIDE: {system}"), list(zip(threads, medians, strict=True)), number)
+        )
+    title = f"{labels:,} outputs: training speed relative to one thread"
+    save(size, "slide_threads", title, "threads", "speed", drawn)
 
 
 def _gains(size: Size, shape: str, threads: list[int]) -> dict[str, list[list[float]]]:
