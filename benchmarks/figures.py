@@ -323,7 +323,10 @@ BENCHMARKS = {
     "slide": Benchmark(
         "Huge output layers",
         SLIDE,
-        {"slide_seconds": "P@1 at the end of runs of different lengths, by training time."},
+        {
+            "slide_seconds": "P@1 at the end of runs of different lengths, by training time.",
+            "slide_threads": "Training speed by number of threads, relative to one thread.",
+        },
         needs_data=True,
     ),
 }
