@@ -139,10 +139,10 @@ def over_time(size: Size) -> Figures:
 
 
 def lengths_of(size: Size, name: str) -> Sequence[int]:
-    """Return the passes of a system's runs. The quick form leaves out rivals' shorter runs, on which no figure depends:
-    a figure compares with the end of the longest one, or with a precision between the last two."""
+    """Return the passes of a system's runs. The quick form leaves out shorter runs of sampled softmax, because figures
+    compare with its best precision, at the end of the longest one."""
     every = LENGTHS[: FIT.get(name, 5)]
-    return size.pick(LENGTHS[:2], every if name == "clusters" else every[-2:], every)
+    return size.pick(LENGTHS[:2], every[-2:] if "sampled" in name else every, every)
 
 
 def draw(size: Size, ends: Ends) -> None:
