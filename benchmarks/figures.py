@@ -107,7 +107,9 @@ STARTUP = {
     "help_seconds": Figure("`oddlot --help`, above the start of Python.", "<= 0.5", "s"),
     "first_update_seconds": Figure("From the call of `fit` to the first merge, two workers.", "<= 4.0", "s"),
 }
-DENSE = "Training speed, `oddlot.sparse` / dense PyTorch"
+DENSE = "Training speed, {0} / dense PyTorch: {1} outputs."
+SIMHASH, DWTA = (f"SLIDE's hash tables ({family}, L = 50)" for family in ("SimHash, K = 9", "DWTA, K = 8"))
+HASHES = {"30k": SIMHASH, "200k": SIMHASH, "670k": DWTA}
 SOONER = "Time to reach the P@1 of {0} ({1}), {0} / `oddlot.sparse`: {2}."
 ENDS = "after four passes, minus one point"
 BEST = "best value"
@@ -116,12 +118,18 @@ SETS = {"30k": "30,000 outputs", "tate_subjects": "16,455 real labels", "delicio
 LABELS = {"30k": "30,000", "200k": "200,000", "670k": "670,091"}
 MORE = "P@1 of clusters minus that of 1,000 random rows"
 SLIDE = {
-    "speedup_over_dense_30k": Figure(f"{DENSE}: 30,000 outputs.", ">= 4"),
-    "speedup_over_dense_200k": Figure(f"{DENSE}: 200,000 outputs."),
-    "speedup_over_dense_670k": Figure(f"{DENSE}: 670,091 outputs.", ">= 30"),
-    "memory_over_dense_670k": Figure(
-        "Peak memory, `oddlot.sparse` / dense PyTorch: 670,091 outputs.", "<= 0.4"
+    **{
+        f"speedup_over_dense_{shape}_lsh": Figure(DENSE.format(HASHES[shape], labels))
+        for shape, labels in LABELS.items()
+    },
+    **{
+        f"speedup_over_dense_{shape}_clusters": Figure(DENSE.format("clusters (ours)", labels), goal)
+        for (shape, labels), goal in zip(LABELS.items(), (">= 4", "", ">= 30"), strict=True)
+    },
+    "threads_curve": Figure(
+        "Speed gained from one thread to all cores, SLIDE's hash tables / dense PyTorch: 30,000 outputs."
     ),
+    "memory_over_dense_670k": Figure("Peak memory, clusters / dense PyTorch: 670,091 outputs.", "<= 0.4"),
     "time_to_dense_quality_30k": Figure(SOONER.format("dense PyTorch", ENDS, SETS["30k"]), ">= 3"),
     "time_to_quality_over_sampled_30k": Figure(SOONER.format(SAMPLED, BEST, SETS["30k"]), ">= 2"),
     "time_to_quality_over_sampled_by_frequency_30k": Figure(SOONER.format(FREQUENCY, BEST, SETS["30k"])),
@@ -336,7 +344,10 @@ BENCHMARKS = {
     "slide": Benchmark(
         "Huge output layers",
         SLIDE,
-        {"slide_seconds": "P@1 at the end of runs of different lengths, by training time."},
+        {
+            "slide_seconds": "P@1 at the end of runs of different lengths, by training time.",
+            "slide_threads": "Training speed by number of threads, relative to one thread.",
+        },
         needs_data=True,
     ),
 }

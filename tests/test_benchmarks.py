@@ -42,7 +42,9 @@ FIGURES = {
     "simulator": """
         updates_per_second_1000 cost_growth_10000 answers_per_second_fastest_k_1000 heap_per_second_1000""",
     "slide": """
-        speedup_over_dense_30k speedup_over_dense_200k speedup_over_dense_670k memory_over_dense_670k
+        speedup_over_dense_30k_lsh speedup_over_dense_200k_lsh speedup_over_dense_670k_lsh
+        speedup_over_dense_30k_clusters speedup_over_dense_200k_clusters speedup_over_dense_670k_clusters
+        threads_curve memory_over_dense_670k
         time_to_dense_quality_30k time_to_quality_over_sampled_30k time_to_quality_over_sampled_by_frequency_30k
         p1_over_uniform_1000_30k p1_over_uniform_1000_200k p1_over_uniform_1000_670k
         time_to_dense_quality_tate_subjects time_to_quality_over_sampled_tate_subjects

@@ -6,16 +6,28 @@ PyTorch and of sampled softmax in PyTorch, on generated data sets with 30,000 to
 ODDLOT_DATA=... python -m benchmarks.slide [--quick|--smoke] [--save] [--shape 30k|200k|670k ...] [--only PART ...]
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from benchmarks import smoke
 from benchmarks.report import Measured, Size, finish, parse, parser
-from benchmarks.slide import ablations, floor, hashing, inference, quality, reading, real, speed, updates
+from benchmarks.slide import (
+    ablations,
+    floor,
+    hashing,
+    inference,
+    quality,
+    reading,
+    real,
+    speed,
+    threads,
+    updates,
+)
 from benchmarks.slide.setting import SHAPES, begin, write_real
 
 Figures = Mapping[str, Measured]
 PARTS: dict[str, Callable[[Size, list[str]], Figures]] = {
     "speed": speed.measure,
+    "threads": threads.measure,
     "quality": quality.measure,
     "real": lambda size, _: real.measure(size),
     "hashing": lambda size, _: hashing.measure(size),
@@ -26,25 +38,39 @@ PARTS: dict[str, Callable[[Size, list[str]], Figures]] = {
     "updates": updates.measure,
 }
 WITHOUT_FIGURES = ("ablations", "updates")
+FULL_ONLY = ("real", "hashing", *WITHOUT_FIGURES, "200k", "670k")
+"""parts and shapes that the quick form leaves out, so that it never replaces figures of full runs"""
 SEARCH = "search"
 """minutes of work whose result stands in quality.py: asked for by name alone"""
 
 
+def chosen(size: Size, every: Iterable[str], asked: list[str] | None) -> list[str]:
+    """Return the parts or shapes asked for. None: all of this size. Raise ValueError if this size leaves one out."""
+    left_out = [one for one in every if one in FULL_ONLY and size is Size.QUICK]
+    if wrong := [one for one in asked or () if one in left_out]:
+        raise ValueError(f"--quick leaves out {', '.join(wrong)}: run without --quick")
+    return asked or [one for one in every if one not in left_out]
+
+
 def main() -> None:
     """Measure, print the tables, print the line."""
-    line = parser("slide", __doc__, "fewer examples and rounds")
-    line.add_argument("--shape", nargs="*", choices=list(SHAPES), default=list(SHAPES))
-    line.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), default=list(PARTS))
+    line = parser("slide", __doc__, "30,000 outputs, without real labels, one seed")
+    line.add_argument("--shape", nargs="*", choices=list(SHAPES), help="default: all of this size")
+    line.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), help="parts; default: all of this size")
     asked = parse(line)
+    try:
+        parts, shapes = chosen(asked.size, PARTS, asked.only), chosen(asked.size, SHAPES, asked.shape)
+    except ValueError as error:
+        line.error(str(error))
     begin()
     figures = dict[str, Measured]()
     with smoke.data(asked.size, write_real):
-        if SEARCH in asked.only:
+        if SEARCH in parts:
             quality.search(asked.size)
-        for part in (one for one in PARTS if one in asked.only):
-            measured = PARTS[part](asked.size, asked.shape)
+        for part in (one for one in PARTS if one in parts):
+            measured = PARTS[part](asked.size, shapes)
             if not measured and part not in WITHOUT_FIGURES:
-                print(f"{part}: nothing of {', '.join(asked.shape) or 'no shape'}", flush=True)
+                print(f"{part}: nothing of {', '.join(shapes)}", flush=True)
             figures |= measured
     finish(asked, figures)
 

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.report import Size, show
 from benchmarks.slide.hashing import TUNED
+from benchmarks.slide.published import DWTA, SIMHASH, hashed
 from benchmarks.slide.quality import FOUND, WARM
 from benchmarks.slide.runs import ours, trained
 from benchmarks.slide.setting import BATCH, REAL, THREADS, Set, generated, real
@@ -37,6 +38,8 @@ CLUSTERS: tuple[Change, ...] = (
     ("unigram 400", lambda: Unigram(400), {"tuned": FOUND["unigram 400"]}),
     ("simhash 200 + 200 by frequency", lambda: LSH(found=200, by_chance=200), {"tuned": OF_HASHES}),
     ("dwta 200 + 200 by frequency", lambda: LSH("dwta", found=200, by_chance=200), {"tuned": OF_HASHES}),
+    (f"SLIDE: {SIMHASH}", lambda: hashed(SIMHASH, "30k"), {"tuned": OF_HASHES}),
+    (f"SLIDE: {DWTA}", lambda: hashed(DWTA, "30k"), {"tuned": OF_HASHES}),
 )
 """on the generated set with 30,000 outputs; settings as each system's own search has found them"""
 
@@ -62,7 +65,7 @@ HASHES: tuple[Change, ...] = (
 
 def measure(size: Size) -> dict[str, float]:
     """Two tables, single runs; no figures."""
-    some, passes = size.pick(4, 4, None), size.pick(1, PASSES, PASSES)
+    some, passes = size.pick(4, None, None), size.pick(1, PASSES, PASSES)
     examples = EXAMPLES // size.pick(250, 1, 1)
     data = generated(size, "30k", examples // 2)
     _table(size, "30,000 outputs", data, examples, FOUND["clusters"], CLUSTERS[:some])

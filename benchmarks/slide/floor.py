@@ -210,7 +210,7 @@ def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
     """Clusters anew, shared out over the batches of a training: rows are read for their lengths; in each round they
     are read, written beside those of their group, and read to be averaged."""
     layer = system.output
-    steps = batches_for_each(layer.out_features)
+    steps = batches_for_each(layer.out_features, own.refresh)
     began = time.perf_counter()
     own.clustering.update(Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.step)
     seconds = time.perf_counter() - began

@@ -35,7 +35,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 def measure(size: Size) -> dict[str, float]:
     """Points of P@1, medians, that hashes (simhash, the paper's kind) have more than chance: beside rows that are all
     alike, and beside rows by the labels' frequency, as many draws and as many rows."""
-    figures, (epochs, seeds) = dict[str, float](), size.pick((1, 1), (3, 1), (6, 3))
+    figures, (epochs, seeds) = dict[str, float](), size.pick((1, 1), (6, 3), (6, 3))
     settings = TUNED[: size.pick(1, None, None)]
     for name, data in real():
         rows, p1s, examples = list[list[str]](), dict[str, float](), epochs * len(data.x)

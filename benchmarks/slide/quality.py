@@ -102,7 +102,7 @@ def measure(size: Size, shapes: list[str]) -> Figures:
     figures = Figures()
     if "30k" in shapes:
         figures |= over_time(size)
-    for shape in (one for one in shapes if one != "30k" and size is not Size.QUICK):
+    for shape in (one for one in shapes if one != "30k"):
         figures |= large(size, shape)
     return figures
 
@@ -114,16 +114,16 @@ def over_time(size: Size) -> Figures:
     others once.
     """
     a_pass, seeds = size.pick(SMALL, PASS, PASS), size.pick(1, 1, SEEDS)
-    data, lengths = generated(size, "30k", a_pass), size.pick(LENGTHS[:2], LENGTHS[1:5], LENGTHS)
-    ends: Ends = {name: [] for name in SYSTEMS}
+    data = generated(size, "30k", a_pass)
+    ends: Ends = {name: [] for name in size.pick(SYSTEMS, COMPARED, SYSTEMS)}
     for seed in range(seeds):
-        asked = COMPARED if seed else tuple(SYSTEMS)
+        asked = COMPARED if seed else tuple(ends)
         for name in asked:
             ends[name].append([])
             trained(SYSTEMS[name], FOUND[name], data, size.pick(BATCH, WARM, WARM))
-        for passes in lengths:  # in turn, so that whatever slows the machine down slows all of them
+        for passes in LENGTHS:  # in turn, so that whatever slows the machine down slows all of them
             for name in asked:
-                if passes in LENGTHS[: FIT.get(name, 5)]:
+                if passes in lengths_of(size, name):
                     ends[name][-1].append(trained(SYSTEMS[name], FOUND[name], data, passes * a_pass, seed))
         for name in asked:
             told_of = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name][-1])
@@ -135,6 +135,13 @@ def over_time(size: Size) -> Figures:
     same = [p1 - of_many(data, at, seed) for seed, p1 in enumerate(own)]
     print(f"clusters' P@1 less that of 1,000 rows by chance at {at:,} examples:", told(same))
     return figures | {"p1_over_uniform_1000_30k": [100 * one for one in same]}
+
+
+def lengths_of(size: Size, name: str) -> Sequence[int]:
+    """Return the passes of a system's runs. The quick form leaves out shorter runs of sampled softmax, because figures
+    compare with its best precision, at the end of the longest one."""
+    every = LENGTHS[: FIT.get(name, 5)]
+    return size.pick(LENGTHS[:2], every[-2:] if "sampled" in name else every, every)
 
 
 def draw(size: Size, ends: Ends) -> None:
@@ -200,11 +207,11 @@ def compared(title: str, ends: Ends, name: str) -> Figures:
     goals["dense"] = [run[-1].p1 - 0.01 for run in ends["dense"]]
     rows, figures, longest = list[list[str]](), Figures(), ends["clusters"][0]
     for system, runs in ends.items():
-        cells = [
-            f"{told([p.p1 for p in points])}, {median(p.seconds for p in points):.1f} s"
+        told_of = {
+            points[0].examples: f"{told([p.p1 for p in points])}, {median(p.seconds for p in points):.1f} s"
             for points in zip(*runs, strict=True)
-        ]
-        cells += [""] * (len(longest) - len(cells))
+        }
+        cells = [told_of.get(point.examples, "") for point in longest]
         for rival, p1s in goals.items():
             when = [seconds_to(paced(run), p1) for run, p1 in zip(runs, p1s, strict=False)]
             theirs = [seconds_to(paced(run), p1) for run, p1 in zip(ends[rival], p1s, strict=True)]

@@ -17,7 +17,7 @@ MADE: dict[str, Made] = {
 
 def measure(size: Size) -> Figures:
     """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best."""
-    figures, passes = Figures(), size.pick((1, 2), PASSES[::2], PASSES)
+    figures, passes = Figures(), size.pick((1, 2), PASSES, PASSES)
     settings, warm = TUNED[: size.pick(1, None, None)], size.pick(BATCH, WARM, WARM)
     for name, data in real():
         ends: Ends = {}

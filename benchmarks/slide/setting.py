@@ -101,12 +101,12 @@ def right(best: NDArray[np.int64], y: Csr) -> float:
     return precision(best[:, None], y, 1)
 
 
-def batches_for_each(rows: int) -> float:
+def batches_for_each(rows: int, refresh: Refresh) -> float:
     """How many of a training's batches there are for each time that what is known about the rows is made anew."""
-    refresh = Refresh()
+    refresh = Refresh(refresh.every, refresh.slower)
     return TRAINING / sum(refresh.due(step, rows) for step in range(1, TRAINING + 1))
 
 
-def begin() -> None:
+def begin(threads: int = THREADS) -> None:
     """The same threads for all."""
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)

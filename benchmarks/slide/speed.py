@@ -8,26 +8,31 @@ from statistics import median
 
 from benchmarks.processes import in_new_process
 from benchmarks.report import Measured, Size, show, told
+from benchmarks.slide.published import DWTA, SETTING, SIMHASH, hashed
 from benchmarks.slide.quality import FOUND
-from benchmarks.slide.setting import BATCH, batches_for_each, begin, generated, shape_of
+from benchmarks.slide.setting import BATCH, THREADS, batches_for_each, begin, generated, shape_of
 from benchmarks.slide.systems import Dense, Ours, Sampled, System
-from oddlot.sparse import Clusters, Uniform
+from oddlot.sparse import LSH, Clusters, Uniform
 from oddlot.sparse.threads import Crew
 
 OURS, RIVALS = (
     ("clusters", "uniform 300", "uniform 1000", "uniform 1000, row-wise Adagrad"),
     ("dense", "sampled"),
 )
+HASHES = (SIMHASH, DWTA)
 WARM = {"30k": 200, "200k": 100, "670k": 60}
 """batches before, so that frequencies and clusters are those of a network that learns"""
 BATCHES = {"30k": 60, "200k": 30, "670k": 20}
 SLOW, SLOW_WARM = {"30k": 1, "200k": 5, "670k": 5}, {"30k": 5, "200k": 50, "670k": 50}
 """of dense softmax, so many times fewer"""
+ROUNDS = 3
 
 
 def made(size: Size, system: str, shape: str) -> System:
     """The system, new, at the setting that the search of quality.py found for it."""
     features, labels = shape_of(size, shape).features, shape_of(size, shape).labels
+    if system in HASHES:
+        return Ours(features, labels, FOUND["simhash 200 + 200"], hashed(system, shape))
     match system:
         case "dense":
             return Dense(features, labels, FOUND[system])
@@ -39,9 +44,11 @@ def made(size: Size, system: str, shape: str) -> System:
     return Ours(features, labels, FOUND["uniform 1000"], Uniform(count), adagrad)
 
 
-def alone(size: Size, system: str, shape: str, batches: int) -> dict[str, float]:
+def alone(size: Size, system: str, shape: str, threads: int = THREADS) -> dict[str, float]:
     """One measurement, in this process."""
-    begin()
+    begin(threads)
+    most = BATCHES[shape] // (SLOW[shape] if system == "dense" else 1)
+    batches = size.pick(2, most, most)
     warm = size.pick(2, *[max(2, WARM[shape] // (SLOW_WARM[shape] if system == "dense" else 1))] * 2)
     data = generated(size, shape, (warm + batches) * BATCH)
     given = list(data.batches((warm + batches) * BATCH))
@@ -59,13 +66,14 @@ def alone(size: Size, system: str, shape: str, batches: int) -> dict[str, float]
         "processor": (time.process_time() - processor) / thousands + refreshed[1],
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "megabytes_before": before / 1024,
+        "active": network.output.active_rows if isinstance(network, Ours) else 0.0,
     }
 
 
 def refresh(network: System) -> tuple[float, float]:
-    """What making clusters and frequencies anew takes, in wall and processor seconds for 1,000 examples of a training
-    of 1,000 batches: it comes some times in these, and is not among the batches that follow."""
-    if not isinstance(network, Ours) or not isinstance(network.output.sampler, Clusters):
+    """What making clusters or tables, and frequencies, anew takes, in wall and processor seconds for 1,000 examples of
+    a training of 1,000 batches: it comes some times in these, and is not among the batches that follow."""
+    if not isinstance(network, Ours) or not isinstance(network.output.sampler, Clusters | LSH):
         return 0.0, 0.0
     layer, sampler = network.output, network.output.sampler
     sampler.refresh.next = 0
@@ -74,35 +82,37 @@ def refresh(network: System) -> tuple[float, float]:
         Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.batches, layer.step
     )
     sampler.refresh.next = inf
-    thousands = batches_for_each(layer.out_features) * BATCH / 1000
+    thousands = batches_for_each(layer.out_features, sampler.refresh) * BATCH / 1000
     return (time.perf_counter() - wall) / thousands, (time.process_time() - processor) / thousands
 
 
 def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
-    """How much faster the default sampler is than dense PyTorch, and how much less memory it takes."""
-    figures, rounds = dict[str, Measured](), size.pick(1, 1, 3)
+    """How much faster the default sampler and SLIDE's own are than dense PyTorch, and how much less memory the default
+    one takes."""
+    figures, rounds = dict[str, Measured](), size.pick(1, ROUNDS, ROUNDS)
+    systems = size.pick(("clusters", "dense"), (*HASHES, "clusters", *RIVALS), (*HASHES, *OURS, *RIVALS))
     for shape in shapes:
         found = dict[str, list[dict[str, float]]]()
         for _ in range(rounds):
-            for system in size.pick(("clusters", "dense"), (*OURS, *RIVALS), (*OURS, *RIVALS)):
-                most = BATCHES[shape] // (SLOW[shape] if system == "dense" else 1)
-                batches = max(2, size.pick(2, most // 3, most))
-                one = in_new_process(partial(alone, size, system, shape, batches))
+            for system in dict.fromkeys((SETTING[shape], *systems)):
+                one = in_new_process(partial(alone, size, system, shape))
                 found.setdefault(system, []).append(one)
         dense = found["dense"]
         rows, ratios = list[list[str]](), dict[str, list[float]]()
         for system, runs in found.items():
             ratios[system] = [d["wall"] / one["wall"] for d, one in zip(dense, runs, strict=True)]
             each = {name: [one[name] for one in runs] for name in runs[0]}
+            active = f"{median(each['active']):,.0f}" if any(each["active"]) else ""
             rows.append([
                 system, told(each["wall"]), told(each["processor"]), f"{median(each['megabytes']):,.0f}",
-                f"{median(each['megabytes_before']):,.0f}", told(ratios[system], 2),
+                f"{median(each['megabytes_before']):,.0f}", active, told(ratios[system], 2),
             ])  # fmt: skip
-        columns = ["", "s / 1,000", "processor s / 1,000", "peak MB", "of these before", "dense / it"]
+        columns = ["", "s / 1,000", "processor s / 1,000", "peak MB", "of these before", "rows", "dense / it"]
         show(
             f"{shape_of(size, shape).labels:,} outputs, batch {BATCH}, {rounds} rounds in turn", columns, rows
         )
-        figures[f"speedup_over_dense_{shape}"] = ratios["clusters"]
+        figures[f"speedup_over_dense_{shape}_lsh"] = ratios[SETTING[shape]]
+        figures[f"speedup_over_dense_{shape}_clusters"] = ratios["clusters"]
         if shape == "670k":
             memory = [
                 one["megabytes"] / d["megabytes"] for one, d in zip(found["clusters"], dense, strict=True)

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.slide.quality import paced, seconds_to
+from benchmarks.report import Size
+from benchmarks.slide.__main__ import PARTS, chosen
+from benchmarks.slide.quality import COMPARED, lengths_of, paced, seconds_to
 from benchmarks.slide.runs import Point
+from benchmarks.slide.setting import SHAPES
 from benchmarks.slide.systems import Dense, Sampled, Tuned
+from benchmarks.slide.threads import counts
 from oddlot.sparse.csr import Csr
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,3 +58,24 @@ def test_what_slows_one_length_down_is_not_its_own() -> None:
     run = [Point(100, 1.0, 0.5), Point(200, 9.0, 0.6), Point(300, 3.0, 0.7)]
     assert [point.seconds for point in paced(run)] == pytest.approx([1.0, 2.0, 3.0])
     assert [point.p1 for point in paced(run)] == [0.5, 0.6, 0.7]
+
+
+def test_the_quick_form_leaves_figures_of_full_runs_alone() -> None:
+    assert chosen(Size.QUICK, SHAPES, None) == ["30k"]
+    assert not {"real", "hashing"} & {*chosen(Size.QUICK, PARTS, None)}
+    for every, asked in ((SHAPES, ["30k", "670k"]), (PARTS, ["speed", "real"])):
+        assert chosen(Size.FULL, every, None) == list(every)
+        assert chosen(Size.FULL, every, asked) == asked
+        with pytest.raises(ValueError, match=asked[1]):
+            chosen(Size.QUICK, every, asked)
+
+
+def test_threads_double_up_to_the_number_of_cores() -> None:
+    assert [counts(cores) for cores in (1, 2, 6, 16)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
+
+
+def test_figures_of_the_quick_form_depend_on_the_same_runs() -> None:
+    """Sampled softmax is compared at its best P@1, at the end of its longest run."""
+    for name in COMPARED:
+        quick, full = lengths_of(Size.QUICK, name), lengths_of(Size.FULL, name)
+        assert quick == (full[-2:] if "sampled" in name else full)

@@ -81,6 +81,28 @@ def test_digits_of_dwta_have_three_bits_each() -> None:
         assert [code >> 3, code & 7] == expected
 
 
+@pytest.mark.parametrize(("family", "digits"), [("dwta", 8), ("simhash", 24)])
+def test_long_codes_are_folded_into_the_table(family: Any, digits: int) -> None:
+    """The published setting for 670,091 outputs is DWTA with 8 digits, which have 24 bits. Each digit counts."""
+    chance = np.random.default_rng(5)
+    vectors = chance.standard_normal((400, COLUMNS)).astype(np.float32)
+    near = vectors + 0.03 * chance.standard_normal(vectors.shape).astype(np.float32)
+    lsh = drawn(family, digits, 10)
+    one, other = codes(lsh, *vectors), codes(lsh, *near)
+    if family == "dwta":
+        bins = lsh.order.reshape(10, digits, hashing.BIN)
+        same = [(of[:, bins].argmax(3)) for of in (vectors, near)]
+    else:
+        same = [(of @ lsh.planes.numpy() > 0).reshape(400, 10, digits) for of in (vectors, near)]
+    differ = (same[0] != same[1]).sum(2).T
+    assert (differ == 1).sum() > 400
+    assert ((one == other) == (differ == 0)).all()
+    assert lsh.bits == 20
+    spread = np.bincount(one.ravel() >> 16, minlength=16)
+    assert len(spread) == 16, "of the table's buckets, all sixteenths are used"
+    assert spread.min() > 100
+
+
 @pytest.mark.parametrize("digits", [1, 3])
 def test_vectors_that_have_nothing_in_common_collide_once_in_eight(digits: int) -> None:
     vectors = np.random.default_rng(7).standard_normal((800, COLUMNS))

@@ -20,7 +20,7 @@ from oddlot.sparse.validation import check_flag, check_number, check_whole, warn
 
 PROJECTED = 1 << 26
 """Number of signs that are computed at once."""
-MAX_BITS, MAX_TABLES = 20, 50
+MAX_TABLES = 50
 ENOUGH = 2
 """Multiple of the wanted rows that the tables should give, with duplicates."""
 MEASURED, AMONG = 256, 1 << 12
@@ -65,7 +65,8 @@ class LSH:
     family: Literal["simhash", "dwta"] = "simhash"
     """Hash family: `simhash` or `dwta`."""
     digits: int | None = None
-    """Digits of a hash code (K in the paper). None: measured."""
+    """Digits of a hash code (K in the paper). None: measured. Codes of more than 20 bits (a digit of `dwta` has 3) are
+    folded into 2^20 buckets."""
     tables: int | None = None
     """Number of hash tables (L in the paper). None: measured."""
     found: int = 200
@@ -111,12 +112,10 @@ class LSH:
         for name in ("digits", "tables"):
             if (chosen := getattr(self, name)) is not None:
                 check_whole(**{name: chosen})
-        bits = (self.digits or 1) * (1 if self.family == "simhash" else hashing.BITS)
-        if not 0 < bits <= MAX_BITS:
-            told = (
-                f"digits = {self.digits} gives a code of {bits} bits: at most {MAX_BITS} bits are supported"
-            )
-            raise coded(ValueError(told), "code_too_long", digits=self.digits, bits=bits, most=MAX_BITS)
+        bits, most = (self.digits or 1) * self.bits_of_digit, hashing.MAX_BITS
+        if bits > most:
+            told = f"digits = {self.digits} gives a code of {bits} bits: at most {most} bits are supported"
+            raise coded(ValueError(told), "code_too_long", digits=self.digits, bits=bits, most=most)
 
     def most(self, out_features: int) -> int:
         """Return the largest number of rows for an example."""
@@ -162,9 +161,14 @@ class LSH:
         self.asked, self.lacks, self.codes, self.changed, self.warned = None, False, None, None, False
 
     @property
+    def bits_of_digit(self) -> int:
+        """Bits of one digit of a code."""
+        return 1 if self.family == "simhash" else hashing.BITS
+
+    @property
     def bits(self) -> int:
-        """Bits of a code."""
-        return self.chosen.digits * (1 if self.family == "simhash" else hashing.BITS)
+        """Bits of the number of a bucket. A longer code is folded into them."""
+        return min(self.chosen.digits * self.bits_of_digit, hashing.TABLE_BITS)
 
     def _of_rows(self, crew: Crew, weight: NDArray[Any]) -> NDArray[np.int32]:
         """Return the codes of all rows."""
@@ -193,8 +197,7 @@ class LSH:
         self, crew: Crew, weight: NDArray[Any], seed: int, digits: int | None = None, count: int | None = None
     ) -> Choice:
         """Return the given numbers; for others the most digits, and then the fewest tables, that find enough rows."""
-        per_digit = 1 if self.family == "simhash" else hashing.BITS
-        most = max(1, min(MAX_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
+        most = max(1, min(hashing.TABLE_BITS, int(np.log2(max(2, len(weight))))) // self.bits_of_digit)
         enough = ENOUGH * self._wanted(weight)
         for tried in range(most, 0, -1) if digits is None else (digits,):
             self._draw(weight.shape[1], Choice(tried, count or MAX_TABLES), seed)
@@ -207,8 +210,8 @@ class LSH:
     def _check_memory(self, rows: int, columns: int) -> None:
         """Raise MemoryError if tables and codes need more memory than this machine has."""
         count, digits = self.tables or MAX_TABLES, self.digits or 1
-        per_digit = 1 if self.family == "simhash" else hashing.BITS
-        buckets = 1 << self.digits * per_digit if self.digits else rows
+        bits = min(digits * self.bits_of_digit, hashing.TABLE_BITS)
+        buckets = 1 << bits if self.digits else rows
         needs = 4 * count * (2 * rows + buckets + columns * digits)
         check_memory(needs, f"{count:,} tables of {rows:,} rows in {buckets:,} buckets")
 
