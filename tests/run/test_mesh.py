@@ -71,6 +71,7 @@ MODES: list[Strategy] = [
     Gossip(mode="push_pull", topology="hypercube", mixing="clock"),
     Gossip(topology="matching", mixing="loss"),
     Gossip(probability=0.5),
+    Gossip(overlap=True),
     AdaptiveGossip(threshold=0.02),
     AdaptiveGossip(rule="layer", mode="push"),
     AdaptiveGossip(rule="path", mode="push_pull"),
@@ -131,11 +132,14 @@ def test_a_pull_takes_its_time_on_the_link_and_counts_its_bytes() -> None:
     )
     without = gossiped(AdaptiveGossip(threshold=1e9), slow, evaluate_every="1000 epochs")
     every = gossiped(Gossip(), slow, evaluate_every="1000 epochs")
+    overlapped = gossiped(Gossip(overlap=True), slow, evaluate_every="1000 epochs")
     received = [record.event for record in every.records if isinstance(record.event, ModelReceived)]
     seconds = received[0].bytes * 8 / 0.1e6
     waited = every.summary["updates"] / 2 - 1  # the run ends with the last step
     assert all(event.seconds == pytest.approx(seconds) for event in received)
     assert every.summary["seconds"] == pytest.approx(without.summary["seconds"] + waited * seconds, rel=0.01)
+    assert overlapped.summary["seconds"] == pytest.approx(without.summary["seconds"])
+    assert 0 < overlapped.summary["exchanges"] < every.summary["exchanges"]
 
 
 def wide() -> nn.Module:
@@ -268,6 +272,7 @@ def test_what_has_no_mesh_is_refused(strategy: Strategy, on: Simulated, code: st
         ({"mode": "push", "share": 0.2}, "setting_of_another_kind"),
         ({"mixing": "loss", "share": 0.2}, "setting_of_another_kind"),
         ({"mode": "push", "rule": "event_grad"}, "setting_of_another_kind"),
+        ({"mode": "push", "overlap": True}, "setting_of_another_kind"),
         ({"budget_share": 0.1, "rule": "event_grad"}, "setting_of_another_kind"),
     ],
 )

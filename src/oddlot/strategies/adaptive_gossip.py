@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from math import exp, inf
+from math import exp, inf, sqrt
 from typing import Annotated, Literal
 
 from oddlot.core.commands import DriftOf
@@ -17,6 +17,8 @@ Rule = Literal["norm", "layer", "path", "lr", "event_grad"]
 RULES: tuple[Rule, ...] = ("norm", "layer", "path", "lr", "event_grad")
 GAIN, MAX_GAIN = 0.1, 0.5
 """Logarithm of the change of the threshold for each exchange above the budget, relative to the budget; its limit."""
+NEAR_ZERO = 0.5
+"""A layer is near zero below this part of the norm that it would have if all layers had the same."""
 BUDGETS = ("budget_share", "budget_bytes_per_second")
 FIRST_STEPS = 30
 """Steps at the start in which `event_grad` always sends, as its authors do."""
@@ -29,7 +31,7 @@ class AdaptiveGossip(PeerAveraging):
     The change is measured from the weights right after the last exchange. Rules:
 
     - `norm`: the norm of the change is more than `threshold` times the norm of the weights after the last exchange.
-    - `layer`: the same for any one layer.
+    - `layer`: the same for any one layer. Layers near zero are ignored, such as most biases.
     - `path`: the same for the sum of the norms of all steps since then.
     - `lr`: as `norm`, with a threshold that falls with the learning rate schedule.
     - `event_grad`: a layer is exchanged when its norm has changed by more than a threshold of its own, which follows
@@ -122,7 +124,10 @@ class AdaptiveGossip(PeerAveraging):
     def _change(self, drift: Drift) -> float:
         match self.rule:
             case "layer":
-                changes = [layer.distance / layer.marked_norm for layer in drift.layers if layer.marked_norm]
+                small = NEAR_ZERO * drift.marked_norm / sqrt(max(1, len(drift.layers)))
+                changes = [
+                    layer.distance / layer.marked_norm for layer in drift.layers if layer.marked_norm > small
+                ]
                 return max(changes, default=drift.relative)
             case "path":
                 return self.path / drift.marked_norm if drift.marked_norm else inf

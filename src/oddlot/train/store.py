@@ -175,14 +175,15 @@ class Store:
         """
         updates = self._updates(shares, ("gradient", "delta"), "Step", "Blend")
         factor = 1.0 if self._schedule is None or merged is None else self._schedule(merged)
+        drift_meter = self._drift_meter() if drift is not None else None
         self._optimizers.begin(factor)
         base, out, meter = self._open(measure)
         stretches = self._steps.advance([flat for flat, _ in updates])
         merge.step(self._optimizers.by_section, base, updates, out, stretches, meter)
         change = self._close(shares, out, meter)
-        if drift is None:
+        if drift_meter is None:
             return change
-        measured = self._drift_meter().measure(self.weights, drift == "layers", factor)
+        measured = drift_meter.measure(self.weights, drift == "layers", factor)
         return replace(change or Change(None, None), drift=measured)
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
