@@ -22,12 +22,12 @@ HIGHLIGHTS = (
         "ray_train_accuracy",
         "preempted_time_to_accuracy_over_ray_train",
     ),
-    ("gossip", "time_ratio"),
+    ("gossip", "time_ratio", "time_ratio_overlapped", "accuracy_gap_points", "accuracy_gap_points_cifar10"),
     ("simulator", "updates_per_second_1000"),
     ("faults", "goodput_all"),
     ("stragglers", "real_joint_over_synchronous"),
     ("vc_asgd", "bill_saving_nc6"),
-    ("slide", "speedup_over_dense_670k"),
+    ("slide", "speedup_over_dense_670k_clusters", "speedup_over_dense_670k_lsh"),
 )
 """Figures in the table of README.md: a benchmark, a key, and further keys whose figures stand in the same row."""
 PLOTS = ROOT / "docs" / "plots"

@@ -1,8 +1,10 @@
 """Gossip with adaptive communication.
 
-`calibration` compares it with gossip at every step and with a fixed period and random exchanges of the same traffic, on
-a simulated mesh. `real` trains on four local processes, kills peers and cuts the network. `map` finds who wins where:
-gossip, all-reduce, LocalSGD or an asynchronous star. It takes an hour, and --quick leaves it out.
+`calibration` compares it with gossip at every step and with controls of the same traffic, on a simulated mesh: a fixed
+period, random exchanges, LocalSGD; and with one peer alone. --quick measures Fashion-MNIST only. `rates` searches the
+learning rate of each method, which `calibration` then uses. `real` trains on four local processes, kills peers and cuts
+the network. `map` finds who wins where: gossip, all-reduce, LocalSGD, an asynchronous star or one peer alone. --quick
+leaves `rates` and `map` out: they take hours.
 
 ODDLOT_DATA=... python -m benchmarks.gossip [--quick|--smoke] [--save] [--only PART ...]
 """
@@ -15,10 +17,13 @@ from benchmarks.gossip import calibration, real, winners
 from benchmarks.report import Measured, Size, finish, parse, parser
 
 PARTS: dict[str, Callable[[argparse.Namespace], Mapping[str, Measured]]] = {
+    "rates": lambda asked: calibration.tune(asked.size),
     "calibration": lambda asked: calibration.measure(asked.size),
     "real": lambda asked: real.measure(asked.size),
     "map": lambda asked: winners.measure(asked.size),
 }
+LONG = ("rates", "map")
+"""Parts that --quick leaves out."""
 
 
 def main() -> None:
@@ -32,7 +37,9 @@ def main() -> None:
     asked = parse(line)
     figures = dict[str, Measured]()
     with smoke.data(asked.size, smoke.pictures):
-        for part in asked.only or [part for part in PARTS if part != "map" or asked.size is not Size.QUICK]:
+        for part in asked.only or [
+            part for part in PARTS if asked.size is not Size.QUICK or part not in LONG
+        ]:
             figures |= PARTS[part](asked)
     finish(asked, figures)
 

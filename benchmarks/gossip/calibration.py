@@ -1,139 +1,210 @@
 """Adaptive gossip beside gossip at every step, and beside controls with the same traffic, on a simulated mesh.
 
-Eight peers; pulling a model over an idle link takes 1.3 steps and is not overlapped. With 92 % less traffic, 52 % of
-the time is then saved (Ho, Wu, Liu, CCGRID 2018, abstract). Here, peers that pull from the same one queue, most of all
-with exchanges at every step: more time is saved than (1 - f) 1.3 / 2.3 with the share f of the traffic.
+Eight peers; pulling a model over idle links takes 1.3 steps. With 92 % less traffic, 52 % of the time is then saved,
+which Ho, Wu and Liu (CCGRID 2018, abstract) report: the 1.3 steps are derived from that, so time follows from traffic.
+
+- Gossip at every step is measured with each topology in which peers pull from one another: with random partners, peers
+  that pull from the same one queue.
+- With `overlap`, a pull travels while the next minibatches are computed.
+- A fixed period, random exchanges and LocalSGD (an all-reduce on a ring after each round) have the traffic of adaptive
+  gossip. One peer alone trains as many steps as a peer of the mesh, without a network.
+- Bytes and time include the final average of all models.
+- Learning rates: the best one of a grid for each method, which `--only rates` searches on a seed of its own.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from statistics import fmean
 
+from benchmarks import plots
+from benchmarks.gossip.training import BATCH, PEERS, PULL_STEPS, RING, Asked, Outcome, job_of, outcome
 from benchmarks.processes import in_processes
-from benchmarks.report import Measured, Size, show, told
-from benchmarks.stragglers.networks import Small
-from oddlot import SGD, AdaptiveGossip, Gossip, Job, Machine, Simulated, Strategy, fit
-from oddlot.lr_schedules import Cosine
-from oddlot.machines import Link
-from oddlot.workloads.cifar10 import cifar10
-from oddlot.workloads.mnist import fashion_mnist
+from benchmarks.report import RESULTS, Measured, Size, show, told
+from oddlot import AdaptiveGossip, Gossip, LocalSGD, Strategy
+from oddlot.report.svg_charts import Line
 
-PEERS, STEP_SECONDS, BATCH = 8, 1.0, 64
-PICTURES = {"fashion_mnist": (1, 28, 73, 90), "cifar10": (3, 32, 121, 64)}
-"""Channels, side, mean and deviation of the pictures. The network is small: the clock does not see what it costs."""
-PULL_STEPS = 1.3
-"""Steps that an uncontended pull takes."""
-THRESHOLDS = (0.07, 0.08, 0.09, 0.1, 0.12)
-"""The smallest one that meets `MOST_TRAFFIC` on the seed for choosing is kept for the others."""
-MOST_TRAFFIC = 0.078
+RATES = (0.03, 0.06, 0.12)
+"""Learning rates, of which each method has the best one."""
+USUAL_RATE = 0.06
+"""The learning rate of methods whose best one was not searched yet."""
 CHOOSING_SEED = 1_000
-
-Outcome = tuple[float, float, float, float]
-"""Seconds of virtual time, exchanges per step, bytes of exchanges, and accuracy of the averaged model."""
-
-
-@cache
-def job_of(data: str, size: Size) -> tuple[Job, int]:
-    """Return the job and its epochs."""
-    job = cifar10() if data == "cifar10" else fashion_mnist()
-    samples, epochs = size.pick((400, 2), (10_000, 20), (len(job.train_data[0]), 20))
-    data_part = tuple(part[:samples] for part in job.train_data)
-    return replace(
-        job,
-        model=partial(Small, *PICTURES[data]),
-        train_data=data_part,
-        batch_size=BATCH,
-        optimizer=SGD(lr=0.06, momentum=0.9),
-        lr_schedule=Cosine(epochs),
-    ), epochs
-
-
-def outcome(asked: tuple[str, Size, Strategy, int]) -> Outcome:
-    """Return what a run with this data, size, strategy and seed came to."""
-    data, size, strategy, seed = asked
-    job, epochs = job_of(data, size)
-    model_bytes = sum(one.numel() for one in job.model().parameters()) * 4
-    megabits = model_bytes * 8 / (PULL_STEPS * STEP_SECONDS) / 1e6
-    link = Link(megabits_per_second=megabits)
-    machines = [Machine(f"m{peer}", STEP_SECONDS / BATCH, link=link) for peer in range(PEERS)]
-    run = fit(
-        job,
-        strategy,
-        Simulated(machines, seed=seed),
-        until=f"epochs>={epochs}",
-        seed=seed,
-        evaluate_every="1000000 epochs",
-    )
-    summary = run.summary
-    assert run.accuracy is not None
-    return (
-        summary["seconds"],
-        summary["exchanges"] / summary["updates"],
-        summary["bytes_exchanged"],
-        run.accuracy,
-    )
-
-
-def chosen_threshold(data: str, size: Size) -> float:
-    """Return the smallest threshold with few enough exchanges on a seed of its own."""
-    for threshold in THRESHOLDS:
-        share = outcome((data, size, AdaptiveGossip(threshold=threshold), CHOOSING_SEED))[1]
-        if share <= MOST_TRAFFIC or size is Size.SMOKE:
-            return threshold
-    raise RuntimeError(f"no threshold of {THRESHOLDS} keeps exchanges per step below {MOST_TRAFFIC}")
+EVERY: dict[str, Gossip] = {
+    "random partners": Gossip(),
+    "exponential graph": Gossip(topology="exponential"),
+    "hypercube": Gossip(topology="hypercube"),
+}
+"""Gossip at every step, by topology."""
+ADAPTIVE = AdaptiveGossip()
+DATA = ("fashion_mnist", "cifar10")
 
 
 def measure(size: Size) -> Mapping[str, Measured]:
-    """Return the figures; those of CIFAR-10 are shown only."""
-    figures = _measured("fashion_mnist", size)
-    if size is Size.FULL:
-        _measured("cifar10", size)
+    """Return the figures: of Fashion-MNIST and, in a full run, of CIFAR-10."""
+    figures = dict[str, Measured]()
+    for data in DATA if size is Size.FULL else DATA[:1]:
+        figures |= {key + suffix(data): value for key, value in _measured(data, size).items()}
     return figures
 
 
-def _measured(data: str, size: Size) -> Mapping[str, Measured]:
-    seeds = range(size.pick(1, 3, 5))
-    threshold = chosen_threshold(data, size)
-    first = [
-        in_processes(outcome, [(data, size, strategy, seed) for seed in seeds])
-        for strategy in (Gossip(), AdaptiveGossip(threshold=threshold))
-    ]
-    every, adaptive = first
-    share = max(fmean(one[1] for one in adaptive), 1e-3)
-    controls = (Gossip(period=max(1, int(1 / share))), Gossip(probability=share))
-    period, random = (
-        in_processes(outcome, [(data, size, strategy, seed) for seed in seeds]) for strategy in controls
-    )
-    names = [
-        "every step",
-        f"adaptive, threshold {threshold}",
-        f"period {controls[0].period}",
-        f"random {share:.3f}",
-    ]
-    show(
-        f"{data}: {PEERS} peers, pull = {PULL_STEPS} steps, {len(seeds)} seeds",
-        ["strategy", "exchanges per step", "bytes / every", "time / every", "accuracy"],
-        [
-            [
-                name,
-                told([one[1] for one in rows]),
-                told([one[2] / base[2] for one, base in zip(rows, every, strict=True)]),
-                told([one[0] / base[0] for one, base in zip(rows, every, strict=True)]),
-                told([one[3] for one in rows], 4),
-            ]
-            for name, rows in zip(names, (every, adaptive, period, random), strict=True)
-        ],
-    )
+def suffix(data: str) -> str:
+    """Return the end of the keys of a dataset."""
+    return "" if data == DATA[0] else f"_{data}"
+
+
+def tune(size: Size) -> Mapping[str, Measured]:
+    """Search the learning rate of each method. Return the best ones."""
+    figures = dict[str, Measured]()
+    for data in DATA if size is Size.FULL else DATA[:1]:
+        share = _share(data, size, {})
+        methods = {name: one for name, one in _methods(share).items() if "overlap" not in name}
+        asked = [
+            Asked(data, size, one, lr, CHOOSING_SEED)
+            for one in methods.values()
+            for lr in (RATES if size is not Size.SMOKE else RATES[:1])
+        ]
+        found = {(str(one.strategy), one.lr): got for one, got in zip(asked, _outcomes(asked), strict=True)}
+        best = dict[str, float]()
+        rows = []
+        for name, strategy in methods.items():
+            by_rate = {lr: got.accuracy for (method, lr), got in found.items() if method == str(strategy)}
+            best[name] = max(by_rate, key=lambda lr: by_rate[lr])
+            rows.append([name, *(f"{accuracy:.4f}" for accuracy in by_rate.values()), f"{best[name]}"])
+        rates = sorted({one.lr for one in asked})
+        show(f"{data}: accuracy by learning rate", ["method", *map(str, rates), "best"], rows)
+        figures |= {_rate_key(name, data): lr for name, lr in best.items()}
+    return figures
+
+
+def _rate_key(method: str, data: str) -> str:
+    return f"learning_rate_{method.replace(' ', '_')}{suffix(data)}"
+
+
+def saved_rates(data: str) -> dict[str, float]:
+    """Return the learning rates of a full run, by method."""
+    path = RESULTS / "gossip.json"
+    figures = json.loads(path.read_text())["figures"] if path.exists() else {}
+    saved = {name: figures.get(_rate_key(name, data), {}).get("median") for name in _methods(0.1)}
+    return {name: lr for name, lr in saved.items() if lr is not None}
+
+
+def _methods(share: float) -> dict[str, Strategy | None]:
+    """Return all methods by name; controls have this share of exchanges per step."""
     return {
-        "traffic_ratio": [one[2] / base[2] for one, base in zip(adaptive, every, strict=True)],
-        "time_ratio": [one[0] / base[0] for one, base in zip(adaptive, every, strict=True)],
-        "accuracy_gap_points": _gaps(every, adaptive),
-        "adaptive_over_period_gap_points": _gaps(period, adaptive),
-        "adaptive_over_random_gap_points": _gaps(random, adaptive),
+        **EVERY,
+        "adaptive": ADAPTIVE,
+        "fixed period": Gossip(period=max(1, int(1 / share))),
+        "random exchanges": Gossip(probability=share),
+        "LocalSGD": LocalSGD(max(1, int(RING / share))),
+        "one peer alone": None,
+        **{f"{name}, overlap": replace(one, overlap=True) for name, one in EVERY.items()},
+        "adaptive, overlap": replace(ADAPTIVE, overlap=True),
     }
 
 
-def _gaps(control: list[Outcome], adaptive: list[Outcome]) -> list[float]:
+def _outcomes(asked: Sequence[Asked]) -> list[Outcome]:
+    return in_processes(outcome, asked)
+
+
+def _rate(rates: Mapping[str, float], name: str) -> float:
+    return rates.get(name.removesuffix(", overlap"), USUAL_RATE)
+
+
+def _share(data: str, size: Size, rates: Mapping[str, float]) -> float:
+    """Return the exchanges per step of adaptive gossip, the final average included, on a seed of its own."""
+    (found,) = _outcomes([Asked(data, size, ADAPTIVE, _rate(rates, "adaptive"), CHOOSING_SEED)])
+    return min(1.0, max(1e-3, found.exchanges_per_step))
+
+
+def _measured(data: str, size: Size) -> Mapping[str, Measured]:
+    seeds, rates = range(size.pick(1, 3, 3)), saved_rates(data)
+    methods = _methods(_share(data, size, rates))
+    asked = [
+        Asked(data, size, one, _rate(rates, name), seed, evaluates=False)
+        for name, one in methods.items()
+        for seed in seeds
+    ]
+    every = iter(_outcomes(asked))
+    found = {name: [next(every) for _ in seeds] for name in methods}
+    _print(data, size, found, rates)
+    _draw(data, size, rates)
+    return _figures(found)
+
+
+def _figures(found: Mapping[str, list[Outcome]]) -> Mapping[str, Measured]:
+    """Return the figures of a dataset. Gossip at every step has its quickest and its most accurate topology."""
+    adaptive = found["adaptive"]
+    quickest = min((found[name] for name in EVERY), key=_seconds)
+    best = max((found[name] for name in EVERY), key=lambda rows: fmean(one.accuracy for one in rows))
+    overlapped = min((found[f"{name}, overlap"] for name in EVERY), key=_seconds)
+    return {
+        "traffic_ratio": [
+            one.bytes / base.bytes for one, base in zip(adaptive, found["random partners"], strict=True)
+        ],
+        "time_ratio": _times(adaptive, quickest),
+        "time_ratio_random": _times(adaptive, found["random partners"]),
+        "time_ratio_overlapped": _times(found["adaptive, overlap"], overlapped),
+        "accuracy_gap_points": _gaps(best, adaptive),
+        "adaptive_over_period_gap_points": _gaps(found["fixed period"], adaptive),
+        "adaptive_over_random_gap_points": _gaps(found["random exchanges"], adaptive),
+        "adaptive_over_local_sgd_gap_points": _gaps(found["LocalSGD"], adaptive),
+        "adaptive_over_alone_gap_points": _gaps(found["one peer alone"], adaptive),
+        "accuracy": [one.accuracy for one in adaptive],
+        "accuracy_every_step": [one.accuracy for one in best],
+        "accuracy_single_peer": [one.single for one in adaptive],
+        "disagreement": [one.disagreements[-1] for one in adaptive],
+    }
+
+
+def _seconds(rows: Sequence[Outcome]) -> float:
+    return fmean(one.seconds for one in rows)
+
+
+def _times(rows: Sequence[Outcome], base: Sequence[Outcome]) -> list[float]:
+    return [one.seconds / other.seconds for one, other in zip(rows, base, strict=True)]
+
+
+def _gaps(control: Sequence[Outcome], adaptive: Sequence[Outcome]) -> list[float]:
     """Return the accuracy of the control minus that of adaptive gossip, in points, seed by seed."""
-    return [100 * (one[3] - other[3]) for one, other in zip(control, adaptive, strict=True)]
+    return [100 * (one.accuracy - other.accuracy) for one, other in zip(control, adaptive, strict=True)]
+
+
+def _print(data: str, size: Size, found: Mapping[str, list[Outcome]], rates: Mapping[str, float]) -> None:
+    base = found["random partners"]
+    samples = len(job_of(data, size).train_data[0])
+    show(
+        f"{data}: {samples:,} images, {PEERS} peers, batches of {BATCH}, pull = {PULL_STEPS} steps, {len(base)} seeds",
+        ["method", "learning rate", "exchanges per step", "bytes", "time", "accuracy", "single peer"],
+        [
+            [
+                name,
+                f"{_rate(rates, name)}",
+                told([one.exchanges_per_step for one in rows]),
+                told([one.bytes / other.bytes for one, other in zip(rows, base, strict=True)]),
+                told(_times(rows, base)),
+                told([one.accuracy for one in rows], 4),
+                told([one.single for one in rows], 4),
+            ]
+            for name, rows in found.items()
+        ],
+    )
+
+
+def _draw(data: str, size: Size, rates: Mapping[str, float]) -> None:
+    """Draw the disagreement over the epochs, and keep the plot of a full run."""
+    methods = {name: one for name, one in _methods(0.08).items() if name in {"random partners", "adaptive"}}
+    asked = [Asked(data, size, one, _rate(rates, name), 0, evaluates=True) for name, one in methods.items()]
+    if size is not Size.FULL:
+        return
+    drawn = [
+        Line(name, [(float(epoch), value) for epoch, value in enumerate(one.disagreements, 1)], color)
+        for color, (name, one) in enumerate(zip(methods, _outcomes(asked), strict=True))
+    ]
+    plots.save(
+        size,
+        f"gossip_disagreement{suffix(data)}",
+        f"Disagreement of peers ({data})",
+        "epoch",
+        "disagreement",
+        drawn,
+    )

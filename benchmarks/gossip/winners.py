@@ -15,7 +15,7 @@ from functools import cache, partial
 from html import escape
 from math import inf, log10
 
-from benchmarks.gossip.calibration import PICTURES
+from benchmarks.gossip.training import PICTURES
 from benchmarks.plots import COLORS, PLOTS
 from benchmarks.processes import in_processes
 from benchmarks.report import Measured, Size, show
