@@ -33,7 +33,10 @@ def chosen(size: Size) -> dict[str, Rate]:
     values = {side: [figures.get(key, {}).get("median") for key in keys] for side, keys in KEYS.items()}
     if size is not Size.QUICK or None in [each for pair in values.values() for each in pair]:
         return search(size)
-    return {side: Rate(*pair) for side, pair in values.items()}
+    found = {side: Rate(*pair) for side, pair in values.items()}
+    sides = "; ".join(f"{side} {rate}" for side, rate in found.items())
+    print(f"saved learning rate and momentum: {sides}; grid: {'; '.join(map(str, GRID))}", flush=True)
+    return found
 
 
 @cache
