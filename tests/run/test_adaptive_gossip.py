@@ -28,7 +28,7 @@ def trained() -> Iterator[tuple[Weights, float]]:
     yield [one.detach().clone() for one in model.parameters()], factor
     for epoch in range(EPOCHS):
         mine = torch.as_tensor(order(0, epoch, SAMPLES)[: SAMPLES // 2])
-        for batch in mine.split(BATCH):
+        for batch in mine.reshape(-1, BATCH):
             factor = 1 - done / total
             for group in optimizer.param_groups:
                 group["lr"] = 0.1 * factor

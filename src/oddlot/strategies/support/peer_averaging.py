@@ -69,8 +69,8 @@ class PeerAveraging(Strategy):
     share: Share = EQUAL
     """Share of the other's weights with `mixing="constant"`."""
     overlap: bool = False
-    """Whether a peer trains on while it awaits a model (AD-PSGD: Lian et al., ICML 2018). The model is averaged with newer
-    weights then, and the peer begins no other exchange before."""
+    """Whether a peer trains on while it awaits a model, which is then averaged with newer weights (AD-PSGD: Lian et al.
+    2018). It begins no other exchange until then."""
     answer_seconds: AboveZero | None = None
     """Seconds until a request that was not answered is given up. None: four times as long as the last answer took, and
     at least 2 s; 30 s before there was one."""
