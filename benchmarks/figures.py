@@ -200,7 +200,7 @@ STRAGGLERS = {
         "Time to a distance of 0.01, `adaptive_load` / `adaptive_k`: all defaults, the paper's problem."
     ),
     "gradients_assigned_ratio": Figure(
-        "Gradients assigned, cancelled ones included, adapting k and load / adapting k alone: known error, `least=1`."
+        "Gradients assigned to workers to that distance, `adaptive_load` / `adaptive_k`: all defaults."
     ),
     "joint_time_ratio_max": Figure(f"Time, {JOINT}.", "<= 0.7"),
     "joint_gradient_ratio_max": Figure(f"Gradients, {JOINT}.", "<= 0.8"),

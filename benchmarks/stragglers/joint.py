@@ -36,7 +36,7 @@ BY_SIGNS: dict[str, Callable[[], Strategy]] = {
 """which are not told anything; the last one's rounds have a job's batch at first, LOAD rows"""
 AT_ONE = {
     "least_default_time_over_adaptive_k": (DEFAULTS, "k alone, by signs", "seconds"),
-    "gradients_assigned_ratio": ("k and load", "k alone", "assigned"),
+    "gradients_assigned_ratio": (DEFAULTS, "k alone, by signs", "assigned"),
 }
 WORST = {
     "joint_time_ratio_max": ("k and load", "k alone", "seconds"),
@@ -49,7 +49,7 @@ WORST = {
 }
 """Figures: a policy, the one that it is compared with, and the measure."""
 POLICIES = (*BY_ERROR, *BY_SIGNS)
-QUICK = ("k alone", "k and load", "k alone, by signs", DEFAULTS)
+QUICK = ("k alone, by signs", DEFAULTS)
 """The policies of the quick form."""
 MEASURES = ("seconds", "rounds", "used", "assigned", "uploads", "megabytes", "wasted")
 """used and assigned: rows; wasted: of the megabytes"""

@@ -105,7 +105,7 @@ def soonest(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
     seeds, accuracy = range(size.pick(1, 1, 5)), size.pick(0.2, ACCURACY, ACCURACY)
     rows, seconds = list[list[str]](), dict[str, list[float]]()
     for seed in seeds:
-        for name in list(POLICIES)[: size.pick(2, None, None)]:
+        for name in list(POLICIES)[: size.pick(2, 2, None)]:
             seconds.setdefault(name, []).append(
                 _until(POLICIES[name](), accuracy, seed, paces).summary["seconds"]
             )

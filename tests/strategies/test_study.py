@@ -85,7 +85,8 @@ def test_every_policy_of_every_part_can_be_made() -> None:
     assert loads == {"k alone": [40], "k and load": list(joint.LOADS), "k and load, fitted": []}
     made = [joint.strategy(1.0, name) for name in joint.POLICIES]
     assert len(set(map(repr, made))) == len(made), "each is another one"
-    for policies in (asynchronous.POLICIES, networks.POLICIES, real.POLICIES):
+    rivals = {name: setting.make for name, setting in asynchronous.SETTINGS.items()}
+    for policies in (rivals, networks.POLICIES, real.POLICIES):
         made = [make() for make in policies.values()]
         assert all(map(is_dataclass, made))
     assert all(is_dataclass(make(8)) for make in goodput.POLICIES.values())

@@ -13,7 +13,7 @@ from oddlot.core.tasks import UpdateId
 from oddlot.core.validation import AtLeastOne, FromZeroBelowOne, Must, check_settings
 from oddlot.strategies.support.fastest_rounds import check_enough, fastest
 from oddlot.strategies.support.noise_test import Pflug
-from oddlot.strategies.support.round_planning import HARDLY_LONGER, Choice, Stage, spaced, stages
+from oddlot.strategies.support.round_planning import Choice, Stage, spaced, stages
 from oddlot.strategies.support.stage_switching import (
     ByError,
     ByGradients,
@@ -26,6 +26,8 @@ Row = tuple[int, int, float]
 OTHER = 0.1
 """Relative change of the number of workers that counts as a new fleet, and largest share of the time for measuring it.
 """
+SHORTER = 1 / 4
+"""Rounds with n times fewer samples than a batch are worth it if they are n ** SHORTER times shorter."""
 PATIENCE = 4.0
 """Task timeout in units of the longest mean time of a round that waits for all workers. Measured times of each worker
 cannot set it: they come only from updates that were among the first."""
@@ -214,8 +216,9 @@ class AdaptiveLoad(Strategy):
         return found if isinstance(self.switch, ByError) else spaced(found, self.gain)
 
     def _is_smaller(self, one: Choice, first: Choice) -> bool:
-        """Return whether these rounds are clearly smaller and shorter than those of the first stage."""
-        return self.gain * one.size <= first.size and HARDLY_LONGER * one.seconds <= first.seconds
+        """Return whether these rounds are smaller than those of the first stage, and clearly shorter."""
+        times = first.size / one.size
+        return times >= self.gain and first.seconds >= one.seconds * times**SHORTER
 
 
 def _samples(row: Row) -> int:
