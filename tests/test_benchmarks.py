@@ -58,7 +58,10 @@ FIGURES = {
         goodput_quorum_no_grace_at_lockstep_27 goodput_vc_asgd_at_lockstep_27 joint_over_best_worst_trace
         real_goodput_proportional real_goodput_synchronous ddp_goodput_slow real_joint_over_synchronous""",
     "vc_asgd": """
-        formula_error_max newest_over_formula_max bill_saving_p3_min bill_saving_nc6 time_over_on_demand accuracy_gap
+        formula_error_max newest_over_formula_max saving_default_mode saving_newest saving_newest_best_market
+        saving_over_fedavg_4 saving_over_fedavg_spot saving_over_fedavg_4_spot saving_same_system_on_demand
+        bill_saving_p3_min bill_saving_nc6 time_over_on_demand time_over_on_demand_other_traces
+        time_over_on_demand_other_traces_within_1_5 time_over_on_demand_other_traces_8_requested accuracy_gap
         real_accuracy_gap virtual_days_per_minute_10000 exactly_once""",
 }
 NOT_MEASURED = {
