@@ -4,15 +4,20 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from multiprocessing import forkserver
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 
 from benchmarks import faults
 from benchmarks.processes import POOLS
+from benchmarks.vc_asgd import market, savings
+from oddlot import Run
 from oddlot.config.faults_file import read_chaos
+from oddlot.machines import Steps
 
 BENCHMARKS = Path(faults.__file__).parent
 DOCS = BENCHMARKS.parent / "docs"
@@ -125,3 +130,32 @@ def test_every_scenario_of_faults_is_a_chaos_file(plan: faults.Plan, tmp_path: P
     for scenario in faults.SCENARIOS[1:]:
         (path := tmp_path / "chaos.toml").write_text(faults.toml(plan.faults(scenario), seed=3))
         assert list(read_chaos(path).faults) == plan.faults(scenario), scenario
+
+
+def test_savings_divide_the_bills_of_the_same_market(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machine-hours at 1 dollar on spot, 4 at 3.06 on demand; a missed accuracy is no saving."""
+    monkeypatch.setattr(savings, "price_traces", lambda: [("p3.2xlarge", "z", Steps((0.0, 1e6), (1.0, 1.0)))])
+    run, hours = Run.__new__(Run), 3600.0
+    spot = savings.Trained(run, [(0.0, hours), (0.0, 9 * hours)], hours)
+    demand = savings.Trained(run, [(0.0, 2 * hours)] * 2, 2 * hours)
+    late = savings.Trained(run, [(0.0, hours)], None)
+    missed = savings.COMPARED["saving_over_fedavg_4"][1]
+    bills = savings.Bills({savings.OURS: {"c": spot}, savings.BASE: {"": demand}, missed: {"": late}})
+    hub = savings.HUB_DOLLARS_PER_HOUR
+    saved = bills.savings(savings.OURS, savings.BASE)
+    assert saved == {("p3.2xlarge z", "c"): pytest.approx(1 - (2 + hub) / (4 * 3.06 + 2 * hub))}
+    assert bills.savings(savings.OURS, missed) == {}
+
+
+def test_a_recorded_capacity_repeats_from_any_second() -> None:
+    trace = market.Recorded(Steps((0.0, 100.0, 200.0, 400.0), (10.0, 0.0, 5.0, 5.0)), 10)
+    assert trace.availability == pytest.approx(0.5)
+    assert (trace.longest_gap, trace.requested(8)) == (100.0, 16)
+    moves = trace.repeated(350.0).moves(2, Random(0))
+    assert [(time, comes) for time, _, comes in islice(moves, 5)] == [
+        (0.0, True),
+        (50.0, True),
+        (150.0, False),
+        (150.0, False),
+        (250.0, True),
+    ]
