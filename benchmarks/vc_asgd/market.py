@@ -38,7 +38,7 @@ ALIVE = {
 
 
 class Recorded(NamedTuple):
-    """Available machines over time, from the first machine on."""
+    """Available machines over time."""
 
     steps: Steps
     most: int
@@ -78,11 +78,12 @@ def data() -> Path:
     return root
 
 
-def bamboo(name: str) -> Recorded:
-    """Return one of the traces of `ALIVE`."""
+def bamboo(name: str, whole: bool = False) -> Recorded:
+    """Return one of the traces of `ALIVE`, from its first machine on unless `whole`."""
     file, unit = ALIVE[name]
     steps = read_alive(data() / "spot_bamboo_2020" / file, unit)
-    first = next(second for second, count in zip(steps.seconds, steps.values, strict=True) if count)
+    counts = zip(steps.seconds, steps.values, strict=True)
+    first = 0.0 if whole else next(second for second, count in counts if count)
     there = steps.window(first, steps.seconds[-1] - first + 1.0)
     return Recorded(Steps(there.seconds, there.values), int(max(steps.values)))
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import mean
-from typing import NamedTuple
 
 from benchmarks.report import Measured, show, told
 from benchmarks.vc_asgd.market import MACHINES, ON_DEMAND, on_demand, price_traces
 from benchmarks.vc_asgd.setting import reached
+from benchmarks.vc_asgd.systems import AVERAGING, DEFAULT, NEWEST, System
 from oddlot import Run
 from oddlot.history.metrics import tally_of
 from oddlot.machines import Steps
@@ -25,18 +25,6 @@ SHOWN = {"p3.2xlarge us-east-1c", "NC6 us-east"}
 """Prices of the table's columns."""
 
 
-class System(NamedTuple):
-    """A strategy on a number of machines."""
-
-    strategy: str
-    machines: int
-    on_spot: bool
-
-    def __str__(self) -> str:
-        return f"{self.strategy}, {self.machines} {'on spot' if self.on_spot else 'on demand'}"
-
-
-AVERAGING, DEFAULT, NEWEST = "federated averaging", "VC-ASGD, default", "VC-ASGD, newest"
 OURS, BASE = System(NEWEST, MACHINES, True), System(AVERAGING, MACHINES, False)
 COMPARED = {
     "saving_default_mode": (System(DEFAULT, MACHINES, True), BASE),
