@@ -257,7 +257,7 @@ VC_ASGD = {
         "The same ratio if 8 machines are requested, instead of a mean of 8."
     ),
     "accuracy_gap": Figure(
-        "Loss of accuracy relative to on demand after the same number of epochs, worst trace.", "", "points"
+        "Loss of accuracy relative to on demand, both after 12 epochs, worst trace.", "", "points"
     ),
     "real_accuracy_gap": Figure(
         "Loss of accuracy through preemptions, four processes, MNIST.", "<= 0.5", "points"
