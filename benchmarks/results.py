@@ -26,7 +26,7 @@ HIGHLIGHTS = (
     ("simulator", "updates_per_second_1000"),
     ("faults", "goodput_all"),
     ("stragglers", "real_joint_over_synchronous"),
-    ("vc_asgd", "bill_saving_nc6"),
+    ("vc_asgd", "saving_newest", "saving_newest_best_market", "saving_default_mode"),
     ("slide", "speedup_over_dense_670k_clusters", "speedup_over_dense_670k_lsh"),
 )
 """Figures in the table of README.md: a benchmark, a key, and further keys whose figures stand in the same row."""

@@ -4,9 +4,11 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from math import inf
 from multiprocessing import forkserver
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -14,8 +16,11 @@ import torch
 from benchmarks import faults
 from benchmarks.processes import POOLS
 from benchmarks.report import NOT_REACHED, Size
+from benchmarks.vc_asgd import market, savings
+from oddlot import Run
 from oddlot.config.faults_file import read_chaos
 from oddlot.core.errors import UsageError
+from oddlot.machines import Steps
 
 BENCHMARKS = Path(faults.__file__).parent
 DOCS = BENCHMARKS.parent / "docs"
@@ -65,7 +70,10 @@ FIGURES = {
         goodput_quorum_no_grace_at_lockstep_27 goodput_vc_asgd_at_lockstep_27 joint_over_best_worst_trace
         real_goodput_proportional real_goodput_synchronous ddp_goodput_slow real_joint_over_synchronous""",
     "vc_asgd": """
-        formula_error_max newest_over_formula_max bill_saving_p3_min bill_saving_nc6 time_over_on_demand accuracy_gap
+        formula_error_max newest_over_formula_max saving_default_mode saving_newest saving_newest_best_market
+        saving_over_fedavg_4 saving_over_fedavg_spot saving_over_fedavg_4_spot saving_same_system_on_demand
+        bill_saving_p3_min bill_saving_nc6 time_over_on_demand time_over_on_demand_other_traces
+        time_over_on_demand_other_traces_within_1_5 time_over_on_demand_other_traces_8_requested accuracy_gap
         real_accuracy_gap virtual_days_per_minute_10000 exactly_once""",
 }
 NOT_MEASURED = {
@@ -174,3 +182,32 @@ def test_every_scenario_of_faults_is_a_chaos_file(plan: faults.Plan, tmp_path: P
     for scenario in faults.SCENARIOS[1:]:
         (path := tmp_path / "chaos.toml").write_text(faults.toml(plan.faults(scenario), seed=3))
         assert list(read_chaos(path).faults) == plan.faults(scenario), scenario
+
+
+def test_savings_divide_the_bills_of_the_same_market(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machine-hours at 1 dollar on spot, 4 at 3.06 on demand; a missed accuracy is no saving."""
+    monkeypatch.setattr(savings, "price_traces", lambda: [("p3.2xlarge", "z", Steps((0.0, 1e6), (1.0, 1.0)))])
+    run, hours = Run.__new__(Run), 3600.0
+    spot = savings.Trained(run, [(0.0, hours), (0.0, 9 * hours)], hours)
+    demand = savings.Trained(run, [(0.0, 2 * hours)] * 2, 2 * hours)
+    late = savings.Trained(run, [(0.0, hours)], None)
+    missed = savings.COMPARED["saving_over_fedavg_4"][1]
+    bills = savings.Bills({savings.OURS: {"c": spot}, savings.BASE: {"": demand}, missed: {"": late}})
+    hub = savings.HUB_DOLLARS_PER_HOUR
+    saved = bills.savings(savings.OURS, savings.BASE)
+    assert saved == {("p3.2xlarge z", "c"): pytest.approx(1 - (2 + hub) / (4 * 3.06 + 2 * hub))}
+    assert bills.savings(savings.OURS, missed) == {}
+
+
+def test_a_recorded_capacity_repeats_from_any_second() -> None:
+    trace = market.Recorded(Steps((0.0, 100.0, 200.0, 400.0), (10.0, 0.0, 5.0, 5.0)), 10)
+    assert trace.availability == pytest.approx(0.5)
+    assert (trace.longest_gap, trace.requested(8)) == (100.0, 16)
+    moves = trace.repeated(350.0).moves(2, Random(0))
+    assert [(time, comes) for time, _, comes in islice(moves, 5)] == [
+        (0.0, True),
+        (50.0, True),
+        (150.0, False),
+        (150.0, False),
+        (250.0, True),
+    ]

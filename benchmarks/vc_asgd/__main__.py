@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 
 from benchmarks import smoke
 from benchmarks.report import Measured, Size, finish, parse, parser
-from benchmarks.vc_asgd import alpha, bill, makespan, preempted, scale, store, traces
+from benchmarks.vc_asgd import alpha, bill, makespan, other_traces, preempted, scale, store, traces
 from benchmarks.vc_asgd.setting import proofs
 
 PARTS: dict[str, Callable[[Size, int], Mapping[str, Measured]]] = {
     "makespan": makespan.measure,
     "bill": bill.measure,
+    "other_traces": other_traces.measure,
     "preempted": preempted.measure,
     "scale": scale.measure,
     "store": store.measure,

@@ -121,7 +121,7 @@ def draw(size: Size, dataset: str, found: dict[str, Run]) -> None:
 
 STUDIES: dict[Size, dict[str, tuple[int, int | None]]] = {
     Size.SMOKE: {"fashion_mnist": (3, 100)},
-    Size.QUICK: {"fashion_mnist": (6, 12_000)},
+    Size.QUICK: {"fashion_mnist": (4, 6_000)},
     Size.FULL: {"fashion_mnist": (40, None), "cifar10": (25, None)},
 }
 """Epochs and samples (None: all)."""
@@ -140,7 +140,7 @@ def measure(size: Size, seed: int) -> dict[str, float]:
         columns = ["alpha", *(f"epoch {mark}" for mark in marks), "jumps in the last half, points"]
         show(f"accuracy on {dataset}, snapshots", columns, rows)
         draw(size, dataset, found)
-    few = size.pick((1, 100), (3, 6_000), (6, 20_000))
+    few = size.pick((1, 100), (2, 6_000), (6, 20_000))
     by_shards(*few, size.pick((5, 10), SEVERAL, SEVERAL), seed)
     by_damping(*few, shards, seed)
     return {}

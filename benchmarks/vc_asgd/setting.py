@@ -7,12 +7,14 @@ from typing import Any
 
 from oddlot import Job, Machine, Run
 from oddlot.history.audit import prove
-from oddlot.machines import Lognormal
+from oddlot.machines import Lognormal, Offer, Steps, Zone
+from oddlot.machines.capacity import Capacity
 from oddlot.workloads import load_workload
 
 SHARDS = 50
 T_E = 144.0
 """seconds of one pass over a shard on a client of speed 1"""
+SECONDS_TO_START, NOTICED_AFTER = 60.0, 300.0
 proofs: list[bool] = []
 """of every run with real gradients: whether its log proves that every sample counted exactly once"""
 
@@ -34,6 +36,12 @@ def shard_seconds(job: Job) -> float:
 def like(job: Job, **changes: Any) -> Machine:
     """A client of speed 1, whose times scatter by a fifth."""
     return Machine("client", seconds_per_sample=shard_seconds(job), delay=Lognormal(0.2), **changes)
+
+
+def zone(job: Job, count: int, capacity: Capacity) -> Zone:
+    """Return machines of speed 1 that come and go, at one dollar an hour."""
+    offer = Offer("any", 1.0, Steps((0.0,), (1.0,)), seconds_to_start=SECONDS_TO_START)
+    return Zone("m", offer, count, like(job, noticed_after_seconds=NOTICED_AFTER), capacity)
 
 
 def clients(job: Job, count: int) -> list[Machine]:
@@ -58,10 +66,10 @@ def accuracy_at(run: Run, epochs: float) -> float:
     return max(rows, key=lambda row: row["versions"])["accuracy"]
 
 
-def reached(run: Run, accuracy: float) -> float | None:
-    """Seconds until a version of this accuracy was there."""
+def reached(run: Run, accuracy: float, figure: str = "seconds") -> float | None:
+    """Return the seconds (or epochs) until a version had this accuracy."""
     rows = sorted(run.history, key=lambda row: row["versions"])
-    return next((row["seconds"] for row in rows if row["accuracy"] >= accuracy), None)
+    return next((row[figure] for row in rows if row["accuracy"] >= accuracy), None)
 
 
 def once_above(line: Sequence[tuple[float, float]], least: float) -> Sequence[tuple[float, float]]:

@@ -51,7 +51,7 @@ def accuracies(
 def measure(size: Size, seed: int) -> dict[str, float]:
     """Print the table, save the plot; nothing of it is a key."""
     epochs, rows = size.pick(2, 40, 40), []
-    how = size.pick((1, 100, 10, 1), (4, 6_000, SHARDS, 1), (8, 20_000, SHARDS, 3))
+    how = size.pick((1, 100, 10, 1), (2, 6_000, SHARDS, 1), (8, 20_000, SHARDS, 3))
     for name, hubs in (("strong, 1.29 s", STRONG), ("eventual, 0.87 s", EVENTUAL)):
         for servers, hub in hubs.items():
             took = summary(hub, SLOTS, epochs, seed)["seconds"] / 3600

@@ -1,0 +1,87 @@
+"""Time on spot with other starts and on other traces than the bill's: four of Bamboo, and Google's probes.
+
+VC-ASGD makes the number of epochs that it needs on machines that stay, with nothing computed. Traces count as recorded,
+with the hours before their first machine, and repeat. The number of machines to request is the bill's: it makes 8 on
+average from the first machine on. It is also measured with 8 requested machines.
+"""
+
+from collections.abc import Iterator
+from statistics import median
+
+import torch
+from torch import nn
+
+from benchmarks.report import Measured, Size, show, told
+from benchmarks.vc_asgd.market import ALIVE, MACHINES, Recorded, bamboo, gcp
+from benchmarks.vc_asgd.setting import SHARDS, reached, zone
+from benchmarks.vc_asgd.systems import DEADLINE, on_machines_that_stay
+from oddlot import VCASGD, Job, Simulated, fit
+from oddlot.machines.capacity import Capacity
+
+BEGINNINGS = 40
+"""Moments of a trace at which the job begins, evenly over it."""
+WITHIN = 1.5
+
+
+def seconds(capacity: Capacity, count: int, epochs: float, seed: int) -> float:
+    """Return the time of a run with nothing computed, with the smallest shards that give no warning."""
+    samples = 5 * SHARDS
+    data = torch.zeros(samples, 1), torch.zeros(samples, dtype=torch.long)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
+    on = Simulated([zone(job, count, capacity)], seed=seed + 1, computes=False)
+    strategy = VCASGD(newest=True, deadline_seconds=DEADLINE)
+    run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed, quiet=True)
+    return float(run.summary["seconds"])
+
+
+def recorded() -> Iterator[tuple[str, Recorded, int]]:
+    """Yield all traces with their names and the number of machines to request."""
+    for name in ALIVE:
+        yield f"Bamboo {name}", bamboo(name, whole=True), bamboo(name).requested(MACHINES)
+    for name, trace in gcp():
+        yield f"GCP {name}", trace, trace.requested(MACHINES)
+
+
+def measure(size: Size, seed: int) -> dict[str, Measured]:
+    """Return times over the time of federated averaging on demand: all starts on all traces."""
+    stays = on_machines_that_stay(size, seed)
+    epochs, most = reached(stays.newest, stays.target, "epochs"), reached(stays.averaging, stays.target)
+    if epochs is None or most is None:
+        return {}
+    beginnings = size.pick(2, BEGINNINGS, BEGINNINGS)
+    rows, ratios, eight = [], list[float](), list[float]()
+    for name, trace, many in recorded():
+        here = {
+            count: [
+                seconds(trace.repeated(trace.seconds * n / beginnings), count, epochs, seed + n) / most
+                for n in range(beginnings)
+            ]
+            for count in {MACHINES, many}
+        }
+        ratios += here[many]
+        eight += here[MACHINES]
+        cells = [f"{trace.availability:.3f}", f"{trace.longest_gap / 3600:.1f}", f"{many}"]
+        for some in (here[many], here[MACHINES]):
+            cells += [told(some, 2), f"{within(some):.2f}"]
+        rows.append([name, *cells])
+    columns = [
+        "trace",
+        "available",
+        "longest gap, hours",
+        "requested",
+        "time over on demand",
+        f"within {WITHIN}",
+    ]
+    title = f"{epochs} epochs, {beginnings} starts, over {most / 3600:.2f} hours on demand"
+    show(title, [*columns, "time, 8 requested", f"within {WITHIN}"], rows)
+    print(f"all: {told(ratios)}, within {WITHIN}: {within(ratios):.3f}; 8 requested: {median(eight):.3f}")
+    return {
+        "time_over_on_demand_other_traces": ratios,
+        "time_over_on_demand_other_traces_within_1_5": within(ratios),
+        "time_over_on_demand_other_traces_8_requested": eight,
+    }
+
+
+def within(ratios: list[float]) -> float:
+    """Return the share of at most `WITHIN`."""
+    return sum(one <= WITHIN for one in ratios) / len(ratios)

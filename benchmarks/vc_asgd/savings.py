@@ -1,0 +1,174 @@
+"""The bill by its causes: every system to the same accuracy, in every market.
+
+A market is a recorded price and a recorded number of available machines. The bill of a system on spot is its mean over
+beginnings all over the price trace. On demand, it depends on the price list only.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import mean
+
+from benchmarks.report import Measured, show, told
+from benchmarks.vc_asgd.market import MACHINES, ON_DEMAND, on_demand, price_traces
+from benchmarks.vc_asgd.setting import reached
+from benchmarks.vc_asgd.systems import AVERAGING, DEFAULT, NEWEST, System
+from oddlot import Run
+from oddlot.history.metrics import tally_of
+from oddlot.machines import Steps
+
+HUB_DOLLARS_PER_HOUR = 0.096
+"""Of a machine with two cores and 8 GB, on demand, for every system."""
+BEGINNINGS = 40
+"""Moments of a price trace at which the job begins, evenly over it."""
+SHOWN = {"p3.2xlarge us-east-1c", "NC6 us-east"}
+"""Prices of the table's columns."""
+
+
+OURS, BASE = System(NEWEST, MACHINES, True), System(AVERAGING, MACHINES, False)
+COMPARED = {
+    "saving_default_mode": (System(DEFAULT, MACHINES, True), BASE),
+    "saving_newest": (OURS, BASE),
+    "saving_over_fedavg_4": (OURS, System(AVERAGING, 4, False)),
+    "saving_over_fedavg_spot": (OURS, System(AVERAGING, MACHINES, True)),
+    "saving_over_fedavg_4_spot": (OURS, System(AVERAGING, 4, True)),
+    "saving_same_system_on_demand": (OURS, System(NEWEST, MACHINES, False)),
+}
+"""Two systems by key: the first one's bill is divided by the second one's."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run and the machine-time that it paid for, as spells in seconds of its clock."""
+
+    run: Run
+    spells: Sequence[tuple[float, float]]
+    until: float | None
+    """Seconds to the accuracy that all must reach. None: it was not reached."""
+
+    @classmethod
+    def of(cls, run: Run, accuracy: float) -> "Trained":
+        """Read the log: a machine is paid for from its order until it is gone."""
+        bill = tally_of(run.records, 1).cost
+        end = float(run.summary["seconds"])
+        spells = [
+            (one.prices[0][0], end if one.ended is None else one.ended) for one in bill.accounts.values()
+        ]
+        return cls(run, spells, reached(run, accuracy))
+
+    def machine_hours(self) -> float:
+        """Return the machine-hours that were paid for until the accuracy was reached."""
+        assert self.until is not None, "the accuracy was not reached"
+        return sum(max(0.0, min(stop, self.until) - start) for start, stop in self.spells) / 3600
+
+    def bill(self, prices: Steps, begin: float = 0.0) -> float:
+        """Return the dollars with the hub's, if the run begins at this second of the price trace."""
+        assert self.until is not None, "the accuracy was not reached"
+        spells = [(begin + a, begin + min(b, self.until)) for a, b in self.spells if a < self.until]
+        return sum(_paid(prices, a, b) for a, b in spells) + HUB_DOLLARS_PER_HOUR * self.until / 3600
+
+
+Trainings = Mapping[System, Mapping[str, Trained]]
+"""By system and capacity trace. On demand, there is one training."""
+
+
+def _paid(prices: Steps, start: float, stop: float) -> float:
+    """Return the dollars for one machine."""
+    total, at, price = 0.0, start, prices.at(start)
+    for when, next_price in prices.changes(start):
+        if when >= stop:
+            break
+        total, at, price = total + price * (when - at), when, next_price
+    return (total + price * (stop - at)) / 3600
+
+
+class Bills:
+    """Mean bills of all systems, by market."""
+
+    def __init__(self, trained: Trainings) -> None:
+        """Price all trainings that reached the accuracy."""
+        self.prices = {f"{machine} {zone}": steps for machine, zone, steps in price_traces()}
+        self.capacities = list(trained[OURS])
+        self.by_market = {system: dict(self._of(system, runs)) for system, runs in trained.items()}
+
+    def _of(self, system: System, runs: Mapping[str, Trained]) -> Iterator[tuple[tuple[str, str], float]]:
+        """Yield (price, capacity) and the mean bill."""
+        for price, capacity in product(self.prices, self.capacities):
+            if (one := runs[capacity if system.on_spot else ""]).until is None:
+                continue
+            machine, prices = price.split()[0], self.prices[price]
+            end = max(1.0, prices.seconds[-1] - one.until)
+            begins = [end * number / BEGINNINGS for number in range(BEGINNINGS)]
+            bills = (
+                [one.bill(prices, at) for at in begins] if system.on_spot else [one.bill(on_demand(machine))]
+            )
+            yield (price, capacity), mean(bills)
+
+    def savings(self, system: System, other: System) -> dict[tuple[str, str], float]:
+        """Return 1 - the bill over the other system's, by market. Empty if one of them missed the accuracy."""
+        ours, theirs = self.by_market[system], self.by_market[other]
+        markets = list(product(self.prices, self.capacities))
+        if not all(market in ours and market in theirs for market in markets):
+            return {}
+        return {market: 1 - ours[market] / theirs[market] for market in markets}
+
+
+def measure(trained: Trainings, title: str) -> dict[str, Measured]:
+    """Print both tables. Return the figures: values of all markets."""
+    bills = Bills(trained)
+    _tell(bills, trained, title)
+    _tell_prices(bills)
+    figures = {key: list(bills.savings(*pair).values()) for key, pair in COMPARED.items()}
+    ours = bills.savings(OURS, BASE)
+    return {
+        **figures,
+        "saving_newest_best_market": max(ours.values(), default=None),
+        "bill_saving_p3_min": min(
+            (v for (name, _), v in ours.items() if name.startswith("p3")), default=None
+        ),
+        "bill_saving_nc6": min((v for (name, _), v in ours.items() if name.startswith("NC6")), default=None),
+    }
+
+
+def _tell(bills: Bills, trained: Trainings, title: str) -> None:
+    """Print what each system takes, loses, pays and saves, with the range of the capacity traces."""
+    rows, most = [], trained[BASE][""].until or 1.0
+    for system, runs in trained.items():
+        done = [one for one in runs.values() if one.until is not None]
+        cells = ["never"] + [""] * 4
+        if len(done) == len(runs):
+            hours = [one.until / 3600 for one in done if one.until is not None]
+            saved = list(bills.savings(system, BASE).values())
+            cells = [told(hours, 2), told([3600 * one / most for one in hours], 2)]
+            cells += [told([one.machine_hours() for one in done], 1)]
+            cells += [
+                f"{min(some):.2f} to {max(some):.2f}"
+                for price in sorted(SHOWN & bills.prices.keys())
+                if (some := [v for (name, _), v in bills.by_market[system].items() if name == price])
+            ]
+            cells += [told(saved), f"{max(saved):.3f}"] if saved else []
+        lost = [one.run.summary["workers_lost"] for one in runs.values()]
+        accuracy = [one.run.accuracy or 0.0 for one in runs.values()]
+        rows.append([f"{system}", told(accuracy), f"{min(lost)} to {max(lost)}", *cells])
+    columns = [
+        "",
+        "accuracy at the end",
+        "machines lost",
+        "hours",
+        "over federated averaging",
+        "machine-hours",
+    ]
+    columns += [f"$ {price}" for price in sorted(SHOWN & bills.prices.keys())]
+    show(title, [*columns, "saved, all markets", "best market"], rows)
+
+
+def _tell_prices(bills: Bills) -> None:
+    """Print our saving by price trace, with the worst capacity trace."""
+    rows, saved = [], bills.savings(OURS, BASE)
+    for price, steps in bills.prices.items() if saved else ():
+        discount = (
+            mean(steps.at(steps.seconds[-1] * n / 200) for n in range(200)) / ON_DEMAND[price.split()[0]]
+        )
+        worst = min(value for (name, _), value in saved.items() if name == price)
+        rows.append([price, f"{discount:.3f}", f"{worst:.3f}"])
+    show(f"saved by {OURS}, with the worst capacity", ["price", "spot over on demand", "saved"], rows)
