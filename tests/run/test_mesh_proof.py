@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from oddlot import SGD, AdaptiveGossip, Gossip, Job, Machine, Simulated, Strategy, fit
+from oddlot import SGD, AdaptiveGossip, EventGrad, Gossip, Job, Machine, Simulated, Strategy, fit
 from oddlot.core.commands import Command, Send, Step
 from oddlot.core.events import Arrived, Changed, Event
 from oddlot.core.strategy import View, assign_idle
@@ -80,6 +80,7 @@ STRATEGIES = [
     Gossip(mixing="clock"),
     SendBeforeStep(),
     AdaptiveGossip(threshold=0.5),
+    EventGrad(),
 ]
 
 

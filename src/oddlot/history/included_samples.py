@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from oddlot.core.commands import Average, Blend, Dispatch, Step
+from oddlot.core.commands import Action, Average, Blend, Complete, Dispatch, Drop, Step
 from oddlot.core.events import Averaged, Resumed
 from oddlot.core.ledger import Ledger
-from oddlot.core.peers import ModelId, Source
+from oddlot.core.peers import ModelId, Source, layers_of_both
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
 from oddlot.core.spans import Span, without
@@ -26,6 +26,29 @@ Cut = dict[NodeId, int]
 """By peer, the number of records of its log that a model includes."""
 MergedInterval = tuple[int, int, int, UpdateId]
 """Epoch, start, stop (exclusive) and update of an interval."""
+
+
+class SentModel(NamedTuple):
+    """A model on its way to another peer, or in the inbox there."""
+
+    layers: tuple[int, ...] | None
+    """Numbers of the trainable parameters that it has. None: all."""
+    cut: Cut
+    """What each of its layers includes."""
+    part: Cut
+    """What some of its layers include."""
+
+    def completed(self, older: "SentModel") -> "SentModel":
+        """Return this model with the layers that it lacks from an older model of the same peer."""
+        if self.layers is None:
+            return self
+        both = {node: min(self.cut[node], older.cut[node]) for node in self.cut.keys() & older.cut.keys()}
+        part = joined_cuts(self.cut, self.part, older.cut, older.part)
+        return SentModel(layers_of_both(self.layers, older.layers), both, part)
+
+
+UNKNOWN = SentModel(None, {}, {})
+"""A model that is in no log."""
 
 
 @dataclass
@@ -67,11 +90,8 @@ class IncludedSamples:
 
     def __init__(self, histories: Iterable[PeerHistory], sources: Iterable[Source] = ()) -> None:
         self.histories = {one.node: one for one in histories}
-        self.sent: dict[ModelId, tuple[Cut, Cut]] = {}
-        """What all layers and some layers of the receiver's model include after an average with each model.
-
-        Models whose average was read are not kept: each has one receiver.
-        """
+        self.sent: dict[ModelId, SentModel] = {}
+        """Sent models. Each has one receiver, and is removed when that drops it."""
         self.at: dict[Source, Cut] = {}
         """Cuts of the peers at the points that records name."""
         self.part_at: dict[Source, Cut] = {}
@@ -184,8 +204,7 @@ class IncludedSamples:
         _, record = history.records[history.place]
         if isinstance(record.event, Resumed) and not self._is_known(record.event.sources):
             return False
-        averages = (action for action in record.actions if isinstance(action, Average))
-        return all(self._is_there(model) for average in averages for model in average.shares)
+        return all(self._is_there(model) for action in record.actions for model in models_in(action))
 
     def _is_there(self, model: ModelId) -> bool:
         """Whether the sending of a model was read, or is in no log."""
@@ -220,14 +239,30 @@ class IncludedSamples:
             match action:
                 case Step() | Blend():
                     history.cut[history.node] = number + 1
-                case Average(shares):
-                    there = [self.sent.pop(model, ({}, {})) for model, share in shares.items() if share]
-                    history.cut = joined_cuts(history.cut, *(whole for whole, _ in there))
-                    history.part = joined_cuts(history.part, *(part for _, part in there))
+                case Average(shares, keep):
+                    self._average(history, [model for model, share in shares.items() if share])
+                    if not keep:
+                        self._forget(shares)
+                case Complete(model_id, older):
+                    newer = self.sent.get(model_id, UNKNOWN)
+                    self.sent[model_id] = newer.completed(self.sent.get(older, UNKNOWN))
+                    self._forget([older])
+                case Drop(update):
+                    self._forget([update])
                 case Dispatch(_, model):
-                    whole = dict(history.cut) if model.layers is None else {}
-                    part = history.part if model.layers is None else joined_cuts(history.cut, history.part)
-                    self.sent[model.id] = whole, dict(part)
+                    self.sent[model.id] = SentModel(model.layers, dict(history.cut), dict(history.part))
+
+    def _average(self, history: PeerHistory, models: Iterable[ModelId]) -> None:
+        """Add to a peer's model what an average with these models adds."""
+        for model in models:
+            layers, cut, part = self.sent.get(model, UNKNOWN)
+            if layers is None:
+                history.cut = joined_cuts(history.cut, cut)
+            history.part = joined_cuts(history.part, part, {} if layers is None else cut)
+
+    def _forget(self, models: Iterable[ModelId]) -> None:
+        for model in models:
+            self.sent.pop(model, None)
 
     def _give_up_waiting(self) -> bool:
         """Let one peer read on although another log lacks what it waits for. Return whether there was one."""
@@ -236,6 +271,17 @@ class IncludedSamples:
                 self._read_next(history)
                 return True
         return False
+
+
+def models_in(action: Action) -> list[ModelId]:
+    """Return the models of other peers that an action reads."""
+    match action:
+        case Average(shares):
+            return list(shares)
+        case Complete(model, older):
+            return [model, older]
+        case _:
+            return []
 
 
 def _spans(pieces: Iterable[MergedInterval]) -> list[Span]:

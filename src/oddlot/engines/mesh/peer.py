@@ -6,7 +6,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, Protocol
 
-from oddlot.core.commands import Action, Average, Dispatch, Request, Start
+from oddlot.core.commands import Action, Average, Complete, Dispatch, Request, Start
 from oddlot.core.errors import Refusal
 from oddlot.core.events import (
     GoalReached,
@@ -159,9 +159,12 @@ class PeerHost(Host):
                     self.requested = model.reply_tag, self.conductor.now
                 self.models_to_send.append((peer, ModelMessage(model), self.snapshot(model.layers)))
                 return None
-            case Average(shares):
+            case Average(shares, keep):
                 self.has_averaged = True
-                return self.store.blend(shares)
+                return self.store.blend(shares, keep=keep)
+            case Complete(model_id, older):
+                self.store.complete(model_id, older)
+                return None
             case _:
                 return super()._perform(action)
 
