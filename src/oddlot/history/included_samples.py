@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oddlot.core.commands import Action, Average, Blend, Complete, Dispatch, Drop, Step
-from oddlot.core.events import Averaged, Resumed
+from oddlot.core.events import Averaged, Changed, Resumed
 from oddlot.core.ledger import Ledger
-from oddlot.core.peers import ModelId, Source, layers_of_both
+from oddlot.core.peers import ModelId, Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
 from oddlot.core.spans import Span, without
@@ -31,23 +31,35 @@ MergedInterval = tuple[int, int, int, UpdateId]
 class SentModel(NamedTuple):
     """A model on its way to another peer, or in the inbox there."""
 
-    layers: tuple[int, ...] | None
-    """Numbers of the trainable parameters that it has. None: all."""
-    cut: Cut
-    """What each of its layers includes."""
+    layers: Mapping[int, Cut]
+    """What single trainable parameters include, by their numbers."""
+    rest: Cut | None
+    """What all others include. None: it lacks them."""
     part: Cut
-    """What some of its layers include."""
+    """What some layers of the sender's model included."""
+
+    @classmethod
+    def of(cls, layers: Iterable[int] | None, cut: Cut, part: Cut) -> "SentModel":
+        """Return a model of these layers (None: of all) of a peer whose model includes `cut`."""
+        return cls({}, cut, part) if layers is None else cls(dict.fromkeys(layers, cut), None, part)
 
     def completed(self, older: "SentModel") -> "SentModel":
         """Return this model with the layers that it lacks from an older model of the same peer."""
-        if self.layers is None:
+        if self.rest is not None:
             return self
-        both = {node: min(self.cut[node], older.cut[node]) for node in self.cut.keys() & older.cut.keys()}
-        part = joined_cuts(self.cut, self.part, older.cut, older.part)
-        return SentModel(layers_of_both(self.layers, older.layers), both, part)
+        return SentModel({**older.layers, **self.layers}, older.rest, joined_cuts(self.part, older.part))
+
+    def cuts(self, layer_count: int) -> list[Cut]:
+        """Return what its layers include, each different cut once. A missing layer includes nothing.
+
+        `layer_count` is the number of all layers, if it is known. If it is 0, it is not.
+        """
+        has_rest = not 0 < layer_count <= len(self.layers)
+        cuts = [*self.layers.values(), *([self.rest or {}] if has_rest else [])]
+        return list({id(cut): cut for cut in cuts}.values())
 
 
-UNKNOWN = SentModel(None, {}, {})
+UNKNOWN = SentModel.of(None, {}, {})
 """A model that is in no log."""
 
 
@@ -92,6 +104,8 @@ class IncludedSamples:
         self.histories = {one.node: one for one in histories}
         self.sent: dict[ModelId, SentModel] = {}
         """Sent models. Each has one receiver, and is removed when that drops it."""
+        self.layer_count = 0
+        """Number of trainable parameters of the model, if a record shows it. 0: unknown."""
         self.at: dict[Source, Cut] = {}
         """Cuts of the peers at the points that records name."""
         self.part_at: dict[Source, Cut] = {}
@@ -224,6 +238,8 @@ class IncludedSamples:
             if isinstance(record.event, Resumed) and record.event.sources:
                 history.cut = self.cut_of(record.event.sources)
                 history.part = self.part_of(record.event.sources)
+            if isinstance(record.event, Changed) and record.event.drift is not None:
+                self.layer_count = max(self.layer_count, len(record.event.drift.layers))
             self._follow(history, record.actions, number)
             history.cut[history.node] = number + 1
         points = self.points[history.node]
@@ -250,15 +266,15 @@ class IncludedSamples:
                 case Drop(update):
                     self._forget([update])
                 case Dispatch(_, model):
-                    self.sent[model.id] = SentModel(model.layers, dict(history.cut), dict(history.part))
+                    self.sent[model.id] = SentModel.of(model.layers, dict(history.cut), dict(history.part))
 
     def _average(self, history: PeerHistory, models: Iterable[ModelId]) -> None:
         """Add to a peer's model what an average with these models adds."""
         for model in models:
-            layers, cut, part = self.sent.get(model, UNKNOWN)
-            if layers is None:
-                history.cut = joined_cuts(history.cut, cut)
-            history.part = joined_cuts(history.part, part, {} if layers is None else cut)
+            sent = self.sent.get(model, UNKNOWN)
+            cuts = sent.cuts(self.layer_count)
+            history.cut = joined_cuts(history.cut, common_cut(cuts))
+            history.part = joined_cuts(history.part, sent.part, *cuts)
 
     def _forget(self, models: Iterable[ModelId]) -> None:
         for model in models:
@@ -304,6 +320,11 @@ def sources_of(header: Mapping[str, Any]) -> list[Source]:
     """Return the models that the initial weights of a peer include."""
     sources: list[Source] = from_plain(list[Source], header["conductor"].get("peers", {}).get("sources", []))
     return sources
+
+
+def common_cut(cuts: Sequence[Cut]) -> Cut:
+    """Return what models or layers with these cuts all include."""
+    return {node: min(cut[node] for cut in cuts) for node in cuts[0] if all(node in cut for cut in cuts)}
 
 
 def joined_cuts(*cuts: Mapping[NodeId, int]) -> Cut:

@@ -12,7 +12,8 @@ change norm=1 inner=-1      the store reports a measured merge; option: drift=0.
 evaluated accuracy=0.9      the oldest requested evaluation is finished
 peer p, peer_lost p         peer p of a mesh can be reached; it is lost. The first worker that joins is the own one
 request p 3                 peer p asks for the model, with tag 3
-model p answers=1           a model of peer p arrives; options: reply=2, the tag of its answer; loss=0.5; weight=0.25
+model p answers=1           a model of peer p arrives; options: reply=2, the tag of its answer; loss=0.5; weight=0.25;
+                            layers=0,2 (only these)
 bad_model p answers=1       a model of peer p is rejected
 fitted 2x8=0.5 3x8=0.7      mean seconds until 2 or 3 workers have finished tasks of 8 samples
 resume                      the run is resumed from a checkpoint: all workers are lost
