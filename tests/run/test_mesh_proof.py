@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +72,7 @@ def meshed(
     until: str = "epochs>=1",
     batch: int = 8,
     link: Link = LINK,
+    **machine: Any,
 ) -> Figures:
     """The report of a run of four peers. A step of 8 samples takes 10 ms."""
     job = Job(
@@ -80,8 +82,16 @@ def meshed(
         optimizer=SGD(1.0),
         batch_size=batch,
     )
-    on = Simulated([Machine(f"m{i}", 0.00125, link=link, seconds_to_return=returns) for i in range(4)])
-    fit(job, strategy, on, until=until, out=out, chaos=Chaos(faults) if faults else None, quiet=True)
+    machines = [Machine(f"m{i}", 0.00125, link=link, seconds_to_return=returns, **machine) for i in range(4)]
+    fit(
+        job,
+        strategy,
+        Simulated(machines),
+        until=until,
+        out=out,
+        chaos=Chaos(faults) if faults else None,
+        quiet=True,
+    )
     return Figures.read(out)
 
 
@@ -111,6 +121,13 @@ def test_model_lacks_the_samples_that_the_proof_says(
     assert figures.proof.left_out == int((weights.abs() < 1e-12).sum())
     assert figures.summary["samples_merged"] == ROWS - figures.proof.left_out
     assert figures.plain()["exactly_once"] == (not figures.proof.left_out)
+
+
+def test_kept_model_of_a_replaced_peer_is_not_averaged(tmp_path: Path) -> None:
+    """Its replacement has read the logs before its neighbors average the model, and processes its samples again."""
+    kill = Fault("kill", machine="m1", at_seconds=(0.012,))
+    figures = meshed(tmp_path, EventGrad(), kill, returns=0.001, link=Link(), noticed_after_seconds=0.1)
+    assert figures.plain()["exactly_once"], figures.proof.faults
 
 
 def test_samples_in_some_layers_are_not_merged_exactly_once(tmp_path: Path) -> None:

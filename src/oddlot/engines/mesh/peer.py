@@ -274,6 +274,13 @@ class Peer:
         """Note that the process of a peer has ended."""
         self._tell(self.membership.gone(peer), now)
 
+    def lose_replaced(self, is_replaced: Callable[[NodeId], bool], now: float) -> None:
+        """Note the loss of replaced peers with a model in the inbox: their replacements process its samples again."""
+        models = self.host.conductor.peers.models.values()
+        for sender in dict.fromkeys(model.sender for model in models):
+            if is_replaced(sender):
+                self.gone(sender, now)
+
     def begin_average(self, now: float, *, with_books: bool = False) -> None:
         """Ask all living peers for their weights and, for a checkpoint, for their books."""
         self.averages += 1
