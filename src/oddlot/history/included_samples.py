@@ -274,7 +274,7 @@ class IncludedSamples:
             sent = self.sent.get(model, UNKNOWN)
             cuts = sent.cuts(self.layer_count)
             history.cut = joined_cuts(history.cut, common_cut(cuts))
-            history.part = joined_cuts(history.part, sent.part, *cuts)
+            history.part = joined_cuts(history.part, sent.part, *(cuts if len(cuts) > 1 else ()))
 
     def _forget(self, models: Iterable[ModelId]) -> None:
         for model in models:
