@@ -5,10 +5,23 @@ from math import inf, nan
 
 import pytest
 
-from oddlot.core.commands import Assign, Blend, Cancel, Command, Drop, Evaluate, Keep, Release, Step, Wake
+from oddlot.core.commands import (
+    Assign,
+    Blend,
+    Cancel,
+    Command,
+    Complete,
+    Drop,
+    Evaluate,
+    Keep,
+    Release,
+    Step,
+    Wake,
+)
 from oddlot.core.conductor_commands import MAX_KEPT
 from oddlot.core.errors import ProtocolError
-from oddlot.core.events import Joined, Leaving
+from oddlot.core.events import Joined, Leaving, ModelReceived
+from oddlot.core.peers import PeerModel
 from tests.core.scripted import Stage
 from tests.transcripts import raises
 
@@ -46,6 +59,11 @@ def moved_on(stage: Stage) -> None:
     stage.say([Step({"a:1": 1.0})])
 
 
+def two_models(stage: Stage) -> None:
+    for peer in "pq":
+        stage.tell(ModelReceived(PeerModel(f"{peer}>1", peer, 8)))
+
+
 @pytest.mark.parametrize(
     ("scene", "command", "code"),
     [
@@ -81,6 +99,9 @@ def moved_on(stage: Stage) -> None:
         (moved_on, Evaluate(0), "version_not_kept"),
         (moved_on, Keep(0), "version_not_kept"),
         (moved_on, Release(1), "version_not_kept"),
+        (two_models, Complete("p>1", "q>1"), "other_sender"),
+        (two_models, Complete("p>1", "p>1"), "other_sender"),
+        (two_models, Complete("p>1", "p>0"), "no_such_update"),
     ],
     ids=lambda part: getattr(part, "__name__", str(part)),
 )

@@ -14,6 +14,7 @@ from oddlot.core.commands import (
     Blend,
     Cancel,
     Command,
+    Complete,
     Drop,
     Evaluate,
     HandOver,
@@ -83,6 +84,7 @@ COMMANDS: dict[str, list[Command]] = {
     "Request": [Request("p", 1)],
     "Send": [Send("p")],
     "Average": [Average({"p>1": 0.5})],
+    "Complete": [Complete("p>3", "p>1")],
     "Mark": [Mark()],
 }
 WAYS = {
@@ -119,7 +121,8 @@ def after(state: str, event: str, kind: str) -> Stage:
     stage = Stage()
     stage.tell(happened.Joined("b"))
     stage.tell(happened.PeerJoined("p"))
-    stage.tell(happened.ModelReceived(PeerModel("p>1", "p", 8)))
+    for model in ("p>1", "p>3"):
+        stage.tell(happened.ModelReceived(PeerModel(model, "p", 8)))
     way = WAYS["idle" if (kind, state) == ("task", "none") else state]
     for step in (*way, event):
         if step == "Assign" and event == "Blend":

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from oddlot import (
     AdaptiveGossip,
+    EventGrad,
     Gossip,
     Local,
     Machine,
@@ -76,8 +77,8 @@ MODES: list[Strategy] = [
     AdaptiveGossip(rule="layer", mode="push"),
     AdaptiveGossip(rule="path", mode="push_pull"),
     AdaptiveGossip(rule="lr"),
-    AdaptiveGossip(rule="event_grad", topology="ring", mode="push_pull"),
-    AdaptiveGossip(rule="event_grad"),
+    EventGrad(warmup_steps=3),
+    EventGrad(threshold=0.01, warmup_steps=3),
     AdaptiveGossip(budget_share=0.2),
     AdaptiveGossip(budget_bytes_per_second=5000.0),
 ]
@@ -271,9 +272,7 @@ def test_what_has_no_mesh_is_refused(strategy: Strategy, on: Simulated, code: st
         ({"mode": "push", "mixing": "loss"}, "setting_of_another_kind"),
         ({"mode": "push", "share": 0.2}, "setting_of_another_kind"),
         ({"mixing": "loss", "share": 0.2}, "setting_of_another_kind"),
-        ({"mode": "push", "rule": "event_grad"}, "setting_of_another_kind"),
         ({"mode": "push", "overlap": True}, "setting_of_another_kind"),
-        ({"budget_share": 0.1, "rule": "event_grad"}, "setting_of_another_kind"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], code: str) -> None:

@@ -3,15 +3,17 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from oddlot import SGD, AdaptiveGossip, Gossip, Job, Machine, Simulated, Strategy, fit
+from oddlot import SGD, AdaptiveGossip, EventGrad, Gossip, Job, Machine, Simulated, Strategy, fit
 from oddlot.core.commands import Command, Send, Step
 from oddlot.core.events import Arrived, Changed, Event
+from oddlot.core.peers import Drift
 from oddlot.core.strategy import View, assign_idle
 from oddlot.faults import Chaos, Fault
 from oddlot.history.run_folder import RunFolder
@@ -55,19 +57,41 @@ class FirstLayer(Gossip):
         return (0,)
 
 
+class OneLayer(EventGrad):
+    """Sends the two layers in turn, so that the layers of a copy come from different steps."""
+
+    def _changed_layers(self, drift: Drift, send_all: bool) -> list[int]:
+        return [0, 1] if send_all else [self.steps % 2]
+
+
 def meshed(
-    out: Path, strategy: Strategy, *faults: Fault, returns: float | None = 0.1, until: str = "epochs>=1"
+    out: Path,
+    strategy: Strategy,
+    *faults: Fault,
+    returns: float | None = 0.1,
+    until: str = "epochs>=1",
+    batch: int = 8,
+    link: Link = LINK,
+    **machine: Any,
 ) -> Figures:
-    """The report of a run of four peers, which take 10 ms for a step."""
+    """The report of a run of four peers. A step of 8 samples takes 10 ms."""
     job = Job(
         model=Rows,
         train_data=torch.utils.data.TensorDataset(torch.arange(ROWS)),
         training_step=grow,
         optimizer=SGD(1.0),
-        batch_size=8,
+        batch_size=batch,
     )
-    on = Simulated([Machine(f"m{i}", 0.00125, link=LINK, seconds_to_return=returns) for i in range(4)])
-    fit(job, strategy, on, until=until, out=out, chaos=Chaos(faults) if faults else None, quiet=True)
+    machines = [Machine(f"m{i}", 0.00125, link=link, seconds_to_return=returns, **machine) for i in range(4)]
+    fit(
+        job,
+        strategy,
+        Simulated(machines),
+        until=until,
+        out=out,
+        chaos=Chaos(faults) if faults else None,
+        quiet=True,
+    )
     return Figures.read(out)
 
 
@@ -80,6 +104,7 @@ STRATEGIES = [
     Gossip(mixing="clock"),
     SendBeforeStep(),
     AdaptiveGossip(threshold=0.5),
+    EventGrad(),
 ]
 
 
@@ -98,12 +123,29 @@ def test_model_lacks_the_samples_that_the_proof_says(
     assert figures.plain()["exactly_once"] == (not figures.proof.left_out)
 
 
+def test_kept_model_of_a_replaced_peer_is_not_averaged(tmp_path: Path) -> None:
+    """Its replacement has read the logs before its neighbors average the model, and processes its samples again."""
+    kill = Fault("kill", machine="m1", at_seconds=(0.012,))
+    figures = meshed(tmp_path, EventGrad(), kill, returns=0.001, link=Link(), noticed_after_seconds=0.1)
+    assert figures.plain()["exactly_once"], figures.proof.faults
+
+
 def test_samples_in_some_layers_are_not_merged_exactly_once(tmp_path: Path) -> None:
     """Others have averaged layers of the lost peer, and its replacement processes its samples again."""
     kill = Fault("kill", machine="m1", at_seconds=(0.025,))
     figures = meshed(tmp_path, FirstLayer(), kill, until="epochs>=2")
     assert [fault.code for fault in figures.proof.faults] == ["merged_in_part"]
     assert not figures.plain()["exactly_once"]
+
+
+@pytest.mark.filterwarnings("ignore:the saved model lacks")
+@pytest.mark.parametrize("at", [0.0085, 0.011])
+def test_proof_counts_samples_that_all_layers_of_a_completed_model_include(at: float, tmp_path: Path) -> None:
+    kill = Fault("kill", machine="m1", at_seconds=(at,))
+    figures = meshed(tmp_path, OneLayer(warmup_steps=0), kill, returns=None, batch=2, link=Link())
+    weights = load_file(RunFolder(tmp_path).model)
+    has = [weights[layer].abs() > 1e-12 for layer in ("first", "second")]
+    assert figures.proof.left_out == int((~(has[0] & has[1])).sum()) > int((~(has[0] | has[1])).sum())
 
 
 def test_a_goal_that_peers_reach_together_awaits_replacements(tmp_path: Path) -> None:

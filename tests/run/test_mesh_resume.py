@@ -9,7 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from oddlot import AdaptiveGossip, CheckpointError, Gossip, Machine, Run, Simulated, Strategy, replay
+from oddlot import (
+    AdaptiveGossip,
+    CheckpointError,
+    EventGrad,
+    Gossip,
+    Machine,
+    Run,
+    Simulated,
+    Strategy,
+    replay,
+)
 from oddlot.checkpoint.format import MANIFEST, TENSORS, newest, saved
 from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import OddlotWarning
@@ -67,7 +77,7 @@ STRATEGIES: list[Strategy] = [
     Gossip(mode="push", topology="exponential"),
     Gossip(mode="push_pull", topology="matching"),
     AdaptiveGossip(budget_share=0.3),
-    AdaptiveGossip(rule="event_grad", topology="ring"),
+    EventGrad(warmup_steps=3),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,6 +85,29 @@ def test_a_blend_moves_part_of_the_way_to_points() -> None:
     arrive(store, "b", block(store, 0.0), "weights")
     store.blend({"a": 0.5, "b": 0.25})
     assert weight(store) == 0.25 * 8 + 0.5 * 4
+
+
+def test_a_kept_partial_model_is_completed_from_an_older_one() -> None:
+    """Layers that both lack count as the present weights at each average."""
+    store, freed = make_store(), list[str]()
+    store.weights.view("1.weight").fill_(5.0)
+    for name, value, layers in (("old", 2.0, (0,)), ("new", 4.0, (1,)), ("all", 8.0, None)):
+        payload = Payload("weights", block(store, value), partial(freed.append, name), layers)
+        store.receive(Facts(name, "w1", 0, 1, "weights"), payload)
+
+    def values() -> list[float]:
+        return [store.weights.view(name)[0].item() for name in ("0.bias", "1.weight")]
+
+    store.complete("new", "old")
+    store.blend({"new": 0.5}, keep=True)
+    assert (weight(store), *values()) == (1.0, 2.0, 5.0)
+    store.weights.view("1.weight").fill_(6.0)
+    store.blend({"new": 0.5}, keep=True)
+    assert (weight(store), *values()) == (1.5, 3.0, 6.0)
+    store.complete("all", "new")
+    store.blend({"all": 0.5})
+    assert (weight(store), *values()) == (4.75, 5.5, 3.0)
+    assert (freed, store.inbox) == (["old", "new", "all"], {})
 
 
 @pytest.mark.parametrize(("merge", "kind"), [("step", "gradient"), ("blend", "weights")])

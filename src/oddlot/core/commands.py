@@ -154,6 +154,18 @@ class Average:
 
     shares: Mapping[ModelId, float]
     """Share of each model, from 0 to below 1. Together they are below 1: the model keeps its own samples."""
+    keep: bool = False
+    """Whether the models stay in the inbox, for later averages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Copy the layers that a peer's model lacks from an older model of this peer, and drop the older one."""
+
+    model: ModelId
+    """Id of the newer model in the inbox."""
+    older: ModelId
+    """Id of the older model in the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,7 @@ Command = (
     | Request
     | Send
     | Average
+    | Complete
     | Mark
 )
 
@@ -244,5 +257,6 @@ Action = (
     | Request
     | Dispatch
     | Average
+    | Complete
     | Mark
 )

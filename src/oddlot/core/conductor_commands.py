@@ -18,6 +18,7 @@ from oddlot.core.commands import (
     Blend,
     Cancel,
     Command,
+    Complete,
     Dispatch,
     Drop,
     Evaluate,
@@ -33,7 +34,7 @@ from oddlot.core.commands import (
 )
 from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Changed
-from oddlot.core.peers import PeerModel
+from oddlot.core.peers import ModelId, PeerModel, layers_of_both
 from oddlot.core.spans import Span
 from oddlot.core.strategy import Books
 from oddlot.core.task_timeouts import TaskTimeouts
@@ -262,9 +263,9 @@ def _average(books: OpenBooks, command: Average) -> Outcome:
     if not command.shares:
         raise ProtocolError(f"{command} is impossible: it names no model", "empty_merge")
     for model, share in command.shares.items():
-        if books.peers.models.pop(model, None) is None:
-            told = f"{command} is impossible: {model} is not in the inbox"
-            raise ProtocolError(told, "no_such_update", update=model)
+        _check_model(books, model, command)
+        if not command.keep:
+            del books.peers.models[model]
         if not 0 <= share <= 1:
             told = f"{command} is impossible: the share of {model} is {share}, not from 0 to 1"
             raise ProtocolError(told, "unmergeable_update", update=model, kind="weights", share=share)
@@ -273,6 +274,24 @@ def _average(books: OpenBooks, command: Average) -> Outcome:
         raise ProtocolError(told, "unmergeable_update", update="", kind="weights", share=total)
     books.version += 1
     return command, None
+
+
+def _complete(books: OpenBooks, command: Complete) -> Outcome:
+    _check_model(books, command.model, command)
+    _check_model(books, command.older, command)
+    newer, older = books.peers.models[command.model], books.peers.models[command.older]
+    if newer is older or newer.sender != older.sender:
+        told = f"{command} is impossible: {newer.id} and {older.id} are not two models of one peer"
+        raise ProtocolError(told, "other_sender", sender=older.sender)
+    del books.peers.models[older.id]
+    books.peers.models[newer.id] = replace(newer, layers=layers_of_both(newer.layers, older.layers))
+    return command, None
+
+
+def _check_model(books: OpenBooks, model: ModelId, command: Average | Complete) -> None:
+    if model not in books.peers.models:
+        told = f"{command} is impossible: {model} is not in the inbox"
+        raise ProtocolError(told, "no_such_update", update=model)
 
 
 def _version(books: OpenBooks, version: int | None, command: Command) -> int:
@@ -299,5 +318,6 @@ _CARRY_OUT: dict[type, Callable[[OpenBooks, Any], Outcome]] = {
     Request: _request,
     Send: _send,
     Average: _average,
+    Complete: _complete,
     Mark: lambda _, command: (command, None),
 }

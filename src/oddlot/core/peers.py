@@ -41,6 +41,11 @@ class PeerModel:
     """Numbers of the trainable parameters that it has, in the layout's order. None: all."""
 
 
+def layers_of_both(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return the layers that at least one of two models has. None: all."""
+    return None if one is None or other is None else tuple(sorted({*one, *other}))
+
+
 @dataclass(frozen=True, slots=True)
 class LayerDrift:
     """The change of one trainable parameter since it was marked. Norms are Euclidean."""

@@ -11,7 +11,7 @@ from oddlot.core.commands import Assign, Command
 from oddlot.core.events import Event
 from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import Optimizer
-from oddlot.core.peers import Peers
+from oddlot.core.peers import ModelId, PeerModel, Peers
 from oddlot.core.serialization import saved_by_place
 from oddlot.core.tasks import Facts, Kind, NodeId, Task, TaskId, UpdateId
 from oddlot.core.worker_stats import Roster
@@ -165,6 +165,11 @@ class View:
     def machines(self) -> Collection[str]:
         """Return the machines of a mesh, lost ones included, in the order of their numbers."""
         return self._books.peers.machines
+
+    @property
+    def models(self) -> Mapping[ModelId, PeerModel]:
+        """Return the received models of peers that are neither merged nor dropped yet."""
+        return MappingProxyType(self._books.peers.models)
 
     @property
     def nodes(self) -> Collection[NodeId]:

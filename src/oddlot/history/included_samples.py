@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from oddlot.core.commands import Average, Blend, Dispatch, Step
-from oddlot.core.events import Averaged, Resumed
+from oddlot.core.commands import Action, Average, Blend, Complete, Dispatch, Drop, Step
+from oddlot.core.events import Averaged, Changed, Resumed
 from oddlot.core.ledger import Ledger
 from oddlot.core.peers import ModelId, Source
 from oddlot.core.records import Record
@@ -26,6 +26,41 @@ Cut = dict[NodeId, int]
 """By peer, the number of records of its log that a model includes."""
 MergedInterval = tuple[int, int, int, UpdateId]
 """Epoch, start, stop (exclusive) and update of an interval."""
+
+
+class SentModel(NamedTuple):
+    """A model on its way to another peer, or in the inbox there."""
+
+    layers: Mapping[int, Cut]
+    """What single trainable parameters include, by their numbers."""
+    rest: Cut | None
+    """What all others include. None: it lacks them."""
+    part: Cut
+    """What some layers of the sender's model included."""
+
+    @classmethod
+    def of(cls, layers: Iterable[int] | None, cut: Cut, part: Cut) -> "SentModel":
+        """Return a model of these layers (None: of all) of a peer whose model includes `cut`."""
+        return cls({}, cut, part) if layers is None else cls(dict.fromkeys(layers, cut), None, part)
+
+    def completed(self, older: "SentModel") -> "SentModel":
+        """Return this model with the layers that it lacks from an older model of the same peer."""
+        if self.rest is not None:
+            return self
+        return SentModel({**older.layers, **self.layers}, older.rest, joined_cuts(self.part, older.part))
+
+    def cuts(self, layer_count: int) -> list[Cut]:
+        """Return what its layers include, each different cut once. A missing layer includes nothing.
+
+        `layer_count` is the number of all layers, if it is known. If it is 0, it is not.
+        """
+        has_rest = not 0 < layer_count <= len(self.layers)
+        cuts = [*self.layers.values(), *([self.rest or {}] if has_rest else [])]
+        return list({id(cut): cut for cut in cuts}.values())
+
+
+UNKNOWN = SentModel.of(None, {}, {})
+"""A model that is in no log."""
 
 
 @dataclass
@@ -67,11 +102,10 @@ class IncludedSamples:
 
     def __init__(self, histories: Iterable[PeerHistory], sources: Iterable[Source] = ()) -> None:
         self.histories = {one.node: one for one in histories}
-        self.sent: dict[ModelId, tuple[Cut, Cut]] = {}
-        """What all layers and some layers of the receiver's model include after an average with each model.
-
-        Models whose average was read are not kept: each has one receiver.
-        """
+        self.sent: dict[ModelId, SentModel] = {}
+        """Sent models. Each has one receiver, and is removed when that drops it."""
+        self.layer_count = 0
+        """Number of trainable parameters of the model, if a record shows it. 0: unknown."""
         self.at: dict[Source, Cut] = {}
         """Cuts of the peers at the points that records name."""
         self.part_at: dict[Source, Cut] = {}
@@ -184,8 +218,7 @@ class IncludedSamples:
         _, record = history.records[history.place]
         if isinstance(record.event, Resumed) and not self._is_known(record.event.sources):
             return False
-        averages = (action for action in record.actions if isinstance(action, Average))
-        return all(self._is_there(model) for average in averages for model in average.shares)
+        return all(self._is_there(model) for action in record.actions for model in models_in(action))
 
     def _is_there(self, model: ModelId) -> bool:
         """Whether the sending of a model was read, or is in no log."""
@@ -205,6 +238,8 @@ class IncludedSamples:
             if isinstance(record.event, Resumed) and record.event.sources:
                 history.cut = self.cut_of(record.event.sources)
                 history.part = self.part_of(record.event.sources)
+            if isinstance(record.event, Changed) and record.event.drift is not None:
+                self.layer_count = max(self.layer_count, len(record.event.drift.layers))
             self._follow(history, record.actions, number)
             history.cut[history.node] = number + 1
         points = self.points[history.node]
@@ -220,14 +255,30 @@ class IncludedSamples:
             match action:
                 case Step() | Blend():
                     history.cut[history.node] = number + 1
-                case Average(shares):
-                    there = [self.sent.pop(model, ({}, {})) for model, share in shares.items() if share]
-                    history.cut = joined_cuts(history.cut, *(whole for whole, _ in there))
-                    history.part = joined_cuts(history.part, *(part for _, part in there))
+                case Average(shares, keep):
+                    self._average(history, [model for model, share in shares.items() if share])
+                    if not keep:
+                        self._forget(shares)
+                case Complete(model_id, older):
+                    newer = self.sent.get(model_id, UNKNOWN)
+                    self.sent[model_id] = newer.completed(self.sent.get(older, UNKNOWN))
+                    self._forget([older])
+                case Drop(update):
+                    self._forget([update])
                 case Dispatch(_, model):
-                    whole = dict(history.cut) if model.layers is None else {}
-                    part = history.part if model.layers is None else joined_cuts(history.cut, history.part)
-                    self.sent[model.id] = whole, dict(part)
+                    self.sent[model.id] = SentModel.of(model.layers, dict(history.cut), dict(history.part))
+
+    def _average(self, history: PeerHistory, models: Iterable[ModelId]) -> None:
+        """Add to a peer's model what an average with these models adds."""
+        for model in models:
+            sent = self.sent.get(model, UNKNOWN)
+            cuts = sent.cuts(self.layer_count)
+            history.cut = joined_cuts(history.cut, common_cut(cuts))
+            history.part = joined_cuts(history.part, sent.part, *(cuts if len(cuts) > 1 else ()))
+
+    def _forget(self, models: Iterable[ModelId]) -> None:
+        for model in models:
+            self.sent.pop(model, None)
 
     def _give_up_waiting(self) -> bool:
         """Let one peer read on although another log lacks what it waits for. Return whether there was one."""
@@ -236,6 +287,17 @@ class IncludedSamples:
                 self._read_next(history)
                 return True
         return False
+
+
+def models_in(action: Action) -> list[ModelId]:
+    """Return the models of other peers that an action reads."""
+    match action:
+        case Average(shares):
+            return list(shares)
+        case Complete(model, older):
+            return [model, older]
+        case _:
+            return []
 
 
 def _spans(pieces: Iterable[MergedInterval]) -> list[Span]:
@@ -258,6 +320,11 @@ def sources_of(header: Mapping[str, Any]) -> list[Source]:
     """Return the models that the initial weights of a peer include."""
     sources: list[Source] = from_plain(list[Source], header["conductor"].get("peers", {}).get("sources", []))
     return sources
+
+
+def common_cut(cuts: Sequence[Cut]) -> Cut:
+    """Return what models or layers with these cuts all include."""
+    return {node: min(cut[node] for cut in cuts) for node in cuts[0] if all(node in cut for cut in cuts)}
 
 
 def joined_cuts(*cuts: Mapping[NodeId, int]) -> Cut:

@@ -14,7 +14,7 @@ from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import RunData
-from oddlot.engines.host import Observer
+from oddlot.engines.host import Arrival, Observer
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.computation import PeerComputation
 from oddlot.engines.mesh.messages import FromPeer, State, Tensors
@@ -148,6 +148,8 @@ class MeshSimulation:
         if isinstance(message, FromPeer) and message.tensors and message.sender in self.replaced:
             message.release()
             return
+        if isinstance(message, Arrival) and node in self.runs:
+            self.runs[node].peer.lose_replaced(self.replaced.__contains__, now)
         self.mesh.deliver(envelope)
         run = self.runs.get(node)
         if run is not None:

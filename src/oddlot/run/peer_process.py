@@ -31,6 +31,7 @@ from oddlot.core.tasks import NodeId
 from oddlot.core.user_imports import enter_worker
 from oddlot.core.user_warnings import warn
 from oddlot.engines.failure import plain_failure
+from oddlot.engines.host import Arrival
 from oddlot.engines.local.orphans import adopt, kill_children
 from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
@@ -189,13 +190,18 @@ class PeerProgram:
                 self._inject(fault, now)
             case FromPeer() if self.port.disturbance.is_cut(item.sender):
                 item.release()
-            case FromPeer(tensors=Tensors()) if replaced_file(self.folder.path / PEERS, item.sender).exists():
+            case FromPeer(tensors=Tensors()) if self._is_replaced(item.sender):
                 item.release()
             case _ if self.run is not None:
+                if isinstance(item, Arrival):
+                    self.run.peer.lose_replaced(self._is_replaced, now)
                 self.run.peer.receive(item, now)
             case _ if self.newcomer is not None:
                 self.newcomer.receive(item, now)
         self._follow(now)
+
+    def _is_replaced(self, peer: NodeId) -> bool:
+        return replaced_file(self.folder.path / PEERS, peer).exists()
 
     def _broken(self, item: Unreachable | Rejected, now: float) -> None:
         """Handle a connection that broke or was not accepted."""

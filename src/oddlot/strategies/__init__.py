@@ -10,6 +10,7 @@ from oddlot.strategies.backup_tasks import BackupTasks
 from oddlot.strategies.deadline import Deadline
 from oddlot.strategies.downpour import Downpour
 from oddlot.strategies.elastic_averaging import ElasticAveraging
+from oddlot.strategies.event_grad import EventGrad
 from oddlot.strategies.fastest_k import FastestK
 from oddlot.strategies.federated_averaging import FederatedAveraging
 from oddlot.strategies.gossip import Gossip
@@ -33,6 +34,7 @@ __all__ = [
     "Deadline",
     "Downpour",
     "ElasticAveraging",
+    "EventGrad",
     "FastestK",
     "FederatedAveraging",
     "Gossip",

@@ -13,15 +13,12 @@ from oddlot.core.strategy import STATE, View
 from oddlot.core.validation import AboveZero, Must
 from oddlot.strategies.support.peer_averaging import Fraction, PeerAveraging
 
-Rule = Literal["norm", "layer", "path", "lr", "event_grad"]
-RULES: tuple[Rule, ...] = ("norm", "layer", "path", "lr", "event_grad")
+Rule = Literal["norm", "layer", "path", "lr"]
+RULES: tuple[Rule, ...] = ("norm", "layer", "path", "lr")
 GAIN, MAX_GAIN = 0.1, 0.5
 """Logarithm of the change of the threshold for each exchange above the budget, relative to the budget; its limit."""
 NEAR_ZERO = 0.5
 """A layer is near zero below this part of the norm that it would have if all layers had the same."""
-BUDGETS = ("budget_share", "budget_bytes_per_second")
-FIRST_STEPS = 30
-"""Steps at the start in which `event_grad` always sends, as its authors do."""
 
 
 @dataclass
@@ -34,21 +31,18 @@ class AdaptiveGossip(PeerAveraging):
     - `layer`: the same for any one layer. Layers near zero are ignored, such as most biases.
     - `path`: the same for the sum of the norms of all steps since then.
     - `lr`: as `norm`, with a threshold that falls with the learning rate schedule.
-    - `event_grad`: a layer is exchanged when its norm has changed by more than a threshold of its own, which follows
-      the recent slope of that norm. Only such layers are sent.
 
     With `norm`, `layer` and `path`, peers exchange often at first and rarely at the end, and their models drift apart:
     the model of the run is the average of all peers.
 
-    Papers: Ho, Wu, Liu, "Adaptive Communication for Distributed Deep Learning on Commodity GPU Cluster" (CCGRID 2018),
-    for exchanges by the change of the local model; Ghosh et al., "EventGraD" (2021), algorithm 1, for `event_grad`.
+    Paper: Ho, Wu, Liu, "Adaptive Communication for Distributed Deep Learning on Commodity GPU Cluster" (CCGRID 2018),
+    for exchanges by the change of the local model.
     """
 
     rule: Annotated[Rule, Must(f"one of {', '.join(RULES)}", lambda value: value in RULES)] = "norm"
     """What is compared with the threshold."""
     threshold: AboveZero | None = None
-    """Relative change from which a peer exchanges; with `event_grad`, a factor on the slope. With a budget, its value
-    at the start. None: 0.05; 1 with `event_grad`."""
+    """Relative change from which a peer exchanges. With a budget, its value at the start. None: 0.05."""
     budget_share: Fraction | None = None
     """Share of steps that are followed by an exchange, to which the threshold is steered. None: no such budget."""
     budget_bytes_per_second: AboveZero | None = None
@@ -63,8 +57,6 @@ class AdaptiveGossip(PeerAveraging):
     """Time of the last step."""
     bytes_per_exchange: float = field(default=0.0, metadata=STATE)
     """Bytes of the last received model."""
-    layers_sent: dict[str, list[float]] = field(default_factory=dict)
-    """State of `event_grad`, by layer: norm when it was sent, threshold, last slope, steps since."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,25 +65,11 @@ class AdaptiveGossip(PeerAveraging):
             raise UsageError(
                 told, "not_one_of", "budget_share", given=["budget_share", "budget_bytes_per_second"]
             )
-        if self.rule == "event_grad":
-            self._check_event_grad()
-
-    def _check_event_grad(self) -> None:
-        """Raise UsageError for settings that have no meaning for single layers."""
-        given = next((name for name in BUDGETS if getattr(self, name) is not None), "")
-        if given:
-            told = f"{given} steers the threshold of a whole model, and rule = 'event_grad' has one for each layer"
-            raise UsageError(
-                told, "setting_of_another_kind", given, given=getattr(self, given), kind="event_grad"
-            )
-        if self.mode == "push":
-            told = "rule = 'event_grad' sends single layers, which have no sum weight: use mode = 'pull' or 'push_pull'"
-            raise UsageError(told, "setting_of_another_kind", "mode", given="push", kind="event_grad")
 
     @property
     def measures(self) -> DriftOf:
         """Return what each step must measure."""
-        return "layers" if self.rule in {"layer", "event_grad"} else "model"
+        return "layers" if self.rule == "layer" else "model"
 
     @property
     def window(self) -> int:
@@ -103,8 +81,6 @@ class AdaptiveGossip(PeerAveraging):
         if changed is None or changed.drift is None:
             return ()
         self.path += changed.norm or 0.0
-        if self.rule == "event_grad":
-            return self._changed_layers(changed.drift)
         is_due = self._change(changed.drift) > self._threshold
         self._steer(view, is_due and not self.awaits)
         return None if is_due else ()
@@ -119,7 +95,7 @@ class AdaptiveGossip(PeerAveraging):
 
     @property
     def _threshold(self) -> float:
-        return self.steered or self.threshold or (1.0 if self.rule == "event_grad" else 0.05)
+        return self.steered or self.threshold or 0.05
 
     def _change(self, drift: Drift) -> float:
         match self.rule:
@@ -156,19 +132,3 @@ class AdaptiveGossip(PeerAveraging):
         models = 2 if self.mode == "push_pull" else 1
         received = models * self.bytes_per_exchange
         return min(1.0, self.budget_bytes_per_second * self.seconds_per_step / received)
-
-    def _changed_layers(self, drift: Drift) -> list[int]:
-        """Return the layers whose norm has changed by more than their threshold, and adapt the thresholds."""
-        due = []
-        for number, layer in enumerate(drift.layers):
-            sent = self.layers_sent.setdefault(str(number), [layer.norm, 0.0, 0.0, 0.0])
-            norm, threshold, slope, steps = sent
-            change = abs(layer.norm - norm)
-            steps += 1
-            if self.steps <= FIRST_STEPS or (change >= threshold and change > 0):
-                now = change / steps
-                self.layers_sent[str(number)] = [layer.norm, self._threshold * (slope + now) / 2, now, 0.0]
-                due.append(number)
-            else:
-                sent[3] = steps
-        return due

@@ -16,6 +16,7 @@ from oddlot.strategies.backup_tasks import BackupTasks
 from oddlot.strategies.deadline import Deadline
 from oddlot.strategies.downpour import Downpour
 from oddlot.strategies.elastic_averaging import ElasticAveraging
+from oddlot.strategies.event_grad import EventGrad
 from oddlot.strategies.fastest_k import FastestK
 from oddlot.strategies.federated_averaging import FederatedAveraging
 from oddlot.strategies.gossip import Gossip
@@ -38,6 +39,7 @@ BY_NAME: dict[str, type[Strategy]] = {
     "vc_asgd": VCASGD,
     "gossip": Gossip,
     "adaptive_gossip": AdaptiveGossip,
+    "event_grad": EventGrad,
 }
 """Strategies by their names on the command line and in job files."""
 

@@ -13,6 +13,7 @@ STRATEGIES = {
     "vc_asgd": "Average each worker's weights into the model as they arrive, after one pass over a shard.",
     "gossip": "Train on every worker, and average models with peers at fixed intervals, without a hub.",
     "adaptive_gossip": "Like gossip, and exchange models only when the own one has changed enough.",
+    "event_grad": "Send changed layers to the neighbors on a ring, and average at every step (EventGraD).",
 }
 """Summaries by the names in `oddlot.strategies.registry.BY_NAME`."""
 WRAPPERS = {

@@ -12,7 +12,8 @@ change norm=1 inner=-1      the store reports a measured merge; option: drift=0.
 evaluated accuracy=0.9      the oldest requested evaluation is finished
 peer p, peer_lost p         peer p of a mesh can be reached; it is lost. The first worker that joins is the own one
 request p 3                 peer p asks for the model, with tag 3
-model p answers=1           a model of peer p arrives; options: reply=2, the tag of its answer; loss=0.5; weight=0.25
+model p answers=1           a model of peer p arrives; options: reply=2, the tag of its answer; loss=0.5; weight=0.25;
+                            layers=0,2 (only these)
 bad_model p answers=1       a model of peer p is rejected
 fitted 2x8=0.5 3x8=0.7      mean seconds until 2 or 3 workers have finished tasks of 8 samples
 resume                      the run is resumed from a checkpoint: all workers are lost
@@ -29,6 +30,7 @@ from oddlot.core.commands import (
     Action,
     Average,
     Blend,
+    Complete,
     Dispatch,
     Drop,
     Evaluate,
@@ -225,7 +227,13 @@ class Play:
         yield ModelRequested(peer, int(tag))
 
     def _model(
-        self, peer: str, answers: str = "", reply: str = "", loss: str = "", weight: str = "1"
+        self,
+        peer: str,
+        answers: str = "",
+        reply: str = "",
+        loss: str = "",
+        weight: str = "1",
+        layers: str = "",
     ) -> Iterator[Stimulus]:
         self.models += 1
         tag = int(answers) if answers else None
@@ -240,6 +248,7 @@ class Play:
                 reply_tag=int(reply) if reply else None,
                 loss=float(loss) if loss else None,
                 weight=float(weight),
+                layers=tuple(map(int, layers.split(","))) if layers else None,
             )
         )
 
@@ -348,7 +357,7 @@ def _notation(action: Action) -> str:
             return _merge_notation(action)
         case Drop(update):
             return f"drop {update}"
-        case Request() | Dispatch() | Mark():
+        case Request() | Dispatch() | Complete() | Mark():
             return _exchange_notation(action)
         case Evaluate(version) | Keep(version) | Release(version):
             return f"{type(action).__name__.lower()} v{version}"
@@ -356,17 +365,22 @@ def _notation(action: Action) -> str:
 
 def _merge_notation(merge: Step | Blend | Average) -> str:
     parts = [f"{update}*{share:.2f}" for update, share in merge.shares.items()]
+    is_kept = isinstance(merge, Average) and merge.keep
     measured = not isinstance(merge, Average) and merge.measure > 0
     drift = [merge.drift] if isinstance(merge, Step) and merge.drift is not None else []
-    return " ".join([type(merge).__name__.lower(), *parts, *["measure"] * measured, *drift])
+    return " ".join(
+        [type(merge).__name__.lower(), *parts, *["keep"] * is_kept, *["measure"] * measured, *drift]
+    )
 
 
-def _exchange_notation(action: Request | Dispatch | Mark) -> str:
+def _exchange_notation(action: Request | Dispatch | Complete | Mark) -> str:
     match action:
         case Request(peer, tag):
             return f"request {peer} {tag}"
         case Dispatch(peer, model):
             return " ".join(["send", peer, *_about(model)])
+        case Complete(model_id, older):
+            return f"complete {model_id} from {older}"
         case Mark(layers):
             return " ".join(["mark", *map(str, layers or ())])
 

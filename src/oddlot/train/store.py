@@ -11,6 +11,7 @@ from torch import Tensor
 from oddlot.core.commands import DriftOf
 from oddlot.core.errors import CheckpointError, ProtocolError, Refusal
 from oddlot.core.optimizers import Optimizer
+from oddlot.core.peers import layers_of_both
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.train import merging as merge
 from oddlot.train.drift import DriftMeter
@@ -47,6 +48,11 @@ class Payload:
             for number, entry in enumerate(weights.layout.trainable_entries):
                 if number not in self.layers:
                     self.flat.view(entry.name).copy_(weights.view(entry.name))
+
+    def complete_from(self, older: "Payload") -> None:
+        """Take the layers that it lacks from an older model of the same peer."""
+        self.complete(older.flat)
+        self.layers = layers_of_both(self.layers, older.layers)
 
     def release(self) -> None:
         """Return the memory. A second call does nothing."""
@@ -186,14 +192,22 @@ class Store:
         measured = drift_meter.measure(self.weights, drift == "layers", factor)
         return replace(change or Change(None, None), drift=measured)
 
-    def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
-        """Average weights into the model: W <- (1 - sum of shares) W + sum of share x weights. Buffers as in `step`."""
+    def blend(self, shares: Mapping[UpdateId, float], measure: int = 0, keep: bool = False) -> Change | None:
+        """Average weights into the model: W <- (1 - sum of shares) W + sum of share x weights. Buffers as in `step`.
+
+        With `keep`, the weights stay in the inbox.
+        """
         updates = self._updates(shares, ("weights",), "Blend", "Step")
         base, out, meter = self._open(measure)
         for update in shares:
             self.inbox[update].complete(base)
         merge.blend(base, updates, out, meter)
-        return self._close(shares, out, meter)
+        return self._close(() if keep else shares, out, meter)
+
+    def complete(self, model: UpdateId, older: UpdateId) -> None:
+        """Copy the layers that a peer's model lacks from an older model of this peer, and drop the older one."""
+        self._known(model).complete_from(self._known(older))
+        self.drop(older)
 
     def mark(self, layers: Iterable[int] | None = None) -> None:
         """Mark the present weights of these layers, from which steps measure the drift. None: of all."""
@@ -318,10 +332,10 @@ class Store:
         out = self._pool.take() if self.version in self._holds else self.weights
         return base, out, Meter.after(self._meter, base, measure) if measure else None
 
-    def _close(self, shares: Mapping[UpdateId, float], out: FlatBuffer, meter: Meter | None) -> Change | None:
+    def _close(self, merged: Iterable[UpdateId], out: FlatBuffer, meter: Meter | None) -> Change | None:
         self.weights, self._meter = out, meter
         self.version += 1
-        for update in shares:
+        for update in merged:
             self.inbox.pop(update).release()
         return meter.change if meter else None
 

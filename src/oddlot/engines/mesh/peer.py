@@ -6,7 +6,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, Protocol
 
-from oddlot.core.commands import Action, Average, Dispatch, Request, Start
+from oddlot.core.commands import Action, Average, Complete, Dispatch, Request, Start
 from oddlot.core.errors import Refusal
 from oddlot.core.events import (
     GoalReached,
@@ -159,9 +159,12 @@ class PeerHost(Host):
                     self.requested = model.reply_tag, self.conductor.now
                 self.models_to_send.append((peer, ModelMessage(model), self.snapshot(model.layers)))
                 return None
-            case Average(shares):
+            case Average(shares, keep):
                 self.has_averaged = True
-                return self.store.blend(shares)
+                return self.store.blend(shares, keep=keep)
+            case Complete(model_id, older):
+                self.store.complete(model_id, older)
+                return None
             case _:
                 return super()._perform(action)
 
@@ -270,6 +273,13 @@ class Peer:
     def gone(self, peer: NodeId, now: float) -> None:
         """Note that the process of a peer has ended."""
         self._tell(self.membership.gone(peer), now)
+
+    def lose_replaced(self, is_replaced: Callable[[NodeId], bool], now: float) -> None:
+        """Note the loss of replaced peers with a model in the inbox: their replacements process its samples again."""
+        models = self.host.conductor.peers.models.values()
+        for sender in dict.fromkeys(model.sender for model in models):
+            if is_replaced(sender):
+                self.gone(sender, now)
 
     def begin_average(self, now: float, *, with_books: bool = False) -> None:
         """Ask all living peers for their weights and, for a checkpoint, for their books."""

@@ -57,6 +57,14 @@ def partner(name: Topology, view: View, turn: int) -> NodeId | None:
             return _matched(mesh, me, turn)
 
 
+def ring_neighbors(view: View) -> list[NodeId]:
+    """Return the left and the right neighbor of this peer on the ring: one of two peers, none of one."""
+    mesh = list(view.mesh)
+    me = mesh.index(view.me)
+    both = dict.fromkeys((mesh[me - 1], mesh[(me + 1) % len(mesh)]))
+    return [peer for peer in both if peer != view.me]
+
+
 def _across(view: View, turn: int) -> NodeId | None:
     """Return the living peer of the machine whose number differs in bit `turn`."""
     machines = list(view.machines)
