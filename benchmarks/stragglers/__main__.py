@@ -36,12 +36,14 @@ PARTS: dict[str, Callable[[argparse.Namespace], Mapping[str, Measured]]] = {
     "paths": lambda asked: paths.measure(asked.size),
     "real": lambda asked: real.measure(asked.size),
 }
+QUICK = ["floors", "asynchronous", "joint", "real"]
+"""Parts of the quick form. A short run of the others measures no figure."""
 
 
 def main() -> None:
     """Measure, print the tables, print the line."""
     line = parser("stragglers", __doc__, "fewer rounds, ratios and seeds")
-    line.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    line.add_argument("--only", nargs="*", choices=list(PARTS))
     some = line.add_argument_group("a few tables of a part that takes hours")
     some.add_argument("--ratio", nargs="*", type=float, choices=joint.RATIOS, help="of joint")
     some.add_argument("--learners", nargs="*", type=int, choices=list(goodput.HOURS), help="of goodput")
@@ -59,7 +61,7 @@ def main() -> None:
         line.error("--policy: joint, and others to stand beside it")
     figures = dict[str, Measured]()
     with smoke.data(asked.size, smoke.pictures, records.write):
-        for part in asked.only:
+        for part in asked.only or asked.size.pick(list(PARTS), QUICK, list(PARTS)):
             figures |= PARTS[part](asked)
     finish(asked, figures)
 
