@@ -93,9 +93,9 @@ def _methods(share: float) -> dict[str, Strategy | None]:
     return {
         **EVERY,
         "adaptive": ADAPTIVE,
-        "fixed period": Gossip(period=max(1, int(1 / share))),
+        "fixed period": Gossip(period=max(1, round(1 / share))),
         "random exchanges": Gossip(probability=share),
-        "LocalSGD": LocalSGD(max(1, int(RING / share))),
+        "LocalSGD": LocalSGD(max(1, round(RING / share))),
         "one peer alone": None,
         **{f"{name}, overlap": replace(one, overlap=True) for name, one in EVERY.items()},
         "adaptive, overlap": replace(ADAPTIVE, overlap=True),

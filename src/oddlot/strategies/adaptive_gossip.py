@@ -41,8 +41,8 @@ class AdaptiveGossip(PeerAveraging):
 
     rule: Annotated[Rule, Must(f"one of {', '.join(RULES)}", lambda value: value in RULES)] = "norm"
     """What is compared with the threshold."""
-    threshold: AboveZero | None = None
-    """Relative change from which a peer exchanges. With a budget, its value at the start. None: 0.05."""
+    threshold: AboveZero = 0.12
+    """Relative change from which a peer exchanges. With a budget, its value at the start."""
     budget_share: Fraction | None = None
     """Share of steps that are followed by an exchange, to which the threshold is steered. None: no such budget."""
     budget_bytes_per_second: AboveZero | None = None
@@ -95,7 +95,7 @@ class AdaptiveGossip(PeerAveraging):
 
     @property
     def _threshold(self) -> float:
-        return self.steered or self.threshold or 0.05
+        return self.steered or self.threshold
 
     def _change(self, drift: Drift) -> float:
         match self.rule:
