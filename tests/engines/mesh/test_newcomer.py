@@ -87,6 +87,7 @@ def test_weights_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
         run=SimpleNamespace(peer=peer),
         _follow=lambda _: None,
     )
+    program._is_replaced = partial(PeerProgram._is_replaced, program)
     replaced_file(tmp_path / PEERS, "w2").parent.mkdir()
     replaced_file(tmp_path / PEERS, "w2").touch()
     weights: Any = None

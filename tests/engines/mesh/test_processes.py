@@ -250,13 +250,18 @@ def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 6.0)
     monkeypatch.setattr(task_timeouts, "HUNG_TIMEOUTS", 1.0)
     mask(node=r"w\d(\.\d)?(?= )")
-    notes, joined = tmp_path / "notes", set[str]()
+    notes, joined, lost = tmp_path / "notes", set[str](), set[str]()
     notes.mkdir()
 
     def stop_once_all_are_replaced(record: Record) -> None:
-        if isinstance(record.event, PeerJoined) and "." in record.event.peer:
-            joined.add(record.event.peer)
-        if len(joined) >= len(HANGS) and all((notes / str(row)).exists() for row in HANGS):
+        match record.event:
+            case PeerJoined(peer):
+                joined.add(peer)
+            case PeerLost(peer):
+                lost.add(peer)
+        replacements = sum("." in peer for peer in joined)
+        all_there = len({machine_of(peer) for peer in joined - lost}) == 4
+        if replacements >= len(HANGS) and all_there and all((notes / str(row)).exists() for row in HANGS):
             raise StopRun
 
     with warns("peer_hung"), warns("worker_hung"), warns("peer_work_hung", work="evaluation"):
