@@ -25,7 +25,7 @@ from oddlot import AdaptiveGossip, Gossip, LocalSGD, Strategy
 from oddlot.report.svg_charts import Line
 
 RATES = (0.03, 0.06, 0.12)
-"""Learning rates, of which each method has the best one."""
+"""Grid of learning rates that is searched for each method."""
 USUAL_RATE = 0.06
 """The learning rate of methods whose best one was not searched yet."""
 CHOOSING_SEED = 1_000
@@ -54,23 +54,19 @@ def suffix(data: str) -> str:
 
 def tune(size: Size) -> Mapping[str, Measured]:
     """Search the learning rate of each method. Return the best ones."""
+    rates = RATES if size is not Size.SMOKE else RATES[:1]
     figures = dict[str, Measured]()
     for data in DATA if size is Size.FULL else DATA[:1]:
         share = _share(data, size, {})
         methods = {name: one for name, one in _methods(share).items() if "overlap" not in name}
-        asked = [
-            Asked(data, size, one, lr, CHOOSING_SEED)
-            for one in methods.values()
-            for lr in (RATES if size is not Size.SMOKE else RATES[:1])
-        ]
-        found = {(str(one.strategy), one.lr): got for one, got in zip(asked, _outcomes(asked), strict=True)}
+        asked = [Asked(data, size, one, lr, CHOOSING_SEED) for one in methods.values() for lr in rates]
+        found = iter(_outcomes(asked))
         best = dict[str, float]()
         rows = []
-        for name, strategy in methods.items():
-            by_rate = {lr: got.accuracy for (method, lr), got in found.items() if method == str(strategy)}
+        for name in methods:
+            by_rate = {lr: next(found).accuracy for lr in rates}
             best[name] = max(by_rate, key=lambda lr: by_rate[lr])
             rows.append([name, *(f"{accuracy:.4f}" for accuracy in by_rate.values()), f"{best[name]}"])
-        rates = sorted({one.lr for one in asked})
         show(f"{data}: accuracy by learning rate", ["method", *map(str, rates), "best"], rows)
         figures |= {_rate_key(name, data): lr for name, lr in best.items()}
     return figures
@@ -111,7 +107,7 @@ def _rate(rates: Mapping[str, float], name: str) -> float:
 
 
 def _share(data: str, size: Size, rates: Mapping[str, float]) -> float:
-    """Return the exchanges per step of adaptive gossip, the final average included, on a seed of its own."""
+    """Return the exchanges per step of adaptive gossip on a seed of its own."""
     (found,) = _outcomes([Asked(data, size, ADAPTIVE, _rate(rates, "adaptive"), CHOOSING_SEED)])
     return min(1.0, max(1e-3, found.exchanges_per_step))
 
@@ -120,9 +116,7 @@ def _measured(data: str, size: Size) -> Mapping[str, Measured]:
     seeds, rates = range(size.pick(1, 3, 3)), saved_rates(data)
     methods = _methods(_share(data, size, rates))
     asked = [
-        Asked(data, size, one, _rate(rates, name), seed, evaluates=False)
-        for name, one in methods.items()
-        for seed in seeds
+        Asked(data, size, one, _rate(rates, name), seed) for name, one in methods.items() for seed in seeds
     ]
     every = iter(_outcomes(asked))
     found = {name: [next(every) for _ in seeds] for name in methods}
@@ -192,10 +186,10 @@ def _print(data: str, size: Size, found: Mapping[str, list[Outcome]], rates: Map
 
 def _draw(data: str, size: Size, rates: Mapping[str, float]) -> None:
     """Draw the disagreement over the epochs, and keep the plot of a full run."""
-    methods = {name: one for name, one in _methods(0.08).items() if name in {"random partners", "adaptive"}}
-    asked = [Asked(data, size, one, _rate(rates, name), 0, evaluates=True) for name, one in methods.items()]
     if size is not Size.FULL:
         return
+    methods = {"random partners": EVERY["random partners"], "adaptive": ADAPTIVE}
+    asked = [Asked(data, size, one, _rate(rates, name), 0, evaluates=True) for name, one in methods.items()]
     drawn = [
         Line(name, [(float(epoch), value) for epoch, value in enumerate(one.disagreements, 1)], color)
         for color, (name, one) in enumerate(zip(methods, _outcomes(asked), strict=True))

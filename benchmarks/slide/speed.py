@@ -71,8 +71,10 @@ def alone(size: Size, system: str, shape: str, threads: int = THREADS) -> dict[s
 
 
 def refresh(network: System) -> tuple[float, float]:
-    """What making clusters or tables, and frequencies, anew takes, in wall and processor seconds for 1,000 examples of
-    a training of 1,000 batches: it comes some times in these, and is not among the batches that follow."""
+    """Return the wall and processor seconds of rebuilding clusters or tables, per 1,000 examples of 1,000 batches.
+
+    They are rebuilt several times in 1,000 batches. The batches that are timed afterwards do not include it.
+    """
     if not isinstance(network, Ours) or not isinstance(network.output.sampler, Clusters | LSH):
         return 0.0, 0.0
     layer, sampler = network.output, network.output.sampler

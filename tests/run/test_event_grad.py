@@ -88,7 +88,7 @@ class PlainPeer:
 def plain_loop(horizon: float, constant: float | None) -> list[PlainPeer]:
     """All peers in step. What a peer sends before an average is in that average of its neighbors.
 
-    Before step 1, nobody has to send: all have the same weights.
+    No peer sends before step 1, because all have the same weights.
     """
     peers = [PlainPeer(number, horizon, constant) for number in range(PEERS)]
     share = SAMPLES // PEERS

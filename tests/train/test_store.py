@@ -88,7 +88,7 @@ def test_a_blend_moves_part_of_the_way_to_points() -> None:
 
 
 def test_a_kept_partial_model_is_completed_from_an_older_one() -> None:
-    """Layers that both lack count as the present weights at each average."""
+    """An average does not change layers that both models lack."""
     store, freed = make_store(), list[str]()
     store.weights.view("1.weight").fill_(5.0)
     for name, value, layers in (("old", 2.0, (0,)), ("new", 4.0, (1,)), ("all", 8.0, None)):

@@ -91,7 +91,7 @@ class EventGrad(Strategy):
         yield from assign_idle(view, view.batch)
 
     def _average(self, view: View) -> Iterator[Command]:
-        """Average the copies of the neighbors. A neighbor without a copy counts as the own weights."""
+        """Average the copies of the neighbors. For a neighbor without a copy, use the peer's own weights."""
         neighbors = ring_neighbors(view)
         copies = [one.id for one in view.models.values() if one.sender in neighbors]
         if copies:

@@ -29,7 +29,7 @@ def draw_bins(
 
 @kernel
 def bucket_of(code, bits):
-    """Return the bucket of a code of so many bits: of one that is longer than a table's, the highest bits of a hash."""
+    """Return the bucket of a code with this number of bits. Codes longer than `TABLE_BITS` are hashed."""
     if bits <= TABLE_BITS:
         return np.int64(code)
     return np.int64((np.uint64(code) * np.uint64(GOLDEN)) >> np.uint64(64 - TABLE_BITS))

@@ -44,7 +44,7 @@ SMOOTHING = 0.05
 EQUAL = 0.5
 """Share of the other's weights that makes both models count alike."""
 MAX_SHARE = 0.99
-"""Largest share of another model. A share of 1 would replace the own model, and lose its samples."""
+"""Largest share of another model. With a share of 1, the peer's own model and its samples would be lost."""
 Fraction = Annotated[float, Must("above 0 and at most 1", lambda value: 0 < value <= 1)]
 Share = Annotated[float, Must("above 0 and below 1", lambda value: 0 < value < 1)]
 
