@@ -28,7 +28,7 @@ def a_line() -> nn.Module:
 
 
 def slow_job(seconds: float = 0.05, **changes: Any) -> Job:
-    """A hundred minibatches of this many seconds each."""
+    """A hundred minibatches of this many seconds each per epoch."""
     rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
     given = {"training_step": Slowly(seconds), **changes}
     return Job(a_line, (rows, 2 * rows), batch_size=BATCH, device="cpu", **given)
@@ -41,7 +41,13 @@ def on_ray(workers: int | tuple[int, int] = 2, **settings: Any) -> Ray:
 
 
 class Scene(DrivenRun):
-    """A run whose workers can be found."""
+    """A run whose workers can be found. It goes on until it is told to finish, however long workers take to start."""
+
+    def finish(self) -> None:
+        """Go on to the end of the present epoch, and check that nothing is left over."""
+        ledger = self.host.conductor.ledger
+        ledger.epochs = ledger.epoch + 1
+        super().finish()
 
     @property
     def actors(self) -> Actors:
@@ -74,6 +80,6 @@ class Scene(DrivenRun):
 @contextmanager
 def scene(job: Job, on: Ray, folder: RunFolder | None = None, **settings: Any) -> Iterator[Scene]:
     """Yield a run of the job. Its books are checked after every record."""
-    given = {"until": "epochs>=1", **settings}
+    given = {"until": "epochs>=1000", "epoch_barrier": True, **settings}
     with prepared(Recipe(job, Asynchronous(), on, RunConfig(**given)), folder) as training:
         yield Scene(training)
