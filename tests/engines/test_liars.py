@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import oddlot
-from oddlot import Asynchronous, JobError
+from oddlot import Asynchronous, Gossip, JobError, Strategy
 from oddlot.codecs import Half
 from oddlot.core.errors import Refusal
 from oddlot.core.events import Lost, Refused
@@ -292,9 +292,10 @@ def test_bad_samples_are_skipped_and_counted_if_wished(on: Place) -> None:
     assert all(parameter.isfinite().all() for parameter in run.model.parameters())
 
 
-def test_a_run_whose_every_sample_is_skipped_has_failed() -> None:
+@pytest.mark.parametrize("strategy", [Asynchronous(), Gossip()], ids=["hub", "mesh"])
+def test_a_run_whose_every_sample_is_skipped_has_failed(strategy: Strategy) -> None:
     with raises(JobError, "nothing_learned", samples=SAMPLES):
-        oddlot.fit(a_job(loss=unsound), Asynchronous(), fleet(), until="epochs>=1", skip_bad=True)
+        oddlot.fit(a_job(loss=unsound), strategy, fleet(), until="epochs>=1", skip_bad=True)
 
 
 def test_one_that_was_stopped_has_not() -> None:

@@ -46,8 +46,8 @@ def engine_with_faults(
     return FaultInjector(engine, faults, chaos, lambda: conductor.version, flush, injected, left, resumes)
 
 
-def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: Sequence[Observer] = ()) -> Host:
-    """Return the host, with an adviser if the strategy needs estimated durations of rounds."""
+def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: list[Observer] | None = None) -> Host:
+    """Return the host of these observers, with an adviser if the strategy needs estimated durations of rounds."""
     loads = conductor.strategy.traits(conductor.batch).measured_loads
     advisers: list[Adviser] = [RoundTimes(loads)] if loads else []
-    return Host(conductor, numbers, engine, list(observers), advisers)
+    return Host(conductor, numbers, engine, [] if observers is None else observers, advisers)

@@ -1,10 +1,12 @@
-"""Checks of the weights: an overflow ends the run, very large values cause a warning."""
+"""Checks of what a run has learned: an overflow ends it, very large weights cause a warning."""
 
 from math import isfinite
 
 from oddlot.checkpoint.writer import BackgroundSaver
 from oddlot.core.errors import JobError
 from oddlot.core.user_warnings import warn
+from oddlot.history.metrics import Tally
+from oddlot.history.outcome import INTERRUPTED
 from oddlot.train.store import Store
 
 LARGE_NORM = 1e18
@@ -46,3 +48,15 @@ def diverged(version: int, newest: int = -1) -> JobError:
     saved = f"; the checkpoint of version {newest:,} is intact" if newest >= 0 else ""
     told = f"the weights of version {version} are not finite: training has diverged. Lower the learning rate"
     return JobError(f"{told}{saved}", "weights_not_finite", version=version, newest=newest)
+
+
+def check_learned(tally: Tally, ended: str) -> None:
+    """Raise JobError if all samples were skipped, so that there is no version besides the initial weights."""
+    skipped = tally.samples.skipped
+    if skipped and not tally.versions and ended != INTERRUPTED:
+        raise JobError(
+            f"nothing was trained: all {skipped:,} samples had invalid updates and were skipped. Last reason: "
+            f"{tally.last_rejection}. Lower the learning rate, or fix the samples",
+            "nothing_learned",
+            samples=skipped,
+        )

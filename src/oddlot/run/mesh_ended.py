@@ -1,20 +1,15 @@
 """A run on a mesh that has ended already, and has nothing more to do."""
 
-from collections.abc import Sequence
-
 from torch import nn
 
-from oddlot.engines.host import Observer
 from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
+from oddlot.run.control import RunControl
 from oddlot.run.mesh_folder import read_average
 from oddlot.run.result import Run
-from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.user_observers import safe_observers
-from oddlot.train.flat_buffer import Layout
 
 
 def has_reached(recipe: Recipe, folder: RunFolder) -> bool:
@@ -32,17 +27,15 @@ def ended_run(recipe: Recipe, folder: RunFolder, model: nn.Module) -> Run:
     return Run(model, summary, history, summary["ended"], folder.path, records)
 
 
-class MeshEnded:
+class MeshEnded(RunControl):
     """What `fit` runs when the goal was reached before: it starts no peer."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
-        self.recipe, self.folder, self.stop = recipe, folder, StopRequest()
-        self.model = recipe.new_model("the launcher")
-        folder.check_settings(recipe.identity(Layout.from_module(self.model, recipe.job.as_buffers)))
+    folder: RunFolder
 
-    def observe(self, observers: Sequence[Observer]) -> None:
-        """Pass the records of the run to observers."""
-        safe_observers(observers, lambda _: None, self.recipe, read_run_log(self.folder))
+    def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
+        super().__init__(recipe, folder, "the launcher", resume=True)
+        folder.check_settings(self.identity)
+        self.earlier = read_run_log(folder)
 
     def run(self) -> Run:
         """Return the run as it has ended."""

@@ -12,35 +12,25 @@ from oddlot.core.errors import JobError, OddlotError
 from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.history.claim import make_room
 from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.metrics import Tally, tally_of, use_saved_model
 from oddlot.history.outcome import FAILED, PEER_RECORDS, in_short
 from oddlot.history.peer_audit import prove_model
 from oddlot.history.peer_logs import read_run_log
-from oddlot.history.run_folder import ABOUT, ENGINE, PEERS, RUN, SUMMARY, RunFolder
+from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.run.divergence import warn_if_large
 from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import norm_of
 
 UNSAVED = "unsaved.safetensors"
 """File with buffers that are not in `model.safetensors`."""
 
 
-def begin_folder(folder: RunFolder, recipe: Recipe, layout: Layout, *, is_new: bool) -> None:
-    """Write run.json, and make the folder of the peers' logs. A new run removes what was there."""
-    if is_new:
-        make_room(folder)
+def make_peers_folder(folder: RunFolder) -> None:
+    """Make the folder of the peers' logs, or remove what peers have left there that is no log."""
     for left in (folder.path / PEERS).glob("*.json"):  # of peers that have failed, or were asked to finish
         left.unlink()
-    engine = recipe.engine
-    told = {
-        ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": 1},
-        RUN: recipe.config.plain(),
-        ABOUT: dict(recipe.config.about),
-    }
-    folder.begin({**recipe.identity(layout), **told})
     with told_where(folder.path / PEERS):
         make_folder(folder.path / PEERS)
 

@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
@@ -15,7 +14,6 @@ from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import cores
 from oddlot.engines.failure import failure_of
-from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.engines.local.shared_memory import pack_parcel
 from oddlot.engines.mesh.launcher import FAILED_CODE, Launcher, clock
@@ -26,49 +24,44 @@ from oddlot.engines.process_setup import ProcessSetup
 from oddlot.engines.respawn import log_exit
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.lock import note_holder
-from oddlot.history.metrics import Tally
 from oddlot.history.outcome import FAILED, read_ending
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
 from oddlot.run.bad_rows import rows_named
+from oddlot.run.control import RunControl
 from oddlot.run.mesh_ended import ended_run
-from oddlot.run.mesh_folder import begin_folder, warn_of_ending, write_failure
+from oddlot.run.mesh_folder import make_peers_folder, warn_of_ending, write_failure
 from oddlot.run.mesh_resume import continue_mesh
 from oddlot.run.peer_process import PeerSetup, failure_path
 from oddlot.run.peer_share import MeshStart
 from oddlot.run.result import Run
-from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.user_observers import announce_stop, safe_observers
-from oddlot.run.warnings import warning_observers
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.run.user_observers import announce_stop
+from oddlot.train.flat_buffer import FlatBuffer
 
 END_SECONDS = 30.0
 """Seconds until peers must have ended after the model is saved."""
 
 
-class MeshLocal:
+class MeshLocal(RunControl):
     """The launcher of a run: what `Training` is for a run with a hub."""
+
+    folder: RunFolder
 
     def __init__(
         self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None, resume: bool = False
     ) -> None:
         assert isinstance(recipe.engine, Local)
-        self.recipe, self.closing = recipe, closing
+        self.closing = closing
         self.is_kept = folder is not None
         if folder is None:
             folder = RunFolder(closing.enter_context(tempfile.TemporaryDirectory(prefix="oddlot-")))
-        self.folder = folder
-        self.stop = StopRequest()
-        self.stopped = ""
+        super().__init__(recipe, folder, "the launcher", resume=resume)
         self.noted: list[int] = []
-        self.tally = Tally(recipe.samples)
-        self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
-        self.model = recipe.new_model("the launcher")
-        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         names = recipe.engine.names
         self.past = continue_mesh(recipe, folder, self.layout, names) if resume else None
-        begin_folder(folder, recipe, self.layout, is_new=self.past is None)
+        self.begin_folder(folder, is_new=self.past is None)
+        make_peers_folder(folder)
         self.logs = PeerLogs(folder)
         self.output = PeerOutput(hidden=FAILED)
         self.earlier = self.past.earlier if self.past else []
@@ -77,10 +70,6 @@ class MeshLocal:
             self.tally(record)
         self.launcher = self._launcher(recipe.engine)
         self.observers.append(self.launcher.heard)
-
-    def observe(self, observers: Sequence[Observer]) -> None:
-        """Add observers. They receive the records of all peers, in about the order of time."""
-        self.observers += safe_observers(observers, self._stop, self.recipe, self.earlier)
 
     def run(self) -> Run:
         """Start the peers, and follow them until the model is saved."""
@@ -215,6 +204,3 @@ class MeshLocal:
             launcher.work.strikes.update(conductor.ledger.strikes)
         self.closing.callback(launcher.close)
         return launcher
-
-    def _stop(self, why: str) -> None:
-        self.stopped = self.stopped or why

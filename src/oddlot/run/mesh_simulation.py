@@ -1,6 +1,5 @@
 """A run on a simulated mesh: all peers in this process, under one virtual clock."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import RunData
-from oddlot.engines.host import Arrival, Observer
+from oddlot.engines.host import Arrival
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.computation import PeerComputation
 from oddlot.engines.mesh.messages import FromPeer, State, Tensors
@@ -26,25 +25,30 @@ from oddlot.engines.payloads import users_code
 from oddlot.engines.simulated.config import Simulated
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.included_samples import IncludedSamples, PeerHistory
-from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.run.mesh_folder import begin_folder, mesh_summary, warn_of_ending, write_average, write_failure
+from oddlot.run.control import RunControl
+from oddlot.run.divergence import check_learned
+from oddlot.run.mesh_folder import (
+    make_peers_folder,
+    mesh_summary,
+    warn_of_ending,
+    write_average,
+    write_failure,
+)
 from oddlot.run.mesh_resume import MeshPast, continue_mesh
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.result import INTERRUPTED, Run
-from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.user_observers import announce_stop, safe_observers
-from oddlot.run.warnings import warning_observers
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.run.user_observers import announce_stop
+from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.job import choose_device
 from oddlot.train.learner import Learner
 from oddlot.train.store import Pool
 
 
-class MeshSimulation:
+class MeshSimulation(RunControl):
     """All peers of a run on simulated machines: what `Training` is for a run with a hub."""
 
     def __init__(
@@ -54,27 +58,21 @@ class MeshSimulation:
         if not isinstance(engine, Simulated) or not engine.computes:
             told = "computes=False (--no-compute) has no weights, and peers of a mesh exchange them"
             raise UsageError(told, "mesh_without_compute", "engine")
-        self.recipe, self.folder, self.names = recipe, folder, tuple(engine.names)
-        self.closing = closing
-        self.stop = StopRequest()
-        self.stopped = ""
-        self.tally = Tally(recipe.samples)
-        """The metrics of all peers together."""
-        self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
+        super().__init__(recipe, folder, "the peers", resume=resume)
+        self.names, self.closing = tuple(engine.names), closing
         self.records: list[Record] = []
         self.runs: dict[NodeId, PeerRun] = {}
         self.sources: dict[NodeId, list[Source]] = {}
         """Models that the first weights of each peer include."""
         self.replaced: set[NodeId] = set()
         """Peers whose unread models are dropped: a replacement has taken over what no other model includes."""
-        self.model = recipe.new_model("the peers")
-        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
         self.start = past.start if past else MeshStart()
         self.earlier = past.earlier if past else []
         self.saving = None
         if folder is not None:
-            begin_folder(folder, recipe, self.layout, is_new=past is None)
+            self.begin_folder(folder, is_new=past is None)
+            make_peers_folder(folder)
             self.saving = MeshSaving(recipe, folder, self.layout, launch="", there=self.start.saved)
             closing.callback(self.saving.close)
         self.mesh = SimulatedMesh(
@@ -91,15 +89,12 @@ class MeshSimulation:
             self.records.append(record)
             self.tally(record)
 
-    def observe(self, observers: Sequence[Observer]) -> None:
-        """Add observers. They receive the records of all peers, in the order of time."""
-        self.observers += safe_observers(observers, self._stop, self.recipe, self.earlier)
-
     def run(self) -> Run:
         """Train until every peer has reached its share of the goal; return the average of all."""
         try:
             with self.stop.heard():
                 ended = drive(self, self.mesh, self._ended, self._due)
+                check_learned(self.tally, ended)
         except JobError as error:
             if self.folder is not None:
                 self._end_logs()
@@ -314,6 +309,3 @@ class MeshSimulation:
         lead = self._lead()
         due = lead.due() if lead is not None else inf
         return due if self.faults is None else min(due, self.faults.next_time)
-
-    def _stop(self, why: str) -> None:
-        self.stopped = self.stopped or why

@@ -52,6 +52,7 @@ from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.run.bad_rows import rows_named
+from oddlot.run.divergence import check_learned
 from oddlot.run.mesh_folder import mesh_summary, write_average
 from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
@@ -360,13 +361,14 @@ class PeerProgram:
         assert run.final is not None
         if self.saving is not None:
             self.saving.finish()
-        run.final.mean.scatter(self.model)
-        write_average(self.folder, self.model, run.final.mean)
         included = IncludedSamples.read(self.folder)
         records = one_history({node: one.log for node, one in included.histories.items()})
         tally = tally_of(records, self.recipe.samples)
         tally.advance(now)
         tally.finish()
+        check_learned(tally, run.peer.ended)
+        run.final.mean.scatter(self.model)
+        write_average(self.folder, self.model, run.final.mean)
         summary = mesh_summary(tally, records, run.peer.ended, run.final, self.folder, included)
         self.folder.write(SUMMARY, summary)
 

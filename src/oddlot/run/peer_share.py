@@ -1,7 +1,6 @@
 """The share of a run that one peer of a mesh has: samples, goal and conductor."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
@@ -74,16 +73,8 @@ class PeerShare:
 
         `sources` are the models that its initial weights include.
         """
-        how = self.recipe.config
-        return Conductor(
-            deepcopy(self.recipe.strategy),
-            self._ledger(included),
-            self.recipe.job.batch_size,
-            in_flight=1,
-            seed=how.seed,
-            scheduled=self.recipe.job.lr_schedule is not None,
-            peers=Peers(self.node, list(self.names), sources=list(sources)),
-        )
+        peers = Peers(self.node, list(self.names), sources=list(sources))
+        return self.recipe.conductor(self._ledger(included), peers)
 
     def taking_over(
         self, included: IncludedSamples, source: Source, others: Iterable[NodeId]

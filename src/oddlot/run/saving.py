@@ -15,10 +15,9 @@ from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
 from oddlot.engines.host import Host
 from oddlot.history.audit import prove_log
-from oddlot.history.claim import make_room
 from oddlot.history.log import Log, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account
-from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ENGINE, RUN, SUMMARY, RunFolder
+from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.run.divergence import Divergence
 from oddlot.run.resume import Past
 from oddlot.run.signals import StopRequest
@@ -62,27 +61,17 @@ class Saving:
         return self.log.records if self.log else len(self.records)
 
     def open(
-        self, identity: Mapping[str, Any], past: Past | None, resume: bool, now: float, closing: ExitStack
+        self, begin: Callable[[RunFolder], None], past: Past | None, now: float, closing: ExitStack
     ) -> None:
-        """Start or continue the log. Records after the checkpoint are lost work."""
+        """Start or continue the log, after `begin` has written run.json. Records after the checkpoint are lost work."""
         closing.push(self._close)
         if self.folder is None:
             self.host.observers.append(self.records.append)
             return
-        about = dict(self.recipe.config.about) or (self.folder.about if resume else {})
-        if past is None:
-            make_room(self.folder)
-        else:
+        if past is not None:
             event = self._look_back(past, self.folder)
             self.folder.reopen()
-        batch = self.recipe.effective_batch
-        engine = self.recipe.engine
-        told = {
-            ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": engine.in_flight},
-            RUN: self.recipe.config.plain(),
-            ABOUT: about,
-        }
-        self.folder.begin({**identity, **told, **({EFFECTIVE_BATCH: str(batch)} if batch else {})})
+        begin(self.folder)
         self.saver = self.divergence.saver = self._saver(self.folder, past)
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)

@@ -11,6 +11,7 @@ from torch import nn
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
+from oddlot.core.peers import Peers
 from oddlot.core.spans import Span
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.engines.base import EngineConfig
@@ -82,7 +83,7 @@ class Recipe:
         """Return the number of shards: the number of parts, if the data have parts."""
         if isinstance(self.job.train_data, Shards):
             return len(self.job.train_data.parts)
-        slots = self.engine.max_workers * self.engine.in_flight
+        slots = self.engine.max_workers * self.in_flight
         default = default_shards(self.traits, self.samples, self.job.batch_size, slots)
         return self.config.shards or default
 
@@ -102,9 +103,14 @@ class Recipe:
     def effective_batch(self) -> EffectiveBatch | None:
         """Return the effective batch; None if it is unknown."""
         engine = self.engine
-        tasks = engine.max_workers * engine.in_flight
+        tasks = engine.max_workers * self.in_flight
         is_elastic = engine.min_workers < engine.max_workers
         return effective_batch(self.traits, self.job.batch_size, tasks, is_elastic=is_elastic)
+
+    @property
+    def in_flight(self) -> int:
+        """Return the number of open tasks per worker. A peer has one."""
+        return 1 if self.traits.mesh else self.engine.in_flight
 
     @cached_property
     def traits(self) -> Traits:
@@ -161,21 +167,28 @@ class Recipe:
     def settings_anew(self) -> dict[str, int | None]:
         """Return the conductor's settings that a resumed run may change."""
         return {
-            "in_flight": self.engine.in_flight,
+            "in_flight": self.in_flight,
             "epochs": self.goal.epochs,
             "epoch_barrier": self.epoch_barrier,
             "skip_bad": self.config.skip_bad,
         }
 
-    def conductor(self) -> Conductor:
-        """Return the conductor of a new run."""
-        how = self.config
+    def conductor(self, ledger: Ledger | None = None, peers: Peers | None = None) -> Conductor:
+        """Return the conductor of a new run or, with its ledger, of one of its peers."""
+        return Conductor(
+            deepcopy(self.strategy),  # it gathers state
+            ledger or self._ledger(),
+            self.job.batch_size,
+            self.in_flight,
+            self.config.seed,
+            self.job.lr_schedule is not None,
+            peers=peers or Peers(),
+        )
+
+    def _ledger(self) -> Ledger:
         cuts = list(self.cuts) if isinstance(self.cuts, tuple) else []
-        barrier, epochs = self.epoch_barrier, self.goal.epochs
-        ledger = Ledger(self.samples, epochs, self.shards, barrier, how.skip_bad, cuts=cuts)
-        strategy = deepcopy(self.strategy)  # it gathers state
-        scheduled = self.job.lr_schedule is not None
-        return Conductor(strategy, ledger, self.job.batch_size, self.engine.in_flight, how.seed, scheduled)
+        barrier, epochs, skip_bad = self.epoch_barrier, self.goal.epochs, self.config.skip_bad
+        return Ledger(self.samples, epochs, self.shards, barrier, skip_bad, cuts=cuts)
 
     def identity(self, layout: Layout) -> dict[str, Any]:
         """Return what must be equal when a run is resumed."""

@@ -1,8 +1,9 @@
 """A training run from its recipe to its end, on any engine."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +12,6 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError
 from oddlot.core.events import Evaluated, Stopped
 from oddlot.engines.base import Open, RunData
-from oddlot.engines.host import Observer
 from oddlot.engines.loop import drive
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
@@ -19,18 +19,17 @@ from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import EFFECTIVE_BATCH, WORKER_LOGS, RunFolder
 from oddlot.run.assemble import engine_with_faults, host_of
 from oddlot.run.bad_rows import rows_named
-from oddlot.run.divergence import Divergence
+from oddlot.run.control import RunControl
+from oddlot.run.divergence import Divergence, check_learned
 from oddlot.run.goals import TIME_FIGURES
 from oddlot.run.intervals import Reminder
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import Past, read_past
 from oddlot.run.saving import Saving
 from oddlot.run.short_lives import ShortLives
-from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.run.user_observers import announce_stop, safe_observers
-from oddlot.run.warnings import warn_of_kept_optimizer, warn_of_not_measured, warning_observers
-from oddlot.train.flat_buffer import Layout
+from oddlot.run.user_observers import announce_stop
+from oddlot.run.warnings import warn_of_kept_optimizer, warn_of_not_measured
 from oddlot.train.gates import standard_gates
 from oddlot.train.seeding import kept_chance
 from oddlot.train.store import Store
@@ -42,7 +41,7 @@ LONG_MEASURE_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Training:
+class Training(RunControl):
     """A host with its engine, log, metrics and checkpoints, which `fit` sets up and runs.
 
     `closing` closes what is opened here.
@@ -56,8 +55,7 @@ class Training:
         folder: RunFolder | None = None,
         resume: bool = False,
     ) -> None:
-        self.recipe, self.folder = recipe, folder
-        self.tally = Tally(recipe.samples)
+        super().__init__(recipe, folder, "the hub", resume=resume)
         self.evaluation = Reminder(recipe.config.evaluate_every)
         self.checkpoint = Reminder(recipe.config.checkpoint_every)
         self.evaluation_due = False
@@ -65,12 +63,6 @@ class Training:
         """Whether the reached goal is one of time or cost."""
         self.met_at: int | None = None
         """Version whose metrics reached the goal."""
-        self.stop = StopRequest()
-        self.stopped = ""
-        """Reason of the observer that stopped the run."""
-        self.model = recipe.new_model("the hub")
-        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
-        self.identity = recipe.identity(self.layout)
         past = None
         if folder is not None and resume:
             past = read_past(folder, self.identity, self.layout, type(recipe.strategy))
@@ -94,12 +86,15 @@ class Training:
             self._flush,
         )
         self.short_lives = ShortLives(self.tally, recipe.strategy, recipe.job.batch_size, recipe.shards)
-        observers: list[Observer] = [self.tally, *warning_observers(recipe.job), self.short_lives]
-        self.host = host_of(conductor, numbers, self.engine, observers)
+        self.observers.append(self.short_lives)
+        self.host = host_of(conductor, numbers, self.engine, self.observers)
         self.saving = Saving(
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop
         )
-        self.saving.open(self.identity, past, resume, self.opened.engine.now, closing)
+        self.saving.open(
+            partial(self.begin_folder, is_new=past is None), past, self.opened.engine.now, closing
+        )
+        self.earlier = self.saving.earlier
 
     def run(self) -> Run:
         """Train until the goal is reached, evaluate the final version, and save it."""
@@ -107,7 +102,8 @@ class Training:
             with self.stop.heard(), rows_named(self.recipe):
                 self.saving.await_first()
                 ended = drive(self.host, self.engine, self._ended, lambda: self.recipe.goal.due(self.tally))
-                self._check_learned(ended)
+                self.divergence.check()
+                check_learned(self.tally, ended)
                 ended = self._measure_final(ended)
                 if (now := self.engine.now) > self.host.conductor.now:
                     self.host.handle(Stopped(), now)
@@ -122,17 +118,6 @@ class Training:
             raise
         path = self.folder.path if self.folder else None
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.saving.records)
-
-    def observe(self, observers: Sequence[Observer]) -> None:
-        """Add observers. They receive the records of earlier processes first, then new ones.
-
-        An observer may have methods `begin(recipe)`, which is called first, `replay(record)` for records of earlier
-        processes, and `stopping()`, which is called on Ctrl-C.
-        """
-        self.host.observers += safe_observers(observers, self._stop, self.recipe, self.saving.earlier)
-
-    def _stop(self, why: str) -> None:
-        self.stopped = self.stopped or why
 
     # --- setting up ----------------------------------------------------------------------------
 
@@ -220,18 +205,6 @@ class Training:
         if self.evaluation_due and not self.host.evaluating:
             self.evaluation_due = False
             self.host.evaluate(self.host.conductor.version)
-
-    def _check_learned(self, ended: str) -> None:
-        """Raise JobError if the weights overflowed or every sample was skipped."""
-        self.divergence.check()
-        skipped = self.host.conductor.ledger.skipped
-        if skipped and not self.tally.versions and ended != INTERRUPTED:
-            raise JobError(
-                f"nothing was trained: all {skipped:,} samples had invalid updates and were skipped. Last reason: "
-                f"{self.tally.last_rejection}. Lower the learning rate, or fix the samples",
-                "nothing_learned",
-                samples=skipped,
-            )
 
     def _summary(self, ended: str) -> dict[str, Any]:
         """Return the summary."""

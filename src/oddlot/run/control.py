@@ -1,0 +1,57 @@
+"""A run as `fit` controls it: its inputs, its metrics and observers, and requests to stop."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from oddlot.core.records import Record
+from oddlot.engines.host import Observer
+from oddlot.history.claim import make_room
+from oddlot.history.metrics import Tally
+from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ENGINE, RUN, RunFolder
+from oddlot.run.signals import StopRequest
+from oddlot.run.spec import Recipe
+from oddlot.run.user_observers import safe_observers
+from oddlot.run.warnings import warning_observers
+from oddlot.train.flat_buffer import Layout
+
+
+class RunControl:
+    """What every run has, of one host or of several. `where` is the process that makes the model, for errors."""
+
+    def __init__(self, recipe: Recipe, folder: RunFolder | None, where: str, *, resume: bool = False) -> None:
+        self.recipe, self.folder, self.resume = recipe, folder, resume
+        self.stop = StopRequest()
+        self.stopped = ""
+        """Reason of the observer that stopped the run."""
+        self.tally = Tally(recipe.samples)
+        """The metrics of the whole run."""
+        self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
+        self.earlier: list[Record] = []
+        """Records of earlier processes of a resumed run."""
+        self.model = recipe.new_model(where)
+        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
+        self.identity = recipe.identity(self.layout)
+
+    def observe(self, observers: Sequence[Observer]) -> None:
+        """Add observers. They receive the records of earlier processes first, then new ones, in the order of time.
+
+        On a mesh of processes, that order is only approximate. An observer may have methods `begin(recipe)`, which is
+        called first, `replay(record)` for records of earlier processes, and `stopping()`, which is called on Ctrl-C.
+        """
+        self.observers += safe_observers(observers, self._stop, self.recipe, self.earlier)
+
+    def _stop(self, why: str) -> None:
+        self.stopped = self.stopped or why
+
+    def begin_folder(self, folder: RunFolder, *, is_new: bool) -> None:
+        """Write run.json. A resumed run keeps its `about` unless another one was given. A new one removes the old."""
+        recipe, engine, batch = self.recipe, self.recipe.engine, self.recipe.effective_batch
+        about = dict(recipe.config.about) or (folder.about if self.resume else {})
+        if is_new:
+            make_room(folder)
+        settings: dict[str, Any] = {
+            ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": recipe.in_flight},
+            RUN: recipe.config.plain(),
+            ABOUT: about,
+        }
+        folder.begin({**self.identity, **settings, **({EFFECTIVE_BATCH: str(batch)} if batch else {})})
