@@ -1,7 +1,6 @@
 """Runs of the calibration on simulated machines: a mesh of peers, LocalSGD with a hub, one peer alone."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -14,6 +13,7 @@ from oddlot.lr_schedules import Cosine
 from oddlot.machines import Link
 from oddlot.run.config import RunConfig
 from oddlot.run.intervals import Every
+from oddlot.run.mesh import prepared_mesh
 from oddlot.run.mesh_simulation import MeshSimulation
 from oddlot.run.spec import Recipe
 from oddlot.workloads.cifar10 import cifar10
@@ -110,8 +110,8 @@ def _gossip(job: Job, strategy: Strategy, asked: Asked, until: str) -> Outcome:
     every = Every(1 if asked.evaluates else 1_000_000, "epochs")
     config = RunConfig(until=until, seed=asked.seed, evaluate_every=every)
     recipe = Recipe(job, strategy, Simulated(_machines(PEERS, link), seed=asked.seed), config)
-    with ExitStack() as closing:
-        mesh = MeshSimulation(recipe, closing)
+    with prepared_mesh(recipe) as mesh:
+        assert isinstance(mesh, MeshSimulation)
         run = mesh.run()
         computation = mesh.mesh.computation
         singles = [computation.evaluate(peer.store.weights)["accuracy"] for peer in mesh.runs.values()]

@@ -5,7 +5,7 @@ import os
 import subprocess
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from oddlot.core.errors import JobError, UsageError
 from oddlot.history.run_folder import RunFolder
 from oddlot.run import mesh_local
 from oddlot.run.config import RunConfig
+from oddlot.run.mesh import prepared_mesh
 from oddlot.run.mesh_local import MeshLocal
 from oddlot.run.spec import Recipe
 from tests.fits import SAMPLES, a_job, everything
@@ -103,8 +104,8 @@ def test_a_peer_that_could_write_no_error_ends_the_run_with_the_reason(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     recipe = Recipe(a_job(), oddlot.Gossip(), oddlot.Local(2), RunConfig(until="epochs>=1"))
-    with ExitStack() as closing:
-        run = MeshLocal(recipe, closing, RunFolder(tmp_path))
+    with prepared_mesh(recipe, RunFolder(tmp_path)) as run:
+        assert isinstance(run, MeshLocal)
         monkeypatch.setattr(mesh_local, "replace_file", is_full)
         with raises(JobError, "unwritable_file", path=str(tmp_path)):
             run._failure("w1")

@@ -15,7 +15,9 @@ from oddlot.machines.market import Hub
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.engines.simulated.compute import Shadow
+    from oddlot.machines.machine import Machine
     from oddlot.train.data import Cuts
     from oddlot.train.flat_buffer import Layout
     from oddlot.train.job import Job
@@ -104,6 +106,19 @@ class Opened:
     """Returns whether a checkpoint is due, because the engine may fail soon. Called after each message."""
 
 
+@dataclass(frozen=True)
+class PeerProcesses:
+    """Peers of a mesh that run in processes of this machine."""
+
+    threads: int
+    """PyTorch threads of each peer."""
+    as_if: "tuple[Machine, ...] | None" = None
+    """A machine for each peer, whose speed it has. None: full speed."""
+
+
+OpenMesh = Callable[["RunData", "MakePeer", float, Collection[NodeId]], "SimulatedMesh"]
+"""Opens a mesh on a virtual clock. Arguments: the function that makes a peer, the time at which the clock starts, and
+names that its peers must not have."""
 Open = Callable[[RunData, float, Collection[NodeId]], Opened]
 """Opens an engine. Arguments: the time at which its clock starts, and names that its workers must not have."""
 
@@ -159,6 +174,10 @@ class EngineConfig(Protocol):
     @property
     def faults(self) -> Collection[FaultKind]:
         """Return the kinds of faults that `Opened.faults` can inject."""
+
+    @property
+    def mesh(self) -> PeerProcesses | OpenMesh | None:
+        """Return how peers of a mesh run on the engine. None: not supported."""
 
     def begin(self, closing: ExitStack) -> Open:
         """Start slow work early. `closing` closes what was opened."""

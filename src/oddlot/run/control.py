@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from oddlot.core.records import Record
+from oddlot.engines.base import RunData
 from oddlot.engines.host import Observer
 from oddlot.history.claim import make_room
 from oddlot.history.metrics import Tally
-from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ENGINE, RUN, RunFolder
+from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ENGINE, RUN, WORKER_LOGS, RunFolder
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import safe_observers
@@ -31,6 +32,22 @@ class RunControl:
         self.model = recipe.new_model(where)
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         self.identity = recipe.identity(self.layout)
+
+    @property
+    def run_data(self) -> RunData:
+        """Return what an engine needs from the run."""
+        recipe, how = self.recipe, self.recipe.config
+        return RunData(
+            recipe.job,
+            self.layout,
+            self.layout.constants(self.model),
+            recipe.codec,
+            how.seed,
+            recipe.cuts,
+            recipe.samples,
+            how.keep_shards,
+            self.folder.path / WORKER_LOGS if self.folder else None,
+        )
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of earlier processes first, then new ones, in the order of time.

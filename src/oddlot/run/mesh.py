@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from oddlot.core.errors import UsageError
-from oddlot.engines.local.config import Local
-from oddlot.engines.simulated.config import Simulated
+from oddlot.engines.base import OpenMesh, PeerProcesses
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.mesh_ended import MeshEnded, has_reached
 from oddlot.run.mesh_local import MeshLocal
@@ -19,7 +18,9 @@ def prepared_mesh(
     recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
 ) -> Iterator[MeshSimulation | MeshLocal | MeshEnded]:
     """Yield a run on a mesh that is ready, and close it afterwards."""
-    if folder is not None and folder.checkpoints.startswith("memory:") and isinstance(recipe.engine, Local):
+    mesh = _mesh_of(recipe)
+    is_memory = folder is not None and folder.checkpoints.startswith("memory:")
+    if folder is not None and is_memory and isinstance(mesh, PeerProcesses):
         told = f"{folder.place} is memory of this process, which the peers cannot read: use another location"
         raise UsageError(told, "not_persistent", "checkpoints", url=folder.place)
     if folder is not None and resume:
@@ -29,14 +30,22 @@ def prepared_mesh(
         if folder is not None and resume and has_reached(recipe, folder):
             yield MeshEnded(recipe, folder)
             return
-        match recipe.engine:
-            case Simulated():
-                yield MeshSimulation(recipe, closing, folder, resume)
-            case Local():
-                yield MeshLocal(recipe, closing, folder, resume)
-            case engine:
-                name = type(recipe.strategy).__name__
-                told = f"{name} runs on a mesh of peers, and the {engine.kind} engine has none: use Local or Simulated"
-                raise UsageError(
-                    told, "engine_without_mesh", "engine.kind", engine=engine.kind, strategy=name
-                )
+        match mesh:
+            case PeerProcesses():
+                yield MeshLocal(recipe, mesh, closing, folder, resume)
+            case _:
+                yield MeshSimulation(recipe, mesh, closing, folder, resume)
+
+
+def _mesh_of(recipe: Recipe) -> PeerProcesses | OpenMesh:
+    """Return how peers run on the engine of a run. Raise UsageError if it has no mesh."""
+    engine, name = recipe.engine, type(recipe.strategy).__name__
+    if engine.mesh is None:
+        told = (
+            f"{name} runs on a mesh of peers, and the {engine.kind} engine has none: use Local or Simulated"
+        )
+        raise UsageError(told, "engine_without_mesh", "engine.kind", engine=engine.kind, strategy=name)
+    if not engine.computes:
+        told = "computes=False (--no-compute) has no weights, and peers of a mesh exchange them"
+        raise UsageError(told, "mesh_without_compute", "engine")
+    return engine.mesh

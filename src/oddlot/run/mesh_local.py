@@ -12,9 +12,8 @@ from oddlot.checkpoint.disk import read_file, replace_file
 from oddlot.core.errors import JobError
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
-from oddlot.engines.base import cores
+from oddlot.engines.base import PeerProcesses
 from oddlot.engines.failure import failure_of
-from oddlot.engines.local.config import Local
 from oddlot.engines.local.shared_memory import pack_parcel
 from oddlot.engines.mesh.launcher import FAILED_CODE, Launcher, clock
 from oddlot.engines.mesh.local_faults import LAUNCHER, LocalMeshFaults
@@ -27,6 +26,7 @@ from oddlot.history.lock import note_holder
 from oddlot.history.outcome import FAILED, read_ending
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
+from oddlot.run import peer_process
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.control import RunControl
 from oddlot.run.mesh_ended import ended_run
@@ -49,9 +49,13 @@ class MeshLocal(RunControl):
     folder: RunFolder
 
     def __init__(
-        self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None, resume: bool = False
+        self,
+        recipe: Recipe,
+        processes: PeerProcesses,
+        closing: ExitStack,
+        folder: RunFolder | None = None,
+        resume: bool = False,
     ) -> None:
-        assert isinstance(recipe.engine, Local)
         self.closing = closing
         self.is_kept = folder is not None
         if folder is None:
@@ -68,7 +72,7 @@ class MeshLocal(RunControl):
         self.logs.skip(self.earlier)
         for record in self.earlier:
             self.tally(record)
-        self.launcher = self._launcher(recipe.engine)
+        self.launcher = self._launcher(processes)
         self.observers.append(self.launcher.heard)
 
     def run(self) -> Run:
@@ -182,8 +186,8 @@ class MeshLocal(RunControl):
         past = self.past.log if self.past else None
         return MeshFaults(chaos, faults, lambda: self.launcher.now, lambda: self.launcher.begun, past)
 
-    def _launcher(self, engine: Local) -> Launcher:
-        threads = engine.threads or max(1, cores() // engine.workers)
+    def _launcher(self, processes: PeerProcesses) -> Launcher:
+        engine = self.recipe.engine
         self.setup = PeerSetup(
             self.recipe,
             self.past.start if self.past else MeshStart(),
@@ -192,14 +196,17 @@ class MeshLocal(RunControl):
             str(self.folder.settings()[RUN_ID]),
             secrets.token_bytes(32),
             clock() - (self.past.now if self.past else 0.0),
-            ProcessSetup.of_hub(threads),
+            ProcessSetup.of_hub(processes.threads),
+            processes.as_if,
         )
         parcel = pack_parcel(self.setup)
         self.closing.callback(os.close, parcel)
         outputs, taken = self.folder.path / PEERS, self.past.taken if self.past else ()
         inherited = [parcel, self.folder.lock] if self.folder.lock is not None else [parcel]
         skip_bad, began = self.recipe.config.skip_bad, self.setup.began
-        launcher = Launcher(engine.names, inherited, outputs, engine.respawn, began, taken, skip_bad)
+        launcher = Launcher(
+            peer_process.__name__, engine.names, inherited, outputs, engine.respawn, began, taken, skip_bad
+        )
         for conductor in self.past.start.conductors.values() if self.past else ():
             launcher.work.strikes.update(conductor.ledger.strikes)
         self.closing.callback(launcher.close)

@@ -7,22 +7,19 @@ from math import inf
 from typing import Any
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.errors import JobError
 from oddlot.core.events import Evaluated, Lost, Struck
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId, machine_of
-from oddlot.engines.base import RunData
+from oddlot.engines.base import OpenMesh
 from oddlot.engines.host import Arrival
 from oddlot.engines.loop import drive
-from oddlot.engines.mesh.computation import PeerComputation
 from oddlot.engines.mesh.messages import FromPeer, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
-from oddlot.engines.mesh.simulated import Envelope, SimulatedMesh, SimulatedPort
+from oddlot.engines.mesh.simulated import Envelope, SimulatedPort
 from oddlot.engines.mesh.simulated_faults import SimulatedMeshFaults
-from oddlot.engines.payloads import users_code
-from oddlot.engines.simulated.config import Simulated
 from oddlot.faults.mesh_faults import MeshFaults
 from oddlot.history.included_samples import IncludedSamples, PeerHistory
 from oddlot.history.run_folder import SUMMARY, RunFolder
@@ -43,23 +40,21 @@ from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop
 from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.job import choose_device
-from oddlot.train.learner import Learner
-from oddlot.train.store import Pool
 
 
 class MeshSimulation(RunControl):
     """All peers of a run on simulated machines: what `Training` is for a run with a hub."""
 
     def __init__(
-        self, recipe: Recipe, closing: ExitStack, folder: RunFolder | None = None, resume: bool = False
+        self,
+        recipe: Recipe,
+        open_mesh: OpenMesh,
+        closing: ExitStack,
+        folder: RunFolder | None = None,
+        resume: bool = False,
     ) -> None:
-        engine = recipe.engine
-        if not isinstance(engine, Simulated) or not engine.computes:
-            told = "computes=False (--no-compute) has no weights, and peers of a mesh exchange them"
-            raise UsageError(told, "mesh_without_compute", "engine")
         super().__init__(recipe, folder, "the peers", resume=resume)
-        self.names, self.closing = tuple(engine.names), closing
+        self.names, self.closing = tuple(recipe.engine.names), closing
         self.records: list[Record] = []
         self.runs: dict[NodeId, PeerRun] = {}
         self.sources: dict[NodeId, list[Source]] = {}
@@ -75,14 +70,8 @@ class MeshSimulation(RunControl):
             make_peers_folder(folder)
             self.saving = MeshSaving(recipe, folder, self.layout, launch="", there=self.start.saved)
             closing.callback(self.saving.close)
-        self.mesh = SimulatedMesh(
-            engine.machines,
-            self._computation(engine),
-            self._make,
-            recipe.job.batch_size,
-            engine.seed,
-            past.now if past else 0.0,
-            past.taken if past else (),
+        self.mesh = open_mesh(
+            self.run_data, self._make, past.now if past else 0.0, past.taken if past else ()
         )
         self.faults = self._faults(past)
         for record in self.earlier:
@@ -156,27 +145,6 @@ class MeshSimulation(RunControl):
             self.mesh.plan_alarm(node)
 
     # --- setting up ----------------------------------------------------------------------------
-
-    def _computation(self, engine: Simulated) -> PeerComputation:
-        recipe = self.recipe
-        data = RunData(
-            recipe.job,
-            self.layout,
-            self.layout.constants(self.model),
-            recipe.codec,
-            recipe.config.seed,
-            recipe.cuts,
-            recipe.samples,
-            recipe.config.keep_shards,
-        )
-        with users_code("the simulator"):
-            if recipe.job.worker_init is not None:
-                recipe.job.worker_init()
-            device = choose_device(recipe.job.device)
-            learner = Learner(
-                data.job, data.layout, data.constants, data.seed, data.shards, device, samples=data.samples
-            )
-        return PeerComputation(learner, Pool(lambda: FlatBuffer.empty(self.layout)), recipe.codec)
 
     def _make(self, node: NodeId, port: SimulatedPort) -> "Peer | Newcomer":
         """Return a peer that begins the run or, once others train, one that asks them for their state."""

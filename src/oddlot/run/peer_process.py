@@ -51,6 +51,7 @@ from oddlot.history.metrics import tally_of
 from oddlot.history.outcome import FAILED, INTERRUPTED, in_short
 from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
+from oddlot.machines.machine import Machine
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.divergence import check_learned
 from oddlot.run.mesh_folder import mesh_summary, write_average
@@ -78,6 +79,8 @@ class PeerSetup:
     began: float
     """Time of the start, on the machine's monotonic clock."""
     process: ProcessSetup
+    as_if: tuple[Machine, ...] | None = None
+    """A machine for each peer, whose speed it has. None: full speed."""
 
 
 class PeerProgram:
@@ -95,8 +98,7 @@ class PeerProgram:
         hello = Hello.here(node, setup.run_id, self.layout)
         self.transport = Transport(hello, setup.secret, self.layout, recipe.codec)
         self.mailbox = ProcessMailbox(self.transport.incoming, setup.began)
-        machines = getattr(recipe.engine, "as_if", None)
-        pace = Pace(machines[index] if machines else None, recipe.config.seed)
+        pace = Pace(setup.as_if[index] if setup.as_if else None, recipe.config.seed)
         constants = self.layout.constants(self.model)
         worker = WorkerSetup(
             job=recipe.job,
@@ -266,7 +268,7 @@ class PeerProgram:
 
     def _is_replacing(self, _: Collection[str]) -> bool:
         """Whether the launcher, which replaces lost peers, still runs."""
-        return bool(getattr(self.recipe.engine, "respawn", False)) and os.getppid() == self.launcher
+        return self.recipe.engine.respawn and os.getppid() == self.launcher
 
     def _join(self, state: State, tensors: Tensors, sender: NodeId) -> None:
         """Begin with the state of a peer."""

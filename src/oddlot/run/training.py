@@ -11,12 +11,12 @@ from torch import Tensor
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError
 from oddlot.core.events import Evaluated, Stopped
-from oddlot.engines.base import Open, RunData
+from oddlot.engines.base import Open
 from oddlot.engines.loop import drive
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import FAILED, in_short
-from oddlot.history.run_folder import EFFECTIVE_BATCH, WORKER_LOGS, RunFolder
+from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
 from oddlot.run.assemble import engine_with_faults, host_of
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.control import RunControl
@@ -71,7 +71,7 @@ class Training(RunControl):
         conductor = past.conductor if past else recipe.conductor()
         # The clock continues where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
-        self.opened = open_engine(self._run_data(), now, past.nodes if past else frozenset())
+        self.opened = open_engine(self.run_data, now, past.nodes if past else frozenset())
         self.store = self._store(past)
         numbers = self.opened.shadow or self.store
         self.divergence = Divergence(None if self.opened.shadow else self.store)
@@ -120,23 +120,6 @@ class Training(RunControl):
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.saving.records)
 
     # --- setting up ----------------------------------------------------------------------------
-
-    def _run_data(self) -> RunData:
-        recipe, job, how = self.recipe, self.recipe.job, self.recipe.config
-        constants = self.layout.constants(self.model)
-        codec = recipe.codec
-        logs = self.folder.path / WORKER_LOGS if self.folder else None
-        return RunData(
-            job,
-            self.layout,
-            constants,
-            codec,
-            how.seed,
-            recipe.cuts,
-            recipe.samples,
-            how.keep_shards,
-            logs,
-        )
 
     def _store(self, past: Past | None) -> Store:
         weights = self.opened.pool.take()

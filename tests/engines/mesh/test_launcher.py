@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from oddlot.engines.local.processes import START_SECONDS
-from oddlot.engines.mesh import launcher as module
 from oddlot.engines.mesh.launcher import Launcher, clock, replaced_file
 from tests.engines.mesh.waiting import is_running, wait_for
 from tests.transcripts import mask, warns
 
 
 @pytest.fixture
-def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """A launcher of two stand-ins that have started."""
-    monkeypatch.setattr(module, "MODULE", "tests.engines.mesh.stand_in")
     with (tmp_path / "parcel").open("wb") as parcel:
-        launcher = Launcher(["w1", "w2"], [parcel.fileno()], tmp_path, True, clock())
+        stand_in = "tests.engines.mesh.stand_in"
+        launcher = Launcher(stand_in, ["w1", "w2"], [parcel.fileno()], tmp_path, True, clock())
         try:
             launcher.start_all()
             yield launcher

@@ -23,8 +23,7 @@ def launcher_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sta
             (tmp_path / "for_peers").mkdir()
             (tmp_path / "for_peers" / "a_peer.py").write_text(script)
             monkeypatch.syspath_prepend(tmp_path / "for_peers")
-            monkeypatch.setattr(module, "MODULE", "a_peer")
-            launcher = Launcher(["w0"], [0], tmp_path, True, module.clock())
+            launcher = Launcher("a_peer", ["w0"], [0], tmp_path, True, module.clock())
             closing.callback(launcher.close)
             return launcher
 

@@ -51,7 +51,7 @@ def dies(launcher: Launcher, node: str, code: int, signs: bytes = b"") -> None:
 @pytest.fixture
 def launcher(tmp_path: Path) -> Launcher:
     """A launcher without peers."""
-    return Launcher(["w1", "w2"], [0], tmp_path, True, module.clock())
+    return Launcher("no_program", ["w1", "w2"], [0], tmp_path, True, module.clock())
 
 
 def test_samples_that_end_three_peers_are_named(launcher: Launcher) -> None:

@@ -10,7 +10,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 from oddlot.core.validation import AtLeastOne, NotNegative, check_settings
-from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, RunData, cores
+from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, PeerProcesses, RunData, cores
 from oddlot.engines.local.block_pool import Blocks
 from oddlot.engines.local.engine import LocalEngine
 from oddlot.engines.local.fork_client import ForkServer, take_early
@@ -100,6 +100,15 @@ class Local:
         """Names of the workers: w1, w2, ..."""
         return [f"w{number + 1}" for number in range(self.workers)]
 
+    @property
+    def mesh(self) -> PeerProcesses:
+        """Peers run in processes like those of workers."""
+        return PeerProcesses(self._threads, self.as_if)
+
+    @property
+    def _threads(self) -> int:
+        return self.threads or max(1, cores() // self.workers)
+
     def begin(self, closing: ExitStack) -> Open:
         """Start the fork server, which imports PyTorch while the job is prepared."""
         self._warn_of_many()
@@ -137,7 +146,6 @@ def _open(
     # A packet may be a little larger than the block that it encodes, because of its header.
     block_bytes = max(layout.bytes, most_bytes(codec, layout))
     arena = Arena(versions + on.workers * per_worker, block_bytes)
-    threads = on.threads or max(1, cores() // on.workers)
     setup = Setup(
         job=data.job,
         layout=layout,
@@ -147,11 +155,11 @@ def _open(
         shards=data.shards,
         keep_shards=data.keep_shards,
         samples=data.samples,
-        process=ProcessSetup.of_hub(threads),
+        process=ProcessSetup.of_hub(on._threads),
         machines=tuple(on.as_if or ()),
         blocks=arena.blocks,
         block_bytes=block_bytes,
-        spin_seconds=SPIN_SECONDS if on.workers * threads < cores() else 0.0,
+        spin_seconds=SPIN_SECONDS if on.workers * on._threads < cores() else 0.0,
     )
     blocks = Blocks(arena, layout, versions, on.workers, setup.codec)
     engine = LocalEngine(

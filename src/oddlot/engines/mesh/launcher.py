@@ -34,7 +34,6 @@ LOOK_SECONDS = 0.1
 """Time between two looks at the processes and logs of peers."""
 MAX_OUTPUT = 4_000
 """Characters of a peer's output that an error has."""
-MODULE = "oddlot.run.peer_process"
 STOP = "stop.json"
 """File with the reason for which peers are asked to finish."""
 FAILED_CODE = 1
@@ -107,12 +106,14 @@ def clock() -> float:
 class Launcher:
     """The processes of the peers of one run.
 
-    `inherited` are descriptors that every peer inherits; the first is that of the parcel with its setup. `began` is the
-    time of the start, on the clock of `clock`. Names that are `taken` are not used again.
+    `program` is the module that a peer runs. `inherited` are descriptors that every peer inherits; the first is that of
+    the parcel with its setup. `began` is the time of the start, on the clock of `clock`. Names that are `taken` are not
+    used again.
     """
 
     def __init__(
         self,
+        program: str,
         names: Sequence[str],
         inherited: Sequence[int],
         outputs: Path,
@@ -121,7 +122,7 @@ class Launcher:
         taken: Collection[NodeId] = (),
         skip_bad: bool = False,
     ) -> None:
-        self.ids = NodeIds(names, taken)
+        self.program, self.ids = program, NodeIds(names, taken)
         self.inherited, self.outputs = list(inherited), outputs
         self.began = began
         self.policy = RespawnPolicy(len(names), respawn)
@@ -291,7 +292,7 @@ class Launcher:
             log = closing.enter_context(open_to_append(output))
             log.truncate(0)
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE, str(self.inherited[0]), node, str(index)],
+                [sys.executable, "-P", "-m", self.program, str(self.inherited[0]), node, str(index)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

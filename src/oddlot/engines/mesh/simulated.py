@@ -31,6 +31,8 @@ from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Link, Machine
 from oddlot.machines.market import Zone
 
+MakePeer = Callable[[NodeId, "SimulatedPort"], Peer | Newcomer]
+"""Makes the peer of a machine that is ready."""
 CONTROL_BYTES = 200
 """Bytes of a message without tensors, in the log: it takes only latency."""
 
@@ -72,16 +74,13 @@ class SimulatedPeer:
 
 
 class SimulatedMesh:
-    """Mailbox of all peers on simulated machines, and their ports.
-
-    `make(node, port)` makes the peer of a machine when that is ready.
-    """
+    """Mailbox of all peers on simulated machines, and their ports."""
 
     def __init__(
         self,
         machines: Sequence[Machine | Zone],
         computation: Computation,
-        make: Callable[[NodeId, "SimulatedPort"], Peer | Newcomer],
+        make: MakePeer,
         batch: int,
         seed: int = 0,
         now: float = 0.0,

@@ -69,6 +69,7 @@ class Ray:
     is_remote: ClassVar[bool] = True
     is_virtual: ClassVar[bool] = False
     computes: ClassVar[bool] = True
+    mesh: ClassVar[None] = None
     faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill", "leave", "slow", "freeze", "preempt"})
 
     def __post_init__(self) -> None:

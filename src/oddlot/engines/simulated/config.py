@@ -10,7 +10,9 @@ from typing import ClassVar
 from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.tasks import NodeId
 from oddlot.core.validation import AtLeastOne, Seed, check_settings
-from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, RunData
+from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, OpenMesh, RunData
+from oddlot.engines.mesh.computation import PeerComputation
+from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
 from oddlot.engines.payloads import most_bytes, users_code
 from oddlot.engines.simulated.compute import DataBytes, Exact, Shadow
 from oddlot.engines.simulated.engine import Simulator
@@ -87,6 +89,11 @@ class Simulated:
         """Names of the machines."""
         return names_in(self.machines)
 
+    @property
+    def mesh(self) -> OpenMesh:
+        """All peers run in this process."""
+        return partial(_open_mesh, self)
+
     def begin(self, closing: ExitStack) -> Open:
         """Return the function that opens the engine. Nothing is prepared."""
         return partial(_open, self)
@@ -115,14 +122,27 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * layout.bytes > 0.8 * memory:
         raise _not_enough_memory(on, blocks, layout.bytes, memory)
+    exact = Exact(_learner(run), pool, run.codec)
+    simulator = Simulator(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
+    return Opened(simulator, pool, None, on.hub, SimulatedFaults(simulator))
+
+
+def _open_mesh(
+    on: Simulated, run: RunData, make: MakePeer, now: float, taken: Collection[NodeId]
+) -> SimulatedMesh:
+    """Open a mesh."""
+    pool = Pool(lambda: FlatBuffer.empty(run.layout))
+    computation = PeerComputation(_learner(run), pool, run.codec)
+    return SimulatedMesh(on.machines, computation, make, run.job.batch_size, on.seed, now, taken)
+
+
+def _learner(run: RunData) -> Learner:
+    """Return the one that computes the tasks of all machines, in this process."""
     with users_code("the simulator"):
         if run.job.worker_init is not None:
             run.job.worker_init()
         device = choose_device(run.job.device)
-        learner = Learner(run.job, layout, run.constants, run.seed, run.shards, device, samples=run.samples)
-    exact = Exact(learner, pool, run.codec)
-    simulator = Simulator(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
-    return Opened(simulator, pool, None, on.hub, SimulatedFaults(simulator))
+        return Learner(run.job, run.layout, run.constants, run.seed, run.shards, device, samples=run.samples)
 
 
 def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
