@@ -79,6 +79,7 @@ class RunData:
     job: "Job"
     layout: "Layout"
     constants: "Mapping[str, Tensor]"
+    """Tensors outside of blocks (`Layout.constants`)."""
     codec: "Codec"
     seed: int
     shards: "Cuts"
@@ -87,6 +88,13 @@ class RunData:
     keep_shards: bool = True
     logs: Path | None = None
     """Folder for the output of workers that fail on other machines. None: it is not kept."""
+
+    @property
+    def encoder(self) -> "Codec | None":
+        """Return the codec of updates; None if they travel as they are."""
+        from oddlot.wire.plain import Plain
+
+        return None if isinstance(self.codec, Plain) else self.codec
 
 
 @dataclass(frozen=True)

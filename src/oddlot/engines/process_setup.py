@@ -1,16 +1,15 @@
 """Setting up a worker's process, on any engine of real processes."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 
-from oddlot.train.data import Cuts
-from oddlot.train.flat_buffer import Layout
+from oddlot.engines.base import RunData
 from oddlot.train.job import Job
 from oddlot.train.learner import Learner
-from oddlot.wire.codec import Codec
 
 
 @dataclass(frozen=True)
@@ -37,31 +36,27 @@ class ProcessSetup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerSetup:
+class WorkerSetup(RunData):
     """What a worker needs of a run, sent once."""
 
-    job: Job
-    layout: Layout
-    constants: Mapping[str, torch.Tensor]
-    """Tensors outside of blocks (`Layout.constants`)."""
-    codec: Codec | None
-    seed: int
-    shards: Cuts
-    keep_shards: bool
-    samples: int
-    """Length of the hub's training data."""
     process: ProcessSetup
 
-    def learner(self, device: torch.device) -> Learner:
-        """Return the learner of this process, which computes on a device."""
-        return Learner(
-            self.job,
-            self.layout,
-            self.constants,
-            self.seed,
-            self.shards,
-            device,
-            time.perf_counter,
-            self.keep_shards,
-            self.samples,
-        )
+    @classmethod
+    def of(cls, run: RunData, threads: int, **more: Any) -> Self:
+        """Return the setup of workers with this number of threads. `more`: fields of a subclass."""
+        return cls(**vars(run), process=ProcessSetup.of_hub(threads), **more)
+
+
+def learner_of(run: RunData, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> Learner:
+    """Return the learner of this process, which computes on a device and measures with the clock."""
+    return Learner(
+        run.job,
+        run.layout,
+        run.constants,
+        run.seed,
+        run.shards,
+        device,
+        clock,
+        run.keep_shards,
+        run.samples,
+    )

@@ -36,18 +36,8 @@ class RunControl:
     @property
     def run_data(self) -> RunData:
         """Return what an engine needs from the run."""
-        recipe, how = self.recipe, self.recipe.config
-        return RunData(
-            recipe.job,
-            self.layout,
-            self.layout.constants(self.model),
-            recipe.codec,
-            how.seed,
-            recipe.cuts,
-            recipe.samples,
-            how.keep_shards,
-            self.folder.path / WORKER_LOGS if self.folder else None,
-        )
+        logs = self.folder.path / WORKER_LOGS if self.folder else None
+        return self.recipe.run_data(self.layout, self.model, logs)
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of earlier processes first, then new ones, in the order of time.

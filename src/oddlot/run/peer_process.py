@@ -43,7 +43,7 @@ from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
 from oddlot.engines.mesh.signs_of_life import SignsOfLife, end_process, read_line
 from oddlot.engines.mesh.transport import Hello, Rejected, StrangerRejected, Transport, Unreachable
 from oddlot.engines.pace import Pace
-from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
+from oddlot.engines.process_setup import ProcessSetup, learner_of
 from oddlot.faults.plan import ANSWERED
 from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.lock import LOCK, hold
@@ -99,21 +99,10 @@ class PeerProgram:
         self.transport = Transport(hello, setup.secret, self.layout, recipe.codec)
         self.mailbox = ProcessMailbox(self.transport.incoming, setup.began)
         pace = Pace(setup.as_if[index] if setup.as_if else None, recipe.config.seed)
-        constants = self.layout.constants(self.model)
-        worker = WorkerSetup(
-            job=recipe.job,
-            layout=self.layout,
-            constants=constants,
-            codec=None,
-            seed=recipe.config.seed,
-            shards=recipe.cuts,
-            keep_shards=recipe.config.keep_shards,
-            samples=recipe.samples,
-            process=setup.process,
-        )
+        data = recipe.run_data(self.layout, self.model)
         device = choose_device(recipe.job.device, index)
         self.compute = ComputeThread(
-            lambda: worker.learner(device), pace, self.transport.incoming, life.report
+            lambda: learner_of(data, device), pace, self.transport.incoming, life.report
         )
         self.port = ProcessPort(self.transport, self.compute)
         self.saving = self._saving() if setup.keeps_checkpoints else None

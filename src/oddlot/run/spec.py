@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.peers import Peers
 from oddlot.core.spans import Span
 from oddlot.core.strategy import Strategy, Traits
-from oddlot.engines.base import EngineConfig
+from oddlot.engines.base import EngineConfig, RunData
 from oddlot.engines.payloads import users_code
 from oddlot.history.run_settings import FORMAT
 from oddlot.run.checks import (
@@ -151,6 +152,21 @@ class Recipe:
             model = made(self.job)
         warn_of_extra_state(model)
         return model
+
+    def run_data(self, layout: Layout, model: nn.Module, logs: Path | None = None) -> RunData:
+        """Return what an engine or a peer needs from the run. `model` has the constants."""
+        how = self.config
+        return RunData(
+            self.job,
+            layout,
+            layout.constants(model),
+            self.codec,
+            how.seed,
+            self.cuts,
+            self.samples,
+            how.keep_shards,
+            logs,
+        )
 
     def rows(self, spans: Iterable[Span]) -> list[int]:
         """Return the indices of samples in the data, which the conductor does not know."""

@@ -17,9 +17,7 @@ from oddlot.engines.local.fork_client import ForkServer, take_early
 from oddlot.engines.local.shared_memory import Arena
 from oddlot.engines.local.worker import Setup
 from oddlot.engines.payloads import most_bytes
-from oddlot.engines.process_setup import ProcessSetup
 from oddlot.machines.machine import Machine
-from oddlot.wire.plain import Plain
 
 MAX_WORKERS = 10_000
 """Largest number of workers. Each is a process that imports PyTorch."""
@@ -146,22 +144,15 @@ def _open(
     # A packet may be a little larger than the block that it encodes, because of its header.
     block_bytes = max(layout.bytes, most_bytes(codec, layout))
     arena = Arena(versions + on.workers * per_worker, block_bytes)
-    setup = Setup(
-        job=data.job,
-        layout=layout,
-        constants=data.constants,
-        codec=None if isinstance(codec, Plain) else codec,
-        seed=data.seed,
-        shards=data.shards,
-        keep_shards=data.keep_shards,
-        samples=data.samples,
-        process=ProcessSetup.of_hub(on._threads),
+    setup = Setup.of(
+        data,
+        on._threads,
         machines=tuple(on.as_if or ()),
         blocks=arena.blocks,
         block_bytes=block_bytes,
         spin_seconds=SPIN_SECONDS if on.workers * on._threads < cores() else 0.0,
     )
-    blocks = Blocks(arena, layout, versions, on.workers, setup.codec)
+    blocks = Blocks(arena, layout, versions, on.workers, setup.encoder)
     engine = LocalEngine(
         fork_server, setup, arena, blocks, on.names, on.respawn, on.dollars_per_hour, now, taken
     )

@@ -22,7 +22,7 @@ from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
 from oddlot.engines.local.shared_memory import Arena, open_parcel
 from oddlot.engines.pace import Pace
-from oddlot.engines.process_setup import WorkerSetup
+from oddlot.engines.process_setup import WorkerSetup, learner_of
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.machines.machine import Machine
 from oddlot.train.flat_buffer import FlatBuffer
@@ -60,9 +60,9 @@ class Worker:
         self.pace = Pace(setup.machines[index] if setup.machines else None, setup.seed)
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
-        learner = setup.learner(choose_device(setup.job.device, index))
-        self.runner = TaskRunner(learner, setup.codec)
-        self.scratch = FlatBuffer.empty(setup.layout) if setup.codec else None
+        learner = learner_of(setup, choose_device(setup.job.device, index))
+        self.runner = TaskRunner(learner, setup.encoder)
+        self.scratch = FlatBuffer.empty(setup.layout) if setup.encoder else None
 
     def flat(self, block: int) -> FlatBuffer:
         """Return the block of shared memory with this number."""

@@ -33,7 +33,7 @@ from oddlot.engines.failure import plain_failure
 from oddlot.engines.node_ids import EVALUATOR
 from oddlot.engines.pace import Pace
 from oddlot.engines.parcel import tensor_of, unpickled
-from oddlot.engines.process_setup import WorkerSetup
+from oddlot.engines.process_setup import WorkerSetup, learner_of
 from oddlot.engines.ray.node_functions import end_of
 from oddlot.engines.ray.pieces import Bytes, joined, pieces_of
 from oddlot.engines.ray.private_arrays import private
@@ -152,8 +152,8 @@ class WorkerActor:
         setup = _unpickled([parts[0], *map(private, parts[1:])], self.name)
         setup.process.apply(setup.job)
         self.setup, self.pace = setup, Pace(None, setup.seed)
-        learner = setup.learner(self._device(setup.job.device))
-        self.runner = TaskRunner(learner, setup.codec)
+        learner = learner_of(setup, self._device(setup.job.device))
+        self.runner = TaskRunner(learner, setup.encoder)
         return self.where()
 
     def _device(self, wish: str) -> torch.device:

@@ -120,27 +120,16 @@ def _open(
     taken: Collection[NodeId],
 ) -> Opened:
     """Send the job to the workers."""
-    from oddlot.engines.process_setup import ProcessSetup, WorkerSetup
+    from oddlot.engines.process_setup import WorkerSetup
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine
     from oddlot.engines.ray.ray_messages import FILE
     from oddlot.train.flat_buffer import FlatBuffer
     from oddlot.train.store import Pool
-    from oddlot.wire.plain import Plain
 
     messages.path = data.logs / FILE if data.logs else None
     check_shared_memory((on.in_flight + 1) * data.layout.bytes)
-    setup = WorkerSetup(
-        job=data.job,
-        layout=data.layout,
-        constants=data.constants,
-        codec=None if isinstance(data.codec, Plain) else data.codec,
-        seed=data.seed,
-        shards=data.shards,
-        keep_shards=data.keep_shards,
-        samples=data.samples,
-        process=ProcessSetup.of_hub(max(1, int(on.num_cpus))),
-    )
+    setup = WorkerSetup.of(data, max(1, int(on.num_cpus)))
     engine = RayEngine(started, setup, data.logs, now, taken)
     closing.callback(engine.close)
     pool = Pool(lambda: FlatBuffer.empty(data.layout))

@@ -131,7 +131,7 @@ class RayEngine:
 
     def _arrival(self, facts: Facts, pieces: Sequence[Bytes], start: FlatBuffer) -> Message:
         """Return the message of an update, whose tensors stay in the object store unless they were encoded."""
-        layout, codec, update = self.setup.layout, self.setup.codec, joined(pieces)
+        layout, codec, update = self.setup.layout, self.setup.encoder, joined(pieces)
         if codec is None:
             return Arrival(facts, Payload(facts.kind, FlatBuffer(layout, tensor_of(update))))
         flat = FlatBuffer.empty(layout)

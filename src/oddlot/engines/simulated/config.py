@@ -14,6 +14,7 @@ from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, OpenMes
 from oddlot.engines.mesh.computation import PeerComputation
 from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
 from oddlot.engines.payloads import most_bytes, users_code
+from oddlot.engines.process_setup import learner_of
 from oddlot.engines.simulated.compute import DataBytes, Exact, Shadow
 from oddlot.engines.simulated.engine import Simulator
 from oddlot.engines.simulated.faults import SimulatedFaults
@@ -142,7 +143,7 @@ def _learner(run: RunData) -> Learner:
         if run.job.worker_init is not None:
             run.job.worker_init()
         device = choose_device(run.job.device)
-        return Learner(run.job, run.layout, run.constants, run.seed, run.shards, device, samples=run.samples)
+        return learner_of(run, device, lambda: 0.0)
 
 
 def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
