@@ -241,7 +241,7 @@ VC_ASGD = {
     "formula_error_max": Figure("Largest error of the makespan formula, three loss rates.", "<= 0.02"),
     "newest_over_formula_max": Figure("Makespan, newest weights / formula: worst loss rate.", "<= 1.10"),
     "saving_default_mode": Figure(
-        f"{SAVED} on 8 spot machines, tasks start from the epoch's weights (default). B: {AVERAGING_8}. {MARKETS}"
+        f"{SAVED} in the paper's mode (`newest=False`) on 8 spot machines. B: {AVERAGING_8}. {MARKETS}"
     ),
     "saving_newest": Figure(f"{SAVED} {NEWEST_8}. B: {AVERAGING_8}. {MARKETS}"),
     "saving_newest_best_market": Figure(f"{SAVED} {NEWEST_8}. B: {AVERAGING_8}. The best market alone."),

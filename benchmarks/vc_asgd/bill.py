@@ -17,11 +17,11 @@ from benchmarks.vc_asgd.setting import accuracy_at, once_above, points
 from benchmarks.vc_asgd.systems import (
     AVERAGING,
     DATASET,
-    DEFAULT,
     DOWNPOUR,
     ELASTIC,
     NEWEST,
     ONE,
+    PAPER,
     WHOLE,
     Stays,
     System,
@@ -44,7 +44,7 @@ def systems(size: Size) -> list[System]:
     """Return those of the keys; in other than quick runs also systems for comparison."""
     found = [system for pair in COMPARED.values() for system in pair]
     if size is not Size.QUICK:
-        found += [System(DEFAULT, MACHINES, False), System(NEWEST, 4, False), System(NEWEST, 4, True)]
+        found += [System(PAPER, MACHINES, False), System(NEWEST, 4, False), System(NEWEST, 4, True)]
         found += [System(ONE, 1, False), System(ELASTIC, MACHINES, True), System(DOWNPOUR, MACHINES, True)]
     return sorted({*found} - {BASE, STAYS}, key=lambda one: (one.strategy in WHOLE, *one))
 

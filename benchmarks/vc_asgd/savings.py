@@ -12,7 +12,7 @@ from statistics import mean
 from benchmarks.report import Measured, show, told
 from benchmarks.vc_asgd.market import MACHINES, ON_DEMAND, on_demand, price_traces
 from benchmarks.vc_asgd.setting import reached
-from benchmarks.vc_asgd.systems import AVERAGING, DEFAULT, NEWEST, System
+from benchmarks.vc_asgd.systems import AVERAGING, NEWEST, PAPER, System
 from oddlot import Run
 from oddlot.history.metrics import tally_of
 from oddlot.machines import Steps
@@ -27,7 +27,7 @@ SHOWN = {"p3.2xlarge us-east-1c", "NC6 us-east"}
 
 OURS, BASE = System(NEWEST, MACHINES, True), System(AVERAGING, MACHINES, False)
 COMPARED = {
-    "saving_default_mode": (System(DEFAULT, MACHINES, True), BASE),
+    "saving_default_mode": (System(PAPER, MACHINES, True), BASE),
     "saving_newest": (OURS, BASE),
     "saving_over_fedavg_4": (OURS, System(AVERAGING, 4, False)),
     "saving_over_fedavg_spot": (OURS, System(AVERAGING, MACHINES, True)),

@@ -29,7 +29,8 @@ RATE = 0.06
 """the learning rate: of 0.03, 0.06 and 0.1 the best one of federated averaging and of VC-ASGD alike, after 5 epochs"""
 LIMIT = 5
 """A system that needs more than this many times the epochs of federated averaging has missed the accuracy."""
-AVERAGING, DEFAULT, NEWEST = "federated averaging", "VC-ASGD, default", "VC-ASGD, newest"
+AVERAGING, PAPER, NEWEST = "federated averaging", "VC-ASGD, newest=False", "VC-ASGD, newest"
+"""PAPER: the paper's mode of VC-ASGD, which was the default when `saving_default_mode` got its name."""
 ONE, ELASTIC, DOWNPOUR = "one machine", "elastic averaging", "Downpour"
 WHOLE = {ONE, ELASTIC, DOWNPOUR}
 """Strategies without shards."""
@@ -63,7 +64,7 @@ def strategies(job: Job) -> dict[str, Callable[[], Strategy]]:
     return {
         ONE: Synchronous,
         AVERAGING: lambda: FederatedAveraging(deadline_seconds=DEADLINE),
-        DEFAULT: lambda: VCASGD(deadline_seconds=DEADLINE),
+        PAPER: lambda: VCASGD(newest=False, deadline_seconds=DEADLINE),
         NEWEST: lambda: VCASGD(newest=True, deadline_seconds=DEADLINE),
         ELASTIC: lambda: ElasticAveraging(steps, deadline_seconds=DEADLINE),
         DOWNPOUR: lambda: Downpour(steps, SGD(lr=1 / MACHINES), deadline_seconds=DEADLINE),

@@ -50,7 +50,7 @@ def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
     job = replace(a_job(), train_data=parts(tmp_path))
 
     def run(keep_shards: bool) -> Run:
-        strategy, folder = VCASGD(alpha=0.8, newest=True), tmp_path / str(keep_shards)
+        strategy, folder = VCASGD(alpha=0.8), tmp_path / str(keep_shards)
         folder.mkdir()
         run, books = trained(job, strategy, on, "epochs>=5", RunFolder(folder), keep_shards=keep_shards)
         assert sorted(books.merged) == everything(SAMPLES, 5)
@@ -66,11 +66,11 @@ def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
 
 def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
     """Where the data are cut by chance, every machine is brought its rows; where they are not, nothing is."""
-    run = fit(a_job(), VCASGD(newest=True), fleet(2), until="epochs>=4", shards=SHARDS)
+    run = fit(a_job(), VCASGD(), fleet(2), until="epochs>=4", shards=SHARDS)
     assert BYTES <= run.summary["bytes_data"] <= 2 * BYTES
     assert fit(a_job(), Synchronous(), fleet(2), until="epochs>=4").summary["bytes_data"] == 0
     life = Machine("m", 0.01, lifetime=Lifetime(0.5), seconds_to_return=0.0)
-    run = fit(a_job(), VCASGD(newest=True), Simulated([life], seed=3), until="epochs>=6", shards=SHARDS)
+    run = fit(a_job(), VCASGD(), Simulated([life], seed=3), until="epochs>=6", shards=SHARDS)
     lives = run.summary["workers_lost"] + 1
     assert lives > 3
     assert BYTES < run.summary["bytes_data"] <= lives * BYTES, "a new machine has nothing"
@@ -82,7 +82,7 @@ def test_bringing_takes_its_time_on_the_link() -> None:
     def seconds(keep_shards: bool) -> float:
         link = Link(megabits_per_second=768 * 8 / 1e6)
         on = Simulated([Machine("m", 0.01, link=link)])
-        run = fit(a_job(), VCASGD(newest=True), on, until="epochs>=3", shards=2, keep_shards=keep_shards)
+        run = fit(a_job(), VCASGD(), on, until="epochs>=3", shards=2, keep_shards=keep_shards)
         return float(run.summary["seconds"])
 
     assert seconds(False) - seconds(True) == pytest.approx(2 * BYTES / 768)

@@ -120,7 +120,7 @@ STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
     "backup_tasks": lambda chance: BackupTasks(
         chosen(
             lambda _: Synchronous(9),
-            lambda _: VCASGD(),
+            lambda _: VCASGD(newest=False),
             lambda _: Asynchronous(),
             lambda _: ElasticAveraging(steps=1),
             lambda _: Deadline(ProportionalLoad(Quorum(LocalSGD(steps=2))), 0.3),

@@ -90,9 +90,9 @@ def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
 @pytest.mark.parametrize(
     ("strategy", "place"),
     [
-        (VCASGD(), "local"),
+        (VCASGD(newest=False), "local"),
+        (VCASGD(newest=False), "simulated"),
         (VCASGD(), "simulated"),
-        (VCASGD(alpha=0.7, newest=True), "simulated"),
         (FederatedAveraging(), "local"),
         (FederatedAveraging(), "simulated"),
         (FederatedAveraging(clients=3), "simulated"),
@@ -117,8 +117,19 @@ def test_baselines_move_as_pytorch_would(strategy: Strategy, place: str) -> None
     assert sorted(books.merged) == everything(SAMPLES, 3)
 
 
-def test_all_of_an_epoch_start_from_its_first_weights() -> None:
+def test_by_default_vc_asgd_starts_tasks_from_the_newest_weights() -> None:
     run, _ = trained(a_job(), VCASGD(), fleet(2), "epochs>=3", shards=SHARDS)
+    merged, epochs = 0, set[int]()
+    for record in run.records:
+        merged += sum(isinstance(action, Blend) for action in record.actions)
+        for task in (action.task for action in record.actions if isinstance(action, Start)):
+            assert task.version == merged
+            epochs.add(task.spans[0].epoch - merged // SHARDS)
+    assert epochs == {0, 1}, "epochs overlap"
+
+
+def test_in_the_papers_mode_an_epochs_tasks_start_from_its_first_weights() -> None:
+    run, _ = trained(a_job(), VCASGD(newest=False), fleet(2), "epochs>=3", shards=SHARDS)
     tasks = [action.task for r in run.records for action in r.actions if isinstance(action, Start)]
     starts = {(task.spans[0].epoch, task.version) for task in tasks}
     assert starts == {(0, 0), (1, SHARDS), (2, 2 * SHARDS)}
@@ -136,7 +147,7 @@ def test_a_store_that_overwrites_loses_what_was_written_since_it_was_read() -> N
     """Two servers, each at work all the time: what one writes, the other one has not read."""
     job, hub = a_job(), Hub(seconds_per_update=0.4, servers=2, overwrites=True)
     on = Simulated([Machine(f"m{i}", 0.01 * (1 + i / 4)) for i in range(6)], hub=hub)
-    run = fit(job, VCASGD(alpha=0.5, newest=True), on, until="epochs>=4", shards=SHARDS)
+    run = fit(job, VCASGD(alpha=0.5), on, until="epochs>=4", shards=SHARDS)
     assert distance(run.model, replayed(job, run, SHARDS)) < 1e-6
     reads = [record.event.update.read for record in run.records if isinstance(record.event, Arrived)]
     (depths := [0]).extend(0 for _ in reads)

@@ -74,7 +74,7 @@ def replayed(job: Job, run: Run, keep: bool = False) -> nn.Module:
 @BOTH
 def test_the_statistics_of_batchnorm_are_averaged_like_parameters(on: Place) -> None:
     job = a_job(normed)
-    run, _ = trained(job, VCASGD(alpha=0.7, newest=True), on, "epochs>=3", shards=SHARDS)
+    run, _ = trained(job, VCASGD(alpha=0.7), on, "epochs>=3", shards=SHARDS)
     assert distance(run.model, replayed(job, run)) < 1e-5
     statistics = dict(run.model.named_buffers())
     assert statistics["1.running_mean"].abs().max() > 0.01
@@ -85,7 +85,7 @@ def test_the_statistics_of_batchnorm_are_averaged_like_parameters(on: Place) -> 
 @pytest.mark.parametrize("keep", [False, True], ids=["reset", "kept"])
 def test_adams_moments_begin_anew_with_each_task_or_stay_with_the_worker(on: Place, keep: bool) -> None:
     job = replace(a_job(net), optimizer=Adam(lr=0.01), keep_optimizer=keep)
-    run, _ = trained(job, VCASGD(alpha=0.7, newest=True), on, "epochs>=4", shards=SHARDS)
+    run, _ = trained(job, VCASGD(alpha=0.7), on, "epochs>=4", shards=SHARDS)
     assert distance(run.model, replayed(job, run, keep)) < 1e-5
     assert distance(run.model, replayed(job, run, not keep)) > 1e-4, "it makes a difference"
 
@@ -96,7 +96,7 @@ def test_a_worker_that_is_lost_takes_its_moments_along() -> None:
     mortal = Simulated(
         [Machine("a", 0.01, lifetime=Lifetime(0.3), seconds_to_return=0.0), Machine("b", 0.012)]
     )
-    run, _ = trained(job, VCASGD(alpha=0.7, newest=True), mortal, "epochs>=6", shards=SHARDS)
+    run, _ = trained(job, VCASGD(alpha=0.7), mortal, "epochs>=6", shards=SHARDS)
     assert run.summary["workers_lost"] > 0
     assert distance(run.model, replayed(job, run, keep=True)) < 1e-5
 
@@ -116,7 +116,7 @@ def test_what_an_epoch_keeps_of_its_beginning_depends_on_the_shards(shards: int)
 @pytest.mark.parametrize("by_samples", [True, False])
 def test_a_smaller_shard_counts_less_or_as_much(by_samples: bool) -> None:
     job = replace(a_job(), train_data=Shards(["a", "b"], parts, sizes=[36, 12]))
-    strategy = VCASGD(alpha=0.6, newest=True, by_samples=by_samples)
+    strategy = VCASGD(alpha=0.6, by_samples=by_samples)
     run, _ = trained(job, strategy, fleet(1), "epochs>=1")
     blends = [action for record in run.records for action in record.actions if isinstance(action, Blend)]
     shares = sorted(share for blend in blends for share in blend.shares.values())
@@ -129,7 +129,7 @@ def test_damping_takes_from_the_late_what_they_count_too_much() -> None:
     for damping in (0.0, 1.0):
         run, _ = trained(
             a_job(),
-            VCASGD(alpha=0.6, newest=True, damping=damping),
+            VCASGD(alpha=0.6, damping=damping),
             Simulated(machines),
             "epochs>=4",
             shards=8,

@@ -150,7 +150,7 @@ def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> 
     """Four machines for 2 s, none for two hours, all back within a second: meanwhile the run pays for the hub alone."""
     falls = alive((0.0, 4.0), (2.0, 0.0), (7_200.0, 2.0), (7_201.0, 4.0), period=7_202.0)
     on = Simulated([zone(falls, count=4)], hub=Hub(dollars_per_hour=0.36))
-    strategy, folder = VCASGD(alpha=0.9, newest=True), RunFolder(tmp_path)
+    strategy, folder = VCASGD(alpha=0.9), RunFolder(tmp_path)
     found, books = trained(a_job(), strategy, on, "epochs>=18", folder, shards=4)
     assert sorted(books.merged) == everything(SAMPLES, 18)
     summary = found.summary

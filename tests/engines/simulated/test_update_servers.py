@@ -20,7 +20,7 @@ SHARDS, SECONDS = 8, 0.6
 def run(hub: Hub, machines: int = 4, epochs: int = 4, chaos: Chaos | None = None, **each: float) -> Run:
     fleet = Fleet([Machine(f"m{i}", SECONDS * SHARDS / SAMPLES, **each) for i in range(machines)], hub)  # type: ignore[arg-type]  # numbers all
     on, until = Simulated.of(fleet, computes=False), f"epochs>={epochs}"
-    return fit(a_job(), VCASGD(alpha=0.5, newest=True), on, until=until, shards=SHARDS, chaos=chaos)
+    return fit(a_job(), VCASGD(alpha=0.5), on, until=until, shards=SHARDS, chaos=chaos)
 
 
 def test_a_server_takes_one_update_after_the_other() -> None:
@@ -70,7 +70,7 @@ def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> 
     late = [Machine("late", 0.001, joins_at_seconds=20.0)]
     on = Simulated([*fleet, *late], in_flight=2, hub=Hub(seconds_per_update=5.0), computes=False)
     chaos = Chaos([Fault("kill", at_seconds=(1.5,))])
-    patient = VCASGD(alpha=0.5, newest=True, deadline_seconds=100)
+    patient = VCASGD(alpha=0.5, deadline_seconds=100)
     found = fit(a_job(), patient, on, until="epochs>=1", shards=SHARDS, chaos=chaos)
     assert names(found.records, Arrived, Lost)[:2] == ["Arrived", "Lost"]
     assert not any(record.remark for record in found.records), "nobody takes it in, not even as an echo"
@@ -106,7 +106,7 @@ def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES), Machine("m1", 10.0)]
     on = Simulated(fleet, hub=Hub(seconds_per_update=0.9), computes=False, in_flight=2)
     killed = Chaos([Fault("kill", machine="m0", at_seconds=(1.3,))])
-    strategy = VCASGD(alpha=0.5, newest=True)
+    strategy = VCASGD(alpha=0.5)
     found = fit(a_job(), strategy, on, until="seconds>=4", shards=SHARDS, chaos=killed)
     told = [record for record in found.records if 0 < record.now < 4]
     assert names(told, object) == ["Struck", "Gone", "Arrived", "Arrived", "Lost"]
