@@ -25,10 +25,13 @@ def close_socket(path: Path) -> None:
 
 def daemonize(path: Path) -> None:
     """The worker goes on as another process, in a session of its own."""
+    has_id, says = os.pipe()
     if os.fork():
+        os.read(has_id, 1)
         os._exit(1)
     os.setsid()
     path.write_text(str(os.getpid()))
+    os.write(says, b"1")
     signal.pause()
 
 
