@@ -100,8 +100,9 @@ def ours(
     seconds: float,
     times: Sequence[float],
     rate: Rate = Rate(),  # noqa: B008 - frozen
+    in_flight: int = 1,
 ) -> Outcome:
-    """Train with oddlot, and lose nodes at these times after the first step."""
+    """Train with oddlot, and lose nodes at these times after the first step. Each worker has `in_flight` tasks."""
     with TemporaryDirectory(prefix="ray-benchmark-") as name:
         folder = Path(name)
         (folder / "notes").mkdir()
@@ -109,7 +110,7 @@ def ours(
             run = oddlot.fit(
                 job(Step(folder / "notes", seconds), rate),
                 oddlot.Asynchronous(),
-                oddlot.Ray((1, WORKERS)),
+                oddlot.Ray((1, WORKERS), in_flight=in_flight),
                 until=f"epochs>={epochs}",
                 out=folder / "run",
                 checkpoint_every=f"{CHECKPOINT_SECONDS:g} seconds",
