@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 COMPARISONS = {">=": operator.ge, "<=": operator.le}
 
@@ -357,20 +358,27 @@ CALIBRATION = {
         "Distance of the peers' models from their average before the final average, relative to its norm, adaptive."
     ),
 }
-METHODS = (
-    "random partners",
-    "exponential graph",
-    "hypercube",
-    "adaptive",
-    "fixed period",
-    "random exchanges",
-    "LocalSGD",
-    "one peer alone",
-)
-RATES = {
-    f"learning_rate_{name.replace(' ', '_')}": Figure(f"Best learning rate of 0.03, 0.06 and 0.12: {name}.")
-    for name in METHODS
-}
+
+
+class Calibrated(StrEnum):
+    """A method of the calibration of gossip."""
+
+    RANDOM_PARTNERS = "random partners"
+    EXPONENTIAL_GRAPH = "exponential graph"
+    HYPERCUBE = "hypercube"
+    ADAPTIVE = "adaptive"
+    FIXED_PERIOD = "fixed period"
+    RANDOM_EXCHANGES = "random exchanges"
+    LOCAL_SGD = "LocalSGD"
+    ALONE = "one peer alone"
+
+    @property
+    def rate_key(self) -> str:
+        """Return the key of its learning rate on Fashion-MNIST."""
+        return f"learning_rate_{self.replace(' ', '_')}"
+
+
+RATES = {one.rate_key: Figure(f"Best learning rate of 0.03, 0.06 and 0.12: {one}.") for one in Calibrated}
 GOSSIP = {
     **{key: replace(one, what=f"{one.what} Fashion-MNIST.") for key, one in CALIBRATION.items()},
     **{f"{key}_cifar10": replace(one, what=f"{one.what} CIFAR-10.") for key, one in CALIBRATION.items()},

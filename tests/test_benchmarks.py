@@ -153,6 +153,12 @@ def test_time_to_accuracy_without_accuracy_is_the_whole_time_of_ray_train_and_no
     assert sooner(outcomes[0], outcomes[1:]) == pytest.approx(ratio)
 
 
+def test_speed_counts_from_when_all_workers_have_begun() -> None:
+    from benchmarks.ray.job import step_rate
+
+    assert step_rate([[0.0, 1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0]]) == pytest.approx(4 / 2)
+
+
 def test_a_quick_run_of_ray_takes_the_saved_rates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from benchmarks.ray import tuning
     from benchmarks.ray.job import Rate

@@ -18,6 +18,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from benchmarks import plots
+from benchmarks.figures import Calibrated
 from benchmarks.gossip.training import BATCH, PEERS, PULL_STEPS, RING, Asked, Outcome, job_of, outcome
 from benchmarks.processes import in_processes
 from benchmarks.report import RESULTS, Measured, Size, show, told
@@ -30,12 +31,14 @@ USUAL_RATE = 0.06
 """The learning rate of methods whose best one was not searched yet."""
 CHOOSING_SEED = 1_000
 EVERY: dict[str, Gossip] = {
-    "random partners": Gossip(),
-    "exponential graph": Gossip(topology="exponential"),
-    "hypercube": Gossip(topology="hypercube"),
+    Calibrated.RANDOM_PARTNERS: Gossip(),
+    Calibrated.EXPONENTIAL_GRAPH: Gossip(topology="exponential"),
+    Calibrated.HYPERCUBE: Gossip(topology="hypercube"),
 }
 """Gossip at every step, by topology."""
 ADAPTIVE = AdaptiveGossip()
+OVERLAP = ", overlap"
+"""End of the names of methods that train on during a pull."""
 DATA = ("fashion_mnist", "cifar10")
 
 
@@ -58,44 +61,44 @@ def tune(size: Size) -> Mapping[str, Measured]:
     figures = dict[str, Measured]()
     for data in DATA if size is Size.FULL else DATA[:1]:
         share = _share(data, size, {})
-        methods = {name: one for name, one in _methods(share).items() if "overlap" not in name}
-        asked = [Asked(data, size, one, lr, CHOOSING_SEED) for one in methods.values() for lr in rates]
+        methods = _methods(share)
+        asked = [Asked(data, size, methods[name], lr, CHOOSING_SEED) for name in Calibrated for lr in rates]
         found = iter(_outcomes(asked))
-        best = dict[str, float]()
+        best = dict[Calibrated, float]()
         rows = []
-        for name in methods:
+        for name in Calibrated:
             by_rate = {lr: next(found).accuracy for lr in rates}
             best[name] = max(by_rate, key=lambda lr: by_rate[lr])
             rows.append([name, *(f"{accuracy:.4f}" for accuracy in by_rate.values()), f"{best[name]}"])
         show(f"{data}: accuracy by learning rate", ["method", *map(str, rates), "best"], rows)
-        figures |= {_rate_key(name, data): lr for name, lr in best.items()}
+        figures |= {name.rate_key + suffix(data): lr for name, lr in best.items()}
     return figures
-
-
-def _rate_key(method: str, data: str) -> str:
-    return f"learning_rate_{method.replace(' ', '_')}{suffix(data)}"
 
 
 def saved_rates(data: str) -> dict[str, float]:
     """Return the learning rates of a full run, by method."""
     path = RESULTS / "gossip.json"
     figures = json.loads(path.read_text())["figures"] if path.exists() else {}
-    saved = {name: figures.get(_rate_key(name, data), {}).get("median") for name in _methods(0.1)}
+    saved = {one: figures.get(one.rate_key + suffix(data), {}).get("median") for one in Calibrated}
     return {name: lr for name, lr in saved.items() if lr is not None}
 
 
 def _methods(share: float) -> dict[str, Strategy | None]:
-    """Return all methods by name; controls have this share of exchanges per step."""
+    """Return the methods; controls have this share of exchanges per step."""
     return {
         **EVERY,
-        "adaptive": ADAPTIVE,
-        "fixed period": Gossip(period=max(1, round(1 / share))),
-        "random exchanges": Gossip(probability=share),
-        "LocalSGD": LocalSGD(max(1, round(RING / share))),
-        "one peer alone": None,
-        **{f"{name}, overlap": replace(one, overlap=True) for name, one in EVERY.items()},
-        "adaptive, overlap": replace(ADAPTIVE, overlap=True),
+        Calibrated.ADAPTIVE: ADAPTIVE,
+        Calibrated.FIXED_PERIOD: Gossip(period=max(1, round(1 / share))),
+        Calibrated.RANDOM_EXCHANGES: Gossip(probability=share),
+        Calibrated.LOCAL_SGD: LocalSGD(max(1, round(RING / share))),
+        Calibrated.ALONE: None,
     }
+
+
+def _overlapped() -> dict[str, Strategy]:
+    """Return the methods that train on during a pull."""
+    methods = {**EVERY, Calibrated.ADAPTIVE: ADAPTIVE}
+    return {name + OVERLAP: replace(one, overlap=True) for name, one in methods.items()}
 
 
 def _outcomes(asked: Sequence[Asked]) -> list[Outcome]:
@@ -103,18 +106,18 @@ def _outcomes(asked: Sequence[Asked]) -> list[Outcome]:
 
 
 def _rate(rates: Mapping[str, float], name: str) -> float:
-    return rates.get(name.removesuffix(", overlap"), USUAL_RATE)
+    return rates.get(name.removesuffix(OVERLAP), USUAL_RATE)
 
 
 def _share(data: str, size: Size, rates: Mapping[str, float]) -> float:
     """Return the exchanges per step of adaptive gossip on a seed of its own."""
-    (found,) = _outcomes([Asked(data, size, ADAPTIVE, _rate(rates, "adaptive"), CHOOSING_SEED)])
+    (found,) = _outcomes([Asked(data, size, ADAPTIVE, _rate(rates, Calibrated.ADAPTIVE), CHOOSING_SEED)])
     return min(1.0, max(1e-3, found.exchanges_per_step))
 
 
 def _measured(data: str, size: Size) -> Mapping[str, Measured]:
     seeds, rates = range(size.pick(1, 3, 3)), saved_rates(data)
-    methods = _methods(_share(data, size, rates))
+    methods = {**_methods(_share(data, size, rates)), **_overlapped()}
     asked = [
         Asked(data, size, one, _rate(rates, name), seed) for name, one in methods.items() for seed in seeds
     ]
@@ -127,22 +130,21 @@ def _measured(data: str, size: Size) -> Mapping[str, Measured]:
 
 def _figures(found: Mapping[str, list[Outcome]]) -> Mapping[str, Measured]:
     """Return the figures of a dataset. Gossip at every step has its quickest and its most accurate topology."""
-    adaptive = found["adaptive"]
+    adaptive = found[Calibrated.ADAPTIVE]
+    random = found[Calibrated.RANDOM_PARTNERS]
     quickest = min((found[name] for name in EVERY), key=_seconds)
     best = max((found[name] for name in EVERY), key=lambda rows: fmean(one.accuracy for one in rows))
-    overlapped = min((found[f"{name}, overlap"] for name in EVERY), key=_seconds)
+    overlapped = min((found[name + OVERLAP] for name in EVERY), key=_seconds)
     return {
-        "traffic_ratio": [
-            one.bytes / base.bytes for one, base in zip(adaptive, found["random partners"], strict=True)
-        ],
+        "traffic_ratio": [one.bytes / base.bytes for one, base in zip(adaptive, random, strict=True)],
         "time_ratio": _times(adaptive, quickest),
-        "time_ratio_random": _times(adaptive, found["random partners"]),
-        "time_ratio_overlapped": _times(found["adaptive, overlap"], overlapped),
+        "time_ratio_random": _times(adaptive, random),
+        "time_ratio_overlapped": _times(found[Calibrated.ADAPTIVE + OVERLAP], overlapped),
         "accuracy_gap_points": _gaps(best, adaptive),
-        "adaptive_over_period_gap_points": _gaps(found["fixed period"], adaptive),
-        "adaptive_over_random_gap_points": _gaps(found["random exchanges"], adaptive),
-        "adaptive_over_local_sgd_gap_points": _gaps(found["LocalSGD"], adaptive),
-        "adaptive_over_alone_gap_points": _gaps(found["one peer alone"], adaptive),
+        "adaptive_over_period_gap_points": _gaps(found[Calibrated.FIXED_PERIOD], adaptive),
+        "adaptive_over_random_gap_points": _gaps(found[Calibrated.RANDOM_EXCHANGES], adaptive),
+        "adaptive_over_local_sgd_gap_points": _gaps(found[Calibrated.LOCAL_SGD], adaptive),
+        "adaptive_over_alone_gap_points": _gaps(found[Calibrated.ALONE], adaptive),
         "accuracy": [one.accuracy for one in adaptive],
         "accuracy_every_step": [one.accuracy for one in best],
         "accuracy_single_peer": [one.single for one in adaptive],
@@ -164,7 +166,7 @@ def _gaps(control: Sequence[Outcome], adaptive: Sequence[Outcome]) -> list[float
 
 
 def _print(data: str, size: Size, found: Mapping[str, list[Outcome]], rates: Mapping[str, float]) -> None:
-    base = found["random partners"]
+    base = found[Calibrated.RANDOM_PARTNERS]
     samples = len(job_of(data, size).train_data[0])
     show(
         f"{data}: {samples:,} images, {PEERS} peers, batches of {BATCH}, pull = {PULL_STEPS} steps, {len(base)} seeds",
@@ -188,7 +190,10 @@ def _draw(data: str, size: Size, rates: Mapping[str, float]) -> None:
     """Draw the disagreement over the epochs, and keep the plot of a full run."""
     if size is not Size.FULL:
         return
-    methods = {"random partners": EVERY["random partners"], "adaptive": ADAPTIVE}
+    methods: dict[str, Strategy] = {
+        Calibrated.RANDOM_PARTNERS: EVERY[Calibrated.RANDOM_PARTNERS],
+        Calibrated.ADAPTIVE: ADAPTIVE,
+    }
     asked = [Asked(data, size, one, _rate(rates, name), 0, evaluates=True) for name, one in methods.items()]
     drawn = [
         Line(name, [(float(epoch), value) for epoch, value in enumerate(one.disagreements, 1)], color)

@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -83,6 +84,18 @@ def job(step: Callable[[nn.Module, Batch], Tensor], rate: Rate = Rate()) -> oddl
     )  # fmt: skip
 
 
+def begun_by_worker(notes: Path) -> list[list[float]]:
+    """Return when each worker began its steps, in Unix seconds."""
+    lines = (file.read_text().split() for file in notes.iterdir())
+    return [[float(line) for line in some] for some in lines if some]
+
+
 def begun(notes: Path) -> list[float]:
     """Return when steps were begun, in Unix seconds."""
-    return sorted(float(line) for file in notes.iterdir() for line in file.read_text().split())
+    return sorted(chain.from_iterable(begun_by_worker(notes)))
+
+
+def step_rate(by_worker: Sequence[Sequence[float]]) -> float:
+    """Return the steps per second from when all workers have begun their first one."""
+    start, end = max(min(some) for some in by_worker), max(map(max, by_worker))
+    return sum(one > start for some in by_worker for one in some) / (end - start)

@@ -13,7 +13,7 @@ from typing import Self
 
 import oddlot
 from benchmarks.ray import train_peer
-from benchmarks.ray.job import BATCH, EVERY, TARGET, WORKERS, Rate, Step, begun, job
+from benchmarks.ray.job import BATCH, EVERY, TARGET, WORKERS, Rate, Step, begun, begun_by_worker, job
 from benchmarks.ray.nodes import Nodes, cluster
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
@@ -38,6 +38,8 @@ class Outcome:
     reached: float
     """seconds from the first step until a version with an accuracy of `TARGET`; infinity if there is none"""
     records: Sequence[Record] = ()
+    by_worker: Sequence[Sequence[float]] = ()
+    """When each worker began its steps, in Unix seconds."""
 
     @property
     def repeated(self) -> float:
@@ -100,8 +102,9 @@ def ours(
     seconds: float,
     times: Sequence[float],
     rate: Rate = Rate(),  # noqa: B008 - frozen
+    in_flight: int = 1,
 ) -> Outcome:
-    """Train with oddlot, and lose nodes at these times after the first step."""
+    """Train with oddlot, and lose nodes at these times after the first step. Each worker has `in_flight` tasks."""
     with TemporaryDirectory(prefix="ray-benchmark-") as name:
         folder = Path(name)
         (folder / "notes").mkdir()
@@ -109,7 +112,7 @@ def ours(
             run = oddlot.fit(
                 job(Step(folder / "notes", seconds), rate),
                 oddlot.Asynchronous(),
-                oddlot.Ray((1, WORKERS)),
+                oddlot.Ray((1, WORKERS), in_flight=in_flight),
                 until=f"epochs>={epochs}",
                 out=folder / "run",
                 checkpoint_every=f"{CHECKPOINT_SECONDS:g} seconds",
@@ -128,7 +131,8 @@ def ours(
         reached = (
             min((row["seconds"] for row in run.history if row["accuracy"] >= TARGET), default=inf) - first
         )
-        return Outcome(steps[-1] + seconds - steps[0], len(steps), len(merged), accuracy, reached, records)
+        duration, by_worker = steps[-1] + seconds - steps[0], begun_by_worker(folder / "notes")
+        return Outcome(duration, len(steps), len(merged), accuracy, reached, records, by_worker)
 
 
 def theirs(
@@ -144,4 +148,7 @@ def theirs(
         found = train_peer.accuracies(folder)
         reached = min((now for now, accuracy in found if accuracy >= TARGET), default=inf) - steps[0]
         duration = steps[-1] + seconds - steps[0]
-        return Outcome(duration, len(steps), samples / BATCH, metrics["accuracy"], reached)
+        by_worker = begun_by_worker(folder / "notes")
+        return Outcome(
+            duration, len(steps), samples / BATCH, metrics["accuracy"], reached, by_worker=by_worker
+        )

@@ -84,6 +84,12 @@ MODES: list[Strategy] = [
 ]
 
 
+def test_gossip_exchanges_with_a_probability() -> None:
+    run = gossiped(Gossip(probability=0.2), until="epochs>=20")
+    steps = 20 * SAMPLES / BATCH
+    assert run.summary["exchanges"] == pytest.approx(0.2 * steps, rel=0.4)
+
+
 @pytest.mark.parametrize("strategy", MODES, ids=str)
 def test_peers_process_every_sample_once_and_agree_better_than_alone(
     strategy: Strategy, tmp_path: Path

@@ -1,6 +1,6 @@
 """The proof of a mesh against its model, which shows which samples it includes: each has a weight of its own."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from oddlot import SGD, AdaptiveGossip, EventGrad, Gossip, Job, Machine, Simulated, Strategy, fit
 from oddlot.core.commands import Command, Send, Step
-from oddlot.core.events import Arrived, Changed, Event
+from oddlot.core.events import Arrived, Event
 from oddlot.core.peers import Drift
 from oddlot.core.strategy import View, assign_idle
 from oddlot.faults import Chaos, Fault
@@ -48,13 +48,6 @@ class SendBeforeStep(Gossip):
         yield Send(next(iter(view.peers)))
         yield Step({event.update.id: 1.0})
         yield from assign_idle(view, view.batch)
-
-
-class FirstLayer(Gossip):
-    """Exchanges the first layer only."""
-
-    def layers_due(self, view: View, changed: Changed | None) -> Collection[int]:
-        return (0,)
 
 
 class OneLayer(EventGrad):
@@ -133,7 +126,7 @@ def test_kept_model_of_a_replaced_peer_is_not_averaged(tmp_path: Path) -> None:
 def test_samples_in_some_layers_are_not_merged_exactly_once(tmp_path: Path) -> None:
     """Others have averaged layers of the lost peer, and its replacement processes its samples again."""
     kill = Fault("kill", machine="m1", at_seconds=(0.025,))
-    figures = meshed(tmp_path, FirstLayer(), kill, until="epochs>=2")
+    figures = meshed(tmp_path, OneLayer(warmup_steps=0), kill, until="epochs>=2")
     assert [fault.code for fault in figures.proof.faults] == ["merged_in_part"]
     assert not figures.plain()["exactly_once"]
 

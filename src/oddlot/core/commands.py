@@ -123,8 +123,6 @@ class Request:
     """Name of a peer."""
     tag: int
     """Number that the answer will carry."""
-    layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters to ask for, in the layout's order. None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +169,6 @@ class Complete:
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Mark the present weights: `Step(drift=...)` measures the distance from them."""
-
-    layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters to mark. None: all."""
 
 
 Command = (

@@ -129,8 +129,6 @@ class ModelRequested:
     """Name of the peer."""
     tag: int
     """Number that the answer must carry."""
-    layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters that it asks for. None: all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,8 @@ class Store(Protocol):
     def drop(self, update: UpdateId) -> None:
         """Discard an update."""
 
-    def mark(self, layers: Iterable[int] | None = None) -> None:
-        """Mark the present weights of these layers, from which steps measure the drift. None: of all."""
+    def mark(self) -> None:
+        """Mark the present weights, from which steps measure the drift."""
 
 
 class Port(Protocol):
@@ -260,8 +260,8 @@ class Host:
                 self.store.acquire(version)
             case Release(version):
                 self.store.release(version)
-            case Mark(layers):
-                self.store.mark(layers)
+            case Mark():
+                self.store.mark()
         return change
 
     def _interrupt(self, action: Abort | Evict | HandOver) -> None:

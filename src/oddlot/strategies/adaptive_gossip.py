@@ -1,6 +1,5 @@
 """Adaptive gossip: peers average their models with those of others when their own model has changed enough."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import exp, inf, sqrt
 from typing import Annotated, Literal
@@ -76,16 +75,16 @@ class AdaptiveGossip(PeerAveraging):
         """Return 1 if the norm of each step is needed."""
         return int(self.rule == "path")
 
-    def layers_due(self, view: View, changed: Changed | None) -> Collection[int] | None:
-        """Return the layers to exchange after a step. None: all. Empty: the weights have not changed enough."""
+    def is_due(self, view: View, changed: Changed | None) -> bool:
+        """Whether the weights have changed enough."""
         if changed is None or changed.drift is None:
-            return ()
+            return False
         self.path += changed.norm or 0.0
         is_due = self._change(changed.drift) > self._threshold
         self._steer(view, is_due and not self.awaits)
-        return None if is_due else ()
+        return is_due
 
-    def exchanged(self, view: View, drift: Drift | None) -> None:
+    def exchanged(self) -> None:
         """Start a new path."""
         self.path = 0.0
 

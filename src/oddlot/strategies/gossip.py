@@ -1,6 +1,5 @@
 """Gossip: peers average their models with those of others at fixed intervals."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from oddlot.core.errors import UsageError
@@ -32,8 +31,8 @@ class Gossip(PeerAveraging):
             told = "period and probability exclude each other: set one of them"
             raise UsageError(told, "not_one_of", "probability", given=["period", "probability"])
 
-    def layers_due(self, view: View, changed: Changed | None) -> Collection[int] | None:
-        """Return None, all layers, after every `period` steps or at random; else none."""
+    def is_due(self, view: View, changed: Changed | None) -> bool:
+        """Whether a period has ended, or by chance."""
         if self.probability is not None:
-            return None if view.rng.random() < self.probability else ()
-        return None if self.steps % self.period == 0 else ()
+            return view.rng.random() < self.probability
+        return self.steps % self.period == 0

@@ -381,8 +381,8 @@ def _exchange_notation(action: Request | Dispatch | Complete | Mark) -> str:
             return " ".join(["send", peer, *_about(model)])
         case Complete(model_id, older):
             return f"complete {model_id} from {older}"
-        case Mark(layers):
-            return " ".join(["mark", *map(str, layers or ())])
+        case Mark():
+            return "mark"
 
 
 def _about(model: PeerModel) -> list[str]:

@@ -23,12 +23,11 @@ class DriftMeter:
         self._norms = [0.0] * len(self._layers)
         self.mark(weights)
 
-    def mark(self, weights: FlatBuffer, layers: Iterable[int] | None = None) -> None:
-        """Mark the present weights of these layers. None: of all."""
-        for number in range(len(self._layers)) if layers is None else layers:
-            name = self._layers[number].name
-            marked = self._marked.view(name)
-            marked.copy_(weights.view(name))
+    def mark(self, weights: FlatBuffer) -> None:
+        """Mark the present weights."""
+        for number, layer in enumerate(self._layers):
+            marked = self._marked.view(layer.name)
+            marked.copy_(weights.view(layer.name))
             self._norms[number] = _norm(marked.view(-1))
 
     def measure(self, weights: FlatBuffer, by_layer: bool, lr_factor: float) -> Drift | None:

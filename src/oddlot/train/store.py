@@ -209,9 +209,9 @@ class Store:
         self._known(model).complete_from(self._known(older))
         self.drop(older)
 
-    def mark(self, layers: Iterable[int] | None = None) -> None:
-        """Mark the present weights of these layers, from which steps measure the drift. None: of all."""
-        self._drift_meter().mark(self.weights, layers)
+    def mark(self) -> None:
+        """Mark the present weights, from which steps measure the drift."""
+        self._drift_meter().mark(self.weights)
 
     def _drift_meter(self) -> DriftMeter:
         """Return the meter. Its first marked weights are those of the first call."""

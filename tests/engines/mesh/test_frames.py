@@ -34,7 +34,7 @@ MESSAGES: list[PeerMessage] = [
     Ping(1, NEWS),
     Ack(1, NEWS),
     PingRequest(2, "w3"),
-    ModelRequest(7, (0, 2)),
+    ModelRequest(7),
     SnapshotRequest(1),
     StateRequest("127.0.0.1:5"),
     Finished("epochs>=3"),

@@ -15,7 +15,6 @@ class ModelRequest:
     """Asks for the weights of a peer."""
 
     tag: int
-    layers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, .
 
     Counters of a merge are increments, and a peer counts its own steps only.
     """
-    check_layers(block.layout, layers)
+    _check_layers(block.layout, layers)
     targets = [*parts(block, layers), *block.buffers()]
     sources = exact_parts.decode(codec, packet)
     if _shapes(sources) != _shapes(targets):
@@ -40,7 +40,7 @@ def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, .
         block.section(index).zero_()
 
 
-def check_layers(layout: Layout, layers: tuple[int, ...] | None) -> None:
+def _check_layers(layout: Layout, layers: tuple[int, ...] | None) -> None:
     """Raise FrameError if these are not numbers of trainable parameters in ascending order."""
     count = len(layout.trainable_entries)
     if layers is not None and (

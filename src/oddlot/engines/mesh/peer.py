@@ -39,10 +39,8 @@ from oddlot.engines.mesh.messages import (
     Stop,
     Tensors,
 )
-from oddlot.engines.mesh.packing import check_layers
 from oddlot.train.gates import norm_of
 from oddlot.train.store import Payload, Store
-from oddlot.wire.framing import FrameError
 
 MAX_WEIGHT = 2.0**30
 """Largest sum weight of a model that is accepted."""
@@ -150,9 +148,9 @@ class PeerHost(Host):
                 self.holds[task.id] = task.version
                 self.to_start.append((task, self.store.acquire(task.version)))
                 return None
-            case Request(peer, tag, layers):
+            case Request(peer, tag):
                 self.requested = tag, self.conductor.now
-                self.port.send(peer, ModelRequest(tag, layers))
+                self.port.send(peer, ModelRequest(tag))
                 return None
             case Dispatch(peer, model):
                 if model.reply_tag is not None:
@@ -312,8 +310,8 @@ class Peer:
         match came.message:
             case Ping() | Ack() | PingRequest():
                 self._tell(self.membership.receive(came.sender, came.message, now), now)
-            case ModelRequest(tag, layers):
-                self._requested(came.sender, tag, layers, now)
+            case ModelRequest(tag):
+                self.host.handle(ModelRequested(came.sender, tag), now)
             case ModelMessage():
                 self.host.take(came.message, came, now)
             case Finished():
@@ -325,15 +323,6 @@ class Peer:
             case _:
                 self._serve(came, now)
         self.flush()
-
-    def _requested(self, sender: NodeId, tag: int, layers: tuple[int, ...] | None, now: float) -> None:
-        """Pass a request to the strategy, unless it asks for layers that the model has not."""
-        try:
-            check_layers(self.host.store.layout, layers)
-        except FrameError as error:
-            self.host.handle(ModelRejected(sender, None, str(error), error.code), now)
-        else:
-            self.host.handle(ModelRequested(sender, tag, layers), now)
 
     def _serve(self, came: FromPeer, now: float) -> None:
         """Give or take the weights of an average, or give the state for a peer that joins."""

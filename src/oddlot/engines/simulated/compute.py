@@ -1,7 +1,7 @@
 """Computation of a simulated run: the job's real gradients, or only their durations."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,5 +156,5 @@ class Shadow:
     def drop(self, update: UpdateId) -> None:
         """Do nothing."""
 
-    def mark(self, layers: Iterable[int] | None = None) -> None:
+    def mark(self) -> None:
         """Do nothing."""

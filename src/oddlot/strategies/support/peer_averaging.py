@@ -19,7 +19,7 @@ from oddlot.core.events import (
     PeerLost,
     Rang,
 )
-from oddlot.core.peers import Drift, PeerModel
+from oddlot.core.peers import PeerModel
 from oddlot.core.strategy import STATE, Strategy, Traits, View, assign_idle
 from oddlot.core.tasks import NodeId
 from oddlot.core.validation import AboveZero, Must, check_settings
@@ -27,8 +27,6 @@ from oddlot.strategies.support.topologies import Topology, check_topology, partn
 
 Mode = Literal["pull", "push", "push_pull"]
 Mixing = Literal["constant", "clock", "loss"]
-Layers = tuple[int, ...]
-"""Numbers of trainable parameters. Empty: none."""
 
 
 def _one_of(*words: str) -> Must:
@@ -53,7 +51,7 @@ Share = Annotated[float, Must("above 0 and below 1", lambda value: 0 < value < 1
 class PeerAveraging(Strategy):
     """Base class of strategies in which peers train on their own and average their models with those of others.
 
-    A peer computes one minibatch after the other and steps with the job's optimizer. After a step, `layers_due` decides
+    A peer computes one minibatch after the other and steps with the job's optimizer. After a step, `is_due` decides
     whether it exchanges models. During a pull, it waits for the answer, unless `overlap` is set. The momentum stays as
     it is when weights are averaged.
     """
@@ -106,7 +104,7 @@ class PeerAveraging(Strategy):
 
     @property
     def measures(self) -> DriftOf | None:
-        """Return what each step must measure for `layers_due`. None: nothing."""
+        """Return what each step must measure for `is_due`. None: nothing."""
         return None
 
     @property
@@ -115,16 +113,13 @@ class PeerAveraging(Strategy):
         return 0
 
     @abstractmethod
-    def layers_due(self, view: View, changed: Changed | None) -> Collection[int] | None:
-        """Return the layers to exchange after a step. None: all. Empty: no exchange.
-
-        `changed` is what the step has measured.
-        """
+    def is_due(self, view: View, changed: Changed | None) -> bool:
+        """Whether to exchange models after a step. `changed` is what the step has measured."""
 
     def received(self, event: ModelReceived) -> None:
         """Note that a model was received."""
 
-    def exchanged(self, view: View, drift: Drift | None) -> None:
+    def exchanged(self) -> None:
         """Note that an exchange begins, for strategies that adapt to it."""
 
     def traits(self, batch_size: int) -> Traits:
@@ -148,8 +143,8 @@ class PeerAveraging(Strategy):
             case Changed() if event.norm is not None or event.drift is not None:
                 yield from self._after_step(view, event)
                 return
-            case ModelRequested(peer, tag, layers):
-                yield Send(peer, answers=tag, loss=self.loss, layers=layers)
+            case ModelRequested(peer, tag):
+                yield Send(peer, answers=tag, loss=self.loss)
             case ModelReceived():
                 self.received(event)
                 yield from self._average(event, view)
@@ -162,15 +157,11 @@ class PeerAveraging(Strategy):
         yield from self._train_on(view)
 
     def _after_step(self, view: View, changed: Changed | None) -> Iterator[Command]:
-        layers = self.layers_due(view, changed)
-        if (layers is None or layers) and not self.awaits:
+        if self.is_due(view, changed) and not self.awaits:
             peer = partner(self.topology, view, self.exchanges)
             if peer is not None:
-                drift = changed.drift if changed else None
-                is_whole = layers is None or (drift is not None and len(layers) == len(drift.layers))
-                chosen = None if is_whole or layers is None else tuple(sorted(layers))
-                self.exchanged(view, drift)
-                yield from self._exchange(peer, view, chosen)
+                self.exchanged()
+                yield from self._exchange(peer, view)
         yield from self._train_on(view)
 
     def _train_on(self, view: View) -> Iterator[Command]:
@@ -178,20 +169,20 @@ class PeerAveraging(Strategy):
         if self.overlap or not self.awaits:
             yield from assign_idle(view, view.batch)
 
-    def _exchange(self, peer: NodeId, view: View, layers: Layers | None) -> Iterator[Command]:
+    def _exchange(self, peer: NodeId, view: View) -> Iterator[Command]:
         if self.mode == "push" and self.weight < MIN_WEIGHT:
             return  # what it has sent did not come back: it waits for models of others
         self.exchanges += 1
         if self.mode == "push":
             self.weight /= 2
-            yield Send(peer, loss=self.loss, weight=self.weight, layers=layers)
-            yield from self._mark(layers)
+            yield Send(peer, loss=self.loss, weight=self.weight)
+            yield from self._mark()
             return
         self.awaits, self.awaited_until = peer, view.now + (self.answer_seconds or self.patience)
         if self.mode == "pull":
-            yield Request(peer, self.exchanges, layers)
+            yield Request(peer, self.exchanges)
         else:
-            yield Send(peer, reply_tag=self.exchanges, loss=self.loss, layers=layers)
+            yield Send(peer, reply_tag=self.exchanges, loss=self.loss)
         yield from self._set_alarm(view)
 
     def _set_alarm(self, view: View) -> Iterator[Command]:
@@ -216,17 +207,17 @@ class PeerAveraging(Strategy):
             yield Drop(model.id)
             return
         if model.reply_tag is not None and model.sender in view.peers:
-            yield Send(model.sender, answers=model.reply_tag, loss=self.loss, layers=model.layers)
+            yield Send(model.sender, answers=model.reply_tag, loss=self.loss)
         yield Average({model.id: min(self._share_of(model, view), MAX_SHARE)})
         if is_answer or self.mode != "push":
-            yield from self._mark(model.layers)
+            yield from self._mark()
         if is_answer:
             self.patience = max(MIN_PATIENCE_SECONDS, 4 * event.seconds, self.patience / 2)
             self._give_up()
 
-    def _mark(self, layers: Layers | None) -> Iterator[Command]:
+    def _mark(self) -> Iterator[Command]:
         if self.measures is not None:
-            yield Mark(layers)
+            yield Mark()
 
     def _share_of(self, model: PeerModel, view: View) -> float:
         if self.mode == "push":
