@@ -35,6 +35,7 @@ from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.live_log import Follower
 from oddlot.report.run_report import Figures
 from oddlot.run.mesh_saving import PEERS as BOOKS
+from tests.fits import BATCH
 from tests.run.test_mesh import PEERS, SAMPLES, gossiped, peers
 from tests.transcripts import raises
 
@@ -196,11 +197,39 @@ def test_a_run_without_a_checkpoint_starts_again(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    trained(tmp_path)
+    trained(tmp_path / "shards", shards=PEERS)
     with raises(CheckpointError, "other_machines"):
-        resumed(tmp_path, on=peers(3))
+        resumed(tmp_path / "shards", on=peers(3), shards=PEERS)
+    trained(tmp_path / "run")
     with raises(CheckpointError, "other_job"):
-        resumed(tmp_path, strategy=Gossip(period=7))
+        resumed(tmp_path / "run", strategy=Gossip(period=7))
+
+
+@pytest.mark.parametrize("counts", [(3,), (6,), (2, 5), (2, 2, 4)], ids=str)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_other_peers_take_over_the_samples_that_are_left(
+    strategy: Strategy, counts: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The run is killed in mid-epoch before each change of their number."""
+    trained(tmp_path, "epochs>=2", strategy)
+    for count in counts:
+        kill(tmp_path, len(checkpoints(tmp_path)) // 2 + 1)
+        run = resumed(tmp_path, "epochs>=5", strategy=strategy, on=peers(count))
+        check(tmp_path, 5)
+        assert len(run.summary["peers_averaged"]) == count
+        assert (run.summary["peers_missing"], run.summary["samples_left_out"]) == ([], 0)
+        assert Figures.read(tmp_path).tally.versions == run.summary["versions"]
+
+
+@pytest.mark.parametrize("goal", ["versions>=60", f"samples>={5 * SAMPLES}"])
+def test_other_peers_reach_the_rest_of_a_common_goal(goal: str, tmp_path: Path) -> None:
+    trained(tmp_path, goal)
+    kill(tmp_path, 3)
+    run = resumed(tmp_path, goal, on=peers(2))
+    figure, value = goal.split(">=")
+    key = {"versions": "versions", "samples": "samples_merged"}[figure]
+    step = {"versions": 1, "samples": BATCH}[figure]
+    assert int(value) <= run.summary[key] <= int(value) + 4 * step, "a step and an average each"
 
 
 def test_observers_and_followers_see_the_valid_history(tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ class PeerHistory:
     """Models that the initial weights include."""
     merged_before: Sequence[Span] = ()
     """Samples of its machine that were merged before it started, by its ledger."""
+    machines: Sequence[str] = ()
+    """Machines of the mesh when it started. Empty: unknown."""
     place: int = 0
     """Index of the next record."""
     cut: Cut = field(default_factory=dict)
@@ -313,7 +315,8 @@ def history_of(node: NodeId, path: Path, log: Iterable[Record]) -> PeerHistory:
     """Return the history of a peer with these records in its log."""
     header = read_header(path)
     ledger: Ledger = from_plain(Ledger, header["conductor"]["ledger"])
-    return PeerHistory(node, numbered(log), sources_of(header), ledger.merged_spans())
+    machines = header["conductor"].get("peers", {}).get("machines", ())
+    return PeerHistory(node, numbered(log), sources_of(header), ledger.merged_spans(), machines)
 
 
 def sources_of(header: Mapping[str, Any]) -> list[Source]:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,13 @@ from oddlot.core.events import Averaged
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, life_of, machine_of
 from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, holes, overlaps
-from oddlot.history.included_samples import Cut, IncludedSamples, MergedInterval, sources_of_average
+from oddlot.history.included_samples import (
+    Cut,
+    IncludedSamples,
+    MergedInterval,
+    PeerHistory,
+    sources_of_average,
+)
 from oddlot.history.outcome import complete_epochs, read_ending
 from oddlot.history.run_folder import SUMMARY, RunFolder
 
@@ -41,7 +47,8 @@ def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any])
     wrong += [_merged_in_part(partly)] if partly else []
     proof = _proof(size, complete_epochs(ending), every, saved, [*wrong, *faults], skipped)
     lost = sum(stop - start for _, start, stop, _ in every) - sum(stop - start for _, start, stop, _ in saved)
-    return replace(proof, lost=lost, missing=_missing(included.histories, averaged), is_saved=bool(averaged))
+    missing = _missing(included.histories.values(), averaged)
+    return replace(proof, lost=lost, missing=missing, is_saved=bool(averaged))
 
 
 def _merged_in_part(count: int) -> OddlotError:
@@ -49,11 +56,20 @@ def _merged_in_part(count: int) -> OddlotError:
     return OddlotError(told, "merged_in_part", samples=count)
 
 
-def _missing(peers: Iterable[NodeId], averaged: Iterable[NodeId]) -> tuple[NodeId, ...]:
-    """Return the newest peer of each machine that has no peer in the saved average."""
+def _missing(peers: Iterable[PeerHistory], averaged: Collection[NodeId]) -> tuple[NodeId, ...]:
+    """Return the newest peer of each machine that has no peer in the saved average.
+
+    Machines without which the run was resumed do not count.
+    """
     there = set(map(machine_of, averaged))
-    newest = {machine_of(peer): peer for peer in sorted(peers, key=life_of)}
-    return tuple(sorted(peer for machine, peer in newest.items() if machine not in there))
+    newest = {machine_of(one.node): one.node for one in sorted(peers, key=lambda one: life_of(one.node))}
+    gone = {machine for machine in newest if _was_left_out(machine, peers, averaged)}
+    return tuple(sorted(peer for machine, peer in newest.items() if machine not in there | gone))
+
+
+def _was_left_out(machine: str, peers: Iterable[PeerHistory], averaged: Collection[NodeId]) -> bool:
+    known = [one.machines for one in peers if one.node in averaged and one.machines]
+    return bool(known) and not any(machine in machines for machines in known)
 
 
 def _own_faults(records: Sequence[tuple[int, Any]]) -> list[OddlotError]:

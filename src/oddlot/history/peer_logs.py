@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from oddlot.core.commands import Average, Blend, Step
 from oddlot.core.errors import CheckpointError
@@ -12,6 +13,7 @@ from oddlot.core.records import Record
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.history.growing_log import GrowingLog
+from oddlot.history.included_samples import sources_of
 from oddlot.history.log import log_changed, read_header, read_log, surviving
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import SETTINGS
@@ -34,14 +36,15 @@ def read_peer_logs(run: RunFolder) -> dict[NodeId, list[Record]]:
 def check_logs(run: RunFolder, nodes: Collection[NodeId]) -> None:
     """Raise CheckpointError if the log with the name of a peer is damaged, or that of another peer or run.
 
-    The logs of a run name the same machines: a log with others than most is of another run.
+    The logs of a run name the same machines or, if it was resumed on others, machines whose models the others' initial
+    weights include. Other logs are of another run.
     """
     peers = {node: _peers_of(run.peer_log(node)) for node in nodes}
-    usual = Counter(machines for _, machines in peers.values()).most_common(1)
-    for node, (owner, machines) in peers.items():
+    usual, known = _machines_of(peers.values())
+    for node, (owner, machines, _) in peers.items():
         path = str(run.peer_log(node))
-        if machine_of(owner) not in machines or machines != usual[0][0]:
-            told = f"{path} is not the log of a peer of this run, which has {', '.join(usual[0][0])}: move it away"
+        if machine_of(owner) not in machines or machines not in known:
+            told = f"{path} is not the log of a peer of this run, which has {', '.join(usual)}: move it away"
             raise CheckpointError(told, "unknown_peer", path=path, peer=node)
         if owner != node:
             told = (
@@ -50,11 +53,34 @@ def check_logs(run: RunFolder, nodes: Collection[NodeId]) -> None:
             raise CheckpointError(told, "log_of_another_peer", path=path, peer=owner)
 
 
-def _peers_of(log: Path) -> tuple[NodeId, tuple[str, ...]]:
-    """Return the peer that wrote a log, and the machines of its run."""
+class _Author(NamedTuple):
+    """The peer that wrote a log, as its first line says."""
+
+    node: NodeId
+    machines: tuple[str, ...]
+    """Machines of its run, when it began."""
+    sources: tuple[NodeId, ...]
+    """Peers whose models its initial weights include."""
+
+
+def _machines_of(authors: Collection[_Author]) -> tuple[tuple[str, ...], set[tuple[str, ...]]]:
+    """Return the machines that most logs of a run name, and all that it had: it may have been resumed on others."""
+    usual = Counter(one.machines for one in authors).most_common(1)[0][0]
+    by_node = {one.node: one.machines for one in authors}
+    links = [{one.machines, *(by_node[peer] for peer in one.sources if peer in by_node)} for one in authors]
+    known = {usual}
+    while more := [link for link in links if link & known and not link <= known]:
+        known.update(*more)
+    return usual, known
+
+
+def _peers_of(log: Path) -> _Author:
+    """Return the peer that wrote a log."""
     try:
-        peers = read_header(log)["conductor"]["peers"]
-        return str(peers["me"]), tuple(map(str, peers["machines"]))
+        header = read_header(log)
+        peers = header["conductor"]["peers"]
+        sources = tuple(source.peer for source in sources_of(header))
+        return _Author(str(peers["me"]), tuple(map(str, peers["machines"])), sources)
     except DAMAGED as error:
         told = f"{log} is damaged: its first line names no peers. Restore it from a copy"
         raise CheckpointError(told, "damaged_file", path=str(log), line=1, reason=repr(error)) from None

@@ -207,7 +207,6 @@ class MeshLocal(RunControl):
         launcher = Launcher(
             peer_process.__name__, engine.names, inherited, outputs, engine.respawn, began, taken, skip_bad
         )
-        for conductor in self.past.start.conductors.values() if self.past else ():
-            launcher.work.strikes.update(conductor.ledger.strikes)
+        launcher.work.strikes.update(self.setup.start.strikes)
         self.closing.callback(launcher.close)
         return launcher

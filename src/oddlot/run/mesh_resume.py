@@ -14,6 +14,7 @@ from oddlot.core.events import Averaged, Lost, Resumed
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
+from oddlot.core.spans import Span
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.messages import Books
@@ -24,7 +25,7 @@ from oddlot.history.metrics import resumed_after, tally_of
 from oddlot.history.peer_logs import check_logs, one_history
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.mesh_saving import PEERS
-from oddlot.run.peer_share import MeshStart, PeerShare
+from oddlot.run.peer_share import MeshStart, PeerShare, progress
 from oddlot.run.resume import readable, warn_of_damage
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
@@ -57,7 +58,8 @@ def continue_mesh(
 
     Each peer continues after its last record that the average includes. If its books are older, or the checkpoint was
     made without it, its state is computed from its log. A peer whose log lacks records from before the checkpoint is
-    replaced by a new one.
+    replaced by a new one. If the machines are others, a new peer on each of them gets a share of the samples that the
+    average does not include.
     Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is
     another run or has no complete checkpoint.
     """
@@ -74,7 +76,10 @@ def continue_mesh(
         check_log(checkpoint, folder.peer_log(node), node)
     warn_of_damage(checkpoint, [damage for _, damage in sound.values()])
     books, start = _read(checkpoint, recipe, layout)
-    _check_machines(checkpoint, start, machines)
+    before = next(one.peers.machines for one in start.conductors.values())
+    is_dealt_again = before != list(machines)
+    if is_dealt_again:
+        _check_can_deal(checkpoint, recipe, before, machines)
     short = _too_short(checkpoint, folder, books, logs)
     saved_at = max(one.now for one in start.conductors.values())
     sources = [Source(node, min(one.records, len(logs[node]))) for node, one in books.items() if node in logs]
@@ -93,36 +98,62 @@ def continue_mesh(
     now = nextafter(last, inf)  # so that all records before come first in the common history
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
     outdated = [node for node, one in books.items() if counts.get(node, 0) > one.records]
-    conductors = {node: one for node, one in start.conductors.items() if node not in (*short, *outdated)}
+    every = sound.keys() | books.keys()
+    replaced = every if is_dealt_again else {*short, *outdated}
+    conductors = {node: one for node, one in start.conductors.items() if node not in replaced}
     for node in sound.keys() - logs.keys():
         folder.peer_log(node).rename(_set_aside(folder.peer_log(node)))
     for node, log in logs.items():
         if node in books or node in cut_off or len(log) > counts[node] or sound[node][1] is not None:
             path = folder.peer_log(node)
-            resumed = _resumed(PeerShare(recipe, node, tuple(machines)), counts[node], log, path)
-            goes_on = node in conductors or node in (*cut_off, *outdated)
+            own = tuple(included.histories[node].machines)
+            resumed = _resumed(PeerShare(recipe, node, own), counts[node], log, path)
+            goes_on = not is_dealt_again and (node in conductors or node in (*cut_off, *outdated))
             resumed = replace(resumed, sources=tuple(sources) if goes_on else ())
             conductor = conductors.get(node) or _conductor_after(kept[node], path, recipe)
             if goes_on:
                 conductors[node] = conductor
             kept[node].append(_note(conductor, resumed, now, path, len(log)))
-    taken = frozenset(sound.keys() | books.keys()) - conductors.keys()
+    taken = frozenset(every) - conductors.keys()
     ids = NodeIds(machines, taken)
-    for node in short:
+    for node in () if is_dealt_again else short:
         share = PeerShare(recipe, ids.next(machines.index(machine_of(node))), tuple(machines))
         conductors[share.node] = share.conductor(start.conductors[node].ledger.merged_spans(), sources)
     folder.reopen()
     folder.forget_model()
-    every = [one for log in logs.values() for one in log]
+    there_before = {machine: included.spans_of(machine, cut) for machine in set(map(machine_of, logs))}
     without = set(machines) - set(map(machine_of, conductors))
+    history = one_history(kept)
     start = replace(
         start,
         conductors=conductors,
-        included={machine: included.spans_of(machine, cut) for machine in without},
+        strikes={
+            key: count for one in start.conductors.values() for key, count in one.ledger.strikes.items()
+        },
+        included=_dealt(recipe, machines, there_before)
+        if is_dealt_again
+        else {machine: there_before.get(machine, ()) for machine in without},
+        done=progress(recipe.goal, tally_of(history, recipe.samples)) if is_dealt_again else 0.0,
         sources=sources,
         saved=frozenset(there),
     )
-    return MeshPast(now, start, taken, one_history(kept), every)
+    return MeshPast(now, start, taken, history, [one for log in logs.values() for one in log])
+
+
+def _dealt(
+    recipe: Recipe, machines: Sequence[str], included: Mapping[str, Sequence[Span]]
+) -> dict[str, list[Span]]:
+    """Return which samples of each machine's share are in the weights, whichever machine had them before."""
+    found = {}
+    for machine in machines:
+        share = PeerShare(recipe, machine, tuple(machines))
+        parts = [
+            span._replace(start=max(span.start, share.first), stop=min(span.stop, share.stop))
+            for spans in included.values()
+            for span in spans
+        ]
+        found[machine] = [span for span in parts if span.start < span.stop]
+    return found
 
 
 def _cut_off(
@@ -158,17 +189,17 @@ def _read(checkpoint: Checkpoint, recipe: Recipe, layout: Layout) -> tuple[dict[
     return books, MeshStart(store.weights, store.optimizer_tensors(), conductors)
 
 
-def _check_machines(checkpoint: Checkpoint, start: MeshStart, machines: Sequence[str]) -> None:
-    """Raise CheckpointError if a checkpoint is of other machines."""
-    for conductor in start.conductors.values():
-        before = conductor.peers.machines
-        if before != list(machines):
-            told = (
-                f"the run was begun by the peers {', '.join(before)}, which share its samples, and cannot be resumed "
-                f"by {', '.join(machines)}: use the same number of workers"
-            )
-            path = checkpoint.storage.path(checkpoint.name)
-            raise CheckpointError(told, "other_machines", path=path, before=before, now=list(machines))
+def _check_can_deal(
+    checkpoint: Checkpoint, recipe: Recipe, before: Sequence[str], machines: Sequence[str]
+) -> None:
+    """Raise CheckpointError if other machines cannot take over the samples: with shards, each has its own data."""
+    if recipe.shards > 1:
+        told = (
+            f"the run has {recipe.shards} shards, each of which belongs to one of the peers {', '.join(before)}, and "
+            f"cannot be resumed by {', '.join(machines)}: use the same number of workers"
+        )
+        path = checkpoint.storage.path(checkpoint.name)
+        raise CheckpointError(told, "other_machines", path=path, before=list(before), now=list(machines))
 
 
 def _read_sound(path: Path) -> tuple[list[Record] | None, CheckpointError | None]:

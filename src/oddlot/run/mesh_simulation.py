@@ -158,7 +158,7 @@ class MeshSimulation(RunControl):
         return Newcomer(port, trained, partial(self._join, node, port), self.mesh.now, node)
 
     def _share(self, node: NodeId) -> PeerShare:
-        return PeerShare(self.recipe, node, self.names)
+        return PeerShare(self.recipe, node, self.names, self.start.done)
 
     def _begin(
         self, share: PeerShare, port: SimulatedPort, conductor: Conductor, weights: FlatBuffer, optimizer: Any

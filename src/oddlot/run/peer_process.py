@@ -94,7 +94,7 @@ class PeerProgram:
         seed_all(recipe.config.seed)
         self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
-        self.share = PeerShare(recipe, node, tuple(recipe.engine.names))
+        self.share = PeerShare(recipe, node, tuple(recipe.engine.names), setup.start.done)
         hello = Hello.here(node, setup.run_id, self.layout)
         self.transport = Transport(hello, setup.secret, self.layout, recipe.codec)
         self.mailbox = ProcessMailbox(self.transport.incoming, setup.began)

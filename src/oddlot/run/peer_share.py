@@ -60,9 +60,7 @@ class PeerShare:
 
     def progress(self, tally: Tally) -> float:
         """Return which part of its share of the goal a peer has reached: of what peers reach together."""
-        shares = [one for one in self.goal.terms if one.figure in TOTALS]
-        parts = ((tally.value(one.figure) or 0.0) / one.value if one.value else 1.0 for one in shares)
-        return self.done + (1 - self.done) * min(1.0, max(parts, default=0.0))
+        return self.done + (1 - self.done) * progress(self.goal, tally)
 
     @property
     def _number(self) -> int:
@@ -123,6 +121,13 @@ class PeerShare:
         )
 
 
+def progress(goal: Goal, tally: Tally) -> float:
+    """Return which part of a goal is reached, by the figures that peers reach together."""
+    shares = [one for one in goal.terms if one.figure in TOTALS]
+    parts = ((tally.value(one.figure) or 0.0) / one.value if one.value else 1.0 for one in shares)
+    return min(1.0, max(parts, default=0.0))
+
+
 @dataclass(frozen=True)
 class MeshStart:
     """How the peers of a run begin. A peer that joins later begins as one that trains already."""
@@ -137,6 +142,10 @@ class MeshStart:
     """Samples that the weights include, by machine, for peers that have no conductor here."""
     sources: Sequence[Source] = ()
     """Models that the weights include."""
+    strikes: Mapping[str, int] = field(default_factory=dict)
+    """Samples that ended the computation of earlier peers."""
+    done: float = 0.0
+    """Part of the goal that earlier peers have reached, if the samples were dealt to other machines."""
     saved: frozenset[str] = frozenset()
     """Names of the checkpoints that were there before."""
 
@@ -151,5 +160,8 @@ class MeshStart:
 
     def conductor(self, share: PeerShare) -> Conductor:
         """Return the conductor with which a peer begins."""
-        included = self.included.get(machine_of(share.node), ())
-        return self.conductors.get(share.node) or share.conductor(included, self.sources)
+        if share.node in self.conductors:
+            return self.conductors[share.node]
+        conductor = share.conductor(self.included.get(machine_of(share.node), ()), self.sources)
+        conductor.ledger.strikes.update(self.strikes)
+        return conductor
