@@ -9,7 +9,8 @@ which Ho, Wu and Liu (CCGRID 2018, abstract) report: the 1.3 steps are derived f
 - A fixed period, random exchanges and LocalSGD (an all-reduce on a ring after each round) have the traffic of adaptive
   gossip. One peer alone trains as many steps as a peer of the mesh, without a network.
 - Bytes and time include the final average of all models.
-- Learning rates: the best one of a grid for each method, which `--only rates` searches on a seed of its own.
+- Learning rates: the best one of a grid for each method, which `--only rates` searches on a seed of its own. Adaptive
+  gossip has the best one among those with at most 8 % of the traffic, and its controls the traffic that it then has.
 """
 
 import json
@@ -18,15 +19,13 @@ from dataclasses import replace
 from statistics import fmean
 
 from benchmarks import plots
-from benchmarks.figures import Calibrated
+from benchmarks.figures import GOSSIP_RATES, MAX_TRAFFIC, Calibrated
 from benchmarks.gossip.training import BATCH, PEERS, PULL_STEPS, RING, Asked, Outcome, job_of, outcome
 from benchmarks.processes import in_processes
 from benchmarks.report import RESULTS, Measured, Size, show, told
 from oddlot import AdaptiveGossip, Gossip, LocalSGD, Strategy
 from oddlot.report.svg_charts import Line
 
-RATES = (0.03, 0.06, 0.12)
-"""Grid of learning rates that is searched for each method."""
 USUAL_RATE = 0.06
 """The learning rate of methods whose best one was not searched yet."""
 CHOOSING_SEED = 1_000
@@ -57,22 +56,41 @@ def suffix(data: str) -> str:
 
 def tune(size: Size) -> Mapping[str, Measured]:
     """Search the learning rate of each method. Return the best ones."""
-    rates = RATES if size is not Size.SMOKE else RATES[:1]
+    rates = GOSSIP_RATES if size is not Size.SMOKE else GOSSIP_RATES[:1]
     figures = dict[str, Measured]()
     for data in DATA if size is Size.FULL else DATA[:1]:
-        share = _share(data, size, {})
-        methods = _methods(share)
-        asked = [Asked(data, size, methods[name], lr, CHOOSING_SEED) for name in Calibrated for lr in rates]
-        found = iter(_outcomes(asked))
-        best = dict[Calibrated, float]()
-        rows = []
-        for name in Calibrated:
-            by_rate = {lr: next(found).accuracy for lr in rates}
-            best[name] = max(by_rate, key=lambda lr: by_rate[lr])
-            rows.append([name, *(f"{accuracy:.4f}" for accuracy in by_rate.values()), f"{best[name]}"])
+        found = {Calibrated.ADAPTIVE: dict(zip(rates, _by_rate(data, size, [ADAPTIVE], rates), strict=True))}
+        best = {Calibrated.ADAPTIVE: _best_adaptive(found[Calibrated.ADAPTIVE])}
+        methods = _methods(_share_of(found[Calibrated.ADAPTIVE][best[Calibrated.ADAPTIVE]]))
+        others = [name for name in Calibrated if name != Calibrated.ADAPTIVE]
+        every = iter(_by_rate(data, size, [methods[name] for name in others], rates))
+        for name in others:
+            found[name] = {lr: next(every) for lr in rates}
+            best[name] = max(rates, key=lambda lr, one=found[name]: one[lr].accuracy)
+        rows = [
+            [name, *(f"{found[name][lr].accuracy:.4f}" for lr in rates), f"{best[name]}"]
+            for name in Calibrated
+        ]
         show(f"{data}: accuracy by learning rate", ["method", *map(str, rates), "best"], rows)
-        figures |= {name.rate_key + suffix(data): lr for name, lr in best.items()}
+        figures |= {name.rate_key + suffix(data): best[name] for name in Calibrated}
     return figures
+
+
+def _by_rate(
+    data: str, size: Size, methods: Sequence[Strategy | None], rates: Sequence[float]
+) -> list[Outcome]:
+    return _outcomes([Asked(data, size, one, lr, CHOOSING_SEED) for one in methods for lr in rates])
+
+
+def _best_adaptive(found: Mapping[float, Outcome]) -> float:
+    """Return the best learning rate among those with the traffic of the goal, or else that with the least traffic.
+
+    Larger steps change models more, and cause more exchanges at the same threshold.
+    """
+    frugal = [lr for lr, one in found.items() if one.exchanges_per_step <= MAX_TRAFFIC]
+    if not frugal:
+        return min(found, key=lambda lr: found[lr].exchanges_per_step)
+    return max(frugal, key=lambda lr: found[lr].accuracy)
 
 
 def saved_rates(data: str) -> dict[str, float]:
@@ -112,7 +130,12 @@ def _rate(rates: Mapping[str, float], name: str) -> float:
 def _share(data: str, size: Size, rates: Mapping[str, float]) -> float:
     """Return the exchanges per step of adaptive gossip on a seed of its own."""
     (found,) = _outcomes([Asked(data, size, ADAPTIVE, _rate(rates, Calibrated.ADAPTIVE), CHOOSING_SEED)])
-    return min(1.0, max(1e-3, found.exchanges_per_step))
+    return _share_of(found)
+
+
+def _share_of(adaptive: Outcome) -> float:
+    """Return the exchanges per step of adaptive gossip as those of its controls."""
+    return min(1.0, max(1e-3, adaptive.exchanges_per_step))
 
 
 def _measured(data: str, size: Size) -> Mapping[str, Measured]:
