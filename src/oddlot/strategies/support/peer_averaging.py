@@ -52,8 +52,8 @@ class PeerAveraging(Strategy):
     """Base class of strategies in which peers train on their own and average their models with those of others.
 
     A peer computes one minibatch after the other and steps with the job's optimizer. After a step, `is_due` decides
-    whether it exchanges models. During a pull, it waits for the answer, unless `overlap` is set. The momentum stays as
-    it is when weights are averaged.
+    whether it exchanges models. During a pull, it waits for the answer; with `overlap`, after one more minibatch. The
+    momentum stays as it is when weights are averaged.
     """
 
     mode: Annotated[Mode, _one_of("pull", "push", "push_pull")] = "pull"
@@ -67,8 +67,8 @@ class PeerAveraging(Strategy):
     share: Share = EQUAL
     """Share of the other's weights with `mixing="constant"`."""
     overlap: bool = False
-    """Whether a peer trains on while it awaits a model, which is then averaged with newer weights (AD-PSGD: Lian et al.
-    2018). It begins no other exchange until then."""
+    """Whether a peer computes the next minibatch while it awaits a model, which is then averaged with newer weights
+    (AD-PSGD: Lian et al. 2018). After that minibatch, it waits."""
     answer_seconds: AboveZero | None = None
     """Seconds until a request that was not answered is given up. None: four times as long as the last answer took, and
     at least 2 s; 30 s before there was one."""
@@ -84,6 +84,10 @@ class PeerAveraging(Strategy):
     """Peer whose answer is awaited. Empty: none."""
     awaited_until: float = field(default=0.0, metadata=STATE)
     """Time at which it is given up."""
+    awaited_from: int = field(default=-1, metadata=STATE)
+    """Step after which it is awaited."""
+    is_deferred: bool = field(default=False, metadata=STATE)
+    """Whether another exchange is due once the model has come."""
     patience: float = field(default=30.0, metadata=STATE)
     """Seconds until the next request is given up, if `answer_seconds` is None."""
     rings_at: float = field(default=-1.0, metadata=STATE)
@@ -157,16 +161,22 @@ class PeerAveraging(Strategy):
         yield from self._train_on(view)
 
     def _after_step(self, view: View, changed: Changed | None) -> Iterator[Command]:
-        if self.is_due(view, changed) and not self.awaits:
-            peer = partner(self.topology, view, self.exchanges)
-            if peer is not None:
-                self.exchanged()
-                yield from self._exchange(peer, view)
+        is_due = self.is_due(view, changed)
+        self.is_deferred = is_due and changed is None  # what was measured is outdated after an average
+        if is_due and not self.awaits:
+            yield from self._begin_exchange(view)
         yield from self._train_on(view)
+
+    def _begin_exchange(self, view: View) -> Iterator[Command]:
+        self.is_deferred = False
+        peer = partner(self.topology, view, self.exchanges)
+        if peer is not None:
+            self.exchanged()
+            yield from self._exchange(peer, view)
 
     def _train_on(self, view: View) -> Iterator[Command]:
         """Compute the next minibatch, unless the peer waits for a model."""
-        if self.overlap or not self.awaits:
+        if not self.awaits or (self.overlap and self.steps == self.awaited_from):
             yield from assign_idle(view, view.batch)
 
     def _exchange(self, peer: NodeId, view: View) -> Iterator[Command]:
@@ -179,6 +189,7 @@ class PeerAveraging(Strategy):
             yield from self._mark()
             return
         self.awaits, self.awaited_until = peer, view.now + (self.answer_seconds or self.patience)
+        self.awaited_from = self.steps
         if self.mode == "pull":
             yield Request(peer, self.exchanges)
         else:
@@ -214,6 +225,8 @@ class PeerAveraging(Strategy):
         if is_answer:
             self.patience = max(MIN_PATIENCE_SECONDS, 4 * event.seconds, self.patience / 2)
             self._give_up()
+            if self.is_deferred:
+                yield from self._begin_exchange(view)
 
     def _mark(self) -> Iterator[Command]:
         if self.measures is not None:
