@@ -8,7 +8,7 @@ from random import Random
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
-from benchmarks.report import Measured, Size, show
+from benchmarks.report import NOT_REACHED, Measured, Size, show
 from oddlot import AdaptiveGossip, Gossip, Local, Run, StopRun, Strategy, fit
 from oddlot.core.errors import JobError
 from oddlot.events import LinkTraffic, ModelReceived, PeerLost, Record, Struck
@@ -80,7 +80,7 @@ def measure(size: Size) -> Mapping[str, Measured]:
     return {
         "os_bytes_over_log_bytes": ratios,
         "kill_survived_share": len(survived) / len(killed),
-        "kill_accuracy_gap_points": fmean(gaps) if gaps else None,
+        "kill_accuracy_gap_points": fmean(gaps) if gaps else NOT_REACHED,
         "partition_healed": float(healed),
     }
 

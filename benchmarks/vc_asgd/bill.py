@@ -9,7 +9,7 @@ one price everywhere. The trainings do not depend on prices, so each is priced w
 from collections.abc import Mapping, Sequence
 
 from benchmarks.plots import save
-from benchmarks.report import Measured, Size, show
+from benchmarks.report import NOT_REACHED, Measured, Size, show
 from benchmarks.vc_asgd import savings
 from benchmarks.vc_asgd.market import ALIVE, MACHINES, bamboo
 from benchmarks.vc_asgd.savings import BASE, COMPARED, OURS, Trained
@@ -86,7 +86,7 @@ def measure(size: Size, seed: int) -> dict[str, Measured]:
     worst = min(accuracy_at(one.run, stays.epochs) for one in spots)
     figures = {
         **saved,
-        "time_over_on_demand": max(arrived) / most if len(arrived) == len(spots) else None,
+        "time_over_on_demand": max(arrived) / most if len(arrived) == len(spots) else NOT_REACHED,
         "accuracy_gap": 100 * (stays.target + 0.01 - worst),
     }
     return {key: value for key, value in figures.items() if size is not Size.QUICK or key not in WORST}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import mean
 
-from benchmarks.report import Measured, show, told
+from benchmarks.report import NOT_REACHED, Measured, show, told
 from benchmarks.vc_asgd.market import MACHINES, ON_DEMAND, on_demand, price_traces
 from benchmarks.vc_asgd.setting import reached
 from benchmarks.vc_asgd.systems import AVERAGING, NEWEST, PAPER, System
@@ -105,12 +105,12 @@ class Bills:
             yield (price, capacity), mean(bills)
 
     def savings(self, system: System, other: System) -> dict[tuple[str, str], float]:
-        """Return 1 - the bill over the other system's, by market. Empty if one of them missed the accuracy."""
+        """Return 1 - the bill over the other system's, by market. `-NOT_REACHED`: one of them missed the accuracy."""
         ours, theirs = self.by_market[system], self.by_market[other]
-        markets = list(product(self.prices, self.capacities))
-        if not all(market in ours and market in theirs for market in markets):
-            return {}
-        return {market: 1 - ours[market] / theirs[market] for market in markets}
+        return {
+            market: 1 - ours[market] / theirs[market] if market in ours and market in theirs else -NOT_REACHED
+            for market in product(self.prices, self.capacities)
+        }
 
 
 def measure(trained: Trainings, title: str) -> dict[str, Measured]:
@@ -122,11 +122,9 @@ def measure(trained: Trainings, title: str) -> dict[str, Measured]:
     ours = bills.savings(OURS, BASE)
     return {
         **figures,
-        "saving_newest_best_market": max(ours.values(), default=None),
-        "bill_saving_p3_min": min(
-            (v for (name, _), v in ours.items() if name.startswith("p3")), default=None
-        ),
-        "bill_saving_nc6": min((v for (name, _), v in ours.items() if name.startswith("NC6")), default=None),
+        "saving_newest_best_market": max(ours.values()),
+        "bill_saving_p3_min": min(value for (name, _), value in ours.items() if name.startswith("p3")),
+        "bill_saving_nc6": min(value for (name, _), value in ours.items() if name.startswith("NC6")),
     }
 
 
@@ -165,7 +163,7 @@ def _tell(bills: Bills, trained: Trainings, title: str) -> None:
 def _tell_prices(bills: Bills) -> None:
     """Print our saving by price trace, with the worst capacity trace."""
     rows, saved = [], bills.savings(OURS, BASE)
-    for price, steps in bills.prices.items() if saved else ():
+    for price, steps in bills.prices.items():
         discount = (
             mean(steps.at(steps.seconds[-1] * n / 200) for n in range(200)) / ON_DEMAND[price.split()[0]]
         )
