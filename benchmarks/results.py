@@ -105,10 +105,10 @@ def highlights(saved: dict[str, Saved]) -> Iterator[str]:
     for name, *keys in HIGHLIGHTS:
         measured = {key: one for key, one in saved.get(name, {"figures": {}})["figures"].items() if one["n"]}
         if keys[0] in measured:
-            one, shown = measured[keys[0]], [key for key in keys if key in measured]
+            shown = {key: measured[key] for key in keys if key in measured}
             what = "<br>".join(BENCHMARKS[name].figures[key].what for key in shown)
-            values = "<br>".join(value(measured[key]) for key in shown)
-            rows.append((BENCHMARKS[name].title, what, values, goal(one), MET[one["met"]]))
+            columns = zip(*((value(one), goal(one), MET[one["met"]]) for one in shown.values()), strict=True)
+            rows.append((BENCHMARKS[name].title, what, *map("<br>".join, columns)))
     yield from table(("benchmark", "measures", "median (range)", "goal", "met"), rows)
 
 
@@ -171,7 +171,8 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
     rows = []
     for name, one in saved.items():
         met = [figure["met"] for figure in one["figures"].values() if figure["met"] is not None]
-        goals = f"{sum(met)} of {len(met)}"
+        left = sum(bool(figure["goal"]) and not figure["n"] for figure in one["figures"].values())
+        goals = f"{sum(met)} of {len(met)}" + (f", {left} not measured" if left else "")
         rows.append((f"[{BENCHMARKS[name].title}]({name}.md)", introduction(name)[0], goals, one["date"]))
     yield from table(("benchmark", "measures", "goals met", "date"), rows)
     if lost := list(missed(saved)):
