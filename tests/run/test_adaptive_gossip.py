@@ -5,7 +5,7 @@ from math import sqrt
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from oddlot import AdaptiveGossip, Machine, Simulated, fit
@@ -62,6 +62,23 @@ CHANGES: dict[Rule, Callable[[Weights, Weights, float, float], float]] = {
     "path": lambda weights, marked, path, factor: path / norm(marked),
     "lr": lambda weights, marked, path, factor: moved(weights, marked) / norm(marked) / factor,
 }
+
+
+def with_small_biases() -> nn.Module:
+    """A network whose biases begin near zero."""
+    model = net()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.constant_(parameter, 1e-4)
+    return model
+
+
+def test_a_bias_near_zero_causes_no_exchange() -> None:
+    """Its relative change is large after the first step, when weights have hardly moved."""
+    on = Simulated([Machine(f"m{peer}", 0.01 / BATCH) for peer in range(2)])
+    job = a_job(count=SAMPLES, model=with_small_biases)
+    run = fit(job, AdaptiveGossip(rule="layer", threshold=0.5), on, until=f"samples>={4 * BATCH}")
+    assert run.summary["exchanges"] == 0
 
 
 @pytest.mark.parametrize("rule", CHANGES)
