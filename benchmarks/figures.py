@@ -133,7 +133,9 @@ SLIDE = {
     "memory_over_dense_670k": Figure("Peak memory, clusters / dense PyTorch: 670,091 outputs.", "<= 0.4"),
     "time_to_dense_quality_30k": Figure(SOONER.format("dense PyTorch", ENDS, SETS["30k"]), ">= 3"),
     "time_to_quality_over_sampled_30k": Figure(SOONER.format(SAMPLED, BEST, SETS["30k"]), ">= 2"),
-    "time_to_quality_over_sampled_by_frequency_30k": Figure(SOONER.format(FREQUENCY, BEST, SETS["30k"])),
+    "time_to_quality_over_sampled_by_frequency_30k": Figure(
+        SOONER.format(FREQUENCY, BEST, SETS["30k"]), ">= 2"
+    ),
     **{
         f"p1_over_uniform_1000_{shape}": Figure(f"{MORE}, {labels} outputs.", "", "points")
         for shape, labels in LABELS.items()
@@ -303,6 +305,9 @@ RAY = {
     ),
     "preempted_time_to_accuracy_over_ray_train": Figure(
         f"Time to an accuracy of 0.95, `asynchronous` / {PEER}: the same losses.", "<= 0.75"
+    ),
+    "time_to_accuracy_over_ray_train": Figure(
+        f"Time to an accuracy of 0.95, `asynchronous` / {PEER}: no losses."
     ),
     "wasted_tasks_per_loss": Figure("Tasks computed again per lost node.", "<= 1"),
     "longest_pause_seconds": Figure("Longest time between two updates while nodes are lost.", "<= 2", "s"),

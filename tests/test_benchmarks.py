@@ -45,7 +45,8 @@ FIGURES = {
     "ray": """
         ray_over_local_20ms ray_over_local_200ms ray_over_local_25m copies_per_update_in copies_per_update_out
         async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train
-        wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy ray_train_accuracy learning_rate
+        time_to_accuracy_over_ray_train wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy
+        ray_train_accuracy learning_rate
         momentum ray_train_learning_rate ray_train_momentum loss_detected_seconds node_loss_detected_seconds
         goodput_trace exactly_once""",
     "simulator": """
@@ -84,7 +85,8 @@ NOT_MEASURED = {
     "faults": """goodput_kill goodput_freeze goodput_slow goodput_hub torchft_goodput_kill torchft_goodput_slow""",
     "ray": """
         async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train
-        wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy ray_train_accuracy
+        time_to_accuracy_over_ray_train wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy
+        ray_train_accuracy
         loss_detected_seconds node_loss_detected_seconds goodput_trace exactly_once""",
 }
 """Figures that are null in the smoke form."""

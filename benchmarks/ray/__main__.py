@@ -118,6 +118,7 @@ def _pair(
         / max(step_rate(one.by_worker) for one in their_plain.values()),
         "preempted_time_over_ray_train": lost.seconds / best.seconds,
         "preempted_time_to_accuracy_over_ray_train": sooner(lost, list(their_lost.values())),
+        "time_to_accuracy_over_ray_train": sooner(plain, list(their_plain.values())),
         "wasted_tasks_per_loss": lost.repeated / len(times),
         "longest_pause_seconds": lost.longest_pause,
         "ray_train_repeated_steps": best.repeated,
