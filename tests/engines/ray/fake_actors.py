@@ -165,6 +165,7 @@ def world(**settings: Any) -> Iterator[World]:
         patch("oddlot.engines.ray.internals.on_completed"),
         patch("oddlot.engines.ray.node_watch.DRAIN_SECONDS", 1e6),
         patch("oddlot.engines.ray.entrance.waiting_for", return_value=("", False)),
+        patch("oddlot.engines.ray.actors.KILL_SECONDS", 0.01),
         patch("ray.kill"),
     ):
         made = World(**settings)

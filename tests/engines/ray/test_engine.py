@@ -18,9 +18,9 @@ PATIENCE = 10.0
 pytestmark = pytest.mark.filterwarnings("default")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def nodes() -> Iterator[Nodes]:
-    with cluster() as made:
+    with cluster(workers=1) as made:
         yield made
 
 
@@ -44,13 +44,10 @@ def test_a_run_counts_every_sample_and_replays(tmp_path: Path) -> None:
     assert run.loss is not None
 
 
-def test_a_lost_node() -> None:
+def test_a_lost_node(nodes: Nodes) -> None:
     """On a busy machine, a worker may have been silent for so long before that it is on another node already."""
-    with (
-        cluster(workers=1) as nodes,
-        scene(slow_job(0.2), on_ray(num_cpus=1, lost_after_seconds=PATIENCE)) as run,
-    ):
-        (added,) = nodes.alive
+    (added,) = nodes.alive
+    with scene(slow_job(0.2), on_ray(num_cpus=1, lost_after_seconds=PATIENCE)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0)  # the hub's node comes last
         run.work()
         run.until(lambda: len(run.on_node(added.node_id)) > 0)

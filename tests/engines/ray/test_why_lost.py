@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ import ray
 
 from oddlot import JobError
 from oddlot.engines.ray.actor import Failure, note_exits
+from oddlot.engines.ray.handles import News
 from oddlot.engines.ray.worker_logs import WorkerLogs
-from tests.engines.ray.fake_actors import HUB_NODE, PATIENCE, died, world
+from tests.engines.ray.fake_actors import HUB_NODE, PATIENCE, FakeActor, died, world
 from tests.transcripts import raises, warns
 
 UNREACHABLE = ray.exceptions.ActorUnavailableError("its connection broke", bytes(16))
@@ -209,10 +211,26 @@ def test_an_evaluator_without_memory_waits_until_its_node_has_rested() -> None:
         assert [one for one in hub.actors.running.values() if one.is_evaluator]
 
 
+def test_actors_that_do_not_end_are_killed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that other runs use must not keep the actors of a run that has ended."""
+    killed = Counter[str]()
+    with world() as hub:
+        w1, w2 = hub.start("w1", "far"), hub.start("w2", "far")
+
+        def kill(actor: FakeActor) -> None:
+            killed[actor.name] += 1
+            if killed[actor.name] == 2 or actor is w1.actor:
+                worker = w1 if actor is w1.actor else w2
+                hub.actors.news.put(News(worker, None, lambda _: None, died("worker process")))
+
+        monkeypatch.setattr(ray, "kill", kill)
+        hub.actors.close()
+        assert (killed, hub.actors.not_ended) == ({"w1": 1, "w2": 2}, set())
+
+
 def test_kills_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray waits for the registration of an actor before it kills it."""
     over = threading.Event()
-    monkeypatch.setattr("oddlot.engines.ray.actors.KILL_SECONDS", 0.01)
     with world() as hub:
         monkeypatch.setattr(ray, "kill", lambda _: over.wait(60))
         w1 = hub.actors.spawn(0)

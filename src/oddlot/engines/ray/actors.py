@@ -7,7 +7,7 @@ from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from math import inf
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import ray
@@ -31,7 +31,9 @@ from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX, RespawnPolicy
 
 KILL_SECONDS = 2.0
-"""Longest time that the end of a run waits for the end of its actors, in seconds."""
+"""Longest time that the end of a run waits for the end of its actors before it kills them again, in seconds."""
+KILLS = 3
+"""Number of times that actors are killed which do not end: a busy cluster may lose a request."""
 BEAT_SECONDS = 1.0
 """Interval of heartbeats, in seconds."""
 
@@ -57,6 +59,8 @@ class Actors:
         self.evaluator_ready: Callable[[], None] = lambda: None
         """Called when the evaluator is ready."""
         self.running: dict[NodeId, ActorHandle] = {}
+        self.not_ended: set[ActorHandle] = set()
+        """Actors, lost ones included, of whose end Ray has not told yet."""
         self.messages: deque[Message] = deque()
         """For the host."""
         self.news: SimpleQueue[News | NodeNews] = SimpleQueue()
@@ -77,6 +81,7 @@ class Actors:
         actor = self.started.take(index, node, avoid)
         worker = ActorHandle(node, index, self.clock(), actor=actor, avoids=bool(avoid))
         self.running[node] = worker
+        self.not_ended.add(worker)
         where = worker.actor.where.options(concurrency_group=CONTROL)
         self.call(worker, partial(self._located, worker), where)
         ready = partial(self._ready, worker)
@@ -160,6 +165,7 @@ class Actors:
             return
         worker = news.worker
         worker.calls.discard(news.call)
+        self._note_end(news)
         if not self.is_running(worker):
             return
         if isinstance(news.answer, BaseException):
@@ -195,14 +201,32 @@ class Actors:
                 self.lose(worker)
 
     def close(self) -> None:
-        """Kill all actors."""
+        """Kill all actors, and wait until they have ended, unless the cluster does not answer."""
         self.nodes.close()
-        self.kill()
+        for _ in range(KILLS):
+            if not self.kill() or self._have_ended():
+                return
 
-    def kill(self) -> None:
-        """Kill all actors, also from another thread."""
-        kills = [in_thread(partial(ray.kill, worker.actor)) for worker in list(self.running.values())]
-        wait(kills, KILL_SECONDS)
+    def kill(self) -> bool:
+        """Kill all actors, also from another thread. Return whether the cluster has answered."""
+        kills = [in_thread(partial(ray.kill, worker.actor)) for worker in list(self.not_ended)]
+        return not wait(kills, KILL_SECONDS).not_done
+
+    def _have_ended(self) -> bool:
+        """Wait until all actors have ended. Return whether they have."""
+        until = self.clock() + KILL_SECONDS
+        while self.not_ended and (left := until - self.clock()) > 0:
+            try:
+                news = self.news.get(timeout=left)
+            except Empty:
+                break
+            if isinstance(news, News):
+                self._note_end(news)
+        return not self.not_ended
+
+    def _note_end(self, news: News) -> None:
+        if isinstance(news.answer, ray.exceptions.RayActorError):
+            self.not_ended.discard(news.worker)
 
     # --- what workers tell ---------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class HeadWatch:
 
     def __init__(
         self,
-        stop_workers: Callable[[], None],
+        stop_workers: Callable[[], object],
         link: socket.socket | None = None,
         answers: Callable[[float], bool] = internals.head_answers,
         clock: Callable[[], float] = time.monotonic,
