@@ -9,11 +9,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -51,8 +51,11 @@ from oddlot.core.records import Record
 from oddlot.core.strategy import View
 from oddlot.machines import Link
 from oddlot.run import live_view
+from oddlot.run.config import RunConfig, RunSettings
+from oddlot.run.intervals import Every
 from oddlot.strategies import ByGradients
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
+from oddlot.wire.codec import Codec
 from tests.engines.log import events, updates
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges, rows, trained
 from tests.transcripts import mask, raises, transcribe, warns
@@ -543,3 +546,14 @@ def test_lines_tell_of_progress_without_a_terminal(
     assert "epoch 2.0" in last != last_but_one
     oddlot.fit(a_job(), "synchronous", fleet(1), until="epochs>=2", quiet=True)
     assert not capsys.readouterr().err
+
+
+def test_typed_keywords_are_the_run_settings() -> None:
+    """Intervals and codecs may be text, and `about` None."""
+    other = {
+        Every: Every | str,
+        Codec | None: Codec | str | None,
+        Mapping[str, Any]: Mapping[str, Any] | None,
+    }
+    declared = {name: other.get(hint, hint) for name, hint in get_type_hints(RunConfig).items()}
+    assert get_type_hints(RunSettings) == declared

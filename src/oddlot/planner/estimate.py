@@ -7,7 +7,7 @@ from itertools import product
 from os import PathLike
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Unpack
 
 from rich.table import Table
 
@@ -19,6 +19,7 @@ from oddlot.formatting import counted, duration, money, share
 from oddlot.history.metrics import Tally
 from oddlot.history.outcome import FAILED, in_short
 from oddlot.machines.market import Fleet
+from oddlot.run.config import RunSettings
 from oddlot.run.fit import Interrupted, fit
 from oddlot.run.signals import StopRequest
 from oddlot.train.job import Job
@@ -92,10 +93,9 @@ def estimate(
     seeds: int = 5,
     computes: bool = True,
     in_flight: int = 1,
-    seed: int = 0,
     out: str | PathLike[str] | None = None,
     on_run_start: Callable[[str, int], None] = lambda *_: None,
-    **options: Any,
+    **options: Unpack[RunSettings],
 ) -> list[Estimate]:
     """Estimate time and cost of a job by simulating it on a fleet, several times.
 
@@ -109,10 +109,9 @@ def estimate(
         computes: Whether the model is trained. False: only time and cost are simulated, for large fleets and goals such
             as "epochs>=20".
         in_flight: Open tasks of each machine.
-        seed: Random seed of the first run. Later runs have the next seeds.
         out: Folder in which each run has its own run folder. None: nothing is saved.
         on_run_start: Function that is called before each run with the purchase option and the seed.
-        options: Further keywords of `oddlot.fit`.
+        options: Further keywords of `oddlot.fit`. `seed` is that of the first run; later runs have the next seeds.
 
     Returns:
         An estimate for each purchase option. The summary of a failed run has None for every figure.
@@ -128,6 +127,7 @@ def estimate(
         raise InvalidValue("fleet", fleet, "a Fleet, for example from oddlot.read_fleet(path)")
     _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
+    seed = options.get("seed", 0)
     done, stop = dict[str, list[dict[str, Any]]](), StopRequest()
     failures = list[Exception]()
     with stop.heard(), once():
@@ -140,7 +140,8 @@ def estimate(
             )
             on = Simulated.of(ways[bought], number, in_flight, computes)
             try:
-                summary = fit(job, strategy, on, seed=number, out=folder, quiet=True, **options).summary
+                settings: RunSettings = {**options, "seed": number}
+                summary = fit(job, strategy, on, out=folder, quiet=True, **settings).summary
             except (JobError, UsageError) as error:
                 if isinstance(error, UsageError) and not done:
                     raise

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, Signature
 from textwrap import fill
-from typing import Any
+from typing import Any, TypedDict
 
 from oddlot.core.defaults import KEEP_CHECKPOINTS, MAX_UPDATE_RATIO
 from oddlot.core.errors import UnknownName, short
@@ -88,6 +88,24 @@ class RunConfig:
     def flags() -> dict[str, Any]:
         """Return the types of the settings that have a flag and a key of `[run]`. Faults have their own file."""
         return {name: hint for name, hint in RunConfig.hints().items() if name not in {"chaos", "about"}}
+
+
+class RunSettings(TypedDict, total=False):
+    """The settings of a run as keywords of `oddlot.fit`, for type checkers and editors: see `RunConfig`."""
+
+    until: str
+    seed: int
+    codec: Codec | str | None
+    shards: int | None
+    keep_shards: bool
+    epoch_barrier: bool
+    skip_bad: bool
+    max_update_ratio: float | None
+    chaos: Chaos | None
+    evaluate_every: Every | str
+    checkpoint_every: Every | str
+    keep_checkpoints: int
+    about: Mapping[str, Any] | None
 
 
 BELONGS = {

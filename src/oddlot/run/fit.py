@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
 from os import PathLike
-from typing import Any
+from typing import Unpack
 
 from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
@@ -19,7 +19,7 @@ from oddlot.history.claim import claim
 from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume, resume_mode
-from oddlot.run.config import RunConfig, settings_text, with_settings
+from oddlot.run.config import RunConfig, RunSettings, settings_text, with_settings
 from oddlot.run.mesh import prepared_mesh
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.spec import Recipe
@@ -54,7 +54,7 @@ def fit(
     checkpoints: str | PathLike[str] | None = None,
     observers: Sequence[Observer] = (),
     quiet: bool = False,
-    **settings: Any,
+    **settings: Unpack[RunSettings],
 ) -> Run:
     """Train a job with a strategy, on local worker processes, a Ray cluster or a simulated fleet.
 
