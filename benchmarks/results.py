@@ -25,8 +25,8 @@ HIGHLIGHTS = (
     ("gossip", "time_ratio", "time_ratio_overlapped", "accuracy_gap_points", "accuracy_gap_points_cifar10"),
     ("simulator", "updates_per_second_1000"),
     ("faults", "goodput_all"),
-    ("stragglers", "real_joint_over_synchronous"),
-    ("vc_asgd", "saving_newest", "saving_newest_best_market", "saving_default_mode"),
+    ("stragglers", "real_joint_over_synchronous", "real_joint_over_best_rival"),
+    ("vc_asgd", "saving_newest", "saving_over_fedavg_4_spot", "bill_saving_p3_min", "saving_default_mode"),
     ("slide", "speedup_over_dense_670k_clusters", "speedup_over_dense_670k_lsh"),
 )
 """Figures in the table of README.md: a benchmark, a key, and further keys whose figures stand in the same row."""

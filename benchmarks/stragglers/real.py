@@ -1,6 +1,7 @@
 """Four processes of this machine, one of which is five times slower: gradients are real, and so is the waiting."""
 
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -29,9 +30,10 @@ from oddlot.workloads.digits import digits
 PACE, SLOWER, BATCH, ACCURACY = 0.002, 5.0, 32, 0.95
 """seconds for a sample, times by which the last one is slower, samples of a minibatch; reached by all"""
 PACES = (PACE, PACE, PACE, PACE * SLOWER)
+JOINT = "joint, not told anything"
 POLICIES: dict[str, Callable[[], Strategy]] = {
     "synchronous": Synchronous,
-    "joint, not told anything": AdaptiveLoad,
+    JOINT: AdaptiveLoad,
     "loads in proportion": lambda: ProportionalLoad(Synchronous()),
     "backup tasks": lambda: BackupTasks(Synchronous()),
     "quorum": lambda: Quorum(LocalSGD(4, SGD(0.7, 0.9, nesterov=True))),
@@ -114,8 +116,15 @@ def soonest(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
         ratios = [own / theirs for own, theirs in zip(taken, seconds["synchronous"], strict=True)]
         rows.append([name, told(taken, 1), told(ratios, 2)])
     show(f"until an accuracy of {accuracy}, {len(seeds)} seeds", ("", "seconds", "of synchronous's"), rows)
-    pairs = zip(seconds["joint, not told anything"], seconds["synchronous"], strict=True)
-    return {"real_joint_over_synchronous": [own / theirs for own, theirs in pairs]}
+    joint, base = seconds.pop(JOINT), seconds.pop("synchronous")
+    figures = {"real_joint_over_synchronous": _ratios(joint, base)}
+    if seconds:
+        figures["real_joint_over_best_rival"] = _ratios(joint, min(seconds.values(), key=median))
+    return figures
+
+
+def _ratios(own: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(own, others, strict=True)]
 
 
 def _until(strategy: Strategy, accuracy: float, seed: int, paces: Sequence[float]) -> Run:
