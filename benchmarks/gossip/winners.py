@@ -232,6 +232,13 @@ CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 230, 126, 90, 62
 def _drawn(cells: Cells, links: Sequence[float], counts: Sequence[int], goal: float) -> str:
     """Return the map as SVG: in each cell a bar for each method, as long as the logarithm of its time over the best."""
     parts = []
+    ratios = [
+        one[0] / found[first_of(found)][0]
+        for found in cells.values()
+        for one in found.values()
+        if one[0] < inf
+    ]
+    most = max(ratios, default=2.0)
     for number, method in enumerate(METHODS):
         x = LEFT + 150 * number
         parts.append(f'<rect x="{x}" y="28" width="12" height="12" fill="{COLORS[number]}"/>')
@@ -243,7 +250,7 @@ def _drawn(cells: Cells, links: Sequence[float], counts: Sequence[int], goal: fl
             x = LEFT + column * CELL_WIDTH
             if not row:
                 parts.append(f'<text x="{x}" y="{TOP + 12}">{peers} peers</text>')
-            parts += _bars(cells[megabits, peers], x, y)
+            parts += _bars(cells[megabits, peers], x, y, most)
     width, height = (
         max(LEFT + CELL_WIDTH * len(counts), LEFT + 150 * len(METHODS)),
         TOP + 30 + CELL_HEIGHT * len(links),
@@ -256,13 +263,14 @@ def _drawn(cells: Cells, links: Sequence[float], counts: Sequence[int], goal: fl
     )
 
 
-def _bars(found: Mapping[str, tuple[float, str]], x: float, y: float) -> list[str]:
+def _bars(found: Mapping[str, tuple[float, str]], x: float, y: float, most: float) -> list[str]:
+    """Return the bars of a cell. The longest one of the map has `most` times the shortest time of its cell."""
     first = first_of(found)
     least = found[first][0]
     parts = []
     for number, method in enumerate(METHODS):
         seconds, top = found[method][0], y + 18 * number
-        length = 130.0 if seconds == inf else 8 + min(122.0, 50 * log10(seconds / least))
+        length = 130.0 if seconds == inf else 8 + 122 * log10(seconds / least) / log10(max(most, 2.0))
         told = "not reached" if seconds == inf else duration(seconds)
         bold = ' class="first"' if method == first else ""
         opacity = ' opacity="0.3"' if seconds == inf else ""
