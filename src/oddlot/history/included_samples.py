@@ -165,26 +165,27 @@ class IncludedSamples:
                 found += sheets.latest if number >= first else []
         return found
 
-    def records_of(self, machine: str, cut: Mapping[NodeId, int]) -> list[Record]:
-        """Return the records of a machine's peers that a cut includes."""
+    def records_of(self, machine: str, machines: Sequence[str], cut: Mapping[NodeId, int]) -> list[Record]:
+        """Return the records of a machine's peers that a cut includes, since the mesh has had these machines."""
+        histories = [self.histories[node] for node in sorted(self.histories, key=life_of)]
         return [
             record
-            for node in sorted(self.histories, key=life_of)
-            if machine_of(node) == machine
-            for number, record in self.histories[node].records
-            if number < cut.get(node, 0)
+            for one in histories
+            if machine_of(one.node) == machine and tuple(one.machines) in ((), tuple(machines))
+            for number, record in one.records
+            if number < cut.get(one.node, 0)
         ]
 
-    def spans_of(self, machine: str, cut: Mapping[NodeId, int]) -> list[Span]:
-        """Return the samples of a machine's peers that a cut includes.
+    def spans_in(self, first: int, stop: int, cut: Mapping[NodeId, int]) -> list[Span]:
+        """Return the samples at the positions from `first` to `stop` of each epoch that a cut includes.
 
-        This has samples of records that a log lacks, if later peers of the machine started after them.
+        This has samples of records that a log lacks, if later peers started after them.
         """
-        nodes = [node for node in self.histories if machine_of(node) == machine]
-        logged = _spans(self.pieces(dict.fromkeys(nodes, sys.maxsize)))
-        before = [span for node in nodes if node in cut for span in self.histories[node].merged_before]
-        own = {node: cut[node] for node in nodes if node in cut}
-        return [*_spans(self.pieces(own)), *without(before, logged)]
+        logged = _spans(self.pieces(dict.fromkeys(self.histories, sys.maxsize)))
+        before = [span for node, one in self.histories.items() if node in cut for span in one.merged_before]
+        found = [*_spans(self.pieces(cut)), *without(before, logged)]
+        parts = (Span(epoch, max(start, first), min(end, stop)) for epoch, start, end in found)
+        return [part for part in parts if part.start < part.stop]
 
     # --- reading -------------------------------------------------------------------------------
 

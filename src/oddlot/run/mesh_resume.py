@@ -1,6 +1,6 @@
 """Resuming a run on a mesh: each peer goes on with its own books, and with the average of all models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, nextafter
 from pathlib import Path
@@ -14,7 +14,6 @@ from oddlot.core.events import Averaged, Lost, Resumed
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.serialization import from_plain
-from oddlot.core.spans import Span
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.messages import Books
@@ -70,10 +69,8 @@ def continue_mesh(
     if _ended_before_checkpoint(folder, logs):
         folder.restart()
         return None
-    there = folder.checkpoint_names()
-    checkpoint = newest(folder.storage)
-    for node in logs:
-        check_log(checkpoint, folder.peer_log(node), node)
+    checkpoints = folder.checkpoint_names()
+    checkpoint = _newest(folder, logs)
     warn_of_damage(checkpoint, [damage for _, damage in sound.values()])
     books, start = _read(checkpoint, recipe, layout)
     before = next(one.peers.machines for one in start.conductors.values())
@@ -87,15 +84,20 @@ def continue_mesh(
         (history_of(node, folder.peer_log(node), log) for node, log in logs.items()),
         sources,
     )
-    cut, cut_off = included.cut_of(sources), _cut_off(logs, books, saved_at)
+    cut = included.cut_of(sources)
+    cut_off = _cut_off(
+        {node: log for node, log in logs.items() if included.histories[node].machines == before},
+        books,
+        saved_at,
+    )
     counts = {
         node: min(cut.get(node, 0), len(log))
         if node in books or node in cut_off
         else sum(one.now <= saved_at for one in log)
         for node, log in logs.items()
     }
-    last = max((log[-1].now for log in logs.values() if log), default=saved_at)
-    now = nextafter(last, inf)  # so that all records before come first in the common history
+    now = max((log[-1].now for log in logs.values() if log), default=saved_at)
+    now = nextafter(now, inf)  # so that all records before come first in the common history
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
     outdated = [node for node, one in books.items() if counts.get(node, 0) > one.records]
     every = sound.keys() | books.keys()
@@ -121,8 +123,8 @@ def continue_mesh(
         conductors[share.node] = share.conductor(start.conductors[node].ledger.merged_spans(), sources)
     folder.reopen()
     folder.forget_model()
-    there_before = {machine: included.spans_of(machine, cut) for machine in set(map(machine_of, logs))}
-    without = set(machines) - set(map(machine_of, conductors))
+    there = set(map(machine_of, conductors))
+    shares = [PeerShare(recipe, machine, tuple(machines)) for machine in machines if machine not in there]
     history = one_history(kept)
     start = replace(
         start,
@@ -130,30 +132,20 @@ def continue_mesh(
         strikes={
             key: count for one in start.conductors.values() for key, count in one.ledger.strikes.items()
         },
-        included=_dealt(recipe, machines, there_before)
-        if is_dealt_again
-        else {machine: there_before.get(machine, ()) for machine in without},
+        included={one.node: included.spans_in(one.first, one.stop, cut) for one in shares},
         done=progress(recipe.goal, tally_of(history, recipe.samples)) if is_dealt_again else 0.0,
         sources=sources,
-        saved=frozenset(there),
+        saved=frozenset(checkpoints),
     )
     return MeshPast(now, start, taken, history, [one for log in logs.values() for one in log])
 
 
-def _dealt(
-    recipe: Recipe, machines: Sequence[str], included: Mapping[str, Sequence[Span]]
-) -> dict[str, list[Span]]:
-    """Return which samples of each machine's share are in the weights, whichever machine had them before."""
-    found = {}
-    for machine in machines:
-        share = PeerShare(recipe, machine, tuple(machines))
-        parts = [
-            span._replace(start=max(span.start, share.first), stop=min(span.stop, share.stop))
-            for spans in included.values()
-            for span in spans
-        ]
-        found[machine] = [span for span in parts if span.start < span.stop]
-    return found
+def _newest(folder: RunFolder, nodes: Iterable[NodeId]) -> Checkpoint:
+    """Return the newest whole checkpoint. Raise CheckpointError if the log of one of these peers is older than it."""
+    checkpoint = newest(folder.storage)
+    for node in nodes:
+        check_log(checkpoint, folder.peer_log(node), node)
+    return checkpoint
 
 
 def _cut_off(

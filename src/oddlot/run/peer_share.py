@@ -77,17 +77,16 @@ class PeerShare:
     def taking_over(
         self, included: IncludedSamples, source: Source, others: Iterable[NodeId]
     ) -> tuple["PeerShare", Conductor]:
-        """Return share and conductor of a peer that takes over the samples of the lost peers of its machine.
+        """Return share and conductor of a peer that takes over the samples of lost peers.
 
         What their models had passed on to the `others`, or to the `source` of its weights, is not processed again.
         """
-        machine = machine_of(self.node)
         cut = joined_cuts(included.known_to(others), included.cut_of([source]))
         tally = Tally(self.samples)
-        for record in included.records_of(machine, cut):
+        for record in included.records_of(machine_of(self.node), self.names, cut):
             tally(record)
         share = replace(self, done=self.progress(tally))
-        return share, share.conductor(included.spans_of(machine, cut), [source])
+        return share, share.conductor(included.spans_in(self.first, self.stop, cut), [source])
 
     def _ledger(self, included: Iterable[Span]) -> Ledger:
         """Return the ledger after these samples: gaps among them are leased first."""
