@@ -17,7 +17,7 @@ from oddlot.checkpoint.format import saved
 from oddlot.faults import Chaos, Fault
 from oddlot.history.replay import replay
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.machines import Lifetime, Link
+from oddlot.machines import Link
 from oddlot.report.run_report import Figures
 from oddlot.strategies.support.peer_averaging import Mode
 from oddlot.strategies.support.topologies import Topology
@@ -47,13 +47,12 @@ def strategy_of(chance: Random, count: int) -> Strategy:
 
 
 def machines_of(chance: Random, count: int) -> Simulated:
-    """Machines of different speeds, some of which are lost by themselves."""
+    """Machines of different speeds."""
     link = Link(
         megabits_per_second=chance.choice([0.3, 1.0, 10.0]), latency_milliseconds=chance.choice([0.1, 2.0])
     )
     returns = chance.choice([None, 0.01, 0.1])
     noticed = chance.choice([0.0, 0.02, 1.0])
-    lifetime = Lifetime(mean_seconds=0.5) if returns is not None and chance.random() < 0.3 else None
     return Simulated(
         [
             Machine(
@@ -62,7 +61,6 @@ def machines_of(chance: Random, count: int) -> Simulated:
                 link=link,
                 seconds_to_return=returns,
                 noticed_after_seconds=noticed,
-                lifetime=lifetime,
             )
             for place in range(count)
         ],

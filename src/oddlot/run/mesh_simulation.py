@@ -148,7 +148,7 @@ class MeshSimulation(RunControl):
 
     def _make(self, node: NodeId, port: SimulatedPort) -> "Peer | Newcomer":
         """Return a peer that begins the run or, once others train, one that asks them for their state."""
-        trained = [name for name, run in self.runs.items() if run.tally.versions]
+        trained = [name for name, run in self.runs.items() if run.tally.versions or self.sources[name]]
         if node in self.start.conductors or not trained:
             weights = self.start.copied_weights(self.model, self.layout)
             share = self._share(node)
