@@ -41,7 +41,7 @@ def on_ray(workers: int | tuple[int, int] = 2, **settings: Any) -> Ray:
 
 
 class Scene(DrivenRun):
-    """A run whose workers can be found. It goes on until it is told to finish, however long workers take to start."""
+    """A run whose workers can be found. It trains until `finish` is called."""
 
     def finish(self) -> None:
         """Go on to the end of the present epoch, and check that nothing is left over."""

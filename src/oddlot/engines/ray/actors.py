@@ -225,7 +225,7 @@ class Actors:
         return not self.not_ended
 
     def _note_end(self, news: News) -> None:
-        if isinstance(news.answer, ray.exceptions.RayActorError):
+        if isinstance(news.answer, ray.exceptions.ActorDiedError):  # others may be unreachable for a while
             self.not_ended.discard(news.worker)
 
     # --- what workers tell ---------------------------------------------------------------------
