@@ -37,7 +37,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.events import Ticked
 from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import SGD
-from oddlot.core.records import Record
+from oddlot.core.records import HUB, HostState, Record
 from oddlot.core.tasks import TaskId
 from oddlot.engines.host import Host
 from oddlot.strategies import Asynchronous
@@ -97,8 +97,8 @@ class Hub:
     def snapshot(self, records: int) -> Snapshot:
         """All that a checkpoint holds."""
         tensors = self.store.state_tensors([])
-        conductor = self.host.conductor.to_plain()
-        return Snapshot(0, records, self.layout.fingerprint, conductor, self.layout.to_json(), tensors)
+        hosts = {HUB: HostState(self.host.conductor.to_plain(), records)}
+        return Snapshot(0, records, self.layout.fingerprint, hosts, self.layout.to_json(), tensors)
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def writing(numbers: int, blocks: int) -> tuple[list[float], list[float], list[f
         path.parent.mkdir(exist_ok=True)
         for block in range(blocks + 1):  # the first of each is not counted
             start = perf_counter()
-            what = Snapshot(0, block, snapshot.job, snapshot.conductor, snapshot.layout, snapshot.tensors)
+            what = Snapshot(0, block, snapshot.job, snapshot.hosts, snapshot.layout, snapshot.tensors)
             name = save(place, what, "000000")
             middle = perf_counter()
             torch.save(apart, path)

@@ -28,7 +28,7 @@ from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
 from oddlot.history.outcome import FAILED
-from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import RunFolder
 from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
@@ -60,7 +60,7 @@ def test_every_fault_is_survived(tmp_path: Path) -> None:
     assert rejected == [("m1", "numbers_not_finite")]
     assert {"m1", "m3"} <= {e.peer for e in events if isinstance(e, PeerLost)}
     assert set(run.summary["peers_averaged"]) == {"m0", "m1.2", "m2", "m3.2"}
-    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert prove_run(RunFolder(tmp_path), SAMPLES).faults == ()
     assert replay(tmp_path).difference is None
 
 
@@ -227,7 +227,7 @@ def test_replacement_takes_over_what_no_other_model_includes(
 ) -> None:
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=killed_at),))
     run = gossiped(strategy, peers(seconds_to_return=0.3), until="epochs>=20", out=tmp_path, chaos=chaos)
-    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
     assert run.summary["samples_left_out"] == 0
     assert replay(tmp_path).difference is None
@@ -307,7 +307,7 @@ def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
     chaos = Chaos((*freezes, Fault("kill", machine="m2", at_seconds=(0.35,))))
     on = peers(seconds_to_return=0.3)
     run = gossiped(Gossip(mode="push", topology="ring"), on, until="epochs>=20", out=tmp_path, chaos=chaos)
-    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
     assert replay(tmp_path).difference is None
     assert {r.peer for r in run.records} == {"m0", "m1", "m2", "m2.2", "m3"}

@@ -1,9 +1,9 @@
 """The format of checkpoints. A manifest shows whether a checkpoint is complete.
 
-`FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the conductor's
-state), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and, written last,
-`manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is the hub's own, drawn
-anew in each of its lives, so that no name ever comes twice and nothing is replaced.
+`FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the states of the
+conductors of all hosts), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and,
+written last, `manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is
+the process's own, drawn in each of its lives, so that no name ever comes twice and nothing is replaced.
 """
 
 import errno
@@ -27,10 +27,11 @@ from torch import Tensor
 from oddlot.checkpoint.disk import open_to_read
 from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadable
 from oddlot.core.errors import CheckpointError
-from oddlot.core.serialization import DAMAGED, from_plain
+from oddlot.core.records import HUB, HostState
+from oddlot.core.serialization import DAMAGED, from_plain, to_plain
 from oddlot.core.tasks import NodeId
 
-FORMAT = 2
+FORMAT = 3
 UNFINISHED = "unfinished_checkpoint"
 BEGIN_ANEW = "start again: there is no older checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
@@ -48,12 +49,15 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The content of a checkpoint. `job` is the job's fingerprint, and `records` the number of earlier log records."""
+    """The content of a checkpoint. `job` is the job's fingerprint.
+
+    `records` is the number of earlier records of a hub or, on a mesh, the number of the checkpoint.
+    """
 
     version: int
     records: int
     job: str
-    conductor: Mapping[str, Any]
+    hosts: Mapping[NodeId, HostState]
     layout: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
@@ -71,10 +75,10 @@ class Part(NamedTuple):
         return {"bytes": self.bytes, "crc32": self.crc32}
 
     @property
-    def peer(self) -> NodeId:
-        """Return the peer that wrote the log; empty for the log of a hub."""
+    def host(self) -> NodeId:
+        """Return the host that wrote the log."""
         found = PART.fullmatch(self.name.removeprefix(f"{LOG_PARTS}/"))
-        return (found["peer"] or "") if found else ""
+        return (found["peer"] or HUB) if found else HUB
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> "Part":
@@ -100,26 +104,25 @@ class Checkpoint:
     warnings: tuple[CheckpointError, ...] = ()
     """A warning for each newer checkpoint that is damaged and was skipped. Unfinished ones have none."""
 
-    def log_of(self, peer: NodeId = "") -> tuple[Part, ...]:
-        """Return the parts of the log of the hub, or of a peer."""
-        return tuple(part for part in self.log if part.peer == peer)
+    def log_of(self, host: NodeId) -> tuple[Part, ...]:
+        """Return the parts of the log of a host."""
+        return tuple(part for part in self.log if part.host == host)
 
     def load(self) -> Snapshot:
         """Load the snapshot. Raise CheckpointError if the files are invalid."""
         tensors_name = f"{self.name}/{TENSORS}"
         try:
-            conductor = json.loads(self.storage.read(f"{self.name}/{CONDUCTOR}"))
+            plain = json.loads(self.storage.read(f"{self.name}/{CONDUCTOR}"))
+            hosts = from_plain(dict[str, HostState], plain)
             if path := self.storage.local(tensors_name):
                 with path.open("rb") as file:
                     layout, tensors = _layout(file), load_file(path)
             else:
                 data = self.storage.read(tensors_name)
                 layout, tensors = _layout(BytesIO(data)), load(data)
-            if not isinstance(conductor, dict):
-                raise ValueError(f"{CONDUCTOR} has no conductor state")
         except (OSError, SafetensorError, *DAMAGED) as error:
             raise unreadable(self.storage.path(self.name), error, "checkpoint ") from error
-        return Snapshot(self.version, self.records, self.job, conductor, layout, tensors)
+        return Snapshot(self.version, self.records, self.job, hosts, layout, tensors)
 
 
 def name_of(snapshot: Snapshot, life: str) -> str:
@@ -135,7 +138,7 @@ def save(storage: Storage, snapshot: Snapshot, life: str, log: tuple[Part, ...] 
     name = name_of(snapshot, life)
     try:
         files = {
-            CONDUCTOR: storage.write(f"{name}/{CONDUCTOR}", [to_json(snapshot.conductor)]),
+            CONDUCTOR: storage.write(f"{name}/{CONDUCTOR}", [to_json(to_plain(dict(snapshot.hosts)))]),
             TENSORS: storage.write(f"{name}/{TENSORS}", _safetensors(snapshot)),
         }
         manifest: dict[str, Any] = {"format": FORMAT, "version": snapshot.version}
@@ -216,11 +219,11 @@ def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
 
 
 def logs_of(checkpoint: Checkpoint) -> dict[NodeId, bytes]:
-    """Return the logs up to this checkpoint, by peer; that of a hub has an empty name. Raise CheckpointError."""
+    """Return the logs up to this checkpoint, by host. Raise CheckpointError."""
     logs = dict[NodeId, bytes]()
     try:
         for part in checkpoint.log:
-            logs[part.peer] = logs.get(part.peer, b"") + checkpoint.storage.read(part.name)
+            logs[part.host] = logs.get(part.host, b"") + checkpoint.storage.read(part.name)
         return logs
     except OSError as error:
         raise unreadable(str(checkpoint.storage), error, "the log in ") from error
@@ -236,9 +239,9 @@ def _check_log_beside(checkpoint: Checkpoint) -> None:
         raise _damaged(path, error) from error
 
 
-def check_log(checkpoint: Checkpoint, log: Path, peer: NodeId = "") -> None:
-    """Raise CheckpointError unless the file is the log, of the hub or a peer, from which this checkpoint was made."""
-    parts = checkpoint.log_of(peer)
+def check_log(checkpoint: Checkpoint, log: Path, host: NodeId = HUB) -> None:
+    """Raise CheckpointError unless the file is the log of a host from which this checkpoint was made."""
+    parts = checkpoint.log_of(host)
     size = sum(part.bytes for part in parts)
     with open_to_read(log) as file:
         is_whole = os.fstat(file.fileno()).st_size >= size

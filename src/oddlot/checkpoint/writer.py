@@ -1,8 +1,9 @@
 """Checkpoints that are written in the background of a run."""
 
 import json
+import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from math import inf
@@ -18,23 +19,23 @@ from oddlot.checkpoint.format import Checkpoint, Part, Snapshot, name_of, parts_
 from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage
 from oddlot.core.defaults import KEEP_CHECKPOINTS
 from oddlot.core.errors import JobError
+from oddlot.core.records import HUB, HostState
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 
 MAX_PARTS = 100
 LONG_WRITE_SECONDS = 60.0
 """Seconds of writing one checkpoint after which its location is reported as hanging."""
+LogSizes = Mapping[NodeId, tuple[Path, int]]
+"""By host, its log and the size of the complete lines there, in bytes."""
 
 
 class LogCopy:
-    """Copies a growing log, part by part, to the checkpoints, so that another machine can resume the run.
+    """Copies the growing log of a host, part by part, to the checkpoints, so that another machine can resume it."""
 
-    `peer` is the peer whose log it is; empty for that of a hub.
-    """
-
-    def __init__(self, storage: Storage, log: Path, life: str, peer: NodeId = "") -> None:
+    def __init__(self, storage: Storage, log: Path, life: str, host: NodeId) -> None:
         self.storage, self.log, self.life = storage, log, life
-        self.prefix = f"{peer}." if peer else ""
+        self.prefix = f"{host}." if host != HUB else ""
         self.parts: tuple[Part, ...] = ()
         self._bytes = 0
 
@@ -59,8 +60,9 @@ class LogCopy:
 class BackgroundSaver:
     """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` whole ones.
 
-    The `log` is synced first, so that no checkpoint is made after more records than are on the disk; with `copy_log` it
-    is brought to the storage too. What fails (a full disk) is an error in `problems()` and never ends the run.
+    The `logs` of all hosts, by their names, are synced first, so that no checkpoint is made after more records than are
+    on the disk; with `copy_logs` their complete lines are brought to the storage too. What fails (a full disk) is an
+    error in `problems()` and never ends the run.
 
     A resumed run passes the checkpoint that it continues from (`begun_from`), and those that were `there` at that time.
     Of those it removes what it needs no more; others are another process's, and stay: JobError, from the next call.
@@ -69,17 +71,18 @@ class BackgroundSaver:
     def __init__(
         self,
         storage: Storage,
-        log: Path | None = None,
+        logs: Callable[[], Mapping[NodeId, Path]] = dict,
         keep: int = KEEP_CHECKPOINTS,
-        copy_log: bool = False,
+        *,
+        copy_logs: bool = False,
         begun_from: Checkpoint | None = None,
         there: Collection[str] = (),
     ) -> None:
-        self.storage, self.log, self.keep = storage, log, keep
+        self.storage, self.logs, self.keep = storage, logs, keep
         self.life = secrets.token_hex(3)
-        self.copies_log = copy_log
+        self.copies_logs = copy_logs
         self._copies: dict[NodeId, LogCopy] = {}
-        """Copies of the logs, by peer; that of a hub has an empty name."""
+        """Copies of the logs, by host."""
         self._writing: Future[None] | None = None
         self._since = 0.0
         """Start of that writing, on the monotonic clock."""
@@ -112,7 +115,7 @@ class BackgroundSaver:
         if (snapshot.records, snapshot.version) == self._newest:
             return True
         try:
-            log_bytes = self.log.stat().st_size if self.log is not None else 0
+            sizes = {host: (log, _bytes_of_lines(log)) for host, log in self.logs().items()}
         except OSError as error:
             self._not_written(error)
             return False
@@ -120,14 +123,14 @@ class BackgroundSaver:
             snapshot.version,
             snapshot.records,
             snapshot.job,
-            json.loads(to_json(snapshot.conductor)),
+            {host: _copied_state(state) for host, state in snapshot.hosts.items()},
             dict(snapshot.layout),
             self._stage(snapshot.tensors),
         )
         self._newest = snapshot.records, snapshot.version
         self._writing, self._since = Future(), monotonic()
         # A daemon, so that storage that hangs does not keep the process alive.
-        arguments = self._writing, staged, log_bytes
+        arguments = self._writing, staged, sizes
         Thread(target=self._settle, args=arguments, name="checkpoint", daemon=True).start()
         return True
 
@@ -180,18 +183,18 @@ class BackgroundSaver:
     def _written_within(self, seconds: float) -> bool:
         return self._writing is None or bool(wait([self._writing], None if seconds == inf else seconds).done)
 
-    def _settle(self, writing: Future[None], snapshot: Snapshot, log_bytes: int) -> None:
+    def _settle(self, writing: Future[None], snapshot: Snapshot, logs: LogSizes) -> None:
         """Write in this thread, and set the result."""
         try:
-            self._write(snapshot, log_bytes)
+            self._write(snapshot, logs)
         except BaseException as error:  # noqa: BLE001 - the hub's thread raises it
             writing.set_exception(error)
         else:
             writing.set_result(None)
 
-    def _write(self, snapshot: Snapshot, log_bytes: int) -> None:
-        if self.log is not None:
-            sync_path(self.log)
+    def _write(self, snapshot: Snapshot, logs: LogSizes) -> None:
+        for log, _ in logs.values():
+            sync_path(log)
         for stranger in self._strangers():
             self.taken_over = True
             path = self.storage.path(stranger)
@@ -202,20 +205,22 @@ class BackgroundSaver:
                 path=path,
             )
         self._known.add(name_of(snapshot, self.life))
-        log = self._copied(log_bytes) if self.copies_log else ()
-        self._parts[save(self.storage, snapshot, self.life, log)] = log
+        parts = self._copied(logs) if self.copies_logs else ()
+        self._parts[save(self.storage, snapshot, self.life, parts)] = parts
         try:
             self._prune()
         except OSError as error:
             told = f"old checkpoints cannot be removed from {self.storage}: {error}"
             self._note(told, "old_checkpoints_not_removed", error)
 
-    def _copied(self, log_bytes: int) -> tuple[Part, ...]:
-        """Copy the log up to this number of bytes, and return its parts."""
-        return self._copy("", self.log).catch_up(log_bytes) if self.log is not None else ()
+    def _copied(self, logs: LogSizes) -> tuple[Part, ...]:
+        """Copy the logs up to these numbers of bytes, and return their parts."""
+        for host, (log, _) in logs.items():
+            self._copies.setdefault(host, LogCopy(self.storage, log, self.life, host))
+        return tuple(part for host, (_, size) in logs.items() for part in self._copies[host].catch_up(size))
 
-    def _copy(self, peer: NodeId, log: Path) -> LogCopy:
-        return self._copies.setdefault(peer, LogCopy(self.storage, log, self.life, peer))
+    def _parts_of(self, name: str) -> tuple[Part, ...]:
+        return parts_of(self.storage, name) if self.copies_logs else ()
 
     def _strangers(self) -> Collection[str]:
         """Return the checkpoints of other processes."""
@@ -228,7 +233,7 @@ class BackgroundSaver:
         kept = list(self._parts)[-self.keep :]
         needed = {part for name in kept for part in self._parts[name]}
         for name in sorted(self._known.difference(kept)):
-            parts = self._parts.get(name) or (parts_of(self.storage, name) if self.copies_log else ())
+            parts = self._parts.get(name) or self._parts_of(name)
             self.storage.remove(name)
             for part in set(parts) - needed:
                 self.storage.remove(part.name)
@@ -265,3 +270,21 @@ class BackgroundSaver:
             staged[name].copy_(tensor)
         self._staged = list(staged.values())
         return staged
+
+
+def _copied_state(state: HostState) -> HostState:
+    """Return a copy, by way of JSON: for plain data, this is faster than `deepcopy`."""
+    return HostState(json.loads(to_json(state.conductor)), state.records)
+
+
+def _bytes_of_lines(log: Path) -> int:
+    """Return the size of a log without a line that is being written."""
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - PIECE_BYTES)
+            file.seek(start)
+            if found := 1 + file.read(end - start).rfind(b"\n"):
+                return start + found
+            end = start
+    return 0

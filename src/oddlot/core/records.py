@@ -1,11 +1,14 @@
 """The record: a line of the log."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from oddlot.core.commands import Action
 from oddlot.core.events import Stimulus
 from oddlot.core.tasks import NodeId
 
+HUB: NodeId = ""
+"""Name of the host of a run with a hub, among hosts. The hosts of a mesh have the names of peers."""
 ECHO = "echo"
 """Remark of a record whose update belongs to a closed task: it was not merged."""
 
@@ -24,3 +27,13 @@ class Record:
     """`echo` marks an update that arrived too late to count."""
     peer: NodeId | None = None
     """Peer of a mesh whose log has the record. None: the hub's."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """The state of a host in a checkpoint."""
+
+    conductor: dict[str, Any]
+    """State of its conductor, as plain data."""
+    records: int
+    """Number of records in its log."""

@@ -14,20 +14,19 @@ from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.faults.injector import CONTINUED
 from oddlot.formatting import counted, waste
-from oddlot.history.audit import Proof, prove_log
+from oddlot.history.audit import Proof
 from oddlot.history.included_samples import IncludedSamples, history_of
-from oddlot.history.log import read_log, surviving
+from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account, tally_of, use_saved_model
 from oddlot.history.outcome import (
     INTERRUPTED,
     PEER_RECORDS,
     check_agreed,
     check_whole,
-    complete_epochs,
     read_ending,
 )
-from oddlot.history.peer_audit import prove_model, prove_peers
-from oddlot.history.peer_logs import one_history, read_peer_logs, samples_of
+from oddlot.history.peer_audit import prove_model, prove_run
+from oddlot.history.peer_logs import one_history, read_logs, samples_of
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_settings import engine_kind, how_to_resume
 from oddlot.report.live_log import KILLED, state_of
@@ -56,16 +55,12 @@ class Figures:
         run = RunFolder(folder)
         settings = run.settings()
         ending = read_ending(run)
-        logs = read_peer_logs(run) if run.is_mesh else {"": list(read_log(run.log))}
-        check_whole(run, ending, {node: len(log) for node, log in logs.items()})
-        log = _until_end(one_history(logs), ending) if run.is_mesh else logs[""]
+        logs = read_logs(run)
+        check_whole(run, ending, {host: len(log) for host, log in logs.items()})
+        log = _until_end(one_history(logs), ending)
         records = surviving(log)
         size = samples_of(run)
-        proof = (
-            prove_peers(run, size)
-            if run.is_mesh
-            else prove_log(run.log, records, size, complete_epochs(ending))
-        )
+        proof = prove_run(run, size, records)
         tally = Tally(max(1, size))
         take_into_account(tally, records, run.log)
         if ending:
@@ -75,7 +70,7 @@ class Figures:
         tally.samples.lose(proof.lost)
         summary = tally.summary() | {"run_dir": str(run.path)}
         if ending and not proof.faults:  # a fault says more than a mismatch
-            check_agreed(run, ending, _at_end(run, logs, ending, size) if run.is_mesh else summary)
+            check_agreed(run, ending, _at_end(run, logs, ending, size) if PEER_RECORDS in ending else summary)
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
         summary |= {EFFECTIVE_BATCH: settings.get(EFFECTIVE_BATCH)}
@@ -168,7 +163,7 @@ def _at_end(
     """Return the figures of a mesh when its summary was made. Peers that were cut off may train on afterwards."""
     until = {node: log[: ending[PEER_RECORDS].get(node, 0)] for node, log in logs.items()}
     tally = tally_of(one_history(until), size)
-    included = IncludedSamples(history_of(node, run.peer_log(node), log) for node, log in until.items())
+    included = IncludedSamples(history_of(node, run.log_of(node), log) for node, log in until.items())
     tally.samples.lose(prove_model(included, size, ending).lost)
     return tally.summary()
 

@@ -1,15 +1,12 @@
 """Checkpoints of a run on a mesh: the average of all peers, with the state of each."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from oddlot.checkpoint.format import Snapshot
 from oddlot.checkpoint.shared_writer import SharedSaver
-from oddlot.core.serialization import to_plain
-from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.metrics import Tally
@@ -18,9 +15,6 @@ from oddlot.run.intervals import Reminder
 from oddlot.run.saving import HUNG_WRITE_SECONDS
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import Layout
-
-LEAD, PEERS = "lead", "peers"
-"""Keys of a checkpoint's conductor.json: the peer that has written it, and the books of all in the average."""
 
 
 class MeshSaving:
@@ -36,8 +30,8 @@ class MeshSaving:
         self.layout = layout
         self.saver = SharedSaver(
             folder.storage,
+            folder.logs,
             recipe.config.keep_checkpoints,
-            folder.peer_logs,
             copy_logs=folder.is_elsewhere,
             launch=launch,
             there=there,
@@ -53,19 +47,18 @@ class MeshSaving:
         is_first = not self.has_saved and tally.versions > began_at
         return self.reminder.due(tally) or is_first
 
-    def save(
-        self, average: Averaging, lead: NodeId, optimizer: Mapping[str, Tensor], *, wait: bool = False
-    ) -> None:
+    def save(self, average: Averaging, optimizer: Mapping[str, Tensor], *, wait: bool = False) -> None:
         """Write a checkpoint, unless another one is being written, or after it. The optimizer is that of the lead."""
         if wait:
             self.saver.wait(HUNG_WRITE_SECONDS)
         self._warn()
         self.has_saved = True
-        books: dict[str, Any] = {LEAD: lead, PEERS: to_plain(average.books)}
         version = sum(one.conductor["version"] for one in average.books.values())
         weights = {f"weights/{name}": tensor for name, tensor in average.mean.sections()}
         tensors = {"version": torch.tensor(version), **weights, **optimizer}
-        self.saver.save(Snapshot(version, 0, self.layout.fingerprint, books, self.layout.to_json(), tensors))
+        self.saver.save(
+            Snapshot(version, 0, self.layout.fingerprint, average.books, self.layout.to_json(), tensors)
+        )
 
     def finish(self) -> None:
         """Wait for the checkpoint that is being written."""

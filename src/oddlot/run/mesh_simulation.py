@@ -172,7 +172,7 @@ class MeshSimulation(RunControl):
             port,
             node,
             [lambda record: self._log(node, record)],
-            self.folder.peer_log(node) if self.folder else None,
+            self.folder.log_of(node) if self.folder else None,
             self.saving,
             self.mesh.will_return,
         )

@@ -245,7 +245,7 @@ class PeerProgram:
             self.port,
             self.transport.address,
             [self._note],
-            self.folder.peer_log(self.node),
+            self.folder.log_of(self.node),
             self.saving,
             self._is_replacing,
         )

@@ -11,10 +11,11 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.events import Averaged, Evaluated, Stopped
 from oddlot.core.membership import Membership
 from oddlot.core.random_streams import stream
+from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.host import Observer
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.engines.mesh.messages import Books, Done
+from oddlot.engines.mesh.messages import Done
 from oddlot.engines.mesh.peer import Peer, PeerHost, PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
@@ -206,16 +207,16 @@ class PeerRun:
         if self.purpose.final:
             self.final = average
         if self.purpose.checkpoint and self.saving is not None:
-            self.saving.save(average, self.name, self.store.optimizer_tensors(), wait=self.purpose.final)
+            self.saving.save(average, self.store.optimizer_tensors(), wait=self.purpose.final)
         if self.purpose.evaluation:
             self.evaluating = average
             host.port.evaluate(host.conductor.version, average.mean)
 
-    def _books(self) -> Books:
+    def _books(self) -> HostState:
         """Return the state of the peer, after its log is in the file."""
         assert self.log is not None, "checkpoints need a log"
         self.log.check()
-        return Books(self.peer.host.conductor.to_plain(), self.log.records)
+        return HostState(self.peer.host.conductor.to_plain(), self.log.records)
 
     def heard(self, record: Any) -> None:
         """Note the records of the peer: the average was evaluated."""

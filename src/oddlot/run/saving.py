@@ -11,7 +11,7 @@ from oddlot.checkpoint.format import Snapshot
 from oddlot.checkpoint.writer import LONG_WRITE_SECONDS, BackgroundSaver
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.events import Resumed
-from oddlot.core.records import Record
+from oddlot.core.records import HUB, HostState, Record
 from oddlot.core.user_warnings import warn
 from oddlot.engines.host import Host
 from oddlot.history.audit import prove_log
@@ -73,7 +73,7 @@ class Saving:
             self.folder.reopen()
         begin(self.folder)
         self.saver = self.divergence.saver = self._saver(self.folder, past)
-        self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
+        self.log = Log(self.folder.log, self.host.conductor, len(past.logs[HUB]) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
@@ -114,7 +114,7 @@ class Saving:
                 conductor.version,
                 self.log.records,
                 self.layout.fingerprint,
-                conductor.to_plain(),
+                {HUB: HostState(conductor.to_plain(), self.log.records)},
                 self.layout.to_json(),
                 dict(self.snapshot()),
             )
@@ -165,20 +165,27 @@ class Saving:
 
     def _look_back(self, past: Past, folder: RunFolder) -> Resumed:
         """Count valid and lost records of the past. Raise CheckpointError if the log is not a valid history."""
-        self.earlier = surviving(past.log, past.checkpoint.records)
-        lost = surviving(past.log)[len(self.earlier) :]
+        self.earlier = surviving(past.logs[HUB], past.records[HUB])
+        lost = surviving(past.logs[HUB])[len(self.earlier) :]
         take_into_account(self.tally, self.earlier, folder.log)
         proof = prove_log(folder.log, self.earlier, self.recipe.samples)
         if proof.faults:
             told = f"{folder.log} is damaged: {proof}. Restore the file from a copy"
             raise CheckpointError(told, "damaged_file", path=str(folder.log))
-        event = resumed_after(past.checkpoint.records, self.tally, lost, folder.log)
+        event = resumed_after(past.records[HUB], self.tally, lost, folder.log)
         return replace(event, settings=self.recipe.settings_anew)
 
     def _saver(self, folder: RunFolder, past: Past | None) -> BackgroundSaver:
         keep = self.recipe.config.keep_checkpoints
         begun_from, there = (past.checkpoint, past.there) if past else (None, ())
-        return BackgroundSaver(folder.storage, folder.log, keep, folder.is_elsewhere, begun_from, there)
+        return BackgroundSaver(
+            folder.storage,
+            folder.logs,
+            keep,
+            copy_logs=folder.is_elsewhere,
+            begun_from=begun_from,
+            there=there,
+        )
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         patience = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS

@@ -11,6 +11,7 @@ from torch import Tensor
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError
 from oddlot.core.events import Evaluated, Stopped
+from oddlot.core.records import HUB
 from oddlot.engines.base import Open
 from oddlot.engines.loop import drive
 from oddlot.history.log import surviving
@@ -65,12 +66,12 @@ class Training(RunControl):
         """Version whose metrics reached the goal."""
         past = None
         if folder is not None and resume:
-            past = read_past(folder, self.identity, self.layout, type(recipe.strategy))
+            past = read_past(folder, recipe, self.layout)
         if past is not None and recipe.job.keep_optimizer:
             warn_of_kept_optimizer()
-        conductor = past.conductor if past else recipe.conductor()
+        conductor = past.conductors[HUB] if past else recipe.conductor()
         # The clock continues where it stopped: the time of lost work was real.
-        now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
+        now = max(conductor.now, past.logs[HUB][-1].now if past and past.logs[HUB] else 0.0)
         self.opened = open_engine(self.run_data, now, past.nodes if past else frozenset())
         self.store = self._store(past)
         numbers = self.opened.shadow or self.store
@@ -81,7 +82,7 @@ class Training(RunControl):
             conductor,
             recipe.config.chaos,
             recipe.engine.names,
-            past.log if past else None,
+            past.logs[HUB] if past else None,
             self._left(past),
             self._flush,
         )
@@ -134,7 +135,7 @@ class Training(RunControl):
         if past is not None:
             with past.readable():
                 store.load_state(past.tensors)
-                for version in self._kept(past.conductor):
+                for version in self._kept(past.conductors[HUB]):
                     store.acquire(version)
         return store
 
@@ -146,7 +147,7 @@ class Training(RunControl):
         if past is None or self.folder is None or self.recipe.config.chaos is None:
             return []
         tally = Tally(self.recipe.samples)
-        take_into_account(tally, surviving(past.log), self.folder.log)
+        take_into_account(tally, surviving(past.logs[HUB]), self.folder.log)
         return [node for node, row in tally.workers.items() if not row.gone]
 
     def _tensors(self) -> dict[str, Tensor]:

@@ -20,12 +20,11 @@ from oddlot.core.events import (
 )
 from oddlot.core.membership import Ack, Membership, Ping, PingRequest
 from oddlot.core.peers import PeerModel, Source
-from oddlot.core.records import Record
+from oddlot.core.records import HostState, Record
 from oddlot.core.tasks import Facts, NodeId, Task
 from oddlot.engines.host import Change, Host, Message, Port
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.engines.mesh.messages import (
-    Books,
     Done,
     Finished,
     FromPeer,
@@ -187,7 +186,7 @@ class Peer:
     averaging: Averaging | None = None
     """The average that it is collecting."""
     averages: int = 0
-    books: Callable[[], Books] | None = None
+    books: Callable[[], HostState] | None = None
     """Returns the books, after the log was flushed. None: the run writes no checkpoints."""
 
     @property
