@@ -1,6 +1,7 @@
 """Checkpoints of a mesh, and runs that are resumed from them."""
 
 import shutil
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -310,7 +311,8 @@ def test_a_mesh_without_its_logs_resumes_with_new_peers(tmp_path: Path) -> None:
     kill(tmp_path, 1)
     for path in RunFolder(tmp_path).logs().values():
         path.unlink()
-    with pytest.warns(UserWarning) as warned:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         run = resumed(tmp_path)
     codes = [getattr(each.message, "code", "") for each in warned]
     assert codes.count("peer_log_too_short") == len(set(run.summary["peers_averaged"])) > 1

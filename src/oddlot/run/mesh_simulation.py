@@ -33,10 +33,10 @@ from oddlot.run.mesh_folder import (
     write_failure,
 )
 from oddlot.run.mesh_resume import MeshPast, continue_mesh
-from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.result import INTERRUPTED, Run
+from oddlot.run.saving import Checkpoints
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop
 from oddlot.train.flat_buffer import FlatBuffer
@@ -64,12 +64,12 @@ class MeshSimulation(RunControl):
         past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
         self.start = past.start if past else MeshStart()
         self.earlier = past.earlier if past else []
-        self.saving = None
+        self.checkpoints = None
         if folder is not None:
             self.begin_folder(folder, is_new=past is None)
             make_peers_folder(folder)
-            self.saving = MeshSaving(recipe, folder, self.layout, launch="", there=self.start.saved)
-            closing.callback(self.saving.close)
+            self.checkpoints = Checkpoints.of_peers(recipe, folder, self.layout, self.start.saved)
+            closing.callback(self.checkpoints.close)
         self.mesh = open_mesh(
             self.run_data, self._make, past.now if past else 0.0, past.taken if past else ()
         )
@@ -102,8 +102,8 @@ class MeshSimulation(RunControl):
         if self.folder is not None:
             path = self.folder.path
             self._end_logs()
-            if self.saving is not None:
-                self.saving.finish()
+            if self.checkpoints is not None:
+                self.checkpoints.finish()
             write_average(self.folder, self.model, mean)
             self.folder.write(SUMMARY, summary)
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.records)
@@ -173,7 +173,7 @@ class MeshSimulation(RunControl):
             node,
             [lambda record: self._log(node, record)],
             self.folder.log_of(node) if self.folder else None,
-            self.saving,
+            self.checkpoints,
             self.mesh.will_return,
         )
         run.peer.membership.begin(self.mesh.now)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from oddlot.core.conductor import Conductor
@@ -20,12 +21,11 @@ from oddlot.engines.mesh.peer import Peer, PeerHost, PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
 from oddlot.run.divergence import diverged
-from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_share import TOTALS, PeerShare
+from oddlot.run.saving import Checkpoints
+from oddlot.run.session import Purpose, Session
 from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.gates import norm_of, standard_gates
-from oddlot.train.lr_schedules import by_samples
-from oddlot.train.store import Store
+from oddlot.train.gates import norm_of
 
 SNAPSHOT_SECONDS = 5.0
 """Time until a peer that has not sent its weights for an average is asked again."""
@@ -36,19 +36,11 @@ REPLACEMENT_SECONDS = 30.0
 """Longest wait at the end of a run for the replacement of a lost peer."""
 
 
-class Purpose(NamedTuple):
-    """What an average is made for."""
-
-    evaluation: bool = False
-    checkpoint: bool = False
-    final: bool = False
-
-
 class PeerRun:
     """A peer with its store, its log, its metrics and its goal.
 
     It owns the `weights` with which it begins, and copies the `optimizer` state. It continues its `log`, if there is
-    one. With `saving`, it writes checkpoints when it leads. While lost peers `is_replacing`, it awaits them at the end.
+    one. With `checkpoints`, it writes them when it leads. While lost peers `is_replacing`, it awaits them at the end.
     """
 
     def __init__(
@@ -61,26 +53,18 @@ class PeerRun:
         address: str = "",
         observers: Sequence[Observer] = (),
         log: Path | None = None,
-        saving: MeshSaving | None = None,
+        checkpoints: Checkpoints | None = None,
         is_replacing: Callable[[Collection[str]], bool] = lambda _: False,
     ) -> None:
         recipe = share.recipe
-        self.share, self.goal = share, share.goal
+        self.share = share
         is_resumed = log is not None and log.exists() and has_header(log)
-        self.tally = (
-            tally_of(list(read_log(log)), share.samples) if log and is_resumed else Tally(share.samples)
-        )
-        self.began_at = self.tally.versions
-        self.store = Store(
-            weights,
-            recipe.rule,
-            version=conductor.version,
-            schedule=by_samples(recipe.job.lr_schedule, share.samples),
-            gates=standard_gates(recipe.config.max_update_ratio),
-        )
+        tally = tally_of(list(read_log(log)), share.samples) if log and is_resumed else Tally(share.samples)
+        self.session = session = Session(recipe, conductor, weights, tally, share.goal, saves_first=True)
+        self.tally, self.store = tally, session.store
         if optimizer is not None:
             self.store.load_optimizer(optimizer)
-        host = PeerHost(conductor, self.store, port, [self.tally, *observers])
+        host = PeerHost(conductor, self.store, port, [tally, *observers])
         self.log = Log(log, conductor) if log is not None else None
         if self.log is not None:
             host.observers.append(self.log)
@@ -89,11 +73,9 @@ class PeerRun:
         host.observers.append(host.count_record)
         rng = stream(recipe.config.seed, f"membership {share.node}")
         self.peer = Peer(host, Membership(share.node, address, rng))
-        self.saving = saving
-        if saving is not None:
-            self.peer.books = self._books
-        self.evaluation = recipe.config.evaluate_every.reminder(self.tally)
-        self.evaluates = recipe.job.eval_data is not None
+        self.checkpoints = checkpoints
+        if checkpoints is not None:
+            self.peer.books = self._state
         self.evaluating: Averaging | None = None
         """The average that is being evaluated."""
         self.purpose = Purpose()
@@ -114,7 +96,7 @@ class PeerRun:
         """Return the time at which `follow` is due without a message."""
         average = self.peer.averaging
         again = average.asked_at + SNAPSHOT_SECONDS if average is not None else inf
-        return min(again, self.repeat_at if self.peer.finished else self.goal.due(self.tally))
+        return min(again, self.repeat_at if self.peer.finished else self.session.goal.due(self.tally))
 
     def follow(self, now: float) -> None:
         """Do what follows from the last message: finish at the goal; if it leads, average and evaluate."""
@@ -155,11 +137,11 @@ class PeerRun:
 
     def _reached(self) -> str:
         """Return the goal that is reached. A metric is that of the average, which only the lead knows."""
-        if met := self.goal.reached(self.tally):
+        if met := self.session.reached():
             if met.figure in self.tally.quality.metrics:
                 self.peer.stop_all(str(met))
-            return str(self.share.recipe.goal.terms[self.goal.terms.index(met)])
-        return self.goal.by_epochs if self.peer.host.conductor.done else ""
+            return str(self.share.recipe.goal.terms[self.session.goal.terms.index(met)])
+        return self.session.reached_epochs
 
     def _lead(self, now: float) -> None:
         peer = self.peer
@@ -175,12 +157,12 @@ class PeerRun:
 
     def _due_purpose(self, now: float) -> Purpose:
         """Return what an average is due for. Before the final one, a peer that has finished makes none."""
-        evaluation = self.evaluates and self.evaluation.due(self.tally)
-        checkpoint = self.saving is not None and self.saving.due(self.tally, self.began_at)
+        evaluation = self.session.evaluation_is_due()
+        checkpoint = self.checkpoints is not None and self.session.checkpoint_is_due()
         if not self.peer.all_finished(now):
             self.waits_until = inf  # of a replacement that came
         elif not self._awaits_replacement():
-            return Purpose(self.evaluates, self.saving is not None, True)
+            return Purpose(self.session.evaluates, self.checkpoints is not None, True)
         return Purpose() if self.peer.finished else Purpose(evaluation, checkpoint)
 
     def _awaits_replacement(self) -> bool:
@@ -206,13 +188,22 @@ class PeerRun:
         host.handle(Averaged(peers, average.disagreement, size, records, is_final), now)
         if self.purpose.final:
             self.final = average
-        if self.purpose.checkpoint and self.saving is not None:
-            self.saving.save(average, self.store.optimizer_tensors(), wait=self.purpose.final)
+        if self.purpose.checkpoint and self.checkpoints is not None:
+            self._save(average, self.checkpoints)
         if self.purpose.evaluation:
             self.evaluating = average
             host.port.evaluate(host.conductor.version, average.mean)
 
-    def _books(self) -> HostState:
+    def _save(self, average: Averaging, checkpoints: Checkpoints) -> None:
+        """Write a checkpoint of the average, with the optimizer of this peer."""
+        if self.purpose.final:
+            checkpoints.finish()
+        version = sum(one.conductor["version"] for one in average.books.values())
+        weights = {f"weights/{name}": tensor for name, tensor in average.mean.sections()}
+        tensors = {"version": torch.tensor(version), **weights, **self.store.optimizer_tensors()}
+        checkpoints.write(version, average.books, tensors)
+
+    def _state(self) -> HostState:
         """Return the state of the peer, after its log is in the file."""
         assert self.log is not None, "checkpoints need a log"
         self.log.check()

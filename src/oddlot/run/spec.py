@@ -1,6 +1,6 @@
 """The validated inputs of a run: job, strategy, engine and run settings."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
@@ -34,7 +34,7 @@ from oddlot.run.shard_count import default_shards
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import Job, choose_device, made
-from oddlot.train.lr_schedules import Schedule, by_samples
+from oddlot.train.lr_schedules import Schedule
 from oddlot.train.seeding import seed_all
 from oddlot.train.sharded_data import Shards
 from oddlot.train.tensor_checks import warn_of_extra_state
@@ -139,11 +139,6 @@ class Recipe:
     def rule(self) -> Any:
         """Return the optimizer at the hub: the strategy's, or the job's."""
         return self.traits.server_optimizer or self.job.optimizer
-
-    @property
-    def schedule(self) -> Callable[[int], float] | None:
-        """Return the learning rate factor as a function of the merged samples; None without a schedule."""
-        return by_samples(self.job.lr_schedule, self.samples)
 
     def new_model(self, where: str) -> nn.Module:
         """Return the model with its initial weights. `where` is the process that makes it, for errors."""

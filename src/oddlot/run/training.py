@@ -23,17 +23,15 @@ from oddlot.run.bad_rows import rows_named
 from oddlot.run.control import RunControl
 from oddlot.run.divergence import Divergence, check_learned
 from oddlot.run.goals import TIME_FIGURES
-from oddlot.run.intervals import Reminder
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import Past, read_past
 from oddlot.run.saving import Saving
+from oddlot.run.session import Session
 from oddlot.run.short_lives import ShortLives
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop
 from oddlot.run.warnings import warn_of_kept_optimizer, warn_of_not_measured
-from oddlot.train.gates import standard_gates
 from oddlot.train.seeding import kept_chance
-from oddlot.train.store import Store
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
@@ -57,9 +55,6 @@ class Training(RunControl):
         resume: bool = False,
     ) -> None:
         super().__init__(recipe, folder, "the hub", resume=resume)
-        self.evaluation = Reminder(recipe.config.evaluate_every)
-        self.checkpoint = Reminder(recipe.config.checkpoint_every)
-        self.evaluation_due = False
         self.may_not_wait = False
         """Whether the reached goal is one of time or cost."""
         self.met_at: int | None = None
@@ -73,7 +68,8 @@ class Training(RunControl):
         # The clock continues where it stopped: the time of lost work was real.
         now = max(conductor.now, past.logs[HUB][-1].now if past and past.logs[HUB] else 0.0)
         self.opened = open_engine(self.run_data, now, past.nodes if past else frozenset())
-        self.store = self._store(past)
+        self.session = self._session(conductor, past)
+        self.store = self.session.store
         numbers = self.opened.shadow or self.store
         self.divergence = Divergence(None if self.opened.shadow else self.store)
         self.engine = engine_with_faults(
@@ -122,22 +118,17 @@ class Training(RunControl):
 
     # --- setting up ----------------------------------------------------------------------------
 
-    def _store(self, past: Past | None) -> Store:
+    def _session(self, conductor: Conductor, past: Past | None) -> Session:
         weights = self.opened.pool.take()
         weights.gather(self.model)
-        store = Store(
-            weights,
-            self.recipe.rule,
-            self.opened.pool,
-            schedule=self.recipe.schedule,
-            gates=standard_gates(self.recipe.config.max_update_ratio),
-        )
+        goal, pool = self.recipe.goal, self.opened.pool
+        session = Session(self.recipe, conductor, weights, self.tally, goal, pool)
         if past is not None:
             with past.readable():
-                store.load_state(past.tensors)
-                for version in self._kept(past.conductors[HUB]):
-                    store.acquire(version)
-        return store
+                session.store.load_state(past.tensors)
+                for version in self._kept(conductor):
+                    session.store.acquire(version)
+        return session
 
     def _flush(self) -> None:
         self.saving.flush()
@@ -170,25 +161,17 @@ class Training(RunControl):
             return self.stopped
         if self.saving.log is not None:
             self.saving.log.keep_up(self.tally.seconds)
-        if met := self.recipe.goal.reached(self.tally):
+        if met := self.session.reached():
             self.met_at = self.tally.version_of(met.figure)
             self.may_not_wait = met.figure in TIME_FIGURES
             return str(met)
-        if self.host.conductor.done:
-            return self.recipe.goal.by_epochs
-        self._evaluate_when_due()
-        if self.checkpoint.due(self.tally) or self.opened.wants_checkpoint():
+        if self.session.reached_epochs:
+            return self.session.reached_epochs
+        if not self.host.evaluating and self.session.evaluation_is_due():
+            self.host.evaluate(self.host.conductor.version)
+        if self.session.checkpoint_is_due() or self.opened.wants_checkpoint():
             self.saving.checkpoint()
         return ""
-
-    def _evaluate_when_due(self) -> None:
-        """Start an evaluation if none is running. One that is due later takes the newest version."""
-        if self.recipe.job.eval_data is None or self.opened.shadow is not None:
-            return
-        self.evaluation_due = self.evaluation.due(self.tally) or self.evaluation_due
-        if self.evaluation_due and not self.host.evaluating:
-            self.evaluation_due = False
-            self.host.evaluate(self.host.conductor.version)
 
     def _summary(self, ended: str) -> dict[str, Any]:
         """Return the summary."""
@@ -213,7 +196,7 @@ class Training(RunControl):
         Other messages are too late to count. An interrupted run saves immediately and does not wait.
         """
         final = self.host.conductor.version
-        if ended == INTERRUPTED or self.recipe.job.eval_data is None or self.opened.shadow is not None:
+        if ended == INTERRUPTED or not self.session.evaluates:
             return ended
         if self.tally.quality.evaluated_version != final:
             self.host.evaluate(final)
