@@ -25,13 +25,14 @@ from oddlot.core.events import Arrived, GoalReached, ModelRejected, PeerLost, St
 from oddlot.core.records import Record
 from oddlot.engines.mesh.messages import ModelMessage, PeerMessage, Snapshot, Tensors
 from oddlot.engines.mesh.network_faults import corrupted
-from oddlot.engines.mesh.simulated import SimulatedMesh
+from oddlot.engines.mesh.simulated import SimulatedMesh, SimulatedPort
 from oddlot.faults import Chaos, Fault
 from oddlot.history.outcome import FAILED
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import RunFolder
 from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
+from oddlot.run.session import HUNG_MEASURE_SECONDS
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
 from tests.run.test_damage import steep
 from tests.run.test_mesh import SAMPLES, gossiped, peers
@@ -311,3 +312,18 @@ def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
     assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
     assert replay(tmp_path).difference is None
     assert {r.peer for r in run.records} == {"m0", "m1", "m2", "m2.2", "m3"}
+
+
+def test_a_final_evaluation_that_hangs_does_not_hold_a_run_with_a_goal_of_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evaluate = SimulatedPort.evaluate
+
+    def evaluate_before_the_end(port: SimulatedPort, version: int, weights: Any) -> None:
+        if port.mesh.now < 2.0:
+            evaluate(port, version, weights)
+
+    monkeypatch.setattr(SimulatedPort, "evaluate", evaluate_before_the_end)
+    with warns("final_not_measured", seconds=HUNG_MEASURE_SECONDS):
+        run = gossiped(Gossip(), peers(), until="seconds>=2")
+    assert HUNG_MEASURE_SECONDS <= run.summary["seconds"] < HUNG_MEASURE_SECONDS + 10

@@ -78,6 +78,7 @@ class PeerRun:
             self.peer.books = self._state
         self.evaluating: Averaging | None = None
         """The average that is being evaluated."""
+        self.evaluating_since = inf
         self.purpose = Purpose()
         """What the present average is made for."""
         self.final: Averaging | None = None
@@ -147,6 +148,8 @@ class PeerRun:
         peer = self.peer
         if peer.averaging is not None and peer.averaging.is_complete:
             self._averaged(peer.averaging, now)
+        if self.final is not None and self.session.gives_up_measuring(self.evaluating_since, now):
+            self.evaluating = None
         if peer.averaging is not None and now >= peer.averaging.asked_at + SNAPSHOT_SECONDS:
             peer.ask_for_snapshots(now)
         if peer.averaging is None and self.evaluating is None and self.final is None:
@@ -191,7 +194,7 @@ class PeerRun:
         if self.purpose.checkpoint and self.checkpoints is not None:
             self._save(average, self.checkpoints)
         if self.purpose.evaluation:
-            self.evaluating = average
+            self.evaluating, self.evaluating_since = average, now
             host.port.evaluate(host.conductor.version, average.mean)
 
     def _save(self, average: Averaging, checkpoints: Checkpoints) -> None:

@@ -4,12 +4,16 @@ from typing import NamedTuple
 
 from oddlot.core.conductor import Conductor
 from oddlot.history.metrics import Tally
-from oddlot.run.goals import Goal, Term
+from oddlot.run.goals import TIME_FIGURES, Goal, Term
 from oddlot.run.spec import Recipe
+from oddlot.run.warnings import warn_of_not_measured
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import standard_gates
 from oddlot.train.lr_schedules import by_samples
 from oddlot.train.store import BlockSource, Store
+
+HUNG_MEASURE_SECONDS = 600.0
+"""Seconds that a run with a goal of time or cost waits for its final metrics."""
 
 
 class Purpose(NamedTuple):
@@ -52,10 +56,14 @@ class Session:
         self.checkpoint = recipe.config.checkpoint_every.reminder(tally)
         self.saves_after = tally.versions if saves_first else None
         """Version after which the first checkpoint is due. None: it was written."""
+        self.may_not_wait = False
+        """Whether the reached goal is one of time or cost."""
 
     def reached(self) -> Term | None:
         """Return the alternative of the goal that is reached; None if none is."""
-        return self.goal.reached(self.tally)
+        met = self.goal.reached(self.tally)
+        self.may_not_wait = met is not None and met.figure in TIME_FIGURES
+        return met
 
     @property
     def reached_epochs(self) -> str:
@@ -65,6 +73,16 @@ class Session:
     def evaluation_is_due(self) -> bool:
         """Return whether an evaluation is due. Do not ask while one is running: it is then due afterwards."""
         return self.evaluates and self.evaluation.due(self.tally)
+
+    def gives_up_measuring(self, since: float, now: float) -> bool:
+        """Return whether the run ends without its final metrics, which it has awaited `since` then, and warn of that.
+
+        A run with a goal of time or cost does not wait for ever.
+        """
+        if not self.may_not_wait or now - since < HUNG_MEASURE_SECONDS:
+            return False
+        warn_of_not_measured(self.conductor.version, HUNG_MEASURE_SECONDS)
+        return True
 
     def checkpoint_is_due(self) -> bool:
         """Return whether a checkpoint is due."""

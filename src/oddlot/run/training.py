@@ -22,7 +22,6 @@ from oddlot.run.assemble import engine_with_faults, host_of
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.control import RunControl
 from oddlot.run.divergence import Divergence, check_learned
-from oddlot.run.goals import TIME_FIGURES
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import Past, read_past
 from oddlot.run.saving import Saving
@@ -30,11 +29,9 @@ from oddlot.run.session import Session
 from oddlot.run.short_lives import ShortLives
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop
-from oddlot.run.warnings import warn_of_kept_optimizer, warn_of_not_measured
+from oddlot.run.warnings import warn_of_kept_optimizer
 from oddlot.train.seeding import kept_chance
 
-HUNG_MEASURE_SECONDS = 600.0
-"""Seconds that a run with a goal of time or cost waits for its final metrics."""
 LONG_MEASURE_SECONDS = 60.0
 """Seconds of the final evaluation after which a line says what the run waits for."""
 logger = logging.getLogger(__name__)
@@ -55,8 +52,6 @@ class Training(RunControl):
         resume: bool = False,
     ) -> None:
         super().__init__(recipe, folder, "the hub", resume=resume)
-        self.may_not_wait = False
-        """Whether the reached goal is one of time or cost."""
         self.met_at: int | None = None
         """Version whose metrics reached the goal."""
         past = None
@@ -163,7 +158,6 @@ class Training(RunControl):
             self.saving.log.keep_up(self.tally.seconds)
         if met := self.session.reached():
             self.met_at = self.tally.version_of(met.figure)
-            self.may_not_wait = met.figure in TIME_FIGURES
             return str(met)
         if self.session.reached_epochs:
             return self.session.reached_epochs
@@ -205,8 +199,7 @@ class Training(RunControl):
         while self.tally.quality.evaluated_version != final:
             if self.stop.signal:
                 return INTERRUPTED
-            if self.may_not_wait and engine.now - began >= HUNG_MEASURE_SECONDS:
-                warn_of_not_measured(final, HUNG_MEASURE_SECONDS)
+            if self.session.gives_up_measuring(began, engine.now):
                 return ended
             message = engine.next(engine.now + LONG_MEASURE_SECONDS)  # or sooner, with nothing
             if message is None and not told and engine.now - began >= LONG_MEASURE_SECONDS:
