@@ -1,10 +1,13 @@
 """A run on a simulated mesh: all peers in this process, under one virtual clock."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
+
+from torch import Tensor
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError
@@ -15,7 +18,7 @@ from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import OpenMesh
 from oddlot.engines.host import Arrival
 from oddlot.engines.loop import drive
-from oddlot.engines.mesh.messages import FromPeer, State, Tensors
+from oddlot.engines.mesh.messages import FromPeer
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.simulated import Envelope, SimulatedPort
@@ -194,17 +197,21 @@ class MeshSimulation(RunControl):
                 self.mesh.plan_alarm(name)
 
     def _join(
-        self, node: NodeId, port: SimulatedPort, state: State, tensors: Tensors, sender: NodeId
+        self,
+        node: NodeId,
+        port: SimulatedPort,
+        source: Source,
+        given: FlatBuffer,
+        optimizer: Mapping[str, Tensor] | None,
     ) -> None:
         """Replace a newcomer by a peer with the state of another one."""
         weights = FlatBuffer.empty(self.layout)
-        weights.copy_(tensors.weights)
+        weights.copy_(given)
         there, now = self.mesh.peers[node], self.mesh.now
         newcomer = there.peer
         assert isinstance(newcomer, Newcomer)
-        source = Source(sender, state.records)
         share, conductor = self._share(node).taking_over(self._included(source), source, self.runs)
-        there.peer = peer = self._begin(share, port, conductor, weights, tensors.optimizer)
+        there.peer = peer = self._begin(share, port, conductor, weights, optimizer)
         peer.join({name: name for name in self.runs if name != node}, now)
         for message in newcomer.waiting:
             peer.receive(message, now)

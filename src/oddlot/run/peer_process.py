@@ -37,7 +37,7 @@ from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.compute import ComputeThread, Ready
 from oddlot.engines.mesh.launcher import FAILED_CODE, STOP, replaced_file
-from oddlot.engines.mesh.messages import FromPeer, Inject, State, Tensors
+from oddlot.engines.mesh.messages import FromPeer, Inject, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
 from oddlot.engines.mesh.signs_of_life import SignsOfLife, end_process, read_line
@@ -259,13 +259,12 @@ class PeerProgram:
         """Whether the launcher, which replaces lost peers, still runs."""
         return self.recipe.engine.respawn and os.getppid() == self.launcher
 
-    def _join(self, state: State, tensors: Tensors, sender: NodeId) -> None:
+    def _join(self, source: Source, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> None:
         """Begin with the state of a peer."""
-        source = Source(sender, state.records)
         included = IncludedSamples.read(self.folder, [source])
         self.share, conductor = self.share.taking_over(included, source, self.port.addresses)
         conductor.ledger.strikes.update(self.strikes)
-        peer = self._begin(conductor, tensors.weights, tensors.optimizer).peer
+        peer = self._begin(conductor, weights, optimizer).peer
         peer.join(self.port.addresses, self.mailbox.now)
 
     def _announce(self, now: float) -> None:

@@ -16,8 +16,7 @@ from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.host import Observer
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.engines.mesh.messages import Done
-from oddlot.engines.mesh.peer import Peer, PeerHost, PeerPort
+from oddlot.engines.mesh.peer import Peer, PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
 from oddlot.run.divergence import diverged
@@ -64,15 +63,10 @@ class PeerRun:
         self.tally, self.store = tally, session.store
         if optimizer is not None:
             self.store.load_optimizer(optimizer)
-        host = PeerHost(conductor, self.store, port, [tally, *observers])
         self.log = Log(log, conductor) if log is not None else None
-        if self.log is not None:
-            host.observers.append(self.log)
-            host.flush_log = self.log.check
-            host.records = self.log.records
-        host.observers.append(host.count_record)
         rng = stream(recipe.config.seed, f"membership {share.node}")
-        self.peer = Peer(host, Membership(share.node, address, rng))
+        membership = Membership(share.node, address, rng)
+        self.peer = Peer.of(conductor, self.store, port, membership, [tally, *observers], self.log)
         self.checkpoints = checkpoints
         if checkpoints is not None:
             self.peer.books = self._state
@@ -121,8 +115,7 @@ class PeerRun:
 
     def end(self, now: float) -> None:
         """Tell all peers that the model is saved."""
-        self.peer.tell_all(Done())
-        self.peer.is_done = True
+        self.peer.end_all()
         self.close_log(now)
 
     def close_log(self, now: float) -> None:
