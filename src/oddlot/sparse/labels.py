@@ -13,7 +13,7 @@ from oddlot.sparse.validation import as_array, checked_starts
 
 @dataclass(frozen=True)
 class Labels:
-    """Example e has the labels `rows[starts[e]:starts[e + 1]]`."""
+    """The labels of a batch. Example e has the labels `rows[starts[e]:starts[e + 1]]`."""
 
     starts: NDArray[np.int64]
     rows: NDArray[np.int32]

@@ -34,13 +34,13 @@ def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str,
     text = json.dumps(settings, default=np.generic.item)
     path, new = folder / FILE, folder / f"{FILE}.new"
     try:
-        new.unlink(missing_ok=True)  # of a process that was killed
-        new.touch()  # for the default mode of files, which it keeps
+        new.unlink(missing_ok=True)  # left by a process that was killed
+        new.touch()  # to get the default file mode
         mode = new.stat().st_mode
         save_file(dict(weights), new, {SETTINGS: text, CHECKSUM: _checksum(text, weights)})
         new.chmod(mode)
         new.replace(path)
-    except (OSError, SafetensorError) as error:  # it names the temporary file
+    except (OSError, SafetensorError) as error:  # its message has the name of the temporary file
         raise _unwritable(path, error) from None
     finally:
         new.unlink(missing_ok=True)

@@ -68,7 +68,7 @@ def checked_starts(starts: Any, values: int, what: str) -> NDArray[np.int64]:
     if given.ndim != 1 or given.dtype.kind not in "iu" or not len(given):
         error = ValueError(f"{name} must be a 1-D array of whole numbers, one more than examples")
         raise coded(error, "not_1d_integers", name=name, dtype=str(given.dtype), shape=given.shape)
-    found = given.astype(np.int64)  # differences of unsigned numbers are never negative
+    found = given.astype(np.int64)  # differences of unsigned integers are never negative
     if found[0] != 0 or found[-1] != values or (np.diff(found) < 0).any():
         error = ValueError(f"{name} must ascend from 0 to the number of values, {values}")
         raise coded(error, "invalid_row_pointers", name=name, values=values)

@@ -15,7 +15,7 @@ CLUSTER = 16
 OWN, COMMON = 16, 14
 """Features of a label, and of a cluster."""
 SHOWN = 8, 2
-"""Features of these that a point has for each label, at the default numbers of features and labels."""
+"""Numbers of these features that a point has for each of its labels, at the default numbers of features and labels."""
 NOISE, MORE = 0.2, 1.28
 """Initial share of noise features, and initial factor of further labels, which allows for duplicates."""
 NEAR, PILOT, TRIES = 0.05, 1_000, 12
@@ -148,7 +148,7 @@ def _hashed(keys: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]
 def _csr(
     rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float32], shape: tuple[int, int]
 ) -> Csr:
-    """Return a CSR matrix. Of several values in one place, the first counts."""
+    """Return a CSR matrix. Of several values at the same position, the first is kept."""
     keys, at = np.unique(rows * shape[1] + columns, return_index=True)
     counts = np.bincount(keys // shape[1], minlength=shape[0])
     return Csr(

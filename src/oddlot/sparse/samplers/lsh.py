@@ -1,4 +1,4 @@
-"""Rows whose hash collides with that of the hidden vector, and randomly drawn rows for all others."""
+"""Rows whose hash collides with that of the hidden vector, and randomly drawn rows that represent all others."""
 
 import logging
 from copy import copy
@@ -138,7 +138,7 @@ class LSH:
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
-        others = active.counts.copy()  # labels, and what other samplers have found
+        others = active.counts.copy()  # labels, and rows that other samplers found
         crew.share(
             tables.take_found, self._codes(crew, hidden), self.begins, self.members, self.found, self.most_of_bucket,
             active.starts, active.rows, active.counts, active.seen, active.mark, seed,
@@ -167,7 +167,7 @@ class LSH:
 
     @property
     def bits(self) -> int:
-        """Bits of the number of a bucket. A longer code is folded into them."""
+        """Bits of a bucket's number. Longer codes are folded."""
         return min(self.chosen.digits * self.bits_of_digit, hashing.TABLE_BITS)
 
     def _of_rows(self, crew: Crew, weight: NDArray[Any]) -> NDArray[np.int32]:
@@ -196,7 +196,10 @@ class LSH:
     def _measured(
         self, crew: Crew, weight: NDArray[Any], seed: int, digits: int | None = None, count: int | None = None
     ) -> Choice:
-        """Return the given numbers; for others the most digits, and then the fewest tables, that find enough rows."""
+        """Return the given numbers of digits and tables, and the rows that they find.
+
+        If a number is None, choose the most digits, and then the fewest tables, that find enough rows.
+        """
         most = max(1, min(hashing.TABLE_BITS, int(np.log2(max(2, len(weight))))) // self.bits_of_digit)
         enough = ENOUGH * self._wanted(weight)
         for tried in range(most, 0, -1) if digits is None else (digits,):

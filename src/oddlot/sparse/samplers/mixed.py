@@ -43,7 +43,7 @@ class Mixed:
     @layer.setter
     def layer(self, layer: object) -> None:
         for sampler in self.samplers:
-            sampler.layer = layer  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
+            sampler.layer = layer  # type: ignore[attr-defined]  # set on any kind of sampler
 
     @property
     def changed_only(self) -> bool:
@@ -56,7 +56,9 @@ class Mixed:
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Prepare for a batch, and rebuild the index if it is outdated."""
-        for place, sampler in enumerate(self.samplers):  # hashes of one family have different functions
+        for place, sampler in enumerate(
+            self.samplers
+        ):  # another seed gives LSH samplers other hash functions
             sampler.prepare(crew, weight, bias, step, seed + place)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
