@@ -81,7 +81,7 @@ class Machine:
     seconds_to_return: NotNegative | None = None
     """Seconds from a loss or a preemption until the machine is started again. None: never; in a zone, immediately."""
     joins_at_seconds: NotNegative = 0.0
-    """Time of the first start, in seconds from the beginning of the run."""
+    """Time of the first start, in seconds from the start of the run."""
     seconds_to_start: NotNegative = 0.0
     """Seconds from each start until the machine is ready for a task. They are billed."""
     notice_seconds: NotNegative = 0.0

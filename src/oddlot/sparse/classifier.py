@@ -42,8 +42,8 @@ class SlideClassifier(Settings):
 
     - `X` is a CSR matrix (scipy's, or any object with `indptr`, `indices`, `data` and `shape`) or an array, [examples,
       features].
-    - `y` is a CSR matrix whose nonzero entries are labels, [examples, labels], an array of zeros and ones of the same
-      shape, or a 1-D array of whole numbers with one label each.
+    - `y` is a CSR matrix with a nonzero entry for each label, [examples, labels], an array of zeros and ones of
+      this shape, or a 1-D array of whole numbers with one label each.
 
     Features of each example are scaled to an L2 norm of 1, unless `normalize` is false. Values that are not finite, or
     another number of features than in training, raise ValueError. An example without features is scored by the biases.
@@ -141,8 +141,8 @@ class SlideClassifier(Settings):
     ) -> NDArray[np.int64]:
         """Return the k best labels of each example, the best first, [examples, k].
 
-        With `exact=False`, an index of clusters is used, which scores only as many labels as the recall needs. This
-        pays off for many examples (about 100,000) or for low latency. Building the index takes seconds to a minute, and
+        With `exact=False`, an index of clusters is used. It scores only as many labels as the recall needs. Use it
+        for many examples (about 100,000) or for low latency. Building the index takes seconds to a minute, and
         0.5-0.8x the memory of the output weights. The index is not saved.
 
         The recall is measured on 512 different examples of this or earlier calls; the result is in `recall_`. All
@@ -177,7 +177,7 @@ class SlideClassifier(Settings):
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
     def score(self, X: Any, y: Any, *, exact: bool = True, recall: float | None = None) -> float:
-        """Return P@1: the share of examples whose best label is correct. Options are those of `predict_topk`.
+        """Return P@1: the share of examples with a correct best label. Options are those of `predict_topk`.
 
         Raise ValueError if there is no example.
         """

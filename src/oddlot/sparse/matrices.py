@@ -131,7 +131,7 @@ def _array(y: Any) -> NDArray[Any]:
 
 
 def _of_array(y: NDArray[Any], labels: int | None) -> Csr:
-    """Convert an array of one label each, or of zeros and ones, [examples, labels]."""
+    """Convert an array with one label per example, or an array of zeros and ones, [examples, labels]."""
     if y.ndim == 2 and y.shape[1] == 1:
         error = ValueError(f"y has the shape {y.shape}: use y.ravel() for one label each")
         raise coded(error, "column_vector", name="y", shape=y.shape)

@@ -58,7 +58,7 @@ class SampledLinear(nn.Module):
         out_features: Number of outputs.
         sampler: Sampler of rows in addition to the labels. None: `Clusters()`.
         optimizer: Optimizer of the rows. None: sparse gradients.
-        seed: Random seed. None: PyTorch's random state is used, as by dropout.
+        seed: Random seed. None: PyTorch's random state is used, like in dropout.
         std: Standard deviation of the initial weights. None: 1/sqrt(in_features).
 
     `hidden` is [batch, in_features], of any floating dtype on any device. The rows are float32 on the CPU.
@@ -69,8 +69,8 @@ class SampledLinear(nn.Module):
     Special cases:
 
     - Labels out of range raise ValueError.
-    - A batch whose loss is not finite, or whose gradient could exceed 1e15, changes no row. The gradient of `hidden` is
-      NaN.
+    - If the loss of a batch is not finite, or its gradient could exceed 1e15, no row changes. The gradient of `hidden`
+      is NaN.
     - Under `torch.no_grad()`, or if weight and bias are frozen, no step is made.
     - Only one thread at a time may compute losses. Several may compute logits, except with `Adam(decay=True)`.
 
@@ -237,7 +237,7 @@ class SampledLinear(nn.Module):
         return batch
 
     def _own_sampler(self, learns: bool) -> None:
-        """Reset the sampler if its index is that of another layer, or of an evaluation before training."""
+        """Reset the sampler if its index is from another layer, or from an evaluation before training."""
         is_own = getattr(self.sampler, "layer", None) is self._token
         if not is_own or (learns and not self._taught):
             self.sampler.forget()
@@ -271,7 +271,7 @@ class SampledLinear(nn.Module):
         hidden_gradients = np.empty((len(batch.pairs.rows_of), *batch.hidden.shape), np.float32)
         by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
         rows: tuple[Tensor | None, Tensor | None] = (None, None)
-        # the absolute deltas of an example sum up to at most 2, and the loss is a mean over examples
+        # The absolute deltas of an example add up to at most 2, and the loss is a mean over examples.
         largest = abs(scale) * float(np.abs(batch.hidden[active.labels > 0]).max(initial=0.0))
         if not isfinite(batch.loss * scale) or not largest < TOO_LARGE:
             hidden_gradients[:] = np.nan
@@ -308,7 +308,7 @@ class SampledLinear(nn.Module):
         return self.weight.detach().numpy(), self.bias.detach().numpy()
 
     def _matrices(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the weights, and the biases as a matrix of one column."""
+        """Return the weights, and the biases as a matrix with one column."""
         weight, bias = self._plain()
         return weight, bias[:, None]
 

@@ -1,4 +1,4 @@
-"""Saving a classifier as one file: its weights, its settings, and a checksum of both."""
+"""Saving a classifier as one file with its weights, its settings, and a checksum of both."""
 
 import hashlib
 import json
@@ -17,9 +17,10 @@ SETTINGS, CHECKSUM = "settings", "sha256"
 
 
 def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Write both into a folder, which is created if needed. An earlier file is replaced only when all is written.
+    """Write settings and weights into a folder, which is created if needed.
 
-    Raise OSError if the file cannot be written, and ValueError if the folder has no name.
+    The new file replaces an earlier one only when it is complete. Raise OSError if the file cannot be written, and
+    ValueError if the folder has no name.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file

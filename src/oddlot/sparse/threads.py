@@ -29,7 +29,7 @@ class Crew:
             kernel(0, self.parts, *arguments)
         finally:
             for other in others:
-                other.exception()  # waits, so that no thread still writes after an exception
+                other.exception()  # waits: no thread may still write after an exception
         for other in others:
             other.result()
 

@@ -27,7 +27,7 @@ FIRST_PROBES, FINENESS = 4, 4
 SHARE_THAT_PAYS = 1 / 20
 """Share of the clusters above which scoring all rows is faster."""
 CALIBRATED = 512
-"""Number of examples with which the recall is measured."""
+"""Number of examples for measuring the recall."""
 MAX_WANTED = 100
 """Largest number of labels per example; for more, all rows are scored."""
 logger = logging.getLogger(__name__)

@@ -48,7 +48,7 @@ class BadSet(ValueError):
 
 
 def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
-    """Read features and labels from a file whose first line is `points features labels`; gzipped if it ends in .gz.
+    """Read features and labels from a file with the first line `points features labels`, gzipped if it ends in .gz.
 
     Labels and features of a point keep their order. Raise BadSet at the first invalid line.
     """

@@ -11,7 +11,7 @@ BITS_GONE = ir.Constant(WORD, 16)
 
 
 def _widened(_typing: Any, number: Any) -> Any:
-    """Implement `widened(number)`: return a number, which is float32 or bfloat16, as float32."""
+    """Implement `widened(number)`: return a float32 or bfloat16 as float32."""
 
     def generate(_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if signature.args[0] == types.float32:

@@ -59,10 +59,10 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
 
 @kernel
 def keep_best(one, value, best, values, kept):
-    """Insert a candidate into the sorted list of the best ones, and return the new length of the list.
+    """Insert a candidate into the sorted list of the best candidates, and return the new length of the list.
 
     `best` and `values`, [most], have the `kept` best candidates and their values, the largest first. The caller checks
-    that there is room, or that `value` is larger than the last one.
+    that there is room, or that `value` is larger than the last value.
     """
     most = best.shape[0]
     place = min(kept, most - 1)

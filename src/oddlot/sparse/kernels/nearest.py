@@ -7,14 +7,14 @@ from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.views import between, row
 
 TOGETHER = 32
-"""Number of scores that are compared with the largest one so far at once."""
+"""Number of scores that are compared at once with the largest score so far."""
 
 
 @kernel
 def any_above(values, limit):
     """Return whether a value is above `limit`.
 
-    Such values are counted in float32, the dtype of the values, which vectorizes.
+    Counting in float32, the dtype of the values, vectorizes.
     """
     count = np.float32(0)
     for i in range(values.shape[0]):
@@ -24,7 +24,7 @@ def any_above(values, limit):
 
 @kernel
 def place_of_largest(values):
-    """Return the index of the largest value, or of the first of equal ones."""
+    """Return the index of the largest value. Of equal values, return the first index."""
     place, largest = 0, np.float32(-np.inf)
     for low in range(0, values.shape[0], TOGETHER):
         high = min(low + TOGETHER, values.shape[0])
@@ -63,8 +63,8 @@ def gather(part, parts, members, matrix, out):
 def name_largest(part, parts, scores, groups, widths, names, members, found):
     """Find the names of the largest scores of each member, `found` [wanted, all members], the largest first.
 
-    Row i of `scores` belongs to `members[i]`, whose group is `groups[i]`. Its first `widths[group]` scores have the
-    names `names[group]`. The largest scores are overwritten with -inf.
+    Row i of `scores` belongs to `members[i]` in group `groups[i]`. Its first `widths[group]` scores have the names
+    `names[group]`. The largest scores are overwritten with -inf.
     """
     rows = members.shape[0]
     for i in range(rows * part // parts, rows * (part + 1) // parts):

@@ -134,10 +134,10 @@ def collect(
 def catch_up_rows(
     part, parts, rows, weight, bias, first, second, bias_first, bias_second, how, touched, step, corrections
 ):
-    """Apply the skipped steps of dense Adam to rows, each of which occurs once, until `step`.
+    """Apply the skipped steps of dense Adam, until `step`, to distinct `rows` [n].
 
     `touched`, [out_features], is the last step of each row. `bias` and its state are [out_features, 1]. `corrections`
-    are those of `catch_up`.
+    is described in `catch_up`.
     """
     for i in range(rows.shape[0] * part // parts, rows.shape[0] * (part + 1) // parts):
         one = rows[i]

@@ -17,7 +17,7 @@ _MOST_DIGITS = 18
 def count_marks(text, marks):
     """Count the newlines, colons and commas of `text`, uint8, into `marks` [3].
 
-    They limit the numbers of points, features and, with one more for each point, labels.
+    Colons limit the number of features. Commas plus points limit the number of labels.
     """
     marks[:] = 0
     for i in range(text.shape[0]):

@@ -9,7 +9,7 @@ SGD, ADAGRAD, ADAM = 0, 1, 2
 LR, BETA1, BETA2, EPS, SCALE1, SCALE2, STEP = range(7)
 """Indices of an optimizer's numbers, `how`. SCALE1 and SCALE2 are the bias corrections of Adam's moments."""
 NOTHING = np.float32(1e-9)
-"""Size of a skipped step of Adam, relative to the first one, below which the remaining steps are ignored."""
+"""Size of a skipped step of Adam, relative to the first skipped step, below which the remaining steps are ignored."""
 
 
 @kernel

@@ -47,7 +47,7 @@ class Mixed:
 
     @property
     def changed_only(self) -> bool:
-        """Whether one of the samplers has `changed_only`."""
+        """Whether any of the samplers has `changed_only`."""
         return any(getattr(sampler, "changed_only", False) for sampler in self.samplers)
 
     def most(self, out_features: int) -> int:

@@ -1,4 +1,4 @@
-"""A cache of decoded images: files of plain arrays in the user's cache folder, which are memory-mapped.
+"""A cache of decoded images: memory-mapped files of plain arrays in the user's cache folder.
 
 Each state of the sources has a folder with four files. One process writes at a time, and files are written atomically.
 """
@@ -25,7 +25,7 @@ from oddlot.machines.text_files import unreadable
 SPLITS = ("train", "test")
 SIDE = 32
 FORMAT = 1
-"""Version of the decoding; a new one invalidates the cache."""
+"""Version of the decoding. A new version invalidates the cache."""
 LOCK = "lock"
 PARTIAL = ".partial"
 PIECE_BYTES = 1 << 24

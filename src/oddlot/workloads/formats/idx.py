@@ -51,7 +51,7 @@ def read_idx(path: Path) -> NDArray[Any]:
 def find_idx(
     dataset: str, names: Sequence[str], source: str, data_dir: str | Path | None = None
 ) -> list[Path]:
-    """Return the paths of a dataset's files, which are all in one folder, plain or gzipped.
+    """Return the paths of a dataset's files, plain or gzipped. All must be in one folder.
 
     The folder is `data_dir` or, by default, $ODDLOT_DATA, or a subfolder with the name of the dataset. Raise
     UsageError, with the missing files, the searched folders and the source, if a file is missing.
