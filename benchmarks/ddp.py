@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks.processes import CONTEXT
 
 WARM_STEPS = 3
-"""Warm-up steps after a pause, which are not counted."""
+"""Uncounted warm-up steps after a pause."""
 
 
 def plain_steps(

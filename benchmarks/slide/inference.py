@@ -109,7 +109,7 @@ def _best(ask: Ask, x: Csr) -> NDArray[np.int64]:
 
 
 def _asked(ways: dict[str, Ask], x: Csr, rounds: int, ones: int) -> dict[str, Asked]:
-    """Ask all ways in turn. A first call, which builds the clusters, is not counted."""
+    """Measure all methods in turn. A first call builds the clusters and is not counted."""
     best = {name: _best(ask, x) for name, ask in ways.items()}
     batches, seconds = _batches(x), {name: list[float]() for name in ways}
     with torch.no_grad():

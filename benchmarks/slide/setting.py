@@ -31,7 +31,7 @@ SMALL = {name: Shape(1_000, 1_100 + 100 * number, 20.0) for number, name in enum
 TRAINING = 1_000
 """Batches of a short training, over which the cost of rare work is spread."""
 TEST, HELD = 8_192, 10
-"""Number of test points. One of `HELD` training points of a real dataset is held out, to choose settings."""
+"""Number of test points. One in `HELD` training points of a real dataset is held out, to choose settings."""
 REAL = ("xmc_tate_subjects", "xmc_delicious")
 
 

@@ -94,8 +94,8 @@ class Drawn:
 class Held(Drawn):
     """A dataset in which each sample is a row of the worker that computes it. The dataset observes the run.
 
-    Two epochs in progress at once may share samples, one of which then has another worker's row: less than one at each
-    end.
+    Two epochs in progress at once may share samples, on average less than one at each end of an epoch. One of the two
+    tasks then has another worker's row.
     """
 
     def __init__(self, seed: int, count: int = DRAWN) -> None:

@@ -58,7 +58,7 @@ EPOCHS = 4
 """Epochs after which a run stops without the accuracy."""
 BEST_K = "best fixed k"
 PLAIN = "asynchronous, no momentum"
-"""Asynchronous SGD without damping and without momentum, as many workers in turn have implicit momentum."""
+"""Asynchronous SGD without damping and without momentum. Many workers in turn have implicit momentum."""
 
 
 def _even(batches: int) -> Strategy:
@@ -74,7 +74,7 @@ SWEEP: dict[str, Callable[[], Strategy]] = {
     for k in KS
 }
 SHARED = {"a batch": 1, "two batches": 2, "four batches": 4}
-"""Batches of a round, which all workers share. `Synchronous` alone gives a batch to each worker."""
+"""Batches per round, shared by all workers. `Synchronous` alone gives a batch to each worker."""
 POLICIES: dict[str, Callable[[], Strategy]] = {
     "synchronous": Synchronous,
     **{f"synchronous, {some} for all": partial(_even, batches) for some, batches in SHARED.items()},

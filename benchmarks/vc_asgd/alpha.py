@@ -45,7 +45,7 @@ def runs(dataset: str, epochs: int, samples: int | None, shards: int, seed: int)
 
 
 def by_shards(epochs: int, samples: int, several: Sequence[int], seed: int) -> None:
-    """Compare numbers of shards S, at equal alpha and at equal (1 - alpha) S, which is more comparable."""
+    """Compare numbers of shards S at equal alpha, and at equal (1 - alpha) S."""
     job, rows = with_adam("fashion_mnist", samples), []
     for shards in several:
         cells = []
