@@ -15,12 +15,13 @@ import typer
 
 from oddlot.cli.app import EXIT_CODES, app
 from oddlot.config import fleet_file, job_file
-from oddlot.config.dataclass_tables import Choice, default_of, settings_of
+from oddlot.config.dataclass_tables import Choice
 from oddlot.config.faults_file import ChaosFile
 from oddlot.config.job_tables import EngineTable, JobTable, RunTable, WorkloadTable
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, SWITCHES
 from oddlot.config.toml_errors import Table
 from oddlot.core.field_docs import field_docs
+from oddlot.core.validation import default_of, settings_of
 from oddlot.machines.delay_models import Delay
 from oddlot.machines.machine import Lifetime
 from oddlot.run.config import RunConfig

@@ -18,9 +18,9 @@ from pydantic import BaseModel
 from oddlot import __version__
 from oddlot.cli import app as cli
 from oddlot.cli import completion as completing
-from oddlot.config.dataclass_tables import settings_of
 from oddlot.config.job_file import JobFile
 from oddlot.config.job_tables import EngineTable, JobTable, RunTable
+from oddlot.core.validation import settings_of
 from oddlot.engines.local import fork_client
 from oddlot.engines.local.fork_client import ForkServer
 from oddlot.history.metrics import Tally

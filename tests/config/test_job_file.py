@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from oddlot.config import job_file
-from oddlot.config.dataclass_tables import settings_of
 from oddlot.config.describe import describe_settings
 from oddlot.config.job_file import JobFile
 from oddlot.config.job_tables import OF_ONE_ENGINE, EngineTable
@@ -17,6 +16,7 @@ from oddlot.config.overrides import Override
 from oddlot.core.errors import UsageError, UsageErrors
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.strategy import Strategy
+from oddlot.core.validation import settings_of
 from oddlot.engines.local.config import Local
 from oddlot.engines.ray.config import Ray
 from oddlot.strategies import AdaptiveK, AdaptiveLoad, FastestK, LocalSGD, Quorum, Synchronous

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, is_dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 import pydantic
 from pydantic import (
@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from oddlot.config.toml_errors import Table, about, retold, unknown_key
 from oddlot.core.errors import UnknownName, UsageError
 from oddlot.core.suggestions import or_nearest
-from oddlot.core.validation import UNIONS, Check, hints_of
+from oddlot.core.validation import UNIONS, Check, default_of, hints_of, settings_of
 
 AROUND = "around"
 """Key in the context of a table: the fields that lead to it, each with the kind named there."""
@@ -187,13 +187,6 @@ def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> A
     return hint
 
 
-def settings_of(kind: type) -> dict[str, "Field[Any]"]:
-    """Return the settings of a dataclass with their types. Dicts, lists and fields with `STATE` are state."""
-    hints = get_type_hints(kind)
-    kept = [f for f in fields(kind) if not f.metadata.get("state")]
-    return {f.name: f for f in kept if (get_origin(hints[f.name]) or hints[f.name]) not in {dict, list}}
-
-
 def _made(table: Maker | Change, now: Any) -> Any:
     """Return a nested setting: keys that are not given keep their defaults, also if the same kind is named."""
     if isinstance(table, Change):
@@ -223,11 +216,6 @@ def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
             except UsageError as error:
                 raise error.inside(name) from None
     return values
-
-
-def default_of(one: "Field[Any]") -> Any:
-    """Return the default of a setting."""
-    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 @contextmanager
