@@ -17,7 +17,7 @@ from oddlot.cli.app import EXIT_CODES, app
 from oddlot.config import fleet_file, job_file
 from oddlot.config.dataclass_tables import Choice
 from oddlot.config.faults_file import ChaosFile
-from oddlot.config.job_tables import EngineTable, JobTable, RunTable, WorkloadTable
+from oddlot.config.job_tables import ENGINE, JobTable, RunTable, WorkloadTable
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, SWITCHES
 from oddlot.config.toml_errors import Table
 from oddlot.core.field_docs import field_docs
@@ -95,14 +95,9 @@ def job() -> Iterator[str]:
         "",
     )
     yield from columns(RunTable, RunConfig)
-    yield from (
-        "## [engine]",
-        "",
-        *columns(EngineTable),
-        "## [job]",
-        "",
-        *columns(JobTable),
-    )
+    yield from kinds("[engine]", ENGINE)
+    yield from ("## [job]", "", "Changes to the workload's job. The defaults are the workload's.", "")
+    yield from columns(JobTable, with_defaults=False)
     yield from kinds("[job.optimizer]", OPTIMIZER)
     yield from kinds("[job.lr_schedule]", SCHEDULE)
     yield from (
@@ -179,14 +174,17 @@ def kinds(title: str, choice: Choice) -> Iterator[str]:
 
 
 def columns(
-    model: type[Table] | None, about: type | None = None, without: Iterable[str] = ()
+    model: type[Table] | None,
+    about: type | None = None,
+    without: Iterable[str] = (),
+    with_defaults: bool = True,
 ) -> Iterator[str]:
     """Yield a table with the keys of a TOML table: type, default, and the text beneath the field.
 
     `about` is the dataclass that the keys are about, if it is not what the table makes.
     """
     about = about or getattr(model, "makes", None)
-    docs, defaults = documented(model, about), settings_of(about) if about else {}
+    docs, defaults = documented(model, about), settings_of(about) if about and with_defaults else {}
     names = model.model_fields if model else defaults
     rows = []
     for name in names:

@@ -20,11 +20,11 @@ from oddlot.cli.sample_fleet import sample_fleet
 from oddlot.config.given_files import check_kinds
 from oddlot.core.errors import CheckpointError, JobError, OddlotError, UsageError
 from oddlot.core.printable import printable
+from oddlot.core.validation import settings_of
 from oddlot.history.run_settings import resume_mode
 
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
-    from oddlot.engines.simulated.config import Simulated
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 internal error, or `report` or `replay` found an inconsistency; 2 invalid input; "
@@ -32,9 +32,6 @@ EXIT_CODES = (
     "resumed; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."
 )
 ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
-
-NOT_SIMULATED = {f"engine.{name}" for name in completing.ENGINE_SETTINGS if name != "in_flight"}
-"""Settings of workers that simulated machines do not have."""
 
 app = typer.Typer(
     cls=PlainGroup,
@@ -110,16 +107,18 @@ def simulate(
     flags = _flags(locals() | run)
     check_kinds(workload, machines, chaos)
     path = machines or sample_fleet(quiet=quiet)
+    from oddlot.engines.simulated.config import Simulated
+
+    not_simulated = completing.engine_settings() - {f"engine.{name}" for name in settings_of(Simulated)}
     for text in sets or []:
-        if (key := text.partition("=")[0].strip()) in NOT_SIMULATED:
+        if (key := text.partition("=")[0].strip()) in not_simulated:
             told = f"--set {text}: `{key}` is for `oddlot train`; {path} describes the machines"
             raise UsageError(told, "not_simulated", flag=f"--set {text}", name=key)
 
-    def fleet(settings: "JobFile") -> "Simulated":
+    def fleet(settings: "JobFile") -> Simulated:
         from oddlot.config.fleet_file import read_fleet
-        from oddlot.engines.simulated.config import Simulated
 
-        seed, in_flight = settings.run_settings().get("seed", 0), settings.table.engine.in_flight or 1
+        seed, in_flight = settings.run_settings().get("seed", 0), settings.engine().in_flight
         return Simulated.of(read_fleet(path), seed, in_flight, computes)
 
     _find_modules_here()

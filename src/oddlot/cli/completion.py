@@ -2,28 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
+from oddlot.core.validation import settings_of
 from oddlot.history.run_settings import MODES
 from oddlot.run.config import RunConfig
 from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-ENGINES = {"local": "Worker processes of this machine.", "ray": "Workers on a Ray cluster."}
-ENGINE_SETTINGS = (
-    *("kind", "workers", "threads", "num_cpus", "num_gpus", "resources", "runtime_env", "address"),
-    *("in_flight", "lost_after_seconds", "respawn", "dollars_per_hour"),
-)
-"""Keys of `[engine]`."""
-SETTINGS = (
-    *(f"run.{name}" for name in RunConfig.flags()),
-    *(f"run.{name}" for name in ("checkpoints", "out")),
-    *(f"engine.{name}" for name in ENGINE_SETTINGS),
-    *(f"job.{name}" for name in ("batch_size", "device", "keep_optimizer", "lr_schedule", "max_grad_norm")),
-    "job.optimizer",
-    "job.optimizer.lr",
-    "strategy",
-    "workload",
-)
-"""What `--set` takes, beside the settings of a strategy."""
 
 Choice = tuple[str, str]
 """A word and its meaning."""
@@ -43,9 +27,28 @@ def strategies(incomplete: str) -> list[Choice]:
     return list(_beginning(incomplete, {**STRATEGIES, **WRAPPERS}.items()))
 
 
+def engine_settings() -> set[str]:
+    """Return the keys of `[engine]`."""
+    from oddlot.engines.registry import ENGINES
+
+    return {f"engine.{name}" for each in ENGINES.values() for name in ("kind", *settings_of(each))}
+
+
+def keys() -> list[str]:
+    """Return the keys of `--set`, without those of a strategy."""
+    from oddlot.train.job_settings import JobSettings
+
+    run = {f"run.{name}" for name in (*RunConfig.flags(), "checkpoints", "out")}
+    job = {f"job.{name}" for name in (*settings_of(JobSettings), "optimizer.lr")}
+    return sorted({"strategy", "workload", *run, *job, *engine_settings()})
+
+
 def engines(incomplete: str) -> list[Choice]:
     """Return the engines of `oddlot train` that begin so."""
-    return list(_beginning(incomplete, ENGINES.items()))
+    from oddlot.engines.registry import ENGINES
+
+    known = ((kind, str(each.__doc__).partition(".")[0]) for kind, each in ENGINES.items())
+    return list(_beginning(incomplete, known))
 
 
 def resume_modes(incomplete: str) -> list[Choice]:
@@ -67,11 +70,14 @@ def settings(incomplete: str) -> list[str]:
     """Return the settings that begin so and, of a setting with `=`, the values that it may have."""
     name, equals, begin = incomplete.partition("=")
     if not equals:
-        return [f"{each}=" for each in SETTINGS if each.startswith(name)]
-    values = {"run.codec": CODECS, "job.device": DEVICES, "engine.kind": ENGINES}.get(name, ())
+        return [f"{each}=" for each in keys() if each.startswith(name)]
     if name in {"strategy", "strategy.name"}:
-        values = tuple(each for each, _ in strategies(begin))
-    return [f"{name}={value}" for value in values if value.startswith(begin)]
+        values = [word for word, _ in strategies(begin)]
+    elif name == "engine.kind":
+        values = [word for word, _ in engines(begin)]
+    else:
+        values = {"run.codec": codecs, "job.device": devices}.get(name, lambda _: [])(begin)
+    return [f"{name}={value}" for value in values]
 
 
 def _beginning(incomplete: str, choices: Iterable[Choice]) -> Iterator[Choice]:

@@ -51,7 +51,7 @@ def _estimate(asked: Asked, machines: str, seeds: int, computes: bool) -> int:
     from oddlot.planner.estimate import EstimateInterrupted, estimate, estimates
 
     settings = JobFile.read(asked.workload, asked.overrides())
-    fleet, in_flight = read_fleet(machines), settings.table.engine.in_flight or 1
+    fleet, in_flight = read_fleet(machines), settings.engine().in_flight
     options = {"seed": 0} | settings.run_settings() | {"in_flight": in_flight}
     console = Console(stderr=asked.as_json, quiet=asked.quiet)
     folder = asked.flags["out"] or settings.out

@@ -104,7 +104,7 @@ class Asked:
             own = JobFile.read(self.workload, self.overrides()) if has_own else None
             folder = self._folder(own, suffix)
             settings, continues = self._settings(own, folder)
-            if settings.table.engine.kind != LOCAL:
+            if settings.engine().kind != LOCAL:
                 end_early()
             stopped_by = self._fit(settings, place, Path(folder), continues)
         except ClusterLost as error:

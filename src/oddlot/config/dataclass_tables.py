@@ -27,6 +27,9 @@ AROUND = "around"
 """Key in the context of a table: the fields that lead to it, each with the kind named there."""
 
 
+TEXT = Annotated[str, pydantic.Field(min_length=1)]
+
+
 class Maker(Table):
     """A table with all settings of a dataclass, validated by the dataclass."""
 
@@ -174,17 +177,20 @@ def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> A
     """Return the type of a setting in a table: checks become validators, and dataclasses become tables."""
     if hint in choices:
         return choices[hint].hint
-    if get_origin(hint) in UNIONS:
-        return Union[tuple(column(part, choices) for part in get_args(hint))]  # noqa: UP007 - parts are computed
-    if get_origin(hint) is Annotated:
+    origin = get_origin(hint)
+    if origin is Annotated:
         base, *checks = get_args(hint)
-        return Annotated[(column(base, choices), *(AfterValidator(validator(check)) for check in checks))]
+        # The checks of a union take any value, so that the error is theirs and not one for each of its types.
+        kind: Any = BeforeValidator if get_origin(base) in UNIONS else AfterValidator
+        return Annotated[(column(base, choices), *(kind(validator(check)) for check in checks))]
     if is_dataclass(hint):
         return table_of(hint, choices=choices)  # type: ignore[arg-type]  # a dataclass is a type
-    if get_origin(hint) is tuple:  # TOML has lists where Python has tuples, and in them
-        parts = tuple(part if part is ... else column(part, choices) for part in get_args(hint))
+    if origin not in {*UNIONS, tuple, Mapping}:
+        return {str: TEXT, Any: pydantic.JsonValue}.get(hint, hint)
+    parts = tuple(part if part is ... else column(part, choices) for part in get_args(hint))
+    if origin is tuple:  # TOML has lists where Python has tuples, and in them
         return Annotated[tuple[parts], pydantic.Field(strict=False)]  # type: ignore[valid-type]  # they are computed
-    return hint
+    return Union[parts] if origin in UNIONS else dict[parts]  # type: ignore[valid-type,misc]  # noqa: UP007
 
 
 def _made(table: Maker | Change, now: Any) -> Any:

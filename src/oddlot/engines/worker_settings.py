@@ -14,6 +14,8 @@ MAX_WORKERS = 10_000
 class WorkerSettings:
     """Base class of the settings of an engine with worker processes."""
 
+    workers: int | tuple[int, int] = 2
+    """Number of workers, or (minimum, maximum)."""
     in_flight: AtLeastOne = 1
     """Open tasks of each worker. 2 hides the latency of messages to the hub, at a staleness of 1. A synchronous
     step then merges two tasks per worker."""
@@ -34,7 +36,7 @@ class WorkerSettings:
     @property
     def max_workers(self) -> int:
         """Largest number of workers at the same time."""
-        raise NotImplementedError
+        return self.workers if isinstance(self.workers, int) else self.workers[1]
 
     @property
     def names(self) -> list[str]:

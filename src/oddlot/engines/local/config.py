@@ -73,11 +73,6 @@ class Local(WorkerSettings):
         return self.workers
 
     @property
-    def max_workers(self) -> int:
-        """Number of worker processes."""
-        return self.workers
-
-    @property
     def mesh(self) -> PeerProcesses:
         """Peers run in processes like those of workers."""
         return PeerProcesses(self._threads, self.as_if)

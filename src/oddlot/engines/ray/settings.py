@@ -17,7 +17,10 @@ def _is_range(value: object) -> bool:
 
 Workers = Annotated[
     int | tuple[int, int],
-    Must(f"a number, or two numbers (minimum, maximum), from 1 to {MAX_WORKERS:,}", _is_range),
+    Must(
+        f"a number from 1 to {MAX_WORKERS:,}, or a range: (minimum, maximum), MINIMUM-MAXIMUM as a flag",
+        _is_range,
+    ),
 ]
 
 
@@ -45,12 +48,7 @@ class RaySettings(WorkerSettings):
     @property
     def min_workers(self) -> int:
         """Number of workers with which the run starts."""
-        return self.workers[0] if isinstance(self.workers, tuple | list) else 1
-
-    @property
-    def max_workers(self) -> int:
-        """Largest number of workers at the same time."""
-        return self.workers[1] if isinstance(self.workers, tuple | list) else self.workers
+        return 1 if isinstance(self.workers, int) else self.workers[0]
 
     @property
     def needs(self) -> dict[str, float]:
