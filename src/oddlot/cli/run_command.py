@@ -4,9 +4,10 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -14,19 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from oddlot.cli.completion import engine_settings
 from oddlot.cli.options import RUN
 from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
+from oddlot.cli.sample_fleet import sample_fleet
 from oddlot.core.errors import ClusterLost, OddlotError, UsageError
 from oddlot.core.user_warnings import warn
+from oddlot.core.validation import settings_of
 from oddlot.history.provenance import GIVEN
-from oddlot.history.run_settings import (
-    AUTO,
-    COMMAND,
-    LATEST,
-    Resume,
-    engine_kind,
-    resuming,
-)
+from oddlot.history.run_settings import AUTO, COMMAND, LATEST, Resume, engine_kind, resuming
 
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
 
 SIGNALLED = 128
 """Exit code of a stopped command, plus the number of the signal."""
+TRAIN = "train"
 LOCAL = "local"
 """The default engine of `oddlot train`."""
 RANGE = re.compile(r"([+-]?\d+)(?:-(\d+))?")
@@ -60,36 +58,72 @@ FLAGS = {
 """Keys of a job file that the flags set."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """The arguments of `oddlot train` or `oddlot simulate`."""
 
-    command: Sequence[str]
-    """The command's name, and its arguments that are not settings."""
+    name: str
+    """`train` or `simulate`."""
     workload: str
     flags: dict[str, Any]
-    sets: Sequence[str]
+    """Values of the flags in `FLAGS`."""
+    sets: Sequence["Override"]
     resume: Resume | None
     force: bool
     as_json: bool
     quiet: bool
-    chaos: str | None = None
+    chaos: str | None
     """Path of the faults file."""
-    on_workers: bool = False
-    """Whether the run starts workers, by default as processes of this machine."""
+    machines: str | None = None
+    """Path of the fleet file. None: the sample fleet."""
+    computes: bool = True
+    """Whether the simulation trains the model."""
+    seeds: int | None = None
 
-    def run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
+    @classmethod
+    def of(cls, name: str, given: dict[str, Any]) -> "Asked":
+        """Return the arguments of a command by name."""
+        flags = {each: given.pop(each) for each in FLAGS if each in given}
+        return cls(name=name, flags=flags, **given | {"sets": given["sets"] or []})
+
+    @cached_property
+    def fleet_file(self) -> str:
+        """Return the path of the fleet file of `oddlot simulate`."""
+        return self.machines or sample_fleet(quiet=self.quiet)
+
+    def check_simulated(self) -> None:
+        """Raise UsageError if a setting of workers is given that simulated machines do not have."""
+        from oddlot.engines.simulated.config import Simulated
+
+        path, known = self.fleet_file, {f"engine.{name}" for name in settings_of(Simulated)}
+        for each in self.sets:
+            if (name := ".".join(each.keys[:2])) in engine_settings() - known:
+                told = f"{each.flag}: `{name}` is for `oddlot train`; {path} describes the machines"
+                raise UsageError(told, "not_simulated", flag=each.flag, name=name)
+
+    def engine(self, settings: "JobFile") -> "EngineConfig":
+        """Return the engine."""
+        engine = settings.engine()
+        if self.name == TRAIN:
+            return engine
+        from oddlot.config.fleet_file import read_fleet
+        from oddlot.engines.simulated.config import Simulated
+
+        seed = settings.run_settings().get("seed", 0)
+        return Simulated.of(read_fleet(self.fleet_file), seed, engine.in_flight, self.computes)
+
+    def run(self) -> None:
         """Run the command and print the summary. Worker processes import PyTorch at the same time as this one."""
         from oddlot.engines.local.fork_client import end_early, start_early
 
         try:
-            if self.on_workers and self.flags["engine"] in {None, LOCAL}:
+            if self.name == TRAIN and self.flags["engine"] in {None, LOCAL}:
                 start_early()
-            self._run(suffix, place)
+            self._run()
         finally:
             end_early()
 
-    def _run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
+    def _run(self) -> None:
         from oddlot.config.job_file import JobFile
         from oddlot.engines.local.fork_client import end_early
         from oddlot.history.run_folder import RunFolder
@@ -102,11 +136,11 @@ class Asked:
             # What `latest` continues may have settings without which the flags make no sense.
             has_own = self.resume != LATEST or self.workload.endswith(".toml")
             own = JobFile.read(self.workload, self.overrides()) if has_own else None
-            folder = self._folder(own, suffix)
+            folder = self._folder(own)
             settings, continues = self._settings(own, folder)
             if settings.engine().kind != LOCAL:
                 end_early()
-            stopped_by = self._fit(settings, place, Path(folder), continues)
+            stopped_by = self._fit(settings, Path(folder), continues)
         except ClusterLost as error:
             raise error.retold(f"{error}\nThe run is saved {self._hint(folder)}") from None
         except OddlotError:
@@ -135,11 +169,12 @@ class Asked:
     def _hint(self, folder: str) -> str:
         return f"in {folder}. To resume:\n  {self.again(folder)}"
 
-    def _folder(self, own: "JobFile | None", suffix: str) -> str:
+    def _folder(self, own: "JobFile | None") -> str:
         """Return the run folder. A new one below `runs` is made."""
         if given := self.flags["out"] or (own.out if own else None):
             return str(given)
-        name = (own.name if own else self.workload.rpartition(":")[2]) + suffix
+        name = own.name if own else self.workload.rpartition(":")[2]
+        name += "" if self.name == TRAIN else "-simulated"
         if self.resume == LATEST:
             found = newest(name, self.workload)
             if found is None:
@@ -177,9 +212,9 @@ class Asked:
     def _checked_about(self, run: "RunFolder", place: str) -> dict[str, Any]:
         """Return the notes on a run that is resumed. Raise UsageError if it is not a run of this command."""
         # Real and virtual time are never added up.
-        begun = {"local": "train", "ray": "train", "simulated": "simulate"}
-        command = begun.get(engine_kind(run.settings())) if run.is_begun else None
-        if command and command != self.command[0]:
+        kind = engine_kind(run.settings()) if run.is_begun else ""
+        command = "simulate" if kind == "simulated" else TRAIN
+        if kind and command != self.name:
             told = f"{place} is a run of `oddlot {command}`: resume it with that, or use another folder"
             raise UsageError(told, "other_clock", path=place, command=command)
         about = _sound(run.about)
@@ -200,7 +235,7 @@ class Asked:
             for name, value in self.flags.items()
             if value is not None
         ]
-        overrides += [Override.parse(text) for text in self.sets]
+        overrides += self.sets
         said: list[tuple[tuple[str, ...], str]] = [(("workload", "name"), f"the workload {self.workload}")]
         for each in overrides:
             for keys, by in said:
@@ -214,7 +249,9 @@ class Asked:
     @property
     def arguments(self) -> list[str]:
         """Return the arguments of `oddlot` that resume this run, without the folder."""
-        return [*self.command, *(["--chaos", self.chaos] if self.chaos is not None else [])]
+        files = {"machines": self.machines, "chaos": self.chaos}
+        flags = [_given(name, path) for name, path in files.items() if path is not None]
+        return [self.name, self.workload, *chain(*flags), *([] if self.computes else ["--no-compute"])]
 
     def given(self, *without: str) -> list[str]:
         """Return the arguments of `oddlot`, with all flags that were given except those `without`."""
@@ -223,16 +260,14 @@ class Asked:
             for name, value in self.flags.items()
             if value is not None and name not in without
         ]
-        flags += [["--set", text] for text in self.sets]
-        return [*self.command, *chain(*flags), *self.arguments[len(self.command) :]]
+        flags += [each.flag.split(" ", 1) for each in self.sets]
+        return [*self.arguments, *chain(*flags)]
 
     def again(self, folder: str) -> str:
         """Return the command that resumes this run, with all flags that were given."""
         return resuming(self.given("out"), folder)
 
-    def _fit(
-        self, settings: "JobFile", place: "Callable[[JobFile], EngineConfig]", folder: Path, continues: bool
-    ) -> int:
+    def _fit(self, settings: "JobFile", folder: Path, continues: bool) -> int:
         """Train, print the summary, and return the signal that stopped the run; 0 if none did."""
         from rich.console import Console
 
@@ -248,9 +283,9 @@ class Asked:
         # What the job's own code prints is not part of the answer.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
         with aside, told(console), shown(console, f"{title} in {folder}", tally) as observer:
-            run, stopped_by = self._trained(settings, place, folder, continues, observer, tally)
+            run, stopped_by = self._trained(settings, folder, continues, observer, tally)
         files = RunFolder(folder).written
-        closing = summary(title, run.summary, self.command[0] == "simulate", files)
+        closing = summary(title, run.summary, self.name != TRAIN, files)
         console.print(closing, soft_wrap=True)
         if self.chaos is not None:
             say(console, f"  faults   {told_strikes(strikes_in(read_run_log(RunFolder(folder))))}")
@@ -280,7 +315,6 @@ class Asked:
     def _trained(
         self,
         settings: "JobFile",
-        place: "Callable[[JobFile], EngineConfig]",
         folder: Path,
         continues: bool,
         observer: "Observer",
@@ -299,7 +333,7 @@ class Asked:
         tally.size = len(Batches(job.train_data, job.collate))
         try:
             with settings.source.placed_in_any():
-                on = place(settings)
+                on = self.engine(settings)
                 run = fit(
                     job,
                     settings.strategy(),

@@ -16,7 +16,7 @@ class JobSettings:
     eval_batch_size: AtLeastOne | None = None
     """Samples per evaluation batch. None: 256, or `batch_size` if that is larger."""
     device: str = "auto"
-    """Device of the workers: `auto` (cuda, else mps, else cpu) or a torch device."""
+    """Device of the workers: auto (cuda, else mps, else cpu), or a torch device such as cuda:1."""
     keep_optimizer: bool = False
     """Whether each worker keeps its optimizer state between tasks. False: each task's local steps start with a new
     optimizer."""
