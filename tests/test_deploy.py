@@ -90,7 +90,7 @@ def test_every_file_is_known() -> None:
 @pytest.mark.parametrize("path", [*FILES, CLUSTER_PAGE], ids=lambda path: path.name)
 def test_oddlot_accepts_the_commands(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[Asked]()
-    monkeypatch.setattr(Asked, "run", lambda self: asked.append(self))
+    monkeypatch.setattr(Asked, "run", lambda self, *_: asked.append(self))
     group = typer.main.get_command(cli.app)
     found = list(oddlot_commands(path))
     assert found or path.name == "Dockerfile"
