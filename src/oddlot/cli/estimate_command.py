@@ -50,10 +50,10 @@ def _estimate(asked: Asked) -> int:
     from oddlot.machines.market import names_in
     from oddlot.planner.estimate import EstimateInterrupted, estimate, estimates
 
-    settings = JobFile.read(asked.workload, asked.overrides())
+    settings = JobFile.read(asked.workload, asked.overrides)
     fleet = read_fleet(asked.fleet_file)
     console = Console(stderr=asked.as_json, quiet=asked.quiet)
-    folder = asked.flags["out"] or settings.out
+    folder = settings.out
 
     def told(bought: str, number: int) -> None:
         Console(stderr=True, quiet=asked.quiet).print(

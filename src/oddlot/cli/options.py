@@ -30,13 +30,6 @@ def _checked_resume(given: str | None) -> str | None:
         raise error.retold(told, flag=f"--resume {given}") from None
 
 
-def _overrides(given: list[str] | None) -> list[Any]:
-    """Parse the values of `--set`."""
-    from oddlot.config.overrides import Override
-
-    return [Override.parse(text) for text in given or []]
-
-
 def _default(name: str, default: Any) -> str | bool:
     """Return a default as help has it: that of a flag as the flag; False for none."""
     if isinstance(default, bool):
@@ -133,7 +126,6 @@ OPTIONS = {
         typer.Option(
             "--set",
             metavar="A.B=C",
-            callback=_overrides,
             help="A job file setting, such as strategy.k=3 or engine.in_flight=2. Repeatable.",
             autocompletion=completing.settings,
         ),

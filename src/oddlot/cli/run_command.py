@@ -67,7 +67,7 @@ class Asked:
     workload: str
     flags: dict[str, Any]
     """Values of the flags in `FLAGS`."""
-    sets: Sequence["Override"]
+    sets: Sequence[str] | None
     resume: Resume | None
     force: bool
     as_json: bool
@@ -84,7 +84,7 @@ class Asked:
     def of(cls, name: str, given: dict[str, Any]) -> "Asked":
         """Return the arguments of a command by name."""
         flags = {each: given.pop(each) for each in FLAGS if each in given}
-        return cls(name=name, flags=flags, **given | {"sets": given["sets"] or []})
+        return cls(name=name, flags=flags, **given)
 
     @cached_property
     def fleet_file(self) -> str:
@@ -96,7 +96,7 @@ class Asked:
         from oddlot.engines.simulated.config import Simulated
 
         path, known = self.fleet_file, {f"engine.{name}" for name in settings_of(Simulated)}
-        for each in self.sets:
+        for each in self.overrides:
             if (name := ".".join(each.keys[:2])) in engine_settings() - known:
                 told = f"{each.flag}: `{name}` is for `oddlot train`; {path} describes the machines"
                 raise UsageError(told, "not_simulated", flag=each.flag, name=name)
@@ -135,7 +135,7 @@ class Asked:
         try:
             # What `latest` continues may have settings without which the flags make no sense.
             has_own = self.resume != LATEST or self.workload.endswith(".toml")
-            own = JobFile.read(self.workload, self.overrides()) if has_own else None
+            own = JobFile.read(self.workload, self.overrides) if has_own else None
             folder = self._folder(own)
             settings, continues = self._settings(own, folder)
             if settings.engine().kind != LOCAL:
@@ -203,11 +203,10 @@ class Asked:
         if about.get("chaos") and self.chaos is None:
             told = f"the run had --chaos {about['chaos']}, which is not resumed: pass it again"
             warn(told, "chaos_not_said_again", chaos=about["chaos"])
-        overrides = self.overrides()
         if self.workload.endswith(".toml"):  # the file may have changed; earlier flags still hold
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
-            return JobFile.read(self.workload, overrides, earlier=earlier), True
-        return JobFile.read(self.workload, overrides, about.get("settings")), True
+            return JobFile.read(self.workload, self.overrides, earlier=earlier), True
+        return JobFile.read(self.workload, self.overrides, about.get("settings")), True
 
     def _checked_about(self, run: "RunFolder", place: str) -> dict[str, Any]:
         """Return the notes on a run that is resumed. Raise UsageError if it is not a run of this command."""
@@ -226,16 +225,17 @@ class Asked:
             raise UsageError(told, "other_workload", path=place, workload=workload)
         return about
 
+    @cached_property
     def overrides(self) -> "list[Override]":
         """Return the settings that flags give. Raise UsageError if two of them set the same."""
         from oddlot.config.overrides import Override
 
         overrides = [
-            Override(f"{_flag(name)} {value}", FLAGS[name], _setting(name, value))
+            Override(" ".join(_given(name, value)), FLAGS[name], _setting(name, value))
             for name, value in self.flags.items()
             if value is not None
         ]
-        overrides += self.sets
+        overrides += map(Override.parse, self.sets or ())
         said: list[tuple[tuple[str, ...], str]] = [(("workload", "name"), f"the workload {self.workload}")]
         for each in overrides:
             for keys, by in said:
@@ -253,19 +253,14 @@ class Asked:
         flags = [_given(name, path) for name, path in files.items() if path is not None]
         return [self.name, self.workload, *chain(*flags), *([] if self.computes else ["--no-compute"])]
 
-    def given(self, *without: str) -> list[str]:
-        """Return the arguments of `oddlot`, with all flags that were given except those `without`."""
-        flags = [
-            _given(name, value)
-            for name, value in self.flags.items()
-            if value is not None and name not in without
-        ]
-        flags += [each.flag.split(" ", 1) for each in self.sets]
+    def given(self, *without: tuple[str, ...]) -> list[str]:
+        """Return the arguments of `oddlot`, with all flags that were given except those of the settings `without`."""
+        flags = (each.flag.split(" ", 1) for each in self.overrides if each.keys not in without)
         return [*self.arguments, *chain(*flags)]
 
     def again(self, folder: str) -> str:
         """Return the command that resumes this run, with all flags that were given."""
-        return resuming(self.given("out"), folder)
+        return resuming(self.given(FLAGS["out"]), folder)
 
     def _fit(self, settings: "JobFile", folder: Path, continues: bool) -> int:
         """Train, print the summary, and return the signal that stopped the run; 0 if none did."""
@@ -353,16 +348,12 @@ class Asked:
         return run, 0
 
 
-def _flag(name: str) -> str:
-    """Return the flag of a setting."""
-    return f"--{name.replace('_', '-')}"
-
-
 def _given(name: str, value: Any) -> list[str]:
     """Return a flag with its value; `--no-...` for one that is switched off."""
+    flag = name.replace("_", "-")
     if isinstance(value, bool):
-        return [_flag(name if value else f"no_{name}")]
-    return [_flag(name), str(value)]
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]
 
 
 def _setting(flag: str, value: Any) -> Any:

@@ -13,7 +13,15 @@ from typing import Any, TypedDict
 from oddlot.core.defaults import KEEP_CHECKPOINTS, MAX_UPDATE_RATIO
 from oddlot.core.errors import UnknownName, short
 from oddlot.core.field_docs import field_docs
-from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings, hints_of
+from oddlot.core.validation import (
+    NOT_IN_FILES,
+    AtLeastOne,
+    OverZero,
+    Seed,
+    check_settings,
+    hints_of,
+    settings_of,
+)
 from oddlot.faults.plan import Chaos
 from oddlot.run.intervals import Every
 from oddlot.wire.codec import Codec
@@ -41,7 +49,7 @@ class RunConfig:
     """Skip samples after three invalid updates or three worker crashes."""
     max_update_ratio: OverZero | None = MAX_UPDATE_RATIO
     """Largest norm of an update, relative to the running median. None or infinity: no limit."""
-    chaos: Chaos | None = None
+    chaos: Chaos | None = field(default=None, metadata=NOT_IN_FILES)
     """Faults to inject."""
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
     """Time between evaluations, such as "100 versions" or "30 seconds"."""
@@ -49,7 +57,7 @@ class RunConfig:
     """Time between checkpoints, such as "100 versions"."""
     keep_checkpoints: AtLeastOne = KEEP_CHECKPOINTS
     """Number of newest checkpoints to keep."""
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict, metadata=NOT_IN_FILES)
     """Your own JSON-serializable data, which run.json keeps."""
 
     def __post_init__(self) -> None:
@@ -87,7 +95,7 @@ class RunConfig:
     @staticmethod
     def flags() -> dict[str, Any]:
         """Return the types of the settings that have a flag and a key of `[run]`. Faults have their own file."""
-        return {name: hint for name, hint in RunConfig.hints().items() if name not in {"chaos", "about"}}
+        return {name: RunConfig.hints()[name] for name in settings_of(RunConfig)}
 
 
 class RunSettings(TypedDict, total=False):
