@@ -1,6 +1,6 @@
 """Words that a shell completes after TAB. Nothing heavy is imported: a user waits for the answer."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from oddlot.core.validation import settings_of
 from oddlot.history.run_settings import MODES
@@ -8,23 +8,47 @@ from oddlot.run.config import RunConfig
 from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+Choice = str | tuple[str, str]
+"""A word, or a word and its meaning."""
 
-Choice = tuple[str, str]
-"""A word and its meaning."""
+
+def _completer(choices: Callable[[], Iterable[Choice]]) -> Callable[[str], list[Choice]]:
+    """Return the function that completes a word to one of these choices."""
+
+    def complete(incomplete: str) -> list[Choice]:
+        return [choice for choice in choices() if _word(choice).startswith(incomplete)]
+
+    return complete
 
 
-def workloads(incomplete: str) -> list[Choice]:
-    """Return the built-in workloads that begin so."""
+def _word(choice: Choice) -> str:
+    return choice if isinstance(choice, str) else choice[0]
+
+
+def _workloads() -> Iterable[Choice]:
     from oddlot.workloads.registry import WORKLOADS
 
-    return list(_beginning(incomplete, ((name, entry.description) for name, entry in WORKLOADS.items())))
+    return [(name, entry.description) for name, entry in WORKLOADS.items()]
 
 
-def strategies(incomplete: str) -> list[Choice]:
-    """Return the strategies that begin so."""
+def _strategies() -> Iterable[Choice]:
     from oddlot.strategies.summaries import STRATEGIES, WRAPPERS
 
-    return list(_beginning(incomplete, {**STRATEGIES, **WRAPPERS}.items()))
+    return {**STRATEGIES, **WRAPPERS}.items()
+
+
+def _engines() -> Iterable[Choice]:
+    from oddlot.engines.registry import ENGINES
+
+    return [(kind, str(each.__doc__).partition(".")[0]) for kind, each in ENGINES.items()]
+
+
+workloads, strategies, engines = map(_completer, (_workloads, _strategies, _engines))
+devices, codecs, resume_modes = (
+    _completer(lambda: DEVICES),
+    _completer(lambda: CODECS),
+    _completer(MODES.items),
+)
 
 
 def engine_settings() -> set[str]:
@@ -43,27 +67,14 @@ def keys() -> list[str]:
     return sorted({"strategy", "workload", *run, *job, *engine_settings()})
 
 
-def engines(incomplete: str) -> list[Choice]:
-    """Return the engines of `oddlot train` that begin so."""
-    from oddlot.engines.registry import ENGINES
-
-    known = ((kind, str(each.__doc__).partition(".")[0]) for kind, each in ENGINES.items())
-    return list(_beginning(incomplete, known))
-
-
-def resume_modes(incomplete: str) -> list[Choice]:
-    """Return the values of `--resume` that begin so."""
-    return list(_beginning(incomplete, MODES.items()))
-
-
-def devices(incomplete: str) -> list[str]:
-    """Return the devices that begin so."""
-    return [name for name in DEVICES if name.startswith(incomplete)]
-
-
-def codecs(incomplete: str) -> list[str]:
-    """Return the codecs that begin so."""
-    return [name for name in CODECS if name.startswith(incomplete)]
+COMPLETERS = {
+    "run.codec": codecs,
+    "job.device": devices,
+    "engine.kind": engines,
+    "strategy": strategies,
+    "strategy.name": strategies,
+}
+"""Completers of the values of settings."""
 
 
 def settings(incomplete: str) -> list[str]:
@@ -71,15 +82,4 @@ def settings(incomplete: str) -> list[str]:
     name, equals, begin = incomplete.partition("=")
     if not equals:
         return [f"{each}=" for each in keys() if each.startswith(name)]
-    if name in {"strategy", "strategy.name"}:
-        values = [word for word, _ in strategies(begin)]
-    elif name == "engine.kind":
-        values = [word for word, _ in engines(begin)]
-    else:
-        values = {"run.codec": codecs, "job.device": devices}.get(name, lambda _: [])(begin)
-    return [f"{name}={value}" for value in values]
-
-
-def _beginning(incomplete: str, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Yield the choices whose word begins so."""
-    return (choice for choice in choices if choice[0].startswith(incomplete))
+    return [f"{name}={_word(each)}" for each in COMPLETERS[name](begin)] if name in COMPLETERS else []
