@@ -22,7 +22,7 @@ def engines(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     def fit(asked: Asked, settings: Any, *_: Any) -> int:
-        found.append(asked.engine(settings))
+        found.append(settings.engine(asked.fleet))
         return 0
 
     monkeypatch.setattr(Asked, "_fit", fit)

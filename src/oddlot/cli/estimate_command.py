@@ -73,7 +73,7 @@ def _estimate(asked: Asked) -> int:
                 out=folder,
                 on_run_start=told,
                 chaos=asked.chaos_on(names_in(fleet.machines)),
-                **{"seed": 0} | settings.run_settings(),
+                **settings.run_settings(),
             )
         except EstimateInterrupted as stopped:
             found = stopped.found

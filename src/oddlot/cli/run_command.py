@@ -28,11 +28,11 @@ from oddlot.history.run_settings import AUTO, COMMAND, LATEST, Resume, engine_ki
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
     from oddlot.config.overrides import Override
-    from oddlot.engines.base import EngineConfig
     from oddlot.engines.host import Observer
     from oddlot.faults.plan import Chaos
     from oddlot.history.metrics import Tally
     from oddlot.history.run_folder import RunFolder
+    from oddlot.machines.market import Fleet
     from oddlot.run.result import Run
 
 SIGNALLED = 128
@@ -101,16 +101,12 @@ class Asked:
                 told = f"{each.flag}: `{name}` is for `oddlot train`; {path} describes the machines"
                 raise UsageError(told, "not_simulated", flag=each.flag, name=name)
 
-    def engine(self, settings: "JobFile") -> "EngineConfig":
-        """Return the engine."""
-        engine = settings.engine()
-        if self.name == TRAIN:
-            return engine
+    @cached_property
+    def fleet(self) -> "Fleet | None":
+        """Return the fleet of `oddlot simulate`; None for `oddlot train`."""
         from oddlot.config.fleet_file import read_fleet
-        from oddlot.engines.simulated.config import Simulated
 
-        seed = settings.run_settings().get("seed", 0)
-        return Simulated.of(read_fleet(self.fleet_file), seed, engine.in_flight, self.computes)
+        return None if self.name == TRAIN else read_fleet(self.fleet_file)
 
     def run(self) -> None:
         """Run the command and print the summary. Worker processes import PyTorch at the same time as this one."""
@@ -328,7 +324,7 @@ class Asked:
         tally.size = len(Batches(job.train_data, job.collate))
         try:
             with settings.source.placed_in_any():
-                on = self.engine(settings)
+                on = settings.engine(self.fleet, self.computes)
                 run = fit(
                     job,
                     settings.strategy(),

@@ -38,11 +38,13 @@ from oddlot.config.overrides import Override, choosers_first
 from oddlot.config.toml_errors import KeyPath, Table, at_line, explain, locate, read_toml, said
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
+from oddlot.engines.base import EngineConfig
+from oddlot.engines.simulated.config import Simulated
+from oddlot.machines.market import Fleet
+from oddlot.run.config import RunConfig
 from oddlot.workloads.registry import load_workload
 
 if TYPE_CHECKING:
-    from oddlot.engines.local.config import Local
-    from oddlot.engines.ray.config import Ray
     from oddlot.train.job import Job
 
 
@@ -176,10 +178,14 @@ class JobFile:
         """Return the run settings that were given, as keywords of `fit`."""
         return {name: value for name, value in _given(self.table.run).items() if name != "out"}
 
-    def engine(self) -> "Local | Ray":
-        """Return the workers."""
-        engine: Local | Ray = self.table.engine.make()
-        return engine
+    def engine(self, fleet: Fleet | None = None, computes: bool = True) -> EngineConfig:
+        """Return the workers or, with a fleet, simulated machines, with those settings of workers that they have."""
+        engine: EngineConfig = self.table.engine.make()
+        if fleet is None:
+            return engine
+        return Simulated.of(
+            fleet, self.run_settings().get("seed", RunConfig.seed), engine.in_flight, computes
+        )
 
 
 def _without_other_engine(
