@@ -95,7 +95,8 @@ def job() -> Iterator[str]:
         "",
     )
     yield from columns(RunTable, RunConfig)
-    yield from kinds("[engine]", ENGINE)
+    told = "The default `kind` is local. `oddlot simulate` reads only `in_flight`; a fleet file has its machines."
+    yield from kinds("[engine]", ENGINE, told)
     yield from ("## [job]", "", "Changes to the workload's job. The defaults are the workload's.", "")
     yield from columns(JobTable, with_defaults=False)
     yield from kinds("[job.optimizer]", OPTIMIZER)
@@ -157,9 +158,9 @@ def heading(title: str, doc: str | None, use: str) -> Iterator[str]:
     yield from (f"# {title}", "", told, "", "```toml", example.strip(), "```", "", "```bash", use, "```", "")
 
 
-def kinds(title: str, choice: Choice) -> Iterator[str]:
+def kinds(title: str, choice: Choice, told: str = "") -> Iterator[str]:
     """Yield a section on a table whose key names its kind."""
-    yield from (f"## {title}", "")
+    yield from (f"## {title}", "", *([told, ""] if told else []))
     for name, one in choice.tables.items():
         makes = getattr(one, "makes", None)
         own = one.__doc__ if "__doc__" in vars(one) else None  # not that of `Table`

@@ -134,7 +134,7 @@ def explain(
     told.sort(key=lambda fault: (fault.fields.get("line", 0), str(fault)))
     if (more := error.error_count() - MAX_FAULTS) > 0:
         sentence = f"{path}: {more:,} more errors" if path else f"{more:,} more errors"
-        told.append(UsageError(sentence, "more_errors", path=str(path), more=more))
+        told.append(UsageError(sentence, "more_errors", path=str(path or ""), more=more))
     return joined(told)
 
 
