@@ -24,7 +24,6 @@ from oddlot.core.field_docs import field_docs
 from oddlot.core.validation import default_of, settings_of
 from oddlot.machines.delay_models import Delay
 from oddlot.machines.machine import Lifetime
-from oddlot.run.config import RunConfig
 from oddlot.run.intervals import Every
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
@@ -94,7 +93,7 @@ def job() -> Iterator[str]:
         "Each key is a flag of `oddlot train` and `oddlot simulate`, and a keyword of `oddlot.fit`.",
         "",
     )
-    yield from columns(RunTable, RunConfig)
+    yield from columns(RunTable)
     told = "The default `kind` is local. `oddlot simulate` reads only `in_flight`; a fleet file has its machines."
     yield from kinds("[engine]", ENGINE, told)
     yield from ("## [job]", "", "Changes to the workload's job. The defaults are the workload's.", "")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from oddlot.core.validation import settings_of
 from oddlot.history.run_settings import MODES
-from oddlot.run.config import RunConfig
+from oddlot.run.config import RunKeys
 from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -62,7 +62,7 @@ def keys() -> list[str]:
     """Return the keys of `--set`, without those of a strategy."""
     from oddlot.train.job_settings import JobSettings
 
-    run = {f"run.{name}" for name in (*RunConfig.flags(), "checkpoints", "out")}
+    run = {f"run.{name}" for name in settings_of(RunKeys)}
     job = {f"job.{name}" for name in (*settings_of(JobSettings), "optimizer.lr")}
     return sorted({"strategy", "workload", *run, *job, *engine_settings()})
 

@@ -12,10 +12,10 @@ from oddlot.core.errors import InvalidValue
 from oddlot.core.field_docs import field_docs
 from oddlot.core.validation import default_of, hints_of, settings_of
 from oddlot.history.run_settings import resume_mode
-from oddlot.run.config import RunConfig
+from oddlot.run.config import RunConfig, RunKeys
 from oddlot.train.job_settings import JobSettings
 
-METAVARS = dict.fromkeys(("codec", "device"), "NAME") | {"until": "GOAL"}
+METAVARS = dict.fromkeys(("codec", "device"), "NAME") | {"until": "GOAL", "out": "DIR", "checkpoints": "URL"}
 METAVARS |= dict.fromkeys(("evaluate_every", "checkpoint_every"), "INTERVAL")
 PLAIN = (bool, int, float, str)
 NUMBERS = {int: "N", float: "X"}
@@ -80,10 +80,10 @@ JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 RUN_FOLDER = Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")]
 RUN = {
     name: _setting(RunConfig, name, complete=completing.codecs if name == "codec" else None)
-    for name in RunConfig.flags()
+    for name in settings_of(RunConfig)
 }
 """An option for each run setting."""
-SIMULATED_OUT = _text("DIR", "Run folder.", show_default="runs/WORKLOAD-simulated-N")
+SIMULATED_OUT = _setting(RunKeys, "out", "runs/WORKLOAD-simulated-N")
 OPTIONS = {
     "workload": Annotated[
         str,
@@ -130,10 +130,8 @@ OPTIONS = {
             autocompletion=completing.settings,
         ),
     ],
-    "out": _text("DIR", "Run folder.", show_default="runs/WORKLOAD-N"),
-    "checkpoints": _text(
-        "URL", "Folder or URL for checkpoints, such as s3://bucket/run.", show_default="in the run folder"
-    ),
+    "out": _setting(RunKeys, "out", "runs/WORKLOAD-N"),
+    "checkpoints": _setting(RunKeys, "checkpoints", "in the run folder"),
     "resume": _text(
         "latest|auto",
         "Resume --out (default: the workload's newest run). auto: or start one.",

@@ -51,9 +51,7 @@ FLAGS = {
     "device": ("job", "device"),
     "data": ("workload", "data_dir"),
     "epochs": ("run", "until"),
-    "out": ("run", "out"),
-    "checkpoints": ("run", "checkpoints"),
-    **{name: ("run", name) for name in RUN},
+    **{name: ("run", name) for name in ("out", "checkpoints", *RUN)},
 }
 """Keys of a job file that the flags set."""
 

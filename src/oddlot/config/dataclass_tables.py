@@ -135,12 +135,12 @@ class Choice:
 
 
 def table_of(
-    kind: type, /, choices: Mapping[Any, Choice] = MappingProxyType({}), alone: bool = True, **choosers: str
+    kind: type, /, choices: Mapping[Any, Any] = MappingProxyType({}), alone: bool = True, **choosers: str
 ) -> type[Maker]:
     """Return a table class with the settings of a dataclass. Settings with a default are optional.
 
-    `choices` say which hints stand for a choice of tables; `alone` is `Maker.alone`; `choosers` are the keys that named
-    this table.
+    `choices` are choices of tables, or other types of columns, by hint; `alone` is `Maker.alone`; `choosers` are the keys
+    that named this table.
     """
     hints, columns = hints_of(kind), dict[str, Any]()
     for name, one in settings_of(kind).items():
@@ -158,7 +158,7 @@ def table_of(
 def change_of(
     kinds: Mapping[str, type],
     begins: Callable[[], Any] | None = None,
-    choices: Mapping[Any, Choice] = MappingProxyType({}),
+    choices: Mapping[Any, Any] = MappingProxyType({}),
     **choosers: str,
 ) -> type[Change]:
     """A table with some of the settings of any of these dataclasses, by the words that name them, which change what
@@ -173,10 +173,10 @@ def change_of(
     return table
 
 
-def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> Any:
+def column(hint: Any, choices: Mapping[Any, Any] = MappingProxyType({})) -> Any:
     """Return the type of a setting in a table: checks become validators, and dataclasses become tables."""
     if hint in choices:
-        return choices[hint].hint
+        return choices[hint].hint if isinstance(choices[hint], Choice) else choices[hint]
     origin = get_origin(hint)
     if origin is Annotated:
         base, *checks = get_args(hint)

@@ -136,12 +136,12 @@ class JobFile:
     @property
     def out(self) -> str | None:
         """Return the run folder, if it is set."""
-        return self.table.run.out
+        return _given(self.table.run).get("out")
 
     @property
     def checkpoints(self) -> str | None:
         """Return the place of the checkpoints, if it is set."""
-        return self.table.run.checkpoints
+        return _given(self.table.run).get("checkpoints")
 
     @property
     def strategy_names(self) -> list[str]:

@@ -1,23 +1,24 @@
 """The tables of a job file."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pydantic
 from pydantic import BeforeValidator, ConfigDict, ValidationInfo, create_model, field_validator
 from pydantic_core import ErrorDetails
 
-from oddlot.config.dataclass_tables import TEXT, Choice, Maker, as_fault, column, table_of
+from oddlot.config.dataclass_tables import Choice, Maker, as_fault, table_of
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, STRATEGY_TABLES
 from oddlot.config.toml_errors import Table, unknown_key
 from oddlot.core.errors import UsageError
 from oddlot.core.optimizers import Optimizer
-from oddlot.core.validation import hints_of
 from oddlot.engines.local.config import Local
 from oddlot.engines.registry import ENGINES
-from oddlot.run.config import RunConfig
+from oddlot.run.config import RunConfig, RunKeys
+from oddlot.run.intervals import Every
 from oddlot.train.job_settings import JobSettings
 from oddlot.train.lr_schedules import Schedule
+from oddlot.wire.codec import Codec
 from oddlot.wire.registry import CODECS
 from oddlot.workloads.registry import check_workload
 
@@ -108,15 +109,6 @@ JobTable = _of_job_file(JobSettings, choices={Optimizer: OPTIMIZER, Schedule: SC
 """Changes to the workload's job."""
 
 
-class RunPlaces(OfJobFile):
-    """The places of a run's files."""
-
-    out: TEXT | None = None
-    """Run folder. None: a new folder below `runs`."""
-    checkpoints: TEXT | None = None
-    """Folder or URL for checkpoints, such as `s3://bucket/run`. None: in the run folder."""
-
-
 def _checked_text(value: object, info: ValidationInfo) -> object:
     if value not in CODECS:  # making one imports PyTorch
         with as_fault():
@@ -124,24 +116,17 @@ def _checked_text(value: object, info: ValidationInfo) -> object:
     return value
 
 
-_CHECKED = Annotated[str, BeforeValidator(_checked_text)]
-"""The type of intervals and codecs, which a job file has as text."""
-_COLUMNS: dict[str, Any] = {
-    name: ((column(hint) if hint == hints_of(RunConfig)[name] else _CHECKED) | None, None)
-    for name, hint in RunConfig.flags().items()
-}
-if TYPE_CHECKING:
-    RunTable = RunPlaces
-else:
-    RunTable = create_model("RunTable", __base__=RunPlaces, **_COLUMNS)
-    """The run settings, and where the run is saved."""
+_TEXTS = dict.fromkeys((Every, Codec | None), Annotated[str, BeforeValidator(_checked_text)])
+"""Types of settings that a job file has as text."""
+RunTable = _of_job_file(RunKeys, choices=_TEXTS, alone=False)
+"""The run settings, and where the run is saved."""
 
 
 class FileTable(OfJobFile):
     """A job file."""
 
     workload: Annotated[WorkloadTable, BeforeValidator(_named)]
-    run: RunTable = RunTable()
+    run: RunTable = RunTable()  # type: ignore[valid-type]  # made above
     engine: Annotated[Maker, BeforeValidator(ENGINE.read)] = ENGINE_TABLES[Local.kind]()
     strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
     job: JobTable = JobTable()  # type: ignore[valid-type]  # made above

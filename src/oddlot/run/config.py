@@ -20,7 +20,6 @@ from oddlot.core.validation import (
     Seed,
     check_settings,
     hints_of,
-    settings_of,
 )
 from oddlot.faults.plan import Chaos
 from oddlot.run.intervals import Every
@@ -87,15 +86,15 @@ class RunConfig:
             told["chaos"] = [name for name, _ in self.chaos.named()]
         return {name: str(value) if isinstance(value, Every) else value for name, value in told.items()}
 
-    @staticmethod
-    def hints() -> dict[str, Any]:
-        """Return the types of the settings as users pass them: intervals and codecs are strings."""
-        return {name: str if _is_text(hint) else hint for name, hint in hints_of(RunConfig).items()}
 
-    @staticmethod
-    def flags() -> dict[str, Any]:
-        """Return the types of the settings that have a flag and a key of `[run]`. Faults have their own file."""
-        return {name: RunConfig.hints()[name] for name in settings_of(RunConfig)}
+@dataclass(frozen=True, kw_only=True)
+class RunKeys(RunConfig):
+    """The keys of the table `[run]`: the settings of a run, and the places of its files."""
+
+    out: str | None = None
+    """Run folder. None: a new folder below `runs`."""
+    checkpoints: str | None = None
+    """Folder or URL for checkpoints, such as s3://bucket/run. None: in the run folder."""
 
 
 class RunSettings(TypedDict, total=False):
@@ -156,15 +155,14 @@ def _parsed(name: str, value: Any) -> Any:
 def with_settings(signature: Signature) -> Signature:
     """Return the signature of a function with a keyword for each run setting in place of its `**settings`."""
     own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    hints, defaults = hints_of(RunConfig), RunConfig()
-    for name, given in RunConfig.hints().items():
-        default = getattr(defaults, name)
+    for name, hint in hints_of(RunConfig).items():
+        default, is_interval = getattr(RunConfig(), name), hint is Every
         own.append(
             Parameter(
                 name,
                 Parameter.KEYWORD_ONLY,
-                default=str(default) if hints[name] is Every else default,
-                annotation=Codec | str | None if hints[name] == Codec | None else given,
+                default=str(default) if is_interval else default,
+                annotation=str if is_interval else Codec | str | None if _is_text(hint) else hint,
             )
         )
     return signature.replace(parameters=own)
