@@ -25,8 +25,6 @@ from oddlot.core.validation import UNIONS, Check, default_of, hints_of, settings
 
 AROUND = "around"
 """Key in the context of a table: the fields that lead to it, each with the kind named there."""
-
-
 TEXT = Annotated[str, pydantic.Field(min_length=1)]
 
 
@@ -139,8 +137,8 @@ def table_of(
 ) -> type[Maker]:
     """Return a table class with the settings of a dataclass. Settings with a default are optional.
 
-    `choices` are choices of tables, or other types of columns, by hint; `alone` is `Maker.alone`; `choosers` are the keys
-    that named this table.
+    `choices` are choices of tables, or other types of columns, by hint. `alone` is `Maker.alone`. `choosers` are the
+    keys that named this table.
     """
     hints, columns = hints_of(kind), dict[str, Any]()
     for name, one in settings_of(kind).items():
