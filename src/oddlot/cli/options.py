@@ -60,9 +60,9 @@ def _setting(of: type, name: str, default: str | None = None, complete: Any = No
     ]
 
 
-def _text(metavar: str, help_text: str, *names: str, **more: Any) -> Any:
+def _text(metavar: str, help_text: str, **more: Any) -> Any:
     """Return an option with a text."""
-    return Annotated[str | None, typer.Option(*names, metavar=metavar, help=help_text, **more)]
+    return Annotated[str | None, typer.Option(metavar=metavar, help=help_text, **more)]
 
 
 def _number(help_text: str) -> Any:
