@@ -1,11 +1,11 @@
 """Validation of settings by their type hints, such as `lr: NotNegative = 0.1` or `steps: AtLeastOne = 8`."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from math import inf
 from numbers import Integral, Real
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from oddlot.core.errors import InvalidValue
@@ -13,6 +13,8 @@ from oddlot.core.errors import InvalidValue
 Check = Callable[[Any], str]
 """A check returns what a value must be, such as `at least 1`; empty if the value is valid."""
 UNIONS = {Union, UnionType}
+NOT_IN_FILES = MappingProxyType({"in_files": False})
+"""Metadata of a setting that only Python code sets: it has no key and no flag."""
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}
 """NumPy's numbers included."""
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
@@ -74,6 +76,22 @@ def hints_of(kind: type) -> dict[str, Any]:
     """Return the type hints of a dataclass's fields, with their checks."""
     hints = get_type_hints(kind, include_extras=True)
     return {one.name: hints[one.name] for one in fields(kind)}
+
+
+def settings_of(kind: type) -> dict[str, "Field[Any]"]:
+    """Return the settings of a dataclass that files and flags set. Dicts, lists and fields with `STATE` are state."""
+    hints = get_type_hints(kind)
+    kept = [
+        one for one in fields(kind) if not one.metadata.get("state") and one.metadata.get("in_files", True)
+    ]
+    return {
+        one.name: one for one in kept if (get_origin(hints[one.name]) or hints[one.name]) not in {dict, list}
+    }
+
+
+def default_of(one: "Field[Any]") -> Any:
+    """Return the default of a setting."""
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _faults(hint: Any, value: Any) -> Iterator[str]:

@@ -152,15 +152,15 @@ class Recipe:
         """Return what an engine or a peer needs from the run. `model` has the constants."""
         how = self.config
         return RunData(
-            self.job,
-            layout,
-            layout.constants(model),
-            self.codec,
-            how.seed,
-            self.cuts,
-            self.samples,
-            how.keep_shards,
-            logs,
+            job=self.job,
+            layout=layout,
+            constants=layout.constants(model),
+            seed=how.seed,
+            shards=self.cuts,
+            samples=self.samples,
+            keep_shards=how.keep_shards,
+            codec=self.codec,
+            logs=logs,
         )
 
     def rows(self, spans: Iterable[Span]) -> list[int]:
