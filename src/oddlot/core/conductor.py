@@ -93,7 +93,7 @@ class Conductor:
     peers: Peers = field(default_factory=Peers)
 
     def __post_init__(self) -> None:
-        # Peers of a mesh have the same seed, and must not choose alike.
+        # Peers of a mesh have the same seed, but must draw different numbers.
         self.rng: Random = stream(self.seed, f"strategy {self.peers.me}".rstrip())
 
     @property

@@ -8,7 +8,7 @@ from oddlot.core.events import Stimulus
 from oddlot.core.tasks import NodeId
 
 HUB: NodeId = ""
-"""Name of the host of a run with a hub, among hosts. The hosts of a mesh have the names of peers."""
+"""Host name of the hub. The hosts of a mesh have the names of their peers."""
 ECHO = "echo"
 """Remark of a record whose update belongs to a closed task: it was not merged."""
 

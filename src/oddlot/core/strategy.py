@@ -1,4 +1,4 @@
-"""The base class of strategies, and the view of a run that they get."""
+"""The base class of strategies, and their view of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -153,12 +153,12 @@ class View:
 
     @property
     def peers(self) -> Collection[NodeId]:
-        """Return the other living peers of a mesh, in the order in which they joined."""
+        """Return the other active peers of a mesh, in the order in which they joined."""
         return self._books.peers.living.keys()
 
     @property
     def mesh(self) -> Collection[NodeId]:
-        """Return the living peers of a mesh, this one included, by the number of their machine."""
+        """Return the active peers of a mesh, this one included, by the number of their machine."""
         return self._books.peers.in_order()
 
     @property

@@ -73,13 +73,13 @@ class Facts:
     """An update without its tensors, which the store keeps under `id`."""
 
     id: UpdateId
-    """Id of the update: that of its task."""
+    """Id of the update, equal to the id of its task."""
     sender: NodeId
     """Name of its worker."""
     based_on: int
     """Version from which its task started."""
     samples: int
-    """Number of computed samples: the first ones of the task. The others are available again."""
+    """Number of computed samples, from the start of the task. The others are available again."""
     kind: Kind = "gradient"
     """Kind of the update."""
     loss: float | None = None
@@ -93,4 +93,4 @@ class Facts:
     bytes_data: int = 0
     """Bytes of samples sent for it."""
     read: int | None = None
-    """Version that its server read, if the hub's store overwrites updates (see `Hub`). None: the newest."""
+    """Version that its server read, if the hub's store overwrites updates (see `Hub`). None: the newest version."""
