@@ -111,7 +111,7 @@ class BackupTasks(Wrapper):
 
     @property
     def _looks_anew(self) -> tuple[type, ...]:
-        """Commands after which a task of a slow worker may be late before the alarm."""
+        """Return the commands after which a task of a slow worker may be late before the alarm."""
         return (Step, Blend, Release, Assign) if self._waits else (Step, Blend, Release)
 
     def _late_at(self, task: Task, quickest: float, view: View) -> float:

@@ -79,7 +79,7 @@ class Quorum(Wrapper):
             yield from self.inner.on(told, _seen(view, self._without_work(event, view), view.tasks))
 
     def _note(self, event: Event, view: View) -> None:
-        """Note arrived updates and lost workers."""
+        """Record arrived updates and lost workers."""
         if not self.round and not view.tasks:
             self.began = view.now
         match event:

@@ -42,7 +42,7 @@ class Stage(NamedTuple):
 
 
 def stages(choices: Iterable[Choice]) -> list[Stage]:
-    """Return the choices that are the best at some error, from large errors to small ones.
+    """Return the choices that are the best at some error, from large to small errors.
 
     With the final error A of rounds of one sample, an error e falls at the rate (e - A / (k samples)) / seconds, up to
     a constant. For each choice this is a straight line over e, and the best choices form the upper envelope. A only
