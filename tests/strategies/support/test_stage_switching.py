@@ -1,4 +1,4 @@
-"""When a stage ends: by the signs of inner products, by a metric that has ceased to fall, by the error."""
+"""Criteria that end a stage: signs of inner products, a plateau of a metric, and the error."""
 
 from collections.abc import Callable
 
