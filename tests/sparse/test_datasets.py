@@ -183,7 +183,7 @@ def test_points_have_as_many_features_as_are_wanted(nonzeros: float, labels_each
 
 @pytest.mark.parametrize("labels_each", [1.0, 2.0, 12.0, 50.0])
 def test_points_have_as_many_labels_as_are_wanted(labels_each: float) -> None:
-    """Half of the labels are from one cluster of 16, so many are drawn twice."""
+    """Most further labels of a point are from one cluster of 16, so many are drawn twice."""
     _, y = generate(1_000, Shape(5_000, 3_000, 75.0, labels_each, seed=3))
     assert len(y.indices) / len(y) == pytest.approx(labels_each, rel=0.07)
 

@@ -75,7 +75,7 @@ def test_threads_double_up_to_the_number_of_cores() -> None:
 
 
 def test_figures_of_the_quick_form_depend_on_the_same_runs() -> None:
-    """Sampled softmax is compared at its best P@1, which the end of its longest run has."""
+    """Sampled softmax is compared at its best P@1, at the end of its longest run."""
     for name in COMPARED:
         quick, full = lengths_of(Size.QUICK, name), lengths_of(Size.FULL, name)
         assert quick == (full[-2:] if "sampled" in name else full)

@@ -241,7 +241,7 @@ def _check_log_beside(checkpoint: Checkpoint) -> None:
 
 
 def check_log(checkpoint: Checkpoint, log: Path, host: NodeId = HUB) -> None:
-    """Raise CheckpointError unless the file is the log of a host from which this checkpoint was made."""
+    """Raise CheckpointError unless the file is the log of a host at the time of this checkpoint."""
     parts = checkpoint.log_of(host)
     size = sum(part.bytes for part in parts)
     with open_to_read(log) as file:

@@ -1,4 +1,4 @@
-"""JSON lines with chained checksums, which reveal lines that were changed, removed, duplicated or moved.
+"""JSON lines with chained checksums. They reveal lines that were changed, removed, duplicated or moved.
 
 The last member of each line is `crc`: 8 hexadecimal digits, the CRC-32 of the line up to that member, continued from
 the checksum of the previous line.
@@ -30,7 +30,7 @@ class Chain:
         return b'%b,"crc":"%08x"}\n' % (start, self.crc)
 
     def open(self, line: bytes) -> bytes:
-        """Return the JSON object of the next line, which is given without its newline.
+        """Return the JSON object of the next line. Pass the line without its newline.
 
         Raise ValueError, and keep the state, if the line is damaged.
         """

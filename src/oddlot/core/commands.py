@@ -23,7 +23,7 @@ class Assign:
     kind: Kind = "gradient"
     """Kind of the update: `gradient`, `delta` or `weights`."""
     version: int | None = None
-    """Kept version from which the task starts. None: the newest."""
+    """Kept version that the task starts from. None: the newest."""
     shard: int | None = None
     """Number of the shard to take samples from. None: any."""
     again: TaskId | None = None
@@ -67,11 +67,11 @@ class Step:
     shares: Mapping[UpdateId, float]
     """Share of each update, at least 0."""
     measure: int = 0
-    """Window length, in merges, for `Changed`, which follows if this is not 0. Windows start again after a resume."""
+    """Window length for `Changed`, in merges. 0: no `Changed` follows. Windows start again after a resume."""
     merged: int | None = None
     """Set by the conductor: samples merged or skipped before, for the learning rate schedule. None: no schedule."""
     drift: DriftOf | None = None
-    """What to measure of the change since the last `Mark`, for `Changed`, which then follows. None: nothing."""
+    """Kind of change since the last `Mark` to measure. `Changed` then follows. None: nothing is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Blend:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Discard an update, whose samples are computed again, or a peer's model."""
+    """Discard an update or a peer's model. The samples of an update are computed again."""
 
     update: UpdateId | ModelId
     """Id of an update or of a peer's model in the inbox."""
@@ -94,7 +94,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep a version, from which later tasks can start. At most 16 versions are kept."""
+    """Keep a version for later tasks to start from. At most 16 versions are kept."""
 
     version: int
     """The newest version or a kept one. Each `Keep` needs a `Release` of its own."""

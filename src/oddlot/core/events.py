@@ -16,7 +16,7 @@ class Joined:
     dollars_per_hour: float = 0.0
     """Price of its machine, in dollars per hour."""
     zone: str = ""
-    """Zone of its machine, whose price `Priced` changes. Empty: the price is fixed."""
+    """Zone of its machine. `Priced` changes the price of a zone. Empty: the price is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ Event = (
 
 
 TOO_LARGE = "update_too_large"
-"""Code of the rejection of an update whose norm is far above the usual one."""
+"""Code of the rejection of an update with a norm far above the usual one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Resumed:
     settings: Mapping[str, int | None] = field(default_factory=dict)
     """Settings that changed: `in_flight`, `epochs`, `epoch_barrier`, `skip_bad`."""
     sources: tuple[Source, ...] = ()
-    """On a mesh, the peers whose models the checkpoint averages."""
+    """On a mesh, the peers with models that the checkpoint averages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Priced:
     """A price changed. Strategies do not receive it."""
 
     zone: str
-    """Zone whose machines have the price. Empty: the hub."""
+    """Zone with this price. Empty: the hub."""
     dollars_per_hour: float
     """New price of a machine, in dollars per hour."""
 

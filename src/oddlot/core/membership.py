@@ -180,7 +180,7 @@ class Membership:
         return min(self.ping_at, self.retry_at, self._late_at, lost_at)
 
     def greet(self, peer: NodeId) -> None:
-        """Ping a peer now, for example the one through which this peer joins."""
+        """Ping a peer now, for example the peer that this peer joins through."""
         self._send(peer, Ping(self._number()))
 
     def leave(self) -> None:
@@ -277,7 +277,7 @@ class Membership:
         return self.probe.sent_at + self.settings.ping_seconds * (2 if self.probe.is_indirect else 1)
 
     def _lost_at(self, peer: NodeId) -> float:
-        """Return the time at which a suspected peer is lost.
+        """Return the time when a suspected peer counts as lost.
 
         The time to refute a suspicion grows with the size of the mesh, because news takes longer, and with the peer's
         longest step.

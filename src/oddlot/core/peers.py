@@ -26,7 +26,7 @@ class PeerModel:
     id: ModelId
     """Id of the model."""
     sender: NodeId
-    """Name of the peer whose weights these are."""
+    """Name of the peer that sent the weights."""
     samples: int
     """Samples that the sender had trained on."""
     answers: int | None = None

@@ -1,4 +1,4 @@
-"""Escaping of control characters in text from files, which a terminal would execute."""
+"""Escaping of control characters in text from files. A terminal would execute them."""
 
 import re
 

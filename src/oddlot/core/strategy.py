@@ -41,7 +41,7 @@ class Traits:
     reads_gradients: bool = False
     """Whether the strategy adapts to the `norm` or `inner` of `Changed`."""
     measured_loads: tuple[int, ...] = ()
-    """Task sizes, in samples, for which it receives estimated durations of rounds (`Fitted`)."""
+    """Task sizes, in samples. The strategy receives estimated durations of rounds with these sizes (`Fitted`)."""
     mesh: bool = False
     """Whether every worker is a peer with a model of its own, without a hub."""
     local_steps: bool = False
@@ -153,7 +153,7 @@ class View:
 
     @property
     def peers(self) -> Collection[NodeId]:
-        """Return the other active peers of a mesh, in the order in which they joined."""
+        """Return the other active peers of a mesh, in the order of joining."""
         return self._books.peers.living.keys()
 
     @property
@@ -173,7 +173,7 @@ class View:
 
     @property
     def nodes(self) -> Collection[NodeId]:
-        """Return the workers that can be assigned tasks, in the order in which they joined."""
+        """Return the workers that can be assigned tasks, in the order of joining."""
         return self._books.slots.keys()
 
     @property

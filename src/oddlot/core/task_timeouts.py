@@ -68,7 +68,7 @@ class TaskTimeouts:
         self.silence.pop(task, None)
 
     def expired(self, books: Assignments) -> Iterator[Task]:
-        """Yield the open tasks whose samples must be given to other workers now.
+        """Yield the open tasks that have timed out. Their samples must be given to other workers now.
 
         Of tasks with a provisional deadline, there are at most as many as workers without any task.
         """

@@ -31,7 +31,7 @@ def place_of(kind: type) -> str:
 
 
 def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
-    """Return the class at an import path, which must be a subclass of `base`. `kind` is its noun, such as `strategy`.
+    """Return the class at an import path, a subclass of `base`. `kind` is its noun, such as `strategy`.
 
     Raise UsageError, about the setting `key`, if the module cannot be imported or has no such class.
     """

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from oddlot.core.errors import InvalidValue
 
 Check = Callable[[Any], str]
-"""A check returns what a value must be, such as `at least 1`; empty if the value is valid."""
+"""A check returns the requirement, such as `at least 1`, or an empty string if the value is valid."""
 UNIONS = {Union, UnionType}
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}
 """Abstract types, which include NumPy's numbers."""

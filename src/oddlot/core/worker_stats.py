@@ -54,7 +54,7 @@ class Member:
 
 @dataclass
 class Roster:
-    """Statistics of all workers, from which timeouts and task sizes are derived."""
+    """Statistics of all workers, used to derive timeouts and task sizes."""
 
     members: dict[NodeId, Member] = field(default_factory=dict)
     """History of each worker that is present, by name."""

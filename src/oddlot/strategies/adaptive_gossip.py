@@ -67,7 +67,7 @@ class AdaptiveGossip(PeerAveraging):
 
     @property
     def measures(self) -> DriftOf:
-        """Return what each step must measure."""
+        """Return the kind of change that each step must measure."""
         return "layers" if self.rule == "layer" else "model"
 
     @property

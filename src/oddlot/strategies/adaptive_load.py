@@ -192,7 +192,7 @@ class AdaptiveLoad(Strategy):
         return view.now >= ended + took / share
 
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
-        """Plan the stages for these rounds, and continue at the one whose size is nearest to the current size."""
+        """Plan the stages for these rounds, and continue at the stage with the size nearest to the current one."""
         least = min(self.least or batch, max(map(_samples, rows)))
         choices = [Choice(*row) for row in rows]
         found = self._stages([one for one in choices if one.size >= least])

@@ -65,7 +65,7 @@ class BackupTasks(Wrapper):
             yield from self._begin_again(view, idle, cancelled)
 
     def _is_quicker(self, node: NodeId, view: View) -> bool:
-        """Return whether the worker is faster than those for which no task was late."""
+        """Return whether the worker is faster than the fastest worker in the last search for late tasks."""
         return expected_pace(node, view) < self.quickest
 
     def _begin_again(self, view: View, idle: list[NodeId], cancelled: set[TaskId]) -> Iterator[Command]:

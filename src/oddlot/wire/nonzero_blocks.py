@@ -29,7 +29,7 @@ class NonZero(Codec):
     """
 
     of: Codec = Plain()  # noqa: RUF009 - frozen, and without state
-    """Codec whose packets are compressed: `Plain()` or `Half()`."""
+    """Codec that makes the packets to compress: `Plain()` or `Half()`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Plain | Half):
@@ -37,7 +37,7 @@ class NonZero(Codec):
 
     @property
     def of_changes(self) -> bool:
-        """Whether `of` is `Plain`, whose differences of weights have zeros."""
+        """Whether `of` is `Plain`. Its bitwise differences of weights have zeros."""
         return isinstance(self.of, Plain)
 
     def encode(self, tensors: Sequence[Named]) -> Packet:

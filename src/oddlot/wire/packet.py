@@ -47,7 +47,7 @@ class Packet:
     about: dict[str, Any]
     """JSON data about the tensors."""
     arrays: list[Bytes]
-    """Contiguous 1-D arrays of uint8, which may be views of the tensors."""
+    """Contiguous 1-D arrays of uint8. They may be views of the tensors."""
 
     @property
     def size(self) -> int:

@@ -108,12 +108,12 @@ class PeerAveraging(Strategy):
 
     @property
     def measures(self) -> DriftOf | None:
-        """Return what each step must measure for `is_due`. None: nothing."""
+        """Return the kind of change that each step must measure for `is_due`. None: nothing."""
         return None
 
     @property
     def window(self) -> int:
-        """Return the window in which each step measures its norm, in merges. 0: steps measure no norm."""
+        """Return the window length of each step's measurement, in merges. 0: steps measure no norm."""
         return 0
 
     @abstractmethod

@@ -23,12 +23,12 @@ class Choice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Samples of a round."""
+        """Return the samples of a round."""
         return self.k * self.samples
 
     @property
     def floor(self) -> float:
-        """Error to which these rounds converge, relative to rounds of one sample."""
+        """Return the error that these rounds converge to, relative to rounds of one sample."""
         return 1 / self.size
 
 
@@ -92,7 +92,7 @@ def spaced(found: Sequence[Stage], gain: float) -> list[Stage]:
 
 
 def _crossing(one: Choice, other: Choice) -> float:
-    """Return the error at which both reduce the error equally fast."""
+    """Return the error where both choices reduce the error equally fast."""
     slopes = 1 / one.seconds - 1 / other.seconds
     return (one.floor / one.seconds - other.floor / other.seconds) / slopes
 
