@@ -264,9 +264,7 @@ def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(seconds: f
     stage.tell(Joined("c"))
     stage.say([Assign("c", 8, deadline=300_000.0)])
     stage.tell(Joined("d"))
-    stage.tell(
-        Cancelled(stage.start("d").id, "d"), now=0.5
-    )  # a cancelled task gives no information about durations
+    stage.tell(Cancelled(stage.start("d").id, "d"), now=0.5)  # shows no duration of a task
     assert stage.tell(stage.answer(first), now=seconds) == [stage.answer(first)]
     assert stage.conductor.alarm == timeout
     assert stage.tell(Ticked(), now=timeout) == [Cancelled(other.id, "b")]

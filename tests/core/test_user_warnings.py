@@ -27,7 +27,7 @@ def lead():
     ("name", "told"), [("oddlot.x", __file__), ("oddlot_x", "oddlot_x.py")], ids=["inside", "alike"]
 )
 def test_the_users_line_is_the_first_outside(name: str, told: str) -> None:
-    """Skip the package's modules and context managers, but not modules with a name that starts with `oddlot`."""
+    """Skip the package's modules and context managers, but not other modules with names like `oddlot_x`."""
     made = types.ModuleType("made")
     made.__dict__.update(__name__=name, warn=warn)
     exec(compile(THEIRS, f"{name}.py", "exec"), made.__dict__)

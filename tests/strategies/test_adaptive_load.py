@@ -392,8 +392,8 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
     [
         (lambda: AdaptiveLoad(((0, 1, 1.0),)), "invalid_value", "table"),
         (lambda: AdaptiveLoad(((1, 1, float("nan")),)), "invalid_value", "table"),
-        (lambda: AdaptiveLoad(((1, 1),)), "invalid_value", "table"),  # type: ignore[arg-type]  # so wrong
-        (lambda: AdaptiveLoad(5), "invalid_value", "table"),  # type: ignore[arg-type]  # so wrong
+        (lambda: AdaptiveLoad(((1, 1),)), "invalid_value", "table"),  # type: ignore[arg-type]  # on purpose
+        (lambda: AdaptiveLoad(5), "invalid_value", "table"),  # type: ignore[arg-type]  # on purpose
         (lambda: AdaptiveLoad(((1, 1, "x"),)), "invalid_value", "table"),  # type: ignore[arg-type]
         (lambda: AdaptiveLoad(((1.5, 2, 1.0),)), "invalid_value", "table"),  # type: ignore[arg-type]
         (lambda: AdaptiveLoad(((True, 2, 1.0),)), "invalid_value", "table"),

@@ -47,7 +47,8 @@ ONE: dict[str, tuple[Strategy, dict[str, Any]]] = {
     "vc_asgd": (strategies.VCASGD(alpha=0.0), {}),
     "elastic_averaging": (ElasticAveraging(steps=2, rate=0.4), {}),
 }
-"""Settings that equal a plain loop over batches with one worker. Elastic averaging also averages the two models."""
+"""Settings that equal a plain loop over batches with one worker. Elastic averaging also pulls worker and model
+together."""
 
 
 REAL = {"asynchronous", "local_sgd", "vc_asgd", "elastic_averaging"}

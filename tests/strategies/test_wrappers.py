@@ -47,9 +47,7 @@ from tests.transcripts import check, raises
 def test_backup_tasks_wait_for_no_straggler() -> None:
     """One of 20 tasks takes 100 times as long, so every third round of eight waits for a straggler or its copy."""
     numbers, eight = torch.zeros(4_000), machines(8, delay=STRAGGLES, stops_at_once=True)
-    eight = [
-        replace(one, seconds_per_sample=PACE / 5) for one in eight
-    ]  # at most 10 s, so no worker counts as hung
+    eight = [replace(one, seconds_per_sample=PACE / 5) for one in eight]  # at most 10 s: none counts as hung
     waits = ran(Synchronous(), eight, numbers, "epochs>=1")
     backs = ran(BackupTasks(Synchronous()), eight, numbers, "epochs>=1")
     assert backs.summary["seconds"] < 0.6 * waits.summary["seconds"]

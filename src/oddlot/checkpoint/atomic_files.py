@@ -46,9 +46,7 @@ def _save(state: "Mapping[str, Tensor]", path: Path) -> None:
     from safetensors.torch import save_model  # imports PyTorch
 
     whole = {name: one.contiguous() for name, one in state.items()}
-    tensors: Any = SimpleNamespace(
-        state_dict=lambda: whole
-    )  # `save_model` uses no other attribute of a module
+    tensors: Any = SimpleNamespace(state_dict=lambda: whole)  # `save_model` uses nothing else
     save_model(tensors, str(path))
 
 

@@ -57,9 +57,7 @@ class TaskTimeouts:
         """Replace provisional deadlines when the first finished task shows how long tasks take."""
         for name in self.deadlines.take_provisional():
             task = books.open.get(name)
-            if (
-                task and (since := books.busy[task.node].get(name)) is not None
-            ):  # the finished task is no longer in `busy`
+            if task and (since := books.busy[task.node].get(name)) is not None:  # not finished now
                 timeout = books.roster.timeout(task.node, samples_in(task.spans))
                 self.deadlines.set(since + timeout, name)
 

@@ -65,9 +65,7 @@ def check_settings(settings: Any, of: str | None = None) -> None:
         must = next(_faults(hint, value), None)
         if must:
             raise InvalidValue(name, value, must, of)
-        if type(value).__module__ == "numpy" and isinstance(
-            value, Real
-        ):  # JSON cannot encode NumPy's numbers
+        if type(value).__module__ == "numpy" and isinstance(value, Real):  # JSON cannot encode it
             object.__setattr__(settings, name, int(value) if isinstance(value, Integral) else float(value))
 
 
