@@ -103,7 +103,7 @@ class BackgroundSaver:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """Return whether a checkpoint is being written."""
         return self._writing is not None and not self._writing.done()
 
     def save(self, snapshot: Snapshot) -> bool:

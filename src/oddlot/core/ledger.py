@@ -73,7 +73,7 @@ class Ledger:
 
     @property
     def done(self) -> bool:
-        """Whether every sample of every epoch is merged or skipped."""
+        """Return whether every sample of every epoch is merged or skipped."""
         return self.epochs is not None and self.epoch >= self.epochs
 
     @property
@@ -93,7 +93,7 @@ class Ledger:
 
     @property
     def work_left(self) -> bool:
-        """Whether there are samples to lease now."""
+        """Return whether there are samples to lease now."""
         return self._index.has_work(self._latest)
 
     @property

@@ -191,7 +191,7 @@ class Lanes:
         return heap[0]
 
     def has_work(self, latest: float) -> bool:
-        """Whether `choose` would find a lane."""
+        """Return whether `choose` would find a lane."""
         if only := self._only:
             return only.next_epoch <= latest and only.first < only.last
         return min(self._epochs, default=inf) <= latest

@@ -97,7 +97,7 @@ class Books(Protocol):
     peers: Peers
 
     def expects(self, task: TaskId) -> bool:
-        """Whether an update of this task would count."""
+        """Return whether an update of this task would count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class View:
 
     @property
     def work_left(self) -> bool:
-        """Whether there are samples to assign now."""
+        """Return whether there are samples to assign now."""
         return self._books.ledger.work_left
 
     @property
@@ -187,7 +187,7 @@ class View:
         return self._books.stalled.keys()
 
     def has_no_task(self, node: NodeId) -> bool:
-        """Whether a worker can be assigned tasks and has none, not even a cancelled or timed-out one."""
+        """Return whether a worker can be assigned tasks and has none, not even a cancelled or timed-out one."""
         return node in self._books.slots and not self._books.busy[node]
 
     @property
@@ -210,11 +210,11 @@ class View:
         return self._books.busy[self.tasks[task].node][task]
 
     def is_needed(self, task: TaskId) -> bool:
-        """Whether an update of an open task would count: its samples were not skipped since."""
+        """Return whether an update of an open task would count: its samples were not skipped since."""
         return self._books.expects(task)
 
     def can_start_from(self, version: int) -> bool:
-        """Whether tasks can start from a version: it is the newest or kept."""
+        """Return whether tasks can start from a version: it is the newest or kept."""
         return version == self.version or str(version) in self._books.kept
 
     def free(self, node: NodeId) -> int:

@@ -99,5 +99,5 @@ def _word(kind: type) -> str:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Whether a value is of a type. Integers count as floats, NumPy's numbers as Python's; booleans are not numbers."""
+    """Return whether a value is of a type. Integers count as floats, NumPy's numbers as Python's; booleans do not."""
     return isinstance(value, _NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))

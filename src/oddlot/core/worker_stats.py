@@ -114,7 +114,7 @@ class Roster:
                 member.halvings += 1
 
     def _is_slow(self, node: NodeId) -> bool:
-        """Whether its tasks, at their current size, take clearly longer than full tasks of half of the others."""
+        """Return whether its tasks, at their current size, take clearly longer than half of the others' full tasks."""
         return self.members[node].cut_pace > CLEARLY * self._usual_pace(node)
 
     def _usual_pace(self, node: NodeId) -> float:

@@ -76,7 +76,7 @@ class AdaptiveGossip(PeerAveraging):
         return int(self.rule == "path")
 
     def is_due(self, view: View, changed: Changed | None) -> bool:
-        """Whether the weights have changed enough."""
+        """Return whether the weights have changed enough."""
         if changed is None or changed.drift is None:
             return False
         self.path += changed.norm or 0.0

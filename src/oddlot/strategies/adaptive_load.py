@@ -179,7 +179,7 @@ class AdaptiveLoad(Strategy):
 
     @property
     def _may_fall(self) -> bool:
-        """Whether smaller rounds may follow."""
+        """Return whether smaller rounds may follow."""
         return self.stage > 0 and not self.risen
 
     def _is_due(self, view: View) -> bool:

@@ -105,7 +105,7 @@ class BackupTasks(Wrapper):
 
     @property
     def _waits(self) -> bool:
-        """Whether rounds wait for every task to finish, without a deadline."""
+        """Return whether rounds wait for every task to finish, without a deadline."""
         inner = self.inner.traits(1)
         return inner.waits_for_all and not inner.hands_over
 

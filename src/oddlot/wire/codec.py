@@ -30,5 +30,5 @@ class Codec(ABC):
 
     @property
     def of_changes(self) -> bool:
-        """Whether weights are encoded and decoded as their bitwise difference from the version they started from."""
+        """Return whether weights are encoded as their bitwise difference from the version they started from."""
         return False

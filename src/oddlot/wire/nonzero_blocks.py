@@ -37,7 +37,7 @@ class NonZero(Codec):
 
     @property
     def of_changes(self) -> bool:
-        """Whether `of` is `Plain`. Its bitwise differences of weights have zeros."""
+        """Return whether `of` is `Plain`. Its bitwise differences of weights have zeros."""
         return isinstance(self.of, Plain)
 
     def encode(self, tensors: Sequence[Named]) -> Packet:

@@ -118,7 +118,7 @@ class PeerAveraging(Strategy):
 
     @abstractmethod
     def is_due(self, view: View, changed: Changed | None) -> bool:
-        """Whether to exchange models after a step. `changed` has the measurements of the step."""
+        """Return whether to exchange models after a step. `changed` has the measurements of the step."""
 
     def received(self, event: ModelReceived) -> None:
         """Process a received model, for strategies that adapt to it."""

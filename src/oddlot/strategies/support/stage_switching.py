@@ -46,7 +46,7 @@ class ByGradients:
 
     @property
     def agree(self) -> bool:
-        """Whether the latest inner products, more than `threshold` of them, are all nonnegative.
+        """Return whether the latest inner products, more than `threshold` of them, are all nonnegative.
 
         With the defaults, this happens by chance after 126 windows on average if half of the products are positive. By
         then the stage has usually ended.
@@ -94,7 +94,7 @@ class ByPlateau:
 
     @property
     def rises(self) -> bool:
-        """Whether the metric rises as the model improves."""
+        """Return whether the metric rises as the model improves."""
         return (self.mode or KNOWN.get(self.metric)) == "max"
 
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
