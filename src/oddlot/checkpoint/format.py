@@ -2,8 +2,8 @@
 
 `FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the states of the
 conductors of all hosts), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and,
-written last, `manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is
-the process's own, drawn in each of its lives, so that no name ever comes twice and nothing is replaced.
+written last, `manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is random
+and new for every process, so names are unique and no checkpoint is overwritten.
 """
 
 import errno
@@ -37,7 +37,7 @@ BEGIN_ANEW = "start again: there is no older checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
 NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
 PART = re.compile(r"(?:(?P<peer>[^/]+)\.)?[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
-"""Name of a part of a log, in its folder. A part of the log of a peer has its name before."""
+"""File name of a part of a log. For a peer's log, it starts with the name of the peer."""
 MAX_HEADER_BYTES = 100_000_000
 """Largest header of a safetensors file that its library reads."""
 _DTYPES = {
@@ -63,7 +63,7 @@ class Snapshot:
 
 
 class Part(NamedTuple):
-    """A part of the run's log, or of the log of a peer, that is stored beside the checkpoints."""
+    """A part of the log of a run or of a peer, stored next to the checkpoints."""
 
     name: str
     bytes: int
@@ -71,7 +71,7 @@ class Part(NamedTuple):
 
     @property
     def check(self) -> dict[str, int]:
-        """Size and CRC-32, as `Storage.write` returned them."""
+        """Return the size and CRC-32, in the form of `Storage.write`."""
         return {"bytes": self.bytes, "crc32": self.crc32}
 
     @property
@@ -100,9 +100,9 @@ class Checkpoint:
     records: int
     job: str
     log: tuple[Part, ...]
-    """Parts of the logs up to this checkpoint, if they are stored beside it."""
+    """Parts of the logs up to this checkpoint, if they are stored next to it."""
     warnings: tuple[CheckpointError, ...] = ()
-    """A warning for each newer checkpoint that is damaged and was skipped. Unfinished ones have none."""
+    """A warning for each newer checkpoint that is damaged and was skipped. Incomplete checkpoints have no warning."""
 
     def log_of(self, host: NodeId) -> tuple[Part, ...]:
         """Return the parts of the log of a host."""
@@ -166,7 +166,7 @@ def newest(
 ) -> Checkpoint:
     """Return the newest complete checkpoint. Damaged ones are skipped and named in its warnings.
 
-    Checkpoints whose number of records is `void` belong to a discarded history. `with_log` requires a valid log beside
+    Checkpoints whose number of records is `void` belong to a discarded history. `with_log` requires a valid log next to
     the checkpoint. Raise CheckpointError if there is no complete one, if one cannot be read, or if it was made after
     more `records` than the log has.
     """
@@ -210,7 +210,8 @@ def age(name: str) -> tuple[int, int]:
 
 
 def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
-    """Return the log's parts of a checkpoint; none if it is damaged. Raise OSError if it cannot be read."""
+    """Return the parts of a checkpoint's log, or an empty tuple if the checkpoint is damaged. Raise OSError if it
+    cannot be read."""
     try:
         manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), name)
         return tuple(map(Part.read, manifest["log"]))
@@ -219,7 +220,7 @@ def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
 
 
 def logs_of(checkpoint: Checkpoint) -> dict[NodeId, bytes]:
-    """Return the logs up to this checkpoint, by host. Raise CheckpointError."""
+    """Return the logs up to this checkpoint, by host. Raise CheckpointError if they cannot be read."""
     logs = dict[NodeId, bytes]()
     try:
         for part in checkpoint.log:
@@ -230,7 +231,7 @@ def logs_of(checkpoint: Checkpoint) -> dict[NodeId, bytes]:
 
 
 def _check_log_beside(checkpoint: Checkpoint) -> None:
-    """Raise Damaged if the log beside the checkpoint is invalid."""
+    """Raise Damaged if the log next to the checkpoint is invalid."""
     path = checkpoint.storage.path(checkpoint.name)
     try:
         for part in checkpoint.log:
@@ -240,7 +241,7 @@ def _check_log_beside(checkpoint: Checkpoint) -> None:
 
 
 def check_log(checkpoint: Checkpoint, log: Path, host: NodeId = HUB) -> None:
-    """Raise CheckpointError unless the file is the log of a host from which this checkpoint was made."""
+    """Raise CheckpointError unless the file is the log of a host at the time of this checkpoint."""
     parts = checkpoint.log_of(host)
     size = sum(part.bytes for part in parts)
     with open_to_read(log) as file:
@@ -328,7 +329,7 @@ def _damaged(path: str, error: Exception) -> Damaged:
 
 
 def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
-    """Return a complete checkpoint. Raise Damaged with its fault, or CheckpointError if it cannot be read now."""
+    """Return a complete checkpoint. Raise Damaged if it is damaged, or CheckpointError if it cannot be read now."""
     path = storage.path(name)
     try:
         return _checked(storage, name, with_log)

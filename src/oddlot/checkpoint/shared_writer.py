@@ -1,4 +1,4 @@
-"""Checkpoints of a run in which one process after the other writes them, as in a mesh."""
+"""Checkpoints that several processes write in turn, as in a mesh."""
 
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -11,15 +11,15 @@ from oddlot.checkpoint.writer import BackgroundSaver, LogSizes
 from oddlot.core.tasks import NodeId
 
 LAUNCH_DIGITS = 4
-"""Hexadecimal digits of a launch, with which the last part of the names of its checkpoints begins."""
+"""Number of hexadecimal digits that identify a launch, at the start of the last part of a checkpoint's name."""
 
 
 class SharedSaver(BackgroundSaver):
-    """Writes checkpoints as `BackgroundSaver` does, also beside those of other processes of the same `launch`.
+    """Writes checkpoints like `BackgroundSaver`, to a storage shared by all processes of a `launch`.
 
-    There is no common number of records. In its place, the names have the number of the checkpoint, which is above that
-    of all that are there. Checkpoints of another launch, but those that were `there` at the start, show that the run
-    goes on elsewhere.
+    The processes have no common number of records. Names have the number of the checkpoint instead: one more than the
+    largest number in the storage. A new checkpoint of another launch, which was not `there` at the start, shows that
+    another process has resumed the run.
     """
 
     def __init__(

@@ -8,9 +8,9 @@ from oddlot.core.events import Stimulus
 from oddlot.core.tasks import NodeId
 
 HUB: NodeId = ""
-"""Name of the host of a run with a hub, among hosts. The hosts of a mesh have the names of peers."""
+"""Host name of the hub. The hosts of a mesh have the names of their peers."""
 ECHO = "echo"
-"""Remark of a record whose update belongs to a closed task: it was not merged."""
+"""Remark of a record with an update of a closed task, which is not merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Record:
     remark: str = ""
     """`echo` marks an update that arrived too late to count."""
     peer: NodeId | None = None
-    """Peer of a mesh whose log has the record. None: the hub's."""
+    """Peer of a mesh with the record in its log. None: the record is in the hub's log."""
 
 
 @dataclass(frozen=True, slots=True)
