@@ -288,7 +288,7 @@ def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "strategy"),
     [
-        # the server's defaults are those of the strategy, not of the class SGD
+        # the strategy sets the server's defaults, not the class SGD
         (["=local_sgd", ".server=sgd", ".server.momentum=0.9"], LocalSGD(server=SGD(1.0, 0.9))),
         # `nesterov` needs a momentum, which is the strategy's default
         (

@@ -155,7 +155,7 @@ def test_a_worker_s_states_follow_one_another_without_gaps() -> None:
 
 
 def test_a_machine_s_end_counts_from_when_it_was_and_not_from_when_the_hub_noticed() -> None:
-    """An update in transit at this time is merged. The time of its task is not wasted, but that of the next task is."""
+    """An update in transit at this time is merged. Time of its task is not wasted, but time of the next task is."""
     end = [Record(2.0, Gone("a")), merged(3.0, "a:0", 4), Record(9.0, Lost("a"))]
     for records in (end, end[:2]):
         timeline = folded(BEGUN, *records)

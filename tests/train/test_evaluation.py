@@ -33,7 +33,7 @@ class Net(nn.Module):
 
 
 class MeanError:
-    """A metric like those of torchmetrics, which is updated batch by batch."""
+    """A metric with the interface of torchmetrics, updated batch by batch."""
 
     def __init__(self) -> None:
         self.batches: list[Tensor] = [torch.full((1,), 99.0)]

@@ -1,4 +1,4 @@
-"""Reading of text files with numbers, which TOML tables refer to."""
+"""Reading of the text files with numbers that TOML tables refer to."""
 
 from collections.abc import Callable, Iterable, Iterator
 from math import inf, nan

@@ -61,7 +61,7 @@ STRATEGY_TABLES: dict[str, Any] = {
 
 @cache
 def _imported_table(name: str) -> type[Any]:
-    """Return the table of a user's own strategy."""
+    """Return the table of a user-defined strategy."""
     kind = strategy_class(name)
     choices = {**OF_STRATEGIES, **({Strategy: _inner(kind)} if issubclass(kind, Wrapper) else {})}
     return table_of(kind, choices=choices, name=name)

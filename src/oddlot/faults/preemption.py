@@ -22,7 +22,7 @@ TRACE = "chaos"
 class PreemptionInjector(EngineWrapper):
     """Kills the workers of preempted machines. A machine gets no new worker until it is available again.
 
-    Times are those of the run's clock, so a resumed run continues in the capacity trace.
+    Times are on the run's clock, so a resumed run continues in the capacity trace.
     """
 
     def __init__(

@@ -129,7 +129,7 @@ def _is_leftover(path: Path, checkpoints: str) -> bool:
 
 
 def not_a_run(folder: RunFolder, of_checkpoints: bool = False) -> UsageError:
-    """Return the error for other files than those of a run in the folder or at the location of its checkpoints."""
+    """Return the error for a run folder, or a location of checkpoints, that has other files than those of a run."""
     if of_checkpoints:
         told = f"{folder.place} has no run and is not overwritten: use another location for checkpoints"
         return UsageError(told, "not_a_run", path=folder.place)
@@ -172,7 +172,7 @@ def _check(folder: RunFolder, resume: bool, force: bool) -> None:
 def _check_own_place(folder: RunFolder) -> None:
     """Raise UsageError if the checkpoints may belong to another run.
 
-    This is the case if the folder refers to another location, which was not passed and does not have the id of the run.
+    This is the case if the folder refers to a location that was not passed and that does not have the id of the run.
     The run would remove checkpoints there.
     """
     link = folder.path / CHECKPOINTS

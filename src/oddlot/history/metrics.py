@@ -333,7 +333,7 @@ def resumed_after(after_record: int, tally: Tally, lost: Sequence[Record], log: 
 
 
 def use_saved_model(tally: Tally, records: Iterable[Record], peers: Collection[NodeId]) -> None:
-    """Set the metrics to those of the saved model of a mesh, the final average of these peers.
+    """Set the metrics to the metrics of the saved model of a mesh, the final average of these peers.
 
     After a partition, the other peers may have evaluated another average later.
     """

@@ -100,7 +100,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> str:
-        """Return the path or URL of the checkpoints: the given one, or otherwise that of run.json."""
+        """Return the path or URL of the checkpoints: the given one, or otherwise the one in run.json."""
         return self.given_checkpoints or self.begun_checkpoints
 
     @property

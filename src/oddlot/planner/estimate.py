@@ -48,7 +48,7 @@ class Estimate:
         return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(told)}>"
 
     def values(self, figure: str) -> list[float]:
-        """Return a figure of each seed for which it is known. Raise UsageError if there is no such figure."""
+        """Return the values of a figure, without unknown ones. Raise UsageError if there is no such figure."""
         try:
             return [float(one[figure]) for one in self.summaries if one[figure] is not None]
         except (KeyError, TypeError, ValueError):

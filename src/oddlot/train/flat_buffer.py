@@ -88,7 +88,7 @@ class Layout:
     ) -> Self:
         """Return the layout of a module.
 
-        Frozen parameters and unsaved buffers whose name matches one of the patterns `as_buffers` (`teacher.*`) are
+        Frozen parameters and unsaved buffers with a name that matches a pattern of `as_buffers` (`teacher.*`) are
         merged like saved buffers. `group_of` returns the parameter group of a trainable parameter. Each group has its
         own sections. Raise UsageError if there is nothing to train, a tensor cannot be merged or saved, or a pattern
         matches nothing.

@@ -50,7 +50,7 @@ class Meter:
 
     @classmethod
     def after(cls, last: "Meter | None", weights: FlatBuffer, window: int) -> "Meter":
-        """Return a meter for the merge after that of `last`."""
+        """Return a meter for the merge after the merge of `last`."""
         if last is not None and last.window == window:
             ended = last.merges == window
             merges = 1 if ended else last.merges + 1

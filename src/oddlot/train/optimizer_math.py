@@ -79,7 +79,7 @@ def memory(sections: Sections, *names: str) -> dict[str, Tensor]:
 class HubSGD:
     """`SGD` at the hub.
 
-    A step equals that of `torch.optim.SGD` within two units in the last place of its terms. Without momentum there is
+    A step equals a step of `torch.optim.SGD` within two units in the last place of its terms. Without momentum there is
     no state.
     """
 
@@ -137,7 +137,7 @@ def _sgd_at_once(
         dampening=1 - share,
         nesterov=sgd.nesterov,
         maximize=False,
-        is_first_step=False,  # with a momentum of zeros, the result is that of PyTorch's first step
+        is_first_step=False,  # with a momentum of zeros, the result equals PyTorch's first step
     )
 
 

@@ -165,7 +165,7 @@ class Shards:
         return self.open[number]
 
     def _size(self, part: Any) -> int:
-        """Return the number of rows of a part, which is read."""
+        """Read a part and return its number of rows."""
         arrays = self._read(part)
         self._check_kinds(part, arrays)
         return len(arrays[0])
