@@ -133,7 +133,7 @@ _SUBPACKAGES = (
     "strategies",
     "testing",
 )
-"""Public subpackages."""
+"""Public submodules, imported on first use."""
 _HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 

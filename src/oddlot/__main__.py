@@ -15,10 +15,10 @@ def main() -> None:
 
 
 def leave_current_folder() -> None:
-    """Remove the current folder, which `python -m` puts first, from the path of imports.
+    """Remove the current folder from `sys.path`, where `python -m` puts it first.
 
-    A file in it with the name of a library, such as `rich.py`, would run in place of the library. The folder is kept if
-    oddlot itself is imported from it.
+    Otherwise a file with the name of a library, such as `rich.py`, would be imported instead of the library. The folder
+    is kept if oddlot itself is imported from it.
     """
     with suppress(OSError):  # the current folder was deleted
         here, home = os.getcwd(), os.path.dirname(os.path.dirname(__file__))  # noqa: PTH109, PTH120 - pathlib is not loaded yet

@@ -1,4 +1,4 @@
-"""How updates are encoded for the network: the codecs, and what your own codec needs."""
+"""Codecs, which encode updates for the network, and the types for your own codec."""
 
 from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half

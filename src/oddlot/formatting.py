@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formatting of numbers, times and metrics as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,19 +14,19 @@ MINUTES_FROM, HOURS_FROM = 600.0, 7200.0
 
 
 def money(dollars: float) -> str:
-    """`$12.34`, `$0.60`, `$0.0041`, `$0.000022`."""
+    """Format an amount of money: `$12.34`, `$0.60`, `$0.0041`, `$0.000022`."""
     if dollars >= 0.095 or not dollars:
         return f"${dollars:,.2f}" if dollars else "$0"
     return f"${dollars:.2g}" if dollars >= 1e-4 else f"${dollars:.6f}"
 
 
 def counted(count: int, what: str) -> str:
-    """`1 version`, `1,200 versions`."""
+    """Format a count with its noun: `1 version`, `1,200 versions`."""
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def duration(seconds: float) -> str:
-    """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Format a duration: `4.2 s`, `3 min 20 s`, `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     if seconds >= 3.6e9:
@@ -57,7 +57,11 @@ def in_bytes(count: float) -> str:
 
 
 def traffic(figures: Mapping[str, Any]) -> str:
-    """Return the bytes sent: weights up and down and, if the data are in shards, samples; on a mesh, exchanges."""
+    """Return the traffic as text.
+
+    With a hub, this is the bytes of weights up and down and, if the data are in shards, of samples. On a mesh, it is
+    the bytes and the number of exchanges.
+    """
     if (exchanges := figures.get("exchanges")) is not None:
         rejected = _counted(
             {f"from {peer}": count for peer, count in figures.get("models_rejected", {}).items()}
@@ -69,7 +73,7 @@ def traffic(figures: Mapping[str, Any]) -> str:
 
 
 def samples(figures: Mapping[str, Any]) -> str:
-    """Return how many samples were assigned, merged and wasted, and why."""
+    """Return the numbers of samples that were assigned, merged and wasted, with the reasons for waste."""
     assigned, used = figures["samples_assigned"], figures["samples_merged"]
     wasted, why = figures["samples_wasted"], figures["wasted"]
     rest = {"skipped": figures["samples_skipped"], "returned": figures["samples_returned"]}
@@ -89,12 +93,15 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def share(part: float) -> str:
-    """`57 %`, `99.8 %`, `0.42 %`."""
+    """Format a share as a percentage: `57 %`, `99.8 %`, `0.42 %`."""
     return f"{100 * part:.3g} %"
 
 
 def availability(figures: Mapping[str, Any], virtual: bool) -> str:
-    """Return the share of the time with workers, and their mean number; for real workers only if some were missing."""
+    """Return the share of the time with workers, and their mean number.
+
+    For real workers, return an empty string if none were missing.
+    """
     alone, part, mean = (
         figures.get(key) for key in ("seconds_without_workers", "availability", "workers_mean")
     )
@@ -106,25 +113,25 @@ def availability(figures: Mapping[str, Any], virtual: bool) -> str:
 
 
 def rejected(figures: Mapping[str, Any]) -> str:
-    """Return how many updates were rejected, and why; empty if none was."""
+    """Return the number of rejected updates by reason; empty if there are none."""
     why = {"updates_invalid": "invalid", "updates_rejected": "too large"}
     return ", ".join(f"{figures[name]:,} {reason}" for name, reason in why.items() if figures.get(name))
 
 
 def overwritten(figures: Mapping[str, Any]) -> str:
-    """Return how many updates a store without transactions lost; empty if none."""
+    """Return the number of updates that a store without transactions lost; empty if there are none."""
     lost = figures.get("overwritten")
     return f"{lost:,} of {figures['versions']:,} merges were overwritten by another server" if lost else ""
 
 
 def went(lost: int, left: int, starts: int) -> str:
-    """Return how many workers were lost or left; empty if none."""
+    """Return the numbers of workers that were lost or left; empty if there are none."""
     counts = ((lost, "lost"), (left, "left with notice"), (starts, "lost while starting"))
     return ", ".join(f"{count:,} {how}" for count, how in counts if count)
 
 
 def cost(figures: Mapping[str, Any]) -> str:
-    """Return a run's cost, what was lost to preemptions, and the cost per point of accuracy."""
+    """Return the cost of a run, the part lost to preemptions, and the cost per point of accuracy."""
     lost, per_point = figures.get("dollars_lost"), figures.get("dollars_per_point")
     to_preemptions = f", {money(lost)} lost to preemptions" if lost else ""
     for_what = f", {money(per_point)} per point of accuracy" if figures["dollars"] and per_point else ""

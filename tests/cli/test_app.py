@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what is printed where, exit codes, run folders."""
+"""The command line from a user's view: output, exit codes and run folders."""
 
 import json
 import re
@@ -43,7 +43,7 @@ SMALL = ("simulate", "my_jobs:small", *ON_FLEET)
 
 @pytest.mark.usefixtures("fork_server")
 def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
-    """Two runs get a folder each; --resume latest goes on with the newest one, and its books are exact."""
+    """Each run has its own folder. --resume latest resumes the newest run, and its sample accounting is exact."""
     first = oddlot.json("train", "digits", "--until", "epochs>=1")
     second = oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1")
     assert first.keys() >= KEYS
@@ -75,7 +75,7 @@ def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Od
 
 
 def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
-    """What was said beside the file holds too, and the file may have changed."""
+    """Flags of the first start still hold, and the job file may have changed."""
     simulate = ("simulate", "job.toml", *ON_FLEET)
     Path("job.toml").write_text('workload = "my_jobs:small"\n[run]\nseed = 5\nuntil = "epochs>=1"\n')
     oddlot.json(*simulate, "--strategy", "asynchronous", "--seed", "0", "--set", "job.batch_size=8")
@@ -89,7 +89,7 @@ def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
 
 
 def test_flags_for_the_settings_of_a_training_script(oddlot: Oddlot) -> None:
-    """They can be said anew when a run goes on."""
+    """They can be passed again when a run is resumed."""
     oddlot.json(*SMALL, "--lr", "0.25", "--epochs", "1", "--device", "cpu", "--out", "run")
     run = json.loads(Path("run/run.json").read_text())
     assert "SGD(lr=0.25, " in run["optimizer"]
@@ -98,7 +98,7 @@ def test_flags_for_the_settings_of_a_training_script(oddlot: Oddlot) -> None:
 
 
 def test_run_json_keeps_when_where_and_how_a_run_was_started(oddlot: Oddlot) -> None:
-    """A resumed run keeps those of its first start. Passwords are masked."""
+    """A resumed run keeps the entries of its first start. Passwords are masked."""
     place = "memory://user:s3cr3t@here/run"
     given = [*SMALL, "--no-keep-shards", "--seed", "3", "--out", "run"]
     oddlot.json(*given)
@@ -193,7 +193,7 @@ def test_a_number_that_json_has_not_is_null(oddlot: Oddlot, monkeypatch: pytest.
 
 
 def begun(*arguments: str) -> subprocess.Popen[str]:
-    """The command line in a process of its own."""
+    """Start the command line in another process."""
     command = [sys.executable, "-m", "oddlot", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -246,7 +246,7 @@ def test_a_second_ctrl_c_says_what_there_is(oddlot: Oddlot) -> None:
     command = ["simulate", "endless:job", *ON_FLEET, "--until", "epochs>=1e6"]
     process = begun(*command, "--json")
     assert process.stderr is not None
-    for _ in range(2):  # the evaluation goes on after the first one
+    for _ in range(2):  # the evaluation continues after the first one
         assert any("measuring" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
     _, err = process.communicate()
@@ -282,7 +282,7 @@ def test_a_simulation_is_the_same_every_time(oddlot: Oddlot) -> None:
 
 
 def test_no_run_changes_its_clock(oddlot: Oddlot) -> None:
-    """Real and virtual dollars are never added up."""
+    """Real and virtual costs are never added."""
     oddlot.json(*SMALL, "--out", "run")
     on_workers = ("train", "my_jobs:small", "--out", "run", "--resume", "latest")
     oddlot.refuses("other_clock", *on_workers, path="run", command="simulate")
@@ -300,7 +300,7 @@ def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
     assert any(all(name in line for name in names) for line in answer.out.splitlines()), "to be copied"
 
 
-# --- what there is -----------------------------------------------------------------------------
+# --- lists -------------------------------------------------------------------------------------
 
 
 def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> None:
@@ -408,7 +408,7 @@ def test_usage_has_one_name_however_it_was_called() -> None:
 def test_a_fork_server_that_was_started_in_vain_is_gone(
     oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It imports PyTorch while the settings are still read."""
+    """The fork server imports PyTorch while the settings are read."""
     started = list[ForkServer]()
 
     def begun() -> ForkServer:

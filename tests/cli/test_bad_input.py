@@ -1,4 +1,4 @@
-"""What the command line says to what cannot be done, and with which exit code."""
+"""Errors and exit codes of the command line for invalid input."""
 
 import re
 import sys

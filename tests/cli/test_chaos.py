@@ -1,4 +1,4 @@
-"""`--chaos`: faults on purpose from the command line, on worker processes and in the simulator."""
+"""`--chaos`: fault injection from the command line, into worker processes and in the simulator."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`--engine` and `--workers`: which engine a command runs on."""
+"""`--engine` and `--workers`: the choice of the engine."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ SMALL = ("train", "my_jobs:small")
 
 @pytest.fixture
 def engines(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The engine of each command, which does not run, before it whether a fork server was started early for it."""
+    """Return a list of the engines of the commands, which do not train, and of the starts and ends of fork servers."""
     oddlot.starts_early = True
     found: list[Any] = []
 
@@ -58,7 +58,7 @@ def test_an_engine_from_a_job_file(oddlot: Oddlot, engines: list[Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["local", "ray"])
 def test_a_run_may_change_its_engine(oddlot: Oddlot, engines: list[Any], kind: str) -> None:
-    """Without the settings that the other one does not have."""
+    """Settings that the other engine does not have are dropped."""
     own: dict[str, dict[str, Any]] = {
         "local": {"threads": 2},
         "ray": {"num_cpus": 2.0, "resources": {"spot": 1.0}},

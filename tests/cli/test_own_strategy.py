@@ -1,4 +1,4 @@
-"""Strategies of users' own, named by their import path."""
+"""User-defined strategies, specified by import path."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`--resume auto`: which folder it takes, and with which settings it goes on."""
+"""`--resume auto`: the choice of the folder, and the settings of the resumed run."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def ran(oddlot: Oddlot, *flags: str) -> None:
 
 
 def ended_early(oddlot: Oddlot, *flags: str) -> None:
-    """Before its first checkpoint was written."""
+    """Start a run that fails before its first checkpoint."""
     with patch("oddlot.run.saving.BackgroundSaver.save", side_effect=JobError("ended early")):
         assert oddlot(*AUTO, *flags).code == 3
 
@@ -53,13 +53,13 @@ def made_a_folder(*_: object) -> None:
 @dataclass(frozen=True)
 class Scene:
     before: Callable[..., None]
-    """What the command has done before."""
+    """Earlier commands."""
     folder: str
-    """The folder that it takes."""
+    """Expected run folder."""
     resumes: bool
     flags: tuple[str, ...] = ()
     lost: bool = False
-    """Whether all run folders are gone by then."""
+    """Whether all run folders were removed before."""
 
 
 PLACE = ("--checkpoints", "saved")

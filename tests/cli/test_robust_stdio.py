@@ -1,4 +1,4 @@
-"""stdout and stderr that are full, closed or gone."""
+"""stdout and stderr that are full, closed or broken pipes."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ SUMMARY = Path("runs/job-simulated-1/summary.json")
 
 
 class Failing(StringIO):
-    """A stream without a descriptor, on which nothing can be written."""
+    """A stream without a descriptor. All writes fail."""
 
     def __init__(self, number: int = ENOSPC) -> None:
         super().__init__()

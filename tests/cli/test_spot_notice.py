@@ -1,4 +1,4 @@
-"""The program that turns a cloud's notice into SIGTERM, against a stand-in for the metadata service."""
+"""`oddlot notice`, which sends SIGTERM on an interruption notice, with a fake metadata service."""
 
 import signal
 import subprocess
@@ -21,7 +21,7 @@ NOTICE = b'{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 
 
 class Service(BaseHTTPRequestHandler):
-    """Answers one request after the other with what the server's `answers` say; the last one again and again."""
+    """Replies to requests with the server's `answers`, in order. The last reply is repeated."""
 
     def do_PUT(self) -> None:
         assert self.path == "/latest/api/token"
@@ -50,12 +50,12 @@ class Service(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Silence."""
+        """Print nothing."""
 
 
 @contextmanager
 def service(*answers: tuple[int, bytes], token_code: int = 200) -> Iterator[tuple[str, list[str]]]:
-    """Its URL, and what it was asked."""
+    """Run a metadata service with these replies. Yield its URL and the list of its requests."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
     server.answers, server.asked, server.token_code = answers, [], token_code  # type: ignore[attr-defined]
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -104,7 +104,7 @@ def test_a_token_that_is_no_longer_accepted_is_renewed() -> None:
 
 
 def test_a_service_that_gives_no_token_is_none(sleeper: subprocess.Popen[bytes]) -> None:
-    """Another cloud's says 404 to everything, which is no promise that the machine may stay."""
+    """The service of another cloud replies 404 to everything. This does not mean that there is no notice."""
     mask(port=PORT)
     with service((404, b""), token_code=404) as (url, asked), raises(UsageError, "no_metadata_service"):
         watch(sleeper.pid, url)

@@ -1,4 +1,4 @@
-"""A run under way, seen from beside it."""
+"""`oddlot watch`, from another process than the run."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def task(name: str, *span: int) -> Start:
 
 @pytest.fixture
 def tally() -> Tally:
-    """Two workers at work; one merge a second."""
+    """Return the metrics of a run with two busy workers and one merge per second."""
     tally = Tally(64)
     tally(Record(0.0, Joined("w1"), (task("w1:1", 0, 8),)))
     tally(Record(0.0, Joined("w2"), (task("w2:2", 8, 16),)))
@@ -76,7 +76,7 @@ def tally() -> Tally:
 
 
 def waited_for(told: str) -> list[str]:
-    """The workers that it names."""
+    """Return the names of the workers in the text."""
     transcribe(told)
     return re.findall(r"\b[mw]\d\b", told)
 
@@ -103,7 +103,7 @@ def test_it_waits_for_whoever_works(tally: Tally) -> None:
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
-    """In pieces that end anywhere, through a resume, and from the beginning when it was cut."""
+    """The log grows in pieces of any length and across a resume. After it was truncated, it is read from the start."""
     options: dict[str, Any] = {"out": tmp_path / "whole", "checkpoint_every": "2 versions"}
     fit(a_job(), Asynchronous(), fleet(), until="epochs>=1", **options)
     run = fit(a_job(), Asynchronous(), fleet(), until="epochs>=2", resume="latest", **options)
@@ -144,7 +144,7 @@ def test_a_run_that_has_ended_is_told_at_once(oddlot: Oddlot) -> None:
 
 
 def test_a_run_that_has_ended_waits_for_nobody(tmp_path: Path) -> None:
-    """Its only machine was at its first task all the time."""
+    """Its only machine was busy with its first task all the time."""
     on = Simulated([Machine("m0", 1_000.0)])
     fit(a_job(), Synchronous(), on, until="seconds>=1000", out=tmp_path)
     assert Watch(str(tmp_path)).look() == []
@@ -159,7 +159,7 @@ def test_a_run_that_has_ended_waits_for_nobody(tmp_path: Path) -> None:
 def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
     tmp_path: Path, oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A frozen worker holds up a synchronous round; a killed hub is told too."""
+    """A frozen worker blocks a synchronous round. A stopped and a killed hub are reported too."""
     monkeypatch.setattr(follow, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(watch, "SECONDS_BETWEEN_LINES", 0.0)
     folder, lines = str(tmp_path / "run"), list[str]()
@@ -171,7 +171,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
         def look_until(found: Callable[[], Any]) -> None:
             while not found():
                 lines.extend(seen.look())
-                time.sleep(0.02)  # between two looks, so that the run gets the processors
+                time.sleep(0.02)  # leaves CPU time for the run
 
         look_until(lambda: any("accuracy" in line for line in lines) and not seen.waits)
         workers = [pid for pid, below in children(process.pid).items() if not below]
@@ -190,7 +190,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
         os.kill(process.pid, signal.SIGCONT)
         kills = SimpleNamespace(sleep=lambda _: process.kill(), monotonic=time.monotonic)
         monkeypatch.setattr(watch, "time", kills)
-        monkeypatch.setattr(follow, "PATIENCE_SECONDS", 60.0)  # it has been stopped
+        monkeypatch.setattr(follow, "PATIENCE_SECONDS", 60.0)  # the process was stopped before
         answer = oddlot("watch", folder)
         assert answer.code == 3
         assert "accuracy" in answer.out.splitlines()[1]
@@ -198,7 +198,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
 
 
 def test_there_is_a_line_every_two_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest evaluation is in it, however often the model is measured."""
+    """The line has the newest evaluation, even if there are many evaluations."""
     fit(a_job(eval_data=rows()), Synchronous(), fleet(), until="epochs>=40", out=tmp_path)
     header, *lines = (tmp_path / "records.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "summary.json").unlink()
@@ -218,7 +218,7 @@ def test_there_is_a_line_every_two_seconds_at_most(tmp_path: Path, monkeypatch: 
 def test_a_run_that_is_about_to_begin_is_awaited(
     tmp_path: Path, oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folder is there, or held; one in which nothing begins is no run."""
+    """The folder of such a run is empty or locked. If no run starts in the folder, it is an error."""
     slept = list[float]()
 
     def begins(seconds: float) -> None:

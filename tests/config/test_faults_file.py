@@ -1,4 +1,4 @@
-"""What may go wrong on purpose: what good files say, and what each bad one is told."""
+"""Fault files: the plans of valid files, and the errors of invalid files."""
 
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ LEAVE = '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n'
 
 
 def test_a_preemption_trace_is_struck_wherever_machines_were_lost(tmp_path: Path) -> None:
-    """As published traces have it: how many instances were alive from when on."""
+    """Published traces have lines with a time and the number of available instances from then on."""
     trace = "0,8\n12.5,6\n30,7\n\n31,7\n60.25,6\n"
     for text in (trace, f"time,alive\n{trace}"):
         written(tmp_path / "trace.csv", text)
@@ -129,7 +129,7 @@ def test_more_faults_than_a_run_can_have_are_refused_before_each_is_looked_at(
 
 
 def test_faults_have_names_that_tell_them_apart() -> None:
-    trace = Fault("leave", at_seconds=[0.5 * n for n in range(9)])  # type: ignore[arg-type]  # as people write it
+    trace = Fault("leave", at_seconds=[0.5 * n for n in range(9)])  # type: ignore[arg-type]  # users pass lists
     slow = Fault("slow", "w1", per_hour=60, factor=2.5, for_seconds=3)
     names = [name for name, _ in Chaos([trace, slow, trace]).named()]
     assert names == [

@@ -1,4 +1,4 @@
-"""Machines from TOML: what a good file says, and what each bad one is told."""
+"""Fleet files: the machines of valid files, and the errors of invalid files."""
 
 import subprocess
 import sys
@@ -198,7 +198,7 @@ seconds_to_return = -4
 
 
 def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
-    """Those of kind, of value and of name together: nobody mends a file in instalments."""
+    """Unknown kinds, invalid values and unknown keys are reported together."""
     with raises(UsageErrors, "several_errors") as caught:
         read(tmp_path, BAD)
     errors = caught.value.errors
@@ -250,7 +250,7 @@ def test_no_machines_no_file_no_text(tmp_path: Path, content: bytes | None, code
 def test_only_faults_that_are_listed_get_a_suggestion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Suggestions for 600,000 unknown keys take a minute."""
+    """Suggestions for all of 600,000 unknown keys would take a minute."""
     suggested = list[str]()
     monkeypatch.setattr(toml_file, "MAX_FAULTS", 2)
     monkeypatch.setattr(toml_file, "nearest", lambda key, _: suggested.append(key))
@@ -261,7 +261,7 @@ def test_only_faults_that_are_listed_get_a_suggestion(
 
 
 def test_files_without_an_end_are_not_read_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As /dev/zero, or a model under a wrong name."""
+    """Examples are /dev/zero, or the path of a model passed by mistake."""
     monkeypatch.setattr(packed, "MAX_BYTES", 1_000)
     slow = written(tmp_path / "slow.txt", "1.0\n" * 300)
     with raises(UsageError, "file_too_large", line=4, file=str(slow)):
@@ -378,7 +378,7 @@ def test_describing_machines_costs_no_pydantic() -> None:
 
 @pytest.mark.parametrize("begin_hours", [24, 120])
 def test_a_price_may_stay_as_it_is_until_its_record_ends(tmp_path: Path, begin_hours: int) -> None:
-    """Many records have one price over months."""
+    """In many traces, the price is constant for months."""
     written(tmp_path / "prices.csv", PRICES)
     *_, zone = read(tmp_path, FLEET.replace("= 1.0", f"{PRICED}{begin_hours} }}")).machines
     assert isinstance(zone, Zone)

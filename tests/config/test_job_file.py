@@ -1,4 +1,4 @@
-"""Job files and `--set`: what good ones mean, and how each bad one is refused."""
+"""Job files and `--set`: the settings of valid files, and the errors of invalid files."""
 
 import re
 import subprocess
@@ -56,7 +56,7 @@ def read(folder: Path, text: str, *sets: str) -> JobFile:
 
 
 def refused(folder: Path, text: str, code: str, *sets: str, **fields: Any) -> None:
-    """The job file, or what is set, has this fault."""
+    """Assert that reading the job file with these settings raises this error."""
     with raises(UsageError, code, **fields) as caught:
         use(read(folder, text, *sets))
     assert caught.fields.get("path") == (None if sets else str(folder / "job.toml"))
@@ -288,9 +288,9 @@ def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "strategy"),
     [
-        # what it is there with already: as it is listed, and not as its class has it
+        # the strategy sets the server's defaults, not the class SGD
         (["=local_sgd", ".server=sgd", ".server.momentum=0.9"], LocalSGD(server=SGD(1.0, 0.9))),
-        # the momentum that `nesterov` needs is there already
+        # `nesterov` needs a momentum, which is the strategy's default
         (
             ["=quorum", ".inner.server.kind=sgd", ".inner.server.nesterov=true"],
             Quorum(LocalSGD(server=SGD(0.7, 0.9, nesterov=True))),
@@ -392,7 +392,7 @@ def test_a_setting_is_described_by_what_stands_beneath_it() -> None:
         """of all; None: no limit"""
         seen: list[int] = field(default_factory=list)
         sums: dict[str, float] = field(default_factory=dict)
-        waiting: list = field(default_factory=list)  # type: ignore[type-arg]  # as users write it
+        waiting: list = field(default_factory=list)  # type: ignore[type-arg]  # users write it so
 
     lines = list(describe_settings(Strange, "it."))
     transcribe("\n".join(lines))
@@ -405,13 +405,13 @@ def test_a_setting_is_described_by_what_stands_beneath_it() -> None:
 
 @pytest.mark.parametrize("name", [*BY_NAME, *WRAPPERS])
 def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> None:
-    """What `oddlot strategies` prints is itself a job file's text."""
+    """The output of `oddlot strategies` is valid text for a job file."""
     kind: Any = {**BY_NAME, **WRAPPERS}[name]
     lines = list(describe_settings(kind, "strategy."))
     plain = tomllib.loads("\n".join(lines)).get("strategy", {})
     made = kind(INSIDE.get(kind, Synchronous)()) if name in WRAPPERS else kind()
     assert JobFile.read("digits", [Override("", ("strategy",), {"name": name} | plain)]).strategy() == made
-    told_of = (line for line in lines if not line.startswith("#   "))  # that is what other kinds would have
+    told_of = (line for line in lines if not line.startswith("#   "))  # settings of other kinds
     assert {line.split(".")[1].split(" ")[0] for line in told_of} == settings_of(kind).keys()
 
 
@@ -462,7 +462,7 @@ def test_an_earlier_run_s_settings_of_another_engine_are_left_out(tmp_path: Path
 
 
 def test_reading_settings_imports_no_pytorch(tmp_path: Path) -> None:
-    """Nor do the settings of an engine and the descriptions of strategies."""
+    """Settings of engines and descriptions of strategies do not import it either."""
     (tmp_path / "job.toml").write_text(JOB)
     program = """\
 import sys

@@ -9,12 +9,12 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("strategies", "job-file", "fleet-file", "faults-file")
 KIND = re.compile(r'^#+ (?:\w+ = "\w+"|switch: \w+|[a-z_]+)\n\n(.*)$', re.MULTILINE)
-"""A heading of a strategy or of a kind of table, and the line that follows it."""
+"""The heading of a strategy or of a kind of table, and the next line."""
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The text of each generated page."""
+    """Return the text of each generated page."""
     folder = tmp_path_factory.mktemp("reference")
     sys.path.insert(0, str(DOCS))
     try:
@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_key_has_a_text(pages: dict[str, str], page: str) -> None:
-    """It begins with a capital letter, a number or code, and ends with a period."""
+    """The text starts with a capital letter, a number or code, and ends with a period."""
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in pages[page].splitlines() if line.startswith("| `")]
     texts = [(row[0].strip(), row[-1].strip()) for row in rows]
     assert texts
@@ -36,7 +36,7 @@ def test_every_key_has_a_text(pages: dict[str, str], page: str) -> None:
 
 @pytest.mark.parametrize("page", ["strategies", "job-file", "fleet-file"])
 def test_every_kind_has_a_sentence(pages: dict[str, str], page: str) -> None:
-    """It follows the heading of a strategy, or of a kind of table such as a delay."""
+    """The sentence follows the heading of a strategy, or of a kind of table such as a delay."""
     texts = KIND.findall(pages[page])
     assert texts
     assert not [text for text in texts if not re.match(r"[A-Z]", text) and not text.startswith("##")]

@@ -1,4 +1,4 @@
-"""The proof from the log: it finds whatever is not exactly once."""
+"""The audit of a log, which finds every violation of exactly-once merging."""
 
 import re
 
@@ -26,7 +26,7 @@ def begins(*starts: Start) -> Record:
 
 
 def counts(proof: Proof) -> tuple[int, int, int]:
-    """Of a proof without faults: whole epochs, samples that were merged, and samples that were skipped."""
+    """Return the numbers of complete epochs, merged samples and skipped samples. Assert that there are no faults."""
     assert not proof.faults
     transcribe(str(proof))
     return proof.whole, proof.merged, proof.skipped
@@ -72,7 +72,7 @@ def test_an_epoch_that_cannot_be_is_told_soon() -> None:
 
 
 def test_a_hole_that_lasts_is_seen() -> None:
-    """Epoch 0 lacks a position; nothing of epoch 2 is there."""
+    """Epoch 0 lacks a position, and epoch 2 is empty."""
     log = [begins(start("a:1", (0, 0, 15))), merges("a:1", 15)]
     log += [begins(start("a:2", (1, 0, 16))), merges("a:2", 16)]
     log += [begins(start("a:3", (5, 0, 16))), merges("a:3", 16)]
@@ -82,7 +82,7 @@ def test_a_hole_that_lasts_is_seen() -> None:
 
 
 def test_only_what_an_update_brought_counts() -> None:
-    """A partial answer, an echo, a dropped update and one that nobody merged."""
+    """The log has a partial update, a late update, a dropped update and one that was not merged."""
     log = [
         begins(start("a:1", (0, 0, 4), (0, 6, 16)), start("a:2", (0, 4, 6)), start("b:1", (0, 4, 6))),
         brings("b:1", 2, remark="echo"),

@@ -1,4 +1,4 @@
-"""Paths that begin with ~, where no shell expands it."""
+"""Expansion of ~ at the start of paths, without a shell."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ from oddlot.workloads.scripts import script_given
 
 
 def page() -> str:
-    """Return where `report --html` finds a folder instead of a place for its page."""
+    """Return the path in the error of `report --html` for an existing folder."""
     Path("~/there").expanduser().mkdir()
     with pytest.raises(UsageError) as refusal:
         report(["run"], html="~/there", as_json=False)
@@ -28,7 +28,7 @@ def page() -> str:
 
 
 def generated() -> None:
-    """Make a dataset, and read it again."""
+    """Generate a dataset and read it."""
     xmc_generate("~/there", 8, 4, 10, 5, nonzeros=2.0, labels_each=1.0)
     xmc("~/there")
     read_xmc("~/there/train.txt.gz")
@@ -74,7 +74,7 @@ def job_file() -> Path | None:
 def test_a_tilde_is_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[[], object]
 ) -> None:
-    """What is made is there, or the path is named."""
+    """The function returns the expanded path or creates it."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The figures of a log, and the log in a file."""
+"""The metrics of a log, and log files."""
 
 import errno
 import io
@@ -34,7 +34,7 @@ from tests.transcripts import check, raises
 
 
 def story() -> list[Record]:
-    """Two workers; one is lost with a task, one answer is an echo, one is refused, one is dropped."""
+    """Return the log of two workers. One is lost with a task; one update is late, one is rejected, one is dropped."""
     return [
         Record(0.0, Joined("w1", 3.6), (start("w1:1", (0, 0, 8)),)),
         Record(1.0, Joined("w2", 7.2), (start("w2:2", (0, 8, 16)),)),
@@ -91,7 +91,7 @@ def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -
 
 
 def test_metrics_of_a_mesh_are_those_of_its_saved_model() -> None:
-    """The other part of a partition evaluates its average later."""
+    """After a partition, the other peers evaluate their average later."""
     log = [
         Record(1.0, Averaged(("w1", "w2"), 0.0, 0, is_final=True), peer="w1"),
         Record(1.0, Averaged(("w3", "w4"), 0.0, 0, is_final=True), peer="w3"),
@@ -131,7 +131,7 @@ def test_updates_that_are_too_large_and_those_with_bad_numbers_are_counted_apart
 
 
 def test_lines_reach_the_file_once_a_second(tmp_path: Path) -> None:
-    """As long as nothing is written, too."""
+    """Lines are also flushed while no further records are written."""
     log = written(tmp_path / "log", [tick(now) for now in (0.5, 1.1, 1.5, 2.0)])
     for now, read in ((2.0, [0.5, 1.1]), (2.09, [0.5, 1.1]), (2.1, [0.5, 1.1, 1.5, 2.0])):
         log.keep_up(now)
@@ -170,7 +170,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 
 class FullDisk(io.BytesIO):
-    """A file on a disk that is full."""
+    """A file on a full disk."""
 
     def flush(self) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -184,7 +184,7 @@ def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> Non
         log(tick(2.0))
     with raises(JobError, "unwritable_file"):
         log.flush()
-    log.close()  # what has been told is not told again
+    log.close()  # an error that was raised is not raised again
     path = tmp_path / "nowhere" / "log"
     with raises(JobError, "unwritable_file", path=str(path), reason=os.strerror(errno.ENOENT)):
         written(path, [])
@@ -202,7 +202,7 @@ def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> No
     assert surviving(old, until=3) == old[:3]
     assert given_out(old[3:]) == 8 + 8 + 8, "w1:4, w1:5 and w1:6"
     assert given_out([*old[5:7], Record(9.0, Resumed(3, 40))]) == 8 + 16 + 40, "what was void before too"
-    # The second resumption counts from the beginning of the file, the lost records included.
+    # `after_record` of the second resume counts all records of the file, including lost ones.
     kept = surviving([*old, *then, tick(9.5), Record(9.2, Resumed(11))])
     assert [record.now for record in kept] == [0.0, 1.0, 2.0, 3.5, 9.0, 9.2]
 
@@ -227,7 +227,7 @@ def test_what_lost_work_had_cost() -> None:
 
 
 def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
-    """A hub at 36 dollars an hour, a worker that comes at 1 s, a checkpoint at 2 s, and a shard that came at 5 s."""
+    """The hub costs 36 dollars per hour. A worker joins at 1 s, a checkpoint is at 2 s, and a shard arrives at 5 s."""
     log = [
         Record(0.0, Priced("", 36.0)),
         Record(1.0, Joined("w1")),
@@ -248,7 +248,7 @@ def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
 
 
 def test_only_what_a_server_has_read_before_is_overwritten() -> None:
-    """w1:1 is written over what two merges have made since; w1:2, which waits till later, comes on top."""
+    """w1:1 overwrites the merge after its read. w1:2 waits in the inbox, and is merged into the newest version."""
     starts = (start("w1:1", (0, 0, 4)), start("w1:2", (0, 4, 8)), start("w1:3", (0, 8, 12)))
     log = [
         Record(0.0, Joined("w1"), starts),

@@ -1,4 +1,7 @@
-"""A log fed to fresh books: alike, or the first difference with its history. `fits.trained` replays every run."""
+"""Replay of a log: every decision is reproduced, or the first difference is reported with its history.
+
+`fits.trained` replays every run.
+"""
 
 import subprocess
 import sys
@@ -23,7 +26,7 @@ from tests.transcripts import check, raises, transcribe
 
 @dataclass
 class Cautious(Synchronous):
-    """A strategy of the user's, with a state of its own."""
+    """A user-defined strategy with its own state."""
 
     seen: list[int] = field(default_factory=list)
 
@@ -129,13 +132,13 @@ def test_another_strategy_s_books_are_told(run: Path) -> None:
 
 @dataclass
 class Strange(Synchronous):
-    """It needs what the log does not have."""
+    """A strategy that needs data which the log does not have."""
 
     key: dict[str, int] = field(kw_only=True)
 
 
 def test_replaying_needs_no_tensors(run: Path) -> None:
-    """It is for desks on which the job's code and data are not."""
+    """It works on computers without the job's code and data."""
     program = (
         "import sys, oddlot.history.replay as r; r.replay(sys.argv[1]); sys.exit('torch' in sys.modules)"
     )

@@ -1,4 +1,4 @@
-"""Which worker computed which task when, from the records of a log."""
+"""The timeline of workers and tasks, from the records of a log."""
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_samples_that_are_skipped_after_a_loss_are_not_wasted_too(records: list[
 
 
 def test_what_is_open_at_the_end_is_unfinished() -> None:
-    """A task under way, and an update of three samples that waits in the inbox."""
+    """There are a task in progress, and an update of three samples in the inbox."""
     timeline = folded(BEGUN, Record(1.0, arrived("a:0", 3)))
     timeline.finish()
     assert timeline.summary == {"workers_lost": 0, "workers_left": 0, "starts_lost": 0}
@@ -113,7 +113,7 @@ def test_a_queued_task_takes_time_only_once_it_is_the_oldest() -> None:
 
 
 def test_only_the_time_of_tasks_that_did_not_count_is_wasted() -> None:
-    """`a:0` is cancelled, `a:1` merged, `a:3` refused; `a:2`, which is cancelled while it is queued, takes no time."""
+    """`a:0` is cancelled, `a:1` merged and `a:3` rejected. `a:2` is cancelled in the queue, and takes no time."""
     more = tuple(start(f"a:{number}", (0, 4 * number, 4 * number + 4)) for number in (2, 3))
     timeline = folded(
         BEGUN,
@@ -155,7 +155,7 @@ def test_a_worker_s_states_follow_one_another_without_gaps() -> None:
 
 
 def test_a_machine_s_end_counts_from_when_it_was_and_not_from_when_the_hub_noticed() -> None:
-    """Its update was on its way then: what it took is not wasted, what the next task took is."""
+    """An update in transit at this time is merged. Time of its task is not wasted, but time of the next task is."""
     end = [Record(2.0, Gone("a")), merged(3.0, "a:0", 4), Record(9.0, Lost("a"))]
     for records in (end, end[:2]):
         timeline = folded(BEGUN, *records)
@@ -168,7 +168,7 @@ def test_a_machine_s_end_counts_from_when_it_was_and_not_from_when_the_hub_notic
 
 
 def test_every_life_is_there_in_the_order_in_which_they_came() -> None:
-    """Also one that ended while it started, and one that ended with the hub."""
+    """This includes a machine that ended while it started, and a worker that ended with the hub."""
     timeline = folded(
         BEGUN,
         Record(1.0, Lost("a")),

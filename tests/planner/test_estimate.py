@@ -1,4 +1,4 @@
-"""What a job would take and cost: in Python and on the command line."""
+"""Estimates of time and cost, in Python and on the command line."""
 
 import json
 import os
@@ -50,13 +50,13 @@ EPOCH = (*SIMULATE, "--no-compute", "--until", "epochs>=1")
 
 
 def estimated(fleet: Fleet, job: Job | None = None, seeds: int = 2, **settings: Any) -> list[Estimate]:
-    """Of an epoch."""
+    """Return the estimates for one epoch."""
     return estimate(job or a_job(), Synchronous(), fleet, seeds=seeds, until="epochs>=1", **settings)
 
 
 @pytest.fixture(scope="module")
 def both() -> list[Estimate]:
-    """Of the same job, bought in both ways with two seeds."""
+    """Return the estimates of a job on spot machines and on demand, with two seeds each."""
     told, fleet = list[tuple[str, int]](), Fleet([ZONE], Hub(dollars_per_hour=36.0))
     found = estimated(fleet, seed=5, computes=False, on_run_start=lambda *run: told.append(run))
     assert told == [(bought, seed) for bought in ("spot", "on demand") for seed in (5, 6)]
@@ -65,13 +65,13 @@ def both() -> list[Estimate]:
 
 @pytest.fixture
 def market(oddlot: Oddlot, tmp_path: Path) -> Oddlot:
-    """The command line in a folder with a fleet that is bought in both ways."""
+    """Return the command line in a folder with a fleet file that has a spot zone."""
     (tmp_path / "fleet.toml").write_text(FLEET_FILE)
     return oddlot
 
 
 def test_the_same_job_is_bought_in_both_ways(both: list[Estimate]) -> None:
-    """On demand two machines take 0.4 s for 8 samples, 1.2 s an epoch; spot ones are away from 1.05 s to 5 s."""
+    """On demand, two machines take 0.4 s for 8 samples and 1.2 s per epoch. Spot machines are away from 1.05 to 5 s."""
     spot, demand = both
     assert (spot.bought, demand.bought) == ("spot", "on demand")
     assert demand.values("seconds") == pytest.approx([1.2, 1.2])
@@ -100,7 +100,7 @@ def test_each_run_is_the_one_of_its_seed() -> None:
 
 
 def test_a_warning_is_told_once_at_the_users_line() -> None:
-    """Though each run has cause for it, and the filters would have it told each time."""
+    """Each run causes the warning, and the filters would print it every time."""
     machines = [Machine("m", 0.1), Machine("n", 0.1)]
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -195,7 +195,7 @@ def test_no_seed_at_all_is_refused(market: Oddlot) -> None:
 
 
 def test_what_is_not_known_is_not_in_the_table(both: list[Estimate]) -> None:
-    """An accuracy, what was handed back; the ratio of all runs to those that were not stopped or did not fail."""
+    """Examples are accuracy, returned samples, and the ratio if only some of the runs are complete."""
     spot, demand = both
     assert estimates("x", [spot]).row_count == len(TOLD) - 2
     measured = [one | {"accuracy": 0.9, "dollars_per_point": 0.01} for one in spot.summaries]
@@ -218,7 +218,7 @@ def test_what_is_not_known_is_not_in_the_table(both: list[Estimate]) -> None:
 def test_a_signal_stops_an_estimate_wherever_it_comes(
     number: signal.Signals, which: int, at_its_end: bool
 ) -> None:
-    """Before a run has begun, and after its goal was reached, while its last version is measured."""
+    """The signal comes before a run has started, or after it has reached its goal, during the last evaluation."""
     begun = list[str]()
 
     def strike() -> None:
@@ -244,7 +244,7 @@ def test_a_signal_stops_an_estimate_wherever_it_comes(
 def test_the_command_tells_what_was_done_before_a_signal(
     market: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two seeds on the spot market and one on demand: there is no ratio."""
+    """There are two seeds on spot and one on demand, so there is no ratio."""
     begun = list[int]()
 
     def stopped(*given: Any, **settings: Any) -> Any:
@@ -262,14 +262,14 @@ def test_the_command_tells_what_was_done_before_a_signal(
 
 
 def number_of(text: str) -> int | None:
-    """The one in the last line of what the command says."""
+    """Return the number in the last line of the output."""
     numbers = re.findall(r"\d+", text.splitlines()[-1])
     return int(numbers[0]) if numbers else None
 
 
 @pytest.mark.parametrize(("times", "done"), [(1, 0), (2, None)])
 def test_ctrl_c_while_the_task_is_read(market: Oddlot, tmp_path: Path, times: int, done: int | None) -> None:
-    """As while PyTorch is imported: no run was done, and that is told. The second one ends it at once."""
+    """As during the import of PyTorch, no run is completed, and the output says so. A second Ctrl-C exits at once."""
     strikes = "os.kill(os.getpid(), signal.SIGINT)\n" * times
     (tmp_path / f"early{times}.py").write_text(
         f"import os, signal\nfrom oddlot.workloads.digits import digits\n{strikes}"
@@ -281,7 +281,7 @@ def test_ctrl_c_while_the_task_is_read(market: Oddlot, tmp_path: Path, times: in
 
 
 def test_a_run_that_fails_is_told_beside_the_others(market: Oddlot, tmp_path: Path) -> None:
-    """Its machines never come back; on demand they stay. Whoever buys on the spot market gets nothing."""
+    """Spot machines never return, and all runs on spot fail. On demand, all runs complete."""
     (tmp_path / "alive.csv").write_text("0,2\n1,0\n")
     falls = 'capacity = { kind = "alive", file = "alive.csv" }'
     lines = [falls if line.startswith("capacity") else line for line in FLEET_FILE.splitlines()]
@@ -301,7 +301,7 @@ def test_a_run_that_fails_is_told_beside_the_others(market: Oddlot, tmp_path: Pa
 
 
 def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full at the third run."""
+    """The disk is full when the third run starts."""
     calls = list[Path]()
 
     def full(folder: RunFolder, resume: bool, force: bool) -> Any:
@@ -328,7 +328,7 @@ def test_what_was_not_reached_is_told(market: Oddlot) -> None:
 
 
 def test_a_folder_that_was_never_made_is_not_named(tmp_path: Path) -> None:
-    """Where an estimate was stopped before its first run."""
+    """The estimate is stopped before its first run."""
     for folder, is_named in ((tmp_path / "none", False), (tmp_path, True)):
         said = StringIO()
         tell_runs([], str(folder), Console(file=said))

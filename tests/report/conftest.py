@@ -1,4 +1,4 @@
-"""Runs that several tests look at."""
+"""Runs that several tests use."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.fits import a_job, rows
 
 
 def unequal(price: float = 3600.0) -> Simulated:
-    """Machines that cost something, one of which comes and goes."""
+    """Return a fleet of machines with a price. One of them is lost and returns."""
     comes_and_goes = Machine("b", 0.02, dollars_per_hour=price, lifetime=Lifetime(1.0), seconds_to_return=0.5)
     first, last = (Machine(name, speed, dollars_per_hour=price) for name, speed in (("a", 0.01), ("c", 0.03)))
     return Simulated([first, comes_and_goes, last])
@@ -22,7 +22,7 @@ def unequal(price: float = 3600.0) -> Simulated:
 
 @pytest.fixture(scope="session")
 def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of everything that a page shows."""
+    """Return the folder of a run with everything that a page shows."""
     folder = tmp_path_factory.mktemp("eventful")
     job = replace(a_job(), eval_data=rows(20), metrics={"accuracy": oddlot.accuracy}, name="sides & <lines>")
     chaos = Chaos([Fault("slow", "a", at_seconds=(1,), factor=1), Fault("corrupt", at_versions=(9,))])
@@ -32,7 +32,7 @@ def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nothing is evaluated and nothing costs anything."""
+    """Return the folder of a run without evaluations and without prices."""
     folder = tmp_path_factory.mktemp("plain")
     oddlot.fit(a_job(), Synchronous(), unequal(price=0.0), until="epochs>=2", out=folder)
     return folder
@@ -40,5 +40,5 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def figures(eventful: Path) -> Figures:
-    """Of the eventful run."""
+    """Return the figures of the eventful run."""
     return Figures.read(eventful)

@@ -1,4 +1,4 @@
-"""A page as a tree of its elements."""
+"""Helpers to parse a report page into a tree of elements."""
 
 import re
 from xml.etree import ElementTree as ET
@@ -7,13 +7,15 @@ from xml.etree.ElementTree import Element
 from oddlot.report.page_style import SCRIPT
 
 ONCE = f"<script>{SCRIPT}</script></body>"
-"""The only script of a page."""
+"""The only script of a page, and the end of its body."""
 OUTSIDE = {"src", "href", "onload", "onclick"}
 
 
 def parsed(text: str) -> Element:
-    """A page or a part of one. Every element has an end, nothing has an address outside, and only oddlot's own script
-    is there."""
+    """Parse a page or a part of one.
+
+    Assert that every element is closed, that there are no external addresses, and that oddlot's script is the only one.
+    """
     text = text.replace(ONCE, "</body>")
     assert "://" not in text
     assert "url(" not in text
@@ -23,7 +25,7 @@ def parsed(text: str) -> Element:
 
 
 def words(element: Element) -> str:
-    """What stands in it."""
+    """Return the text of an element."""
     return "".join(element.itertext())
 
 
@@ -32,17 +34,17 @@ def classes(element: Element) -> list[str]:
 
 
 def those(root: Element, tag: str, *wanted: str) -> list[Element]:
-    """The elements of this kind that have these classes."""
+    """Return the elements with this tag and these classes."""
     return [each for each in root.iter(tag) if {*classes(each)} >= {*wanted}]
 
 
 def table(root: Element) -> list[list[str]]:
-    """The rows of its tables."""
+    """Return the rows of all tables."""
     return [[words(cell) for cell in row] for row in root.iter("tr")]
 
 
 def plots(root: Element) -> dict[str, list[Element]]:
-    """The figures, by their key; and empty ones."""
+    """Return the figures, also empty ones, by key."""
     found: dict[str, list[Element]] = {}
     for each in root.iterfind(".//*[@data-plot]"):
         found.setdefault(each.attrib["data-plot"], []).append(each)
@@ -50,8 +52,10 @@ def plots(root: Element) -> dict[str, list[Element]]:
 
 
 def ticks(figure: Element, anchor: str) -> dict[str, str]:
-    """What stands at the axis to the right (`middle`), or at that upwards or before lanes and bars (`end`), and how
-    far to the right."""
+    """Return the tick labels and their x positions.
+
+    `anchor` is `middle` for the horizontal axis, and `end` for the vertical axis or the names of lanes and bars.
+    """
     found = (text for text in those(figure, "text", "tick") if text.get("text-anchor") == anchor)
     return {words(tick): tick.attrib["x"] for tick in found} | {
         words(name): "" for name in those(figure, "span", "of") if anchor == "end"
@@ -59,6 +63,6 @@ def ticks(figure: Element, anchor: str) -> dict[str, str]:
 
 
 def marks(figure: Element, *wanted: str) -> list[str]:
-    """What stands at the marks that have these classes."""
+    """Return the texts of the marks with these classes."""
     found = those(figure, "path", "mark", *wanted) + those(figure, "i", "mark", *wanted)
     return [words(mark) or mark.attrib["title"] for mark in found]

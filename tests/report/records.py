@@ -1,4 +1,4 @@
-"""Records of logs, in short."""
+"""Short functions that create records of logs."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from oddlot.core.tasks import Facts, Task
 
 
 def start(task: str, *spans: tuple[int, int, int]) -> Start:
-    """A task of these samples: epoch, start and stop. Its name begins with that of its worker."""
+    """Return the start of a task with these spans (epoch, start, stop). The task's name starts with its worker."""
     return Start(Task(task, task.partition(":")[0], tuple(Span(*span) for span in spans), 0))
 
 
 def arrived(update: str, samples: int, **facts: Any) -> Arrived:
-    """The update of a task."""
+    """Return the arrival of the update of a task."""
     return Arrived(Facts(update, update.partition(":")[0], 0, samples, **facts))
 
 
 def merged(now: float, update: str, samples: int, *then: Action) -> Record:
-    """An update that is merged when it comes."""
+    """Return the record of an update that is merged when it arrives."""
     return Record(now, arrived(update, samples), (Step({update: 1.0}), *then))

@@ -1,4 +1,4 @@
-"""`oddlot report` and `oddlot replay`: what a run's folder tells."""
+"""`oddlot report` and `oddlot replay` of a run folder."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ LOG, SUMMARY = Path("run/records.jsonl"), Path("run/summary.json")
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of six merges, and its checkpoints in another place."""
+    """Return the folder of a run of six merges, with checkpoints in another location."""
     folder = tmp_path_factory.mktemp("ended")
     saved = folder / "saved"
     fit(a_job(), Synchronous(), equals(1), until="epochs>=1", out=folder / "run", checkpoints=saved)
@@ -33,7 +33,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lines(ended: Path, oddlot: Oddlot) -> list[str]:
-    """The lines of the log of a copy of it, in the folder `run`."""
+    """Copy the run to the folder `run`, and return the lines of its log."""
     shutil.copytree(ended / "run", "run")
     return LOG.read_text().splitlines(keepends=True)
 
@@ -84,7 +84,7 @@ def test_a_strategy_of_the_user_s_is_replayed_where_its_import_is_allowed(
 def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot, lines: list[str]) -> None:
     steps = [number for number, line in enumerate(lines) if '"is":"Step"' in line]
     doubled = [*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]
-    del doubled[steps[-1] + 1]  # as many versions as the run has said
+    del doubled[steps[-1] + 1]  # keeps the number of versions
     LOG.write_text("".join(doubled))
     reseal(LOG)
     answer = oddlot("replay", "run")

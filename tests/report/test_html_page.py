@@ -1,4 +1,4 @@
-"""A page about runs: what is on it, and what a browser draws of it."""
+"""The report page: its contents, and its rendering in a browser."""
 
 import json
 import re
@@ -37,9 +37,9 @@ from tests.transcripts import raises, transcribe
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OF_ALL = ["lanes", "staleness", "bytes", "waste"]
-"""plots that each run has of its own"""
+"""Plots that each run has."""
 FIRST = ["accuracy over seconds", "loss over seconds", "lanes", "bill"]
-"""plots that are not folded"""
+"""Plots that are not collapsed."""
 PLOTS = [
     *FIRST,
     *(f"{metric} over {figure}" for metric in ("accuracy", "loss") for figure in ACROSS[1:]),
@@ -62,7 +62,7 @@ HOW = [
     *("batch", "effective batch", "workers", "seed", "goal"),
 ]
 TOLD = {"h1", "h2", "p", "th", "td", "figcaption", "span", "summary", "dt"}
-"""elements with words"""
+"""Elements with text."""
 LOOKS = """
 window.onerror = told => document.body.dataset.error = told;
 for (const fold of document.querySelectorAll("details")) fold.open = true;
@@ -95,7 +95,7 @@ addEventListener("load", () => {
 });
 </script>
 """
-"""A narrow page: a window of a browser has a least width."""
+"""A page that shows the report in a narrow frame, because browser windows have a minimum width."""
 SECONDS, VERSIONS = attrgetter("tally.seconds"), attrgetter("tally.versions")
 
 
@@ -104,7 +104,7 @@ def made(*runs: Figures) -> Element:
 
 
 def fitted(folder: Path, strategy: Strategy, on: Simulated, until: str, **options: Any) -> Figures:
-    """A run of a job of `count` samples, read from its folder."""
+    """Run a job of `count` samples, and return the figures from its folder."""
     oddlot.fit(a_job(count=options.pop("count", 48)), strategy, on, until=until, out=folder, **options)
     return Figures.read(folder)
 
@@ -128,14 +128,14 @@ def test_everything_is_drawn_and_said(figures: Figures) -> None:
     assert states == {"working", "wasted", "waiting", "lost", "fault"}
     looks = [swatch.get("class") for swatch in text.iter("i") if "line" in classes(swatch)]
     assert looks.count("swatch c0 line") == 4, "the evaluation's loss over four things"
-    how.clear()  # it differs between machines
+    how.clear()  # differs between machines
     told = (part for part in text.iter() if part.tag in TOLD or "name" in classes(part))
     parts = (words(part) for part in told if not {"tick", "track"} & {*classes(part)})
     transcribe("\n".join(dict.fromkeys(parts)), number=r"(?<![\w/-])\d+([.,]\d+)*")
 
 
 def test_a_page_of_several_runs(figures: Figures) -> None:
-    """They share their plots over time and a legend, and each has its verdict and its machines."""
+    """Plots over time and the legend are shared. Each run has its own verdict and machines."""
     both = tuple(replace(figures, folder=Path(name)) for name in ("one", "other"))
     text = made(*both)
     found = plots(text)
@@ -151,7 +151,7 @@ def test_a_page_of_several_runs(figures: Figures) -> None:
 
 
 def test_runs_of_unequal_length_have_axes_of_their_own(figures: Figures, plain: Path) -> None:
-    """A run without a price is in no plot over dollars."""
+    """A run without prices is not in plots over dollars."""
     both = figures, Figures.read(plain)
     found = plots(made(*both))
     for key, ends in {
@@ -178,7 +178,7 @@ def test_figures_are_compared_with_those_of_the_first_run(figures: Figures, plai
 
 
 def test_how_a_run_was_made(figures: Figures) -> None:
-    """What run.json does not say, or says in another form, is left out."""
+    """Entries that are missing in run.json or have another form are left out."""
     told = provenance(figures.settings)
     assert [*told] == HOW
     assert (told["seed"], told["batch"], told["learning rate"]) == ("0", "8", "0.1")
@@ -232,7 +232,7 @@ def test_the_reason_of_a_failure_comes_before_the_verdict(figures: Figures) -> N
 
 
 def test_many_runs_have_a_wide_table_and_a_colour_each(figures: Figures) -> None:
-    """Also those without a loss, of whose legend that is no part."""
+    """This includes runs without a loss. Their legend does not have it."""
     tables = [classes(those(made(*[figures] * count), "div", "runs")[0]) for count in (3, 4)]
     assert tables == [["runs"], ["runs", "many"]]
     untrained = replace(figures, records=figures.records[:1])
@@ -246,7 +246,7 @@ def test_many_runs_have_a_wide_table_and_a_colour_each(figures: Figures) -> None
 
 
 def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
-    """One result at a time, without batches, is worth no plot."""
+    """The levels of a strategy with one update per merge are not drawn."""
     strategy = oddlot.AdaptiveK(k=1, times=((0.2, 3),), samples=2)
     adapts = fitted(tmp_path / "adaptive", strategy, unequal(), "epochs>=3")
     usual = fitted(tmp_path / "usual", Asynchronous(samples=1), unequal(), "versions>=9")
@@ -258,7 +258,7 @@ def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
 
 
 def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
-    """The machines stand in the order of their numbers."""
+    """The machines are ordered by their numbers."""
     names = [*(f"east{number}" for number in range(59)), "west1"]
     on = Simulated([Machine(name, 0.001 * (1 + len(name) % 7)) for name in reversed(names)], computes=False)
     text = page([fitted(tmp_path, Asynchronous(), on, "epochs>=4", count=600)])
@@ -273,7 +273,7 @@ def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
-    """Lost work has cost its money, and its faults are told."""
+    """The cost of lost work is included, and its faults are listed."""
     faults = [Fault("kill", "b", at_seconds=(1.9,)), Fault("slow", "a", at_seconds=(0.1,), factor=1)]
     options: dict[str, Any] = {"chaos": Chaos(faults), "checkpoint_every": "40 versions"}
     run = (tmp_path, Asynchronous(), unequal(), "epochs>=20")
@@ -312,7 +312,7 @@ def test_samples_travel_too(tmp_path: Path) -> None:
     assert len(marks(plots(made(run))["bytes"][0], "c2")) == 2
 
 
-# --- written -------------------------------------------------------------------------------------
+# --- the file ------------------------------------------------------------------------------------
 
 
 def test_only_a_page_is_written_anew(oddlot: Oddlot, eventful: Path) -> None:
@@ -347,8 +347,11 @@ def test_the_command_writes_it(oddlot: Oddlot, figures: Figures, plain: Path) ->
 
 
 def in_browser(text: str, folder: Path) -> dict[str, Any]:
-    """What a browser makes of a page that is 360 pixels wide: marks drawn in each figure, requests, errors, elements
-    beyond its edges, and the values at the end of its first plot."""
+    """Return the rendering of a page with a width of 360 pixels in a browser.
+
+    This has the drawn marks of each figure, requests, errors, elements beyond the edges, and the values at the end of
+    the first plot.
+    """
     text = text.replace("script-src ", f"script-src {hash_of(LOOKS)} ")
     (folder / "page.html").write_text(text.replace("</body>", f"<script>{LOOKS}</script></body>"))
     (folder / "frame.html").write_text(FRAME)

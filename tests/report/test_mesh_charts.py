@@ -1,4 +1,4 @@
-"""The page of a run on a mesh: who talked to whom, how often, and how far the models are apart."""
+"""The page of a run on a mesh: exchanges between peers, and the distances of their models."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A strategy's settings on a page: in the words of job files, without what is None."""
+"""A strategy's settings on a page, with the names of job files and without None."""
 
 import pytest
 

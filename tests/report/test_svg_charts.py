@@ -1,4 +1,4 @@
-"""Lines, lanes and bars: where they are drawn, and what stands at their axes."""
+"""Positions of lines, lanes and bars, and the labels of their axes."""
 
 import re
 from collections.abc import Iterable
@@ -74,7 +74,7 @@ def test_a_line_that_another_one_hides_is_wider(
 
 
 def test_values_under_the_pointer_can_be_computed() -> None:
-    """The limits of the axes are in the unit of the labels, and a point is as exact as three digits."""
+    """The limits of the axes have the unit of the labels, and a point has three digits."""
     figure = drawn(Line("x", [(0.0, 4.0), (5400.0, 8.123)], 0), end=5400.0)
     (plot,), (path,) = those(figure, "svg", "plot"), those(figure, "path", "line")
     assert plot.attrib["data-x"] == "0 90"
@@ -85,7 +85,7 @@ def test_values_under_the_pointer_can_be_computed() -> None:
 
 
 def test_names_of_lanes_have_room() -> None:
-    """The margin fits the longest name, and long names are cut."""
+    """The margin fits the longest name, and long names are truncated."""
     for name in ("w1", "m" * 60):
         figure = parsed(lanes("t", {name: {"working": [(0.0, 1.0)]}}, {}, 1.0))
         (label,) = those(figure, "text", "tick")[-1:]

@@ -1,4 +1,4 @@
-"""What a run was doing when, from the records of its log."""
+"""The timeline of a run, from the records of its log."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ def course_of(figures: Figures) -> Course:
 
 
 def task(number: int, node: str = "a") -> Start:
-    """Of four samples."""
+    """Return the start of a task of four samples."""
     return start(f"{node}:{number}", (0, 4 * number, 4 * number + 4))
 
 
@@ -34,7 +34,7 @@ def ticks(now: float) -> Record:
 
 
 def spells(*records: Record, seconds: float = 0.0) -> dict[str, list[Interval]]:
-    """What the machine `a` did when."""
+    """Return the intervals of the machine `a` by state."""
     found = Course.of(records, 28, seconds).lanes["a"].spells
     return {state: spells for state, spells in found.items() if spells}
 
@@ -73,7 +73,7 @@ def test_how_many_results_of_how_many_samples_a_merge_used() -> None:
 
 
 def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
-    """Such as the last merge, of what is left of the data; but a run of one merge shows it."""
+    """An example is the last merge, of the remaining samples. A run of a single merge shows it."""
 
     def merges(*at: float) -> list[Interval]:
         begun = Record(0.0, Joined("a"), tuple(task(n) for n in range(len(at))))
@@ -84,7 +84,7 @@ def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
 
 
 def test_nobody_is_paid_while_there_is_no_hub() -> None:
-    """From its last record to the resume; and what was there before is no longer drawn as lost."""
+    """This is the time from its last record to the resume. Earlier workers are not drawn as lost."""
     records = [
         Record(0.0, Joined("a", 3600.0)),
         ticks(2.0),
@@ -97,7 +97,7 @@ def test_nobody_is_paid_while_there_is_no_hub() -> None:
 
 
 def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
-    """A delayed answer of `a`, while `a.2` works."""
+    """An update of `a` arrives late, while `a.2` works."""
     found = spells(
         Record(0.0, Joined("a"), (task(0),)),
         Record(1.0, Lost("a")),
@@ -110,7 +110,7 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
 
 
 def test_what_was_worked_for_nothing_is_drawn_so() -> None:
-    """Cancelled, refused, late or dropped; but not a task that was cancelled while it stood behind another one."""
+    """It is the time of tasks that are cancelled, rejected, late or dropped. A task cancelled in the queue has none."""
     found = spells(
         Record(0.0, Joined("a"), (task(0),)),
         Record(1.0, arrived("a:0", 4), (task(1),)),
@@ -140,7 +140,7 @@ def test_a_rival_s_cancelled_work_is_seen_in_its_lane() -> None:
 
 
 def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
-    """It is paid for from 0 to 7 s, works from 2 s on, and is missed at 9 s; the next start is given up."""
+    """It is paid for from 0 to 7 s, works from 2 s on, and is detected as lost at 9 s. The next start is given up."""
     found = spells(
         Record(0.0, Ordered("a", 1.0)),
         Record(2.0, Joined("a", 1.0), (task(0),)),
@@ -166,7 +166,7 @@ def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
 
 
 def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
-    """Also where the hub takes it in later; and until it comes again, whatever happens to the hub."""
+    """This holds even if the hub detects it later, and until the machine returns, also across a loss of the hub."""
     falls = Alive(Steps((0.0, 1.0, 9.0), (1.0, 0.0, 1.0)))
     zone = Zone(
         "z", Offer("o", 1.0, Steps((0.0,), (1.0,))), 1, Machine("any", 0.1, notice_seconds=1.0), falls

@@ -1,4 +1,4 @@
-"""The metric that comes with oddlot."""
+"""`oddlot.accuracy`."""
 
 import pytest
 import torch

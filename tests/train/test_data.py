@@ -1,4 +1,4 @@
-"""From spans to batches of samples."""
+"""Batches of samples from spans of positions."""
 
 from collections import namedtuple
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ ROWS = np.arange(12.0, dtype=np.float32).reshape(6, 2)
 
 
 class Squares:
-    """A map-style dataset of (input, target)."""
+    """A map-style dataset with items (input, target)."""
 
     def __len__(self) -> int:
         return 6
@@ -29,7 +29,7 @@ class Squares:
 
 
 class Stream(IterableDataset[int]):
-    """It has a length, and no items by index."""
+    """A dataset with a length, but without items by index."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(6))
@@ -48,7 +48,7 @@ def indices(*wanted: int) -> Any:
 
 
 def test_arrays_and_tensors_give_rows_and_a_dataset_what_collate_makes_of_its_samples() -> None:
-    """A list is a dataset, even of tensors."""
+    """A list is a dataset, even if its items are tensors."""
     batches = Batches((ROWS, torch.arange(6)))
     inputs, targets = batches.fetch(indices(4, 0))
     assert len(batches) == 6
@@ -138,12 +138,12 @@ def test_spans_are_cut_into_minibatches() -> None:
     [(9, 4, [4, 5]), (5, 4, [5]), (1, 4, [1]), (3, 1, [1, 1, 1]), (8, 4, [4, 4]), (10, 4, [4, 4, 2])],
 )
 def test_no_sample_stands_alone_in_a_minibatch(samples: int, batch: int, sizes: list[int]) -> None:
-    """BatchNorm cannot tell a variance from one."""
+    """BatchNorm cannot estimate a variance from a single sample."""
     assert [len(one) for one in minibatches([Span(0, 3, 3 + samples)], batch, 7, 50)] == sizes
 
 
 def test_every_tensor_of_a_batch_moves() -> None:
-    pair = namedtuple("pair", "x y")  # noqa: PYI024 - a type that datasets use
+    pair = namedtuple("pair", "x y")  # noqa: PYI024 - datasets use such types
     here = torch.zeros(2)
     moved = move({"a": [here], "b": (here, "text"), "c": pair(here, 3)}, torch.device("meta"))
     assert moved["a"][0].is_meta

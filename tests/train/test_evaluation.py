@@ -19,7 +19,7 @@ ROWS = torch.arange(10.0).reshape(10, 1)
 
 
 class Net(nn.Module):
-    """Doubles its input while training; its statistics would move if it were run in training mode."""
+    """Doubles its input in training mode. Its running statistics change in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Net(nn.Module):
 
 
 class MeanError:
-    """A metric as torchmetrics has them: it is told batch by batch."""
+    """A metric with the interface of torchmetrics, updated batch by batch."""
 
     def __init__(self) -> None:
         self.batches: list[Tensor] = [torch.full((1,), 99.0)]
@@ -67,7 +67,7 @@ def measured(weight: float = 1.0, **changes: Any) -> dict[str, float]:
 
 
 def test_loss_and_both_kinds_of_metrics() -> None:
-    """Batches of unequal size count by their samples."""
+    """Batches of unequal size are weighted by their number of samples."""
     error, sizes = MeanError(), []
 
     def largest(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def test_without_an_evaluation_set_there_is_nothing_to_measure() -> None:
 
 
 def test_a_training_step_that_changes_the_model_is_measured_on_the_versions_own_weights() -> None:
-    """As that of a momentum teacher, which is called for the loss of every batch."""
+    """An example is a momentum teacher, which each call of the training step updates."""
 
     def move(model: Any, batch: Any) -> Tensor:
         with torch.no_grad():
@@ -142,14 +142,14 @@ def whole(model: nn.Module, batch: Any) -> Any:
 
 
 def penalised(model: nn.Module, batch: Any) -> Any:
-    """It differentiates by its inputs."""
+    """Return a loss with a gradient with respect to the inputs."""
     inputs = batch[0].clone().requires_grad_(True)
     (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
     return slope.square().mean()
 
 
 def step_when_training(model: nn.Module, batch: Any) -> Any:
-    """As a detector, which has losses in training mode alone."""
+    """Return a loss only in training mode, as object detectors do."""
     return whole(model, batch) if model.training else model(batch[0])
 
 
@@ -161,7 +161,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_training_step_that_fails_in_evaluation_is_told_how_it_is_called(step: str) -> None:
-    """And that a loss beside it is used instead."""
+    """The error also suggests Job(loss=...), which evaluation uses instead."""
     function, code = STEPS[step]
     with raises(JobError, code, hint="evaluation_mode"):
         measured(loss=None, training_step=function)

@@ -1,4 +1,4 @@
-"""What the error of a job's own code in a minibatch says: the rows, the part, and what may help."""
+"""Errors of the job's own code in a minibatch name the rows and the part, and have a hint."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ FLOATS, CLASSES = INPUTS.numpy(), TARGETS.numpy()
 
 
 class Broken(Dataset[Any]):
-    """Its `one` sample cannot be read."""
+    """A dataset in which the sample `one` cannot be read."""
 
     def __len__(self) -> int:
         return 40
@@ -34,7 +34,7 @@ class Broken(Dataset[Any]):
 
 
 def part(bounds: tuple[int, int]) -> list[Any]:
-    """The arrays of a part; those of the second are narrower."""
+    """Return the arrays of a part. The arrays of the second part have fewer columns."""
     rows, width = slice(*bounds), 2 if bounds[0] else 3
     return [FLOATS[rows, :width], CLASSES[rows]]
 

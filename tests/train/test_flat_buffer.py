@@ -1,4 +1,4 @@
-"""Where numbers lie: any module becomes one block, and a bound module is that block."""
+"""The memory layout of modules: any module becomes one block, and a bound module is a view of it."""
 
 import json
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tests.transcripts import raises
 
 
 class Odd(nn.Module):
-    """BatchNorm, tied and frozen weights, an embedding, a 0-d parameter, several dtypes, odd buffers."""
+    """A module with BatchNorm, tied and frozen weights, an embedding, a 0-d parameter, and many dtypes and buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def test_a_layout_names_each_trainable_parameter_and_moving_buffer_once() -> Non
 
 
 def test_each_parameter_group_has_sections_of_its_own() -> None:
-    """The parameters and buffers in them are as before, and another grouping is another layout."""
+    """Parameters and buffers keep their values. Another grouping gives another layout."""
     torch.manual_seed(0)
     model, other = Odd(), Odd()
     layout = Layout.from_module(model, group_of=lambda name: 7 if name in {"norm.bias", "low"} else 0)
@@ -196,7 +196,7 @@ def test_a_model_that_cannot_be_merged_or_saved_is_refused(
 
 
 def test_tensors_that_lie_beside_each_other_in_one_memory_are_fine() -> None:
-    """Columns of one matrix, position ids that are expanded along an axis of one, and one tensor of two names."""
+    """Examples are columns of one matrix, ids expanded along an axis of size 1, and a tensor with two names."""
     table = torch.arange(24.0).view(4, 6)
     ids = torch.arange(10).expand(1, 10)
     Layout.from_module(with_buffers(left=table[:, :3], right=table[:, 3:], ids=ids, unsaved=LINE, again=LINE))
@@ -213,7 +213,7 @@ def test_an_unsaved_buffer_may_be_anything_and_is_the_factorys_where_it_cannot_b
 
 
 def test_numbers_that_are_infinite_on_both_sides_stay_so_when_they_are_pulled() -> None:
-    """A causal mask: between two infinities lies nothing. An observer's first infinity is in no mean."""
+    """Infinities of a causal mask are kept. The initial infinity of an observer is excluded from means."""
     mask = torch.full((4, 4), -torch.inf).triu(1)
     layout = Layout.from_module(with_buffers(mask=mask, range=torch.zeros(2), count=torch.zeros(())))
     here, home = FlatBuffer.empty(layout), FlatBuffer.empty(layout)
@@ -245,7 +245,7 @@ def test_frozen_parameters_and_unsaved_buffers_are_buffers_by_name_and_a_pattern
 
 
 def test_a_delta_is_told_whatever_device_the_model_is_on() -> None:
-    """The block that is sent lies at the hub's side, the model on a GPU: here one without memory."""
+    """The block of the update is in CPU memory, and the model on a GPU, which is faked here."""
     layout = Layout.from_module(nn.Linear(3, 2))
     with FakeTensorMode():
         out, start = FlatBuffer.empty(layout), FlatBuffer.empty(layout)

@@ -1,4 +1,4 @@
-"""Objects of a PyTorch training loop in a Job: refused, with what to pass instead."""
+"""A Job rejects objects of a PyTorch training loop, and the error names the object to pass instead."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Updates that are far larger than others."""
+"""Gates, which reject updates that are not finite or far larger than others."""
 
 from contextlib import nullcontext
 from math import inf, nan
@@ -40,8 +40,10 @@ def test_an_update_over_a_thousand_times_the_median_is_refused() -> None:
 
 
 def test_norms_that_are_large_for_good_reason_are_accepted() -> None:
-    """A rare sample, when the others are fitted; and whatever comes a third time, as under a learning rate that has
-    risen."""
+    """Examples are the norm of a rare sample when the others are fitted, and the third of three similar norms.
+
+    The latter occurs after an increase of the learning rate.
+    """
     gate = trained(trained(UsualNorm(), 1.0), 1e-6, count=100)
     gate.note("a:1", "gradient", 9.0)
     gate = trained(UsualNorm())
@@ -66,7 +68,7 @@ def test_it_is_off(gate: UsualNorm) -> None:
 
 
 def test_infinities_of_the_tasks_version_are_accepted() -> None:
-    """A late update may still have the first range of an observer. Other infinities of buffers are rejected."""
+    """A late update may still have the initial range of an observer. Other infinities in buffers are rejected."""
     module = nn.Linear(2, 2)
     module.register_buffer("range", torch.zeros(2))
     base, now, update = (FlatBuffer.empty(Layout.from_module(module)) for _ in range(3))
@@ -119,7 +121,7 @@ def test_weights_are_compared_with_the_version_that_they_began_from() -> None:
 
 
 def test_a_gate_of_ones_own_sees_each_update_and_may_refuse_it() -> None:
-    """It is asked after the gates before it; what it refuses is given back."""
+    """It is called after the gates before it. The payload of an update that it rejects is released."""
 
     class Fresh:
         def check(self, arrival: Arrival) -> None:

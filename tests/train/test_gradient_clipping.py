@@ -1,4 +1,4 @@
-"""Clipping equals PyTorch's, and hides no bad number."""
+"""Gradient clipping equals PyTorch's, and does not hide values that are not finite."""
 
 from math import inf, isnan, nan
 
@@ -10,7 +10,7 @@ from oddlot.train.gradient_clipping import clip
 
 
 def parameters(*gradients: Tensor | None) -> list[Tensor]:
-    """With these gradients."""
+    """Return parameters with these gradients."""
     made = []
     for gradient in gradients:
         made.append(torch.zeros(3 if gradient is None else gradient.shape, requires_grad=True))
@@ -59,13 +59,13 @@ def test_what_is_not_finite_stays_where_it_is_and_what_it_is(bad: float) -> None
 
 
 def test_numbers_whose_squares_overflow_are_clipped() -> None:
-    """PyTorch makes zeros of them."""
+    """PyTorch sets them to zero."""
     long, other = clipped([torch.tensor([3e30, 0.0]), torch.tensor([4e30])], 1.0)
     assert torch.allclose(torch.cat([long, other]), torch.tensor([0.6, 0.0, 0.8]))  # type: ignore[list-item]
 
 
 def test_rows_of_a_sparse_gradient_that_come_twice_are_one() -> None:
-    """PyTorch clips none of them."""
+    """PyTorch does not clip sparse gradients."""
 
     def gradient(sparse: bool) -> Tensor:
         words = nn.Embedding(5, 2, sparse=sparse)

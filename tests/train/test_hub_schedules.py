@@ -1,4 +1,4 @@
-"""Schedules and clipping in whole runs: resumed, replayed, with bad numbers, with functions that fail."""
+"""Schedules and clipping in complete runs: resumes, replays, values that are not finite, and functions that fail."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ BOTH = pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simula
 PAIRS = pytest.mark.parametrize(
     ("strategy", "on"), [(Asynchronous(), fleet(1)), (LocalSGD(steps=2), local(1))], ids=["hub", "worker"]
 )
-"""Who asks the schedule."""
+"""Runs in which the hub or a worker calls the schedule."""
 
 
 # --- resumed and replayed ------------------------------------------------------------------------
@@ -53,7 +53,7 @@ PAIRS = pytest.mark.parametrize(
 def test_a_resumed_run_goes_on_with_the_rate_where_it_was(
     tmp_path: Path, strategy: Strategy, on: Place
 ) -> None:
-    """It comes to the model of the run that nobody stopped, and its log replays."""
+    """It ends with the same model as an uninterrupted run, and its log can be replayed."""
     job = a_job(optimizer=SGD(0.1), lr_schedule=Cosine(4, warmup_epochs=1), max_grad_norm=0.3)
     whole, _ = trained(job, strategy, fleet(1), "epochs>=4")
     folder = RunFolder(tmp_path)
@@ -81,7 +81,7 @@ def test_a_continuation_has_the_same_schedule_and_clipping(tmp_path: Path) -> No
         go(max_grad_norm=None)
     go(lr_schedule=Cosine(4))
     go = starts("function", lr_schedule=lambda epochs: 1.0)
-    go(lr_schedule=lambda epochs: 1.0)  # which is another one, at another address
+    go(lr_schedule=lambda epochs: 1.0)  # a different function, at another address
     go = starts("none")
     assert not json.loads((tmp_path / "none" / "run.json").read_text()).keys() & {
         "lr_schedule",
@@ -115,7 +115,7 @@ def test_a_log_that_tells_another_number_differs(tmp_path: Path) -> None:
     assert replay(tmp_path).difference is not None
 
 
-# --- what is bad ---------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
 @PAIRS
@@ -142,7 +142,7 @@ def fails_after_half(epochs: float) -> float:
 
 @PAIRS
 def test_a_function_that_goes_wrong_stops_the_run(strategy: Strategy, on: Place) -> None:
-    """At the hub or at a worker, whichever asks it."""
+    """The function fails at the hub or at a worker, depending on the strategy."""
     with raises(JobError, "invalid_factor", epochs=0.5):
         trained(a_job(lr_schedule=breaks_after_half), strategy, on)
     with raises(JobError, "user_code_failed", where="the schedule", epochs=0.5):
@@ -160,7 +160,7 @@ def test_a_function_that_is_wrong_from_the_beginning_begins_nothing(tmp_path: Pa
 
 @BOTH
 def test_what_changes_nothing_changes_no_bit(on: Place) -> None:
-    """A factor of 1 and a norm that is never reached."""
+    """The factor is 1, and the norm is never reached."""
     job = a_job(lr_schedule=lambda _: 1.0, max_grad_norm=1e6)
     run, _ = trained(job, Asynchronous(), on, "epochs>=3")
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 3))) == 0

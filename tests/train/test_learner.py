@@ -1,4 +1,4 @@
-"""What a task brings: gradients and local steps, as pure functions of weights, task and seed."""
+"""The computation of tasks: gradients and local steps are pure functions of weights, task and seed."""
 
 import random
 import warnings
@@ -41,7 +41,7 @@ def a_job(model: Callable[[], nn.Module] = net, **changes: Any) -> Job:
 
 
 class Bench:
-    """A learner with the hub's weights in hand."""
+    """A learner with the hub's weights."""
 
     def __init__(self, job: Job, **options: Any) -> None:
         self.model = job.model()
@@ -80,7 +80,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 
 def deep() -> nn.Module:
-    """All its statistics lie in one block, and the change of one is none of another's."""
+    """Return a model with several BatchNorm layers. The statistics of all of them are in one block."""
     torch.manual_seed(1)
     layers = [layer for _ in range(3) for layer in (nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU())]
     return nn.Sequential(*layers, nn.Linear(3, 2))
@@ -120,7 +120,7 @@ def groups(parameters: Any) -> torch.optim.Optimizer:
 @pytest.mark.parametrize("kind", ["delta", "weights"])
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_local_steps_are_pytorchs_and_bring_start_minus_end_or_the_end(kind: Kind, scheduled: bool) -> None:
-    """Also clipped ones of an optimizer of its own, which follow a schedule from what was merged before."""
+    """This includes clipped steps of a local optimizer, with a schedule that starts at the merged samples."""
     model, job, schedule = net(), a_job(optimizer=SGD(0.1, momentum=0.9)), Linear(1.5)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     if scheduled:
@@ -168,7 +168,7 @@ def test_clipping_to_what_is_longer_changes_no_bit() -> None:
 
 
 def test_a_bad_number_is_left_to_be_refused() -> None:
-    """In its own tensor: the others are sound."""
+    """The other tensors remain finite."""
 
     def step(model: Any, batch: Any) -> Tensor:
         bad: Tensor = model.weight.sum() * torch.nan
@@ -196,7 +196,7 @@ def test_an_optimizer_without_a_rate_has_no_schedule() -> None:
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
 def test_a_task_is_a_pure_function(kind: Kind) -> None:
-    """Dropout and a random augmentation draw the same on every learner, whatever it has done before."""
+    """Dropout and random augmentations are the same on every learner, independent of earlier tasks."""
 
     def step(model: nn.Module, batch: Any) -> Tensor:
         return cross_entropy(model(batch[0] + torch.rand(3)), batch[1])
@@ -223,7 +223,7 @@ def test_it_stops_at_the_next_minibatch_and_brings_the_mean_of_what_it_has() -> 
 
 
 class Ties(nn.Module):
-    """Tied weights, a sparse and a frozen embedding, a parameter that is not used, one of another dtype."""
+    """A model with tied weights, a sparse and a frozen embedding, an unused parameter, and one of another dtype."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ def test_sparse_tied_frozen_unused_and_mixed_parameters(batch: int, max_grad_nor
 
 
 class Running(nn.Module):
-    """A buffer that is replaced in each forward pass, as `self.mean = ...` does."""
+    """A model with a buffer that each forward pass replaces, by `self.mean = ...`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ REPLACED: dict[str, tuple[str, Callable[[Any], object]]] = {
 @pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
 @pytest.mark.parametrize("name", REPLACED)
 def test_parameters_that_are_replaced_frozen_or_change_shape_are_told(name: str, first: bool) -> None:
-    """Before or behind the forward pass."""
+    """The change is before or after the forward pass."""
     code, change = REPLACED[name]
 
     def step(model: nn.Module, batch: Any) -> Tensor:
@@ -318,7 +318,7 @@ def test_parameters_that_are_replaced_frozen_or_change_shape_are_told(name: str,
 
 
 class Teacher(nn.Module):
-    """A student, a frozen teacher, and buffers of many kinds."""
+    """A model with a student, a frozen teacher, and buffers of many kinds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ BESIDE: list[tuple[str, str, Callable[[Any], object]]] = [
 
 
 def acting(act: Callable[[Any], object]) -> Callable[[Any, Any], Tensor]:
-    """A training step that does something else beside."""
+    """Return a training step that also calls `act`."""
 
     def step(model: Any, batch: Any) -> Tensor:
         with torch.no_grad():
@@ -386,7 +386,7 @@ def test_a_training_step_that_steps_its_own_optimizer_is_told_before_its_graph_i
 
 
 def test_an_embedding_that_keeps_a_norm_is_fine_under_local_steps() -> None:
-    """It changes its weights in each forward pass; a gradient would lose that, a delta has it."""
+    """It changes its weights in each forward pass. A gradient does not include this change, but a delta does."""
     rows = torch.arange(10), torch.arange(10) % 4
     job = Job(lambda: nn.Embedding(10, 4, max_norm=0.5), rows, cross_entropy, batch_size=8, device="cpu")
     Bench(job).compute((0, 8), kind="delta")
@@ -395,7 +395,7 @@ def test_an_embedding_that_keeps_a_norm_is_fine_under_local_steps() -> None:
 
 
 def test_weights_are_compared_in_the_first_tasks_and_in_every_101st() -> None:
-    """Most tasks pay nothing for it: what such a one loses is noticed later."""
+    """The other tasks have no overhead. A change in one of them is detected later."""
     on = [False]
     step = acting(lambda model: follow(model) if on[0] else None)
     bench = Bench(a_job(Teacher, loss=None, training_step=step))
@@ -407,7 +407,7 @@ def test_weights_are_compared_in_the_first_tasks_and_in_every_101st() -> None:
 
 
 def grow(model: Any) -> None:
-    """As rotary embeddings do for longer sequences, and masks that are made when they are first needed."""
+    """Create buffers, as rotary embeddings do for longer sequences, or lazily created masks."""
     model.cache = torch.ones(3)
     model.register_buffer("mask", torch.ones(3), persistent=False)
 
@@ -433,12 +433,12 @@ SCRIPTED = pytest.mark.filterwarnings(
 @SCRIPTED
 @pytest.mark.parametrize("traced", [False, True], ids=["scripted", "traced"])
 def test_models_of_torchscript_compute_as_others_do(traced: bool) -> None:
-    """Their statistics and parameters are those of the block, too."""
+    """Their statistics and parameters are also views of the block."""
 
     def make() -> nn.Module:
         trace: Any = torch.jit.trace
         made: nn.Module = trace(net(), INPUTS[:8]) if traced else torch.jit.script(net())
-        made.load_state_dict(net().state_dict())  # tracing has moved the statistics
+        made.load_state_dict(net().state_dict())  # tracing has changed the statistics
         return made
 
     for kind in ("gradient", "delta"):
@@ -473,7 +473,7 @@ def test_frozen_parameters_are_merged_as_buffers_where_the_job_says_so(act: Call
 @pytest.mark.parametrize(("kind", "missing"), [("gradient", 1), ("delta", 1), ("weights", 0)])
 @pytest.mark.parametrize("batch", [8, 3])
 def test_a_task_reports_which_parameters_had_no_gradient(kind: Kind, missing: int, batch: int) -> None:
-    """One minibatch or several. Weights are a point: all of them count."""
+    """A task has one minibatch or several. In updates of kind `weights`, all parameters count."""
     job = Job(Ties, (torch.arange(10), torch.arange(10) % 4), cross_entropy, batch_size=batch, device="cpu")
     bench = Bench(job)
     out = FlatBuffer.empty(bench.layout)
@@ -492,7 +492,7 @@ GENERATORS: list[Callable[[], Any]] = [
 
 
 class Noisy(Dataset[tuple[Tensor, int]]):
-    """Draws from a generator of its own."""
+    """A dataset with its own random generator."""
 
     def __init__(self, rng: Any) -> None:
         self.rng = rng
@@ -632,7 +632,7 @@ def test_minibatches_are_weighted_with_the_returned_number() -> None:
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
 def test_minibatches_of_weight_0_are_skipped(kind: Kind) -> None:
-    """The mean over no token is NaN."""
+    """The mean over zero tokens would be NaN."""
 
     def first_only(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         used = batch[1] == 1 if next(answers) else batch[1] > 9
@@ -693,7 +693,7 @@ def test_optimizer_modes_follow_local_steps() -> None:
 
 
 def test_data_of_another_length_than_at_the_hub_are_rejected() -> None:
-    """When a worker joins, and at each task: as a folder to which files are added."""
+    """The length is checked when a worker joins and at each task. An example is a folder to which files are added."""
     samples = [(row, target) for row, target in zip(INPUTS, TARGETS, strict=True)]
     size = len(samples)
     bench = Bench(a_job(train_data=samples), samples=size)
@@ -706,7 +706,7 @@ def test_data_of_another_length_than_at_the_hub_are_rejected() -> None:
 
 
 class Arc(nn.Module):
-    """A loss with weights and a running mean."""
+    """A loss module with weights and a running mean."""
 
     def __init__(self, moves: bool = False) -> None:
         super().__init__()
@@ -758,7 +758,7 @@ def count(owner: Any) -> None:
 
 
 def remember(owner: Any) -> None:
-    """As a cache, or the loss of the last batch."""
+    """Set a random number, like a cache or the loss of the last batch."""
     owner.tau = torch.rand(()).item()
 
 
@@ -794,7 +794,7 @@ class Annealed(nn.Linear):
 
 @pytest.mark.parametrize("change", [anneal, count, remember, fill])
 def test_numbers_that_training_moves_in_one_direction_are_warned_of_once(change: Any) -> None:
-    """In attributes of modules of the model, and of the dataset. Others are caches."""
+    """These are attributes of modules of the model and of the dataset. Other numbers are caches."""
     job = a_job(lambda: nn.Sequential(Annealed(change)), train_data=Subset(Counted(change), range(40)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

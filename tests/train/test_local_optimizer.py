@@ -1,4 +1,4 @@
-"""Local steps are PyTorch's to the bit, and need nothing of it that takes seconds to import."""
+"""Local steps equal PyTorch's bit for bit, and do not import its compiler, which takes seconds."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def parameters(dtype: torch.dtype) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
 @pytest.mark.parametrize("rule", RULES)
 def test_steps_are_pytorchs_to_the_bit(rule: Optimizer, dtype: torch.dtype) -> None:
-    """The second parameter has no gradient at first, the third never; the rate changes on the way."""
+    """The second parameter has no gradient at first, and the third never has one. The learning rate changes."""
     ours, theirs = parameters(dtype), parameters(dtype)
     one, other = local_optimizer(rule, ours), torch_optimizer(rule, theirs)
     assert isinstance(one, LocalOptimizer)
@@ -89,7 +89,7 @@ def test_an_optimizer_that_cannot_step_is_told(make: Any, code: str, fields: dic
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
 def test_steps_are_counted_whatever_numbers_are_made_of_otherwise(default: torch.dtype) -> None:
-    """A bfloat16 would end at 256."""
+    """A count in bfloat16 would stop at 256."""
     ours, theirs = parameters(torch.float32)[:1], parameters(torch.float32)[:1]
     torch.set_default_dtype(default)
     try:
@@ -104,7 +104,7 @@ def test_steps_are_counted_whatever_numbers_are_made_of_otherwise(default: torch
 
 
 def test_a_negative_momentum_is_the_plain_formula() -> None:
-    """torch.optim refuses it."""
+    """torch.optim does not accept it."""
     (one, *_), momentum = parameters(torch.float32), torch.zeros(4, 3)
     weights, optimizer = one.detach().clone(), local_optimizer(SGD(0.1, -0.8, weight_decay=0.1), [one])
     for _ in range(20):
@@ -132,7 +132,7 @@ def test_nothing_without_a_gradient_is_no_step() -> None:
 
 
 def test_the_compiler_is_not_imported() -> None:
-    """It takes a second or more, in the midst of a worker's first task."""
+    """The import would take a second or more during a worker's first task."""
     program = """
 import sys, torch
 from oddlot.core.errors import JobError

@@ -1,4 +1,4 @@
-"""Schedules equal PyTorch's where those are defined, and what is no schedule is told."""
+"""Schedules equal PyTorch's schedulers at their steps, and invalid schedules are errors."""
 
 import warnings
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from oddlot.train.lr_schedules import Schedule, by_samples, factor_at
 from tests.transcripts import raises
 
 PER_EPOCH = 4
-"""steps that PyTorch's scheduler counts"""
+"""Steps per epoch of PyTorch's scheduler."""
 Scheduler = Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]
 
 
 def rates(make: Scheduler, epochs: int) -> list[float]:
-    """PyTorch's factors before each step, and after the last one."""
+    """Return PyTorch's factors before each step, and after the last one."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     scheduler, found = make(optimizer), []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # SequentialLR calls its own deprecated form
+        warnings.simplefilter("ignore")  # SequentialLR calls its own deprecated code
         for _ in range(PER_EPOCH * epochs + 1):
             found.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
@@ -34,7 +34,7 @@ def rates(make: Scheduler, epochs: int) -> list[float]:
 
 
 def warmed(after: Scheduler) -> Scheduler:
-    """Two epochs of a rise before it. PyTorch's cannot begin at 0."""
+    """Return a scheduler with a warm-up of two epochs. PyTorch's warm-up cannot start at 0."""
     return lambda optimizer: lr_scheduler.SequentialLR(
         optimizer,
         [lr_scheduler.LinearLR(optimizer, 1e-9, total_iters=2 * PER_EPOCH), after(optimizer)],
@@ -75,7 +75,7 @@ def test_a_warm_up_begins_at_nothing_and_is_part_of_the_epochs() -> None:
 
 
 def test_a_schedule_is_a_function_of_samples_to_the_library_and_plain_data() -> None:
-    """A list will do, and numbers of numpy are numbers."""
+    """Lists and numpy numbers are accepted."""
     steps: Any = MultiStep([1, 2])  # type: ignore[arg-type]  # that list
     factor = by_samples(steps, 48)
     assert factor is not None

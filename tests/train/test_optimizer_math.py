@@ -1,4 +1,4 @@
-"""The arithmetic of the hub's optimizers equals PyTorch's; a user's own optimizer is one like them."""
+"""The arithmetic of the hub's optimizers equals PyTorch's, and user-defined optimizers are supported."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def both(
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> tuple[nn.Linear, torch.optim.Optimizer, Store]:
-    """A model and PyTorch's optimizer for it, and a store of the same numbers."""
+    """Return a model, PyTorch's optimizer for it, and a store with the same weights."""
     torch.manual_seed(seed)
     model = nn.Linear(columns, rows, bias=False, dtype=dtype)
     initial = FlatBuffer.empty(Layout.from_module(model))
@@ -59,7 +59,7 @@ def both(
 
 
 def one_step(store: Store, gradient: Tensor, share: float = 1.0, held: bool = False) -> None:
-    """`held` writes each version into another block."""
+    """Make one step with a gradient. With `held`, each version is written into another block."""
     flat, number = FlatBuffer.empty(store.layout), store.version
     flat.view("weight").copy_(gradient)
     store.receive(Facts(f"w1:{number}", "w1", number, 1), Payload("gradient", flat))
@@ -75,7 +75,7 @@ def one_step(store: Store, gradient: Tensor, share: float = 1.0, held: bool = Fa
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_equals_torch_optim(rule: Optimizer, share: float, held: bool, dtype: torch.dtype) -> None:
-    """60 steps with gradients that depend on the weights."""
+    """This compares 60 steps with gradients that depend on the weights."""
     model, optimizer, store = both(rule, 3, dtype=dtype)
     for _ in range(60):
         noise = torch.randn(5, 17, dtype=dtype)
@@ -91,7 +91,7 @@ def test_a_rule_equals_torch_optim(rule: Optimizer, share: float, held: bool, dt
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Optimizer, held: bool) -> None:
-    """Momentum remembers directions, not steps; a decay of the weights goes with the rate."""
+    """Momentum accumulates directions, not steps. Weight decay is multiplied by the learning rate."""
 
     def factor(step: int) -> float:
         return 1.0 / (1 + step)
@@ -123,7 +123,7 @@ def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Optim
 def test_chunks_and_the_compiled_loop_change_nothing(
     rule: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A section of several chunks and an odd rest, compiled or not, gives what one plain chunk gives."""
+    """Several chunks and an odd remainder, compiled or not, give the same result as one chunk of PyTorch operations."""
 
     def run() -> Tensor:
         _, _, store = both(rule, 5, 11, 1009)
@@ -157,7 +157,7 @@ def test_another_rules_memory_is_told() -> None:
 def test_a_negative_momentum_is_the_plain_formula(
     decay: float, share: float, held: bool, dtype: torch.dtype
 ) -> None:
-    """torch.optim refuses it, so it is compared with: momentum <- m x momentum + gradient + decay x weights."""
+    """torch.optim does not accept it. The formula is: momentum <- m x momentum + gradient + decay x weights."""
     model, _, store = both(SGD(0.1), 3, dtype=dtype)
     store = Store(store.weights, SGD(0.1, momentum=-0.8, weight_decay=decay))
     weights, momentum = model.weight.detach().clone(), torch.zeros(5, 17, dtype=dtype)
@@ -174,7 +174,7 @@ def test_a_negative_momentum_is_the_plain_formula(
 
 
 def grouped(model: nn.Module) -> FlatBuffer:
-    """The model's weights, with its biases in group 1."""
+    """Return the model's weights, with its biases in group 1."""
     initial = FlatBuffer.empty(Layout.from_module(model, group_of=lambda name: int(name.endswith("bias"))))
     initial.gather(model)
     return initial
@@ -185,7 +185,7 @@ OF_GROUPS: dict[int, Optimizer] = {0: AdamW(0.01, weight_decay=0.5), 1: SGD(0.3,
 
 @pytest.mark.parametrize("held", [False, True])
 def test_each_parameter_group_steps_with_its_own_optimizer(held: bool) -> None:
-    """As two optimizers of PyTorch's do, under one schedule; a resumed store goes on with both memories."""
+    """The result equals two PyTorch optimizers with one schedule. A resumed store continues with both states."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     halve: dict[str, Any] = {"schedule": lambda merged: 0.5}
@@ -219,12 +219,12 @@ def test_a_group_without_an_optimizer_is_told() -> None:
         Store(grouped(nn.Linear(4, 3)), {0: SGD(0.1)})
 
 
-# --- an optimizer of the user's own --------------------------------------------------------------
+# --- a user-defined optimizer --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SignSGD(Optimizer):
-    """Steps of equal size against the sign of the momentum."""
+    """An optimizer with steps of equal size against the sign of the momentum."""
 
     lr: float = 0.01
     momentum: float = 0.9
@@ -256,7 +256,7 @@ OWN = [(a_job(optimizer=SignSGD()), Synchronous()), (a_job(), LocalSGD(steps=2, 
 def test_an_optimizer_of_ones_own_is_trained_saved_and_resumed(
     job: Job, strategy: Strategy, tmp_path: Path
 ) -> None:
-    """The stopped run comes to the model of the one that was not, and can be replayed."""
+    """The resumed run ends with the same model as an uninterrupted run, and can be replayed."""
     whole = fit(job, deepcopy(strategy), fleet(1), until="epochs>=6")
     fit(job, deepcopy(strategy), fleet(1), until="epochs>=3", out=tmp_path)
     resumed = fit(job, deepcopy(strategy), fleet(1), until="epochs>=6", out=tmp_path, resume="latest")
@@ -288,7 +288,7 @@ def test_an_optimizer_that_cannot_be_used_is_told_before_the_run(optimizer: Opti
 def test_a_parameter_without_a_gradient_is_left_alone_as_by_pytorch(
     rule: Optimizer, held: bool, measure: int
 ) -> None:
-    """Without it in both of two updates; one that lacks it in one of them counts as zero there."""
+    """A parameter takes no step if both updates lack its gradient. If one of them lacks it, it counts as zero there."""
     torch.manual_seed(3)
     model = nn.ModuleList(
         nn.Linear(3, 2, dtype=kind) for kind in (torch.float32, torch.float64, torch.float32)
@@ -317,7 +317,7 @@ def test_a_parameter_without_a_gradient_is_left_alone_as_by_pytorch(
         store.step({f"a:{version}": 0.5, f"b:{version}": 0.5}, measure)
         if held:
             store.release(version)
-        if version == 3:  # a resumed run counts on
+        if version == 3:  # a resumed run continues the step counts
             state = {name: tensor.clone() for name, tensor in store.state_tensors().items()}
             store = Store(FlatBuffer.empty(store.layout), rule)
             store.load_state(state)

@@ -1,4 +1,4 @@
-"""Data in parts, of which a worker opens its own."""
+"""Data in parts. A worker opens only the parts of its tasks."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -69,7 +69,7 @@ def test_a_worker_opens_its_own_wherever_it_lies(tmp_path: Path) -> None:
 
 
 def test_only_the_pages_of_a_workers_parts_are_read(tmp_path: Path) -> None:
-    """A memory-mapped array is cut where it lies."""
+    """A memory-mapped array is split without a copy."""
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     shards = Shards.of((mapped,), 5)
@@ -106,7 +106,7 @@ OTHER_PARTS: dict[str, tuple[list[Any], list[str]]] = {
 @pytest.mark.parametrize("sizes", [None, [10, 10]], ids=["read", "told"])
 @pytest.mark.parametrize("what", OTHER_PARTS)
 def test_a_part_with_other_arrays_is_named(what: str, sizes: list[int] | None) -> None:
-    """At once where each is read for its size, else where a worker has two of them."""
+    """If sizes are given, a part is checked when a worker opens it. Otherwise it is checked at once."""
     arrays, found = OTHER_PARTS[what]
     parts = {"a.npz": [X, Y], "b.npz": arrays}
     expected = ["float32[:, :]", "int64[:]"]

@@ -1,4 +1,4 @@
-"""The store: what it refuses, how it merges, who holds which version."""
+"""The store: merges, rejected updates, held versions, and saved state."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def other_model() -> FlatBuffer:
 
 
 def block(store: Store, weight: float = 0.0, mean: float = 0.0, batches: int = 0) -> FlatBuffer:
-    """All trainable parameters `weight`, all running means `mean`, `batches` more counted."""
+    """Return a block with the trainable parameters `weight`, the running means `mean` and the counters `batches`."""
     flat = FlatBuffer.empty(store.layout)
     flat.view("0.weight").fill_(weight)
     flat.view("0.bias").fill_(weight)
@@ -51,7 +51,7 @@ def arrive(
 
 
 def steps(store: Store, *asked: tuple[float, int]) -> list[Change | None]:
-    """One after the other, each along a gradient of this value, measured over a window."""
+    """Make a step for each (gradient value, window of the measurement), and return the measurements."""
     changes = []
     for value, window in asked:
         arrive(store, "a", block(store, value))
@@ -117,7 +117,7 @@ def test_a_kept_partial_model_is_completed_from_an_older_one() -> None:
         ((1.0,), 4.5, 14),  # one update of share 1: its values, exactly its increment
         ((0.5,), 3.5, 14),  # half of the way
         ((0.25, 0.75), 7.5, 17),  # 0.25 x 4.5 + 0.75 x 8.5; 10 + 0.25 x 4 + 0.75 x 8
-        ((1.0, 1.0), 6.5, 16),  # never further than the mean of the updates
+        ((1.0, 1.0), 6.5, 16),  # at most the mean of the updates
         ((0.1, 0.9), 8.1, 18),  # increments are rounded: 10 + 0.1 x 4 + 0.9 x 8
         ((0.0,), 2.5, 10),  # no share, no move
     ],
@@ -142,7 +142,7 @@ def test_buffers_move_towards_the_mean_of_the_updates(
 def test_flags_and_integers_take_the_value_of_the_update_with_the_largest_share(
     merge: str, kind: Kind, shares: tuple[float, ...], expected: int
 ) -> None:
-    """As a pointer into a queue: a mean of two places is no place."""
+    """An example is a pointer into a queue, which must not be averaged."""
     module = model()
     module.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
     module.register_buffer("ready", torch.tensor(False))
@@ -163,19 +163,19 @@ BUFFERS: dict[str, tuple[float, tuple[float, float], float]] = {
     "constant mask": (-INF, (-INF, -INF), -INF),
     "average": (0.5, (1.25, 2.25), 0.2 * 0.5 + 0.8 * 2.0),
     "count": (3.0, (5.0, 8.0), 8.0),
-    "large average": (1e9, (2e9, 4e9), 0.2e9 + 0.8 * 3.5e9),  # above 2^23, every float32 is a whole number
+    "large average": (1e9, (2e9, 4e9), 0.2e9 + 0.8 * 3.5e9),  # above 2^23, every float32 is an integer
     "range": (INF, (-1.5, -3.5), -3.0),
     "range of one worker": (INF, (INF, -3.5), -3.5),
     "range of no worker": (INF, (INF, INF), INF),
     "late range": (-1.5, (INF, -3.5), 0.2 * -1.5 + 0.8 * -3.5),
 }
-"""The old value, the values of two updates with the shares 0.2 and 0.6, and the new value."""
+"""Old value, values of two updates with the shares 0.2 and 0.6, and new value."""
 
 
 @pytest.mark.parametrize(("merge", "kind"), [("step", "delta"), ("blend", "weights")])
 @pytest.mark.parametrize("held", [False, True], ids=["in place", "copied"])
 def test_only_running_averages_are_averaged(merge: str, kind: Kind, held: bool) -> None:
-    """By what changed: constants keep their bits, whole numbers are one worker's, infinities are in no mean."""
+    """Constants are kept, integers take the value of one update, and infinities are excluded from means."""
     module = model()
     module.register_buffer("values", torch.tensor([old for old, *_ in BUFFERS.values()]))
     start = FlatBuffer.empty(Layout.from_module(module))
@@ -233,12 +233,12 @@ def test_a_measured_step_tells_its_length_and_the_angle_to_the_one_before() -> N
 
 
 def test_windows_of_steps_are_compared_by_their_sums() -> None:
-    """One that is not measured, or of another window, begins anew. The sums are wider than halves."""
+    """A step that is not measured, or has another window, starts a new window. bfloat16 is summed in float32."""
     asked = [(1.0, 2), (-3.0, 2), (5.0, 2), (2.0, 2), (1.0, 0), *[(1.0, 2)] * 3, (1.0, 3), (1.0, 1), (2.0, 1)]
     inners = [change and change.inner for change in steps(make_store(lr=0.5), *asked)]
     assert inners == [None, None, None, pytest.approx(-2.0 * 7.0 * 8), *[None] * 6, pytest.approx(2.0 * 8)]
     store = Store(FlatBuffer.empty(Layout.from_module(model().bfloat16())), SGD(0.0))
-    changes = steps(store, (256.0, 2), (1.0, 2), (1.0, 2), (0.0, 2))  # 257 is none of bfloat16's numbers
+    changes = steps(store, (256.0, 2), (1.0, 2), (1.0, 2), (0.0, 2))  # bfloat16 cannot represent 257
     assert [change and change.inner for change in changes] == [None] * 3 + [257.0 * 8]
 
 
@@ -278,7 +278,7 @@ def test_measuring_does_not_change_the_step() -> None:
 
 
 def test_a_held_version_is_never_written_again() -> None:
-    """One that nobody holds any more changes in place."""
+    """A version that is no longer held is changed in place."""
     given: list[FlatBuffer] = []
 
     class Watched(Pool):
@@ -306,7 +306,7 @@ def test_a_held_version_is_never_written_again() -> None:
 
 
 def test_every_number_is_written_into_the_fresh_block() -> None:
-    """A block from the pool may hold anything: buffers and weights are all written, whatever the shares."""
+    """A block from the pool has arbitrary values. All buffers and weights are written, for all shares."""
     store = make_store(pool=Pool(lambda: dirty))
     dirty = block(store, NAN, NAN, 77)
     store.weights.view("1.running_mean").fill_(2.0)
@@ -406,7 +406,7 @@ def halved(merged: int) -> float:
 
 
 def test_a_step_that_is_told_what_was_merged_follows_the_schedule() -> None:
-    """And the next one, which is not told, takes the whole rate again."""
+    """Without this number, a step uses the full learning rate."""
     store = make_store(schedule=halved)
     moved = []
     for merged in (25, None, 10, 0):

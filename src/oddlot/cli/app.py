@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before a command needs it."""
+"""The command line. Heavy imports are deferred until a command needs them."""
 
 import json
 import re
@@ -242,7 +242,7 @@ def xmc_generate(
     folder = str(Path(folder).expanduser()) if folder else ""
     check_place(folder, force)
     shape = Shape(features, labels, nonzeros, labels_each, seed)
-    try:  # both, before anything is thrown away
+    try:  # generate both before overwriting anything
         made = {
             name: generate(points, shape, stream)
             for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), 1)
@@ -254,7 +254,7 @@ def xmc_generate(
         points, path = len(x), Path(folder) / f"{name}.txt.gz"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            for old in ("test.txt", "test.txt.gz"):  # so that no other set's is ever beside what is written
+            for old in ("test.txt", "test.txt.gz"):  # never leave a file of another dataset
                 (path.parent / old).unlink(missing_ok=True)
             write_xmc(path, x, y)
             (path.parent / f"{name}.txt").unlink(missing_ok=True)
@@ -301,9 +301,9 @@ def main() -> None:
 
 
 def _run_app() -> int:
-    """The exit code."""
+    """Run the app and return its exit code."""
     try:
-        app(prog_name="oddlot")  # also of `python -m oddlot`
+        app(prog_name="oddlot")  # also under `python -m oddlot`
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (UsageError, JobError, CheckpointError) as error:
@@ -313,7 +313,7 @@ def _run_app() -> int:
 
 
 def as_options(text: str) -> str:
-    """Return a message that names the arguments of `fit` and the options of the command line with the latter alone.
+    """Remove arguments of `fit` that are followed by their command-line options from a message.
 
     `force=True (--force)` becomes `--force`.
     """
@@ -321,7 +321,7 @@ def as_options(text: str) -> str:
 
 
 def tell(error: OddlotError) -> None:
-    """Print what has ended the command."""
+    """Print the error that ended the command."""
     print(f"oddlot: {printable(error)}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Words that a shell completes after TAB. Nothing heavy is imported: a user waits for the answer."""
+"""Shell completion. There are no heavy imports, because the user waits for the reply."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,7 +9,7 @@ from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 Choice = str | tuple[str, str]
-"""A word, or a word and its meaning."""
+"""A word, or a word and its description."""
 
 
 def _completer(choices: Callable[[], Iterable[Choice]]) -> Callable[[str], list[Choice]]:
@@ -74,11 +74,11 @@ COMPLETERS = {
     "strategy": strategies,
     "strategy.name": strategies,
 }
-"""Completers of the values of settings."""
+"""Completers of values, by setting."""
 
 
 def settings(incomplete: str) -> list[str]:
-    """Return the settings that begin so and, of a setting with `=`, the values that it may have."""
+    """Return the settings with this prefix or, after `SETTING=`, the matching values of the setting."""
     name, equals, begin = incomplete.partition("=")
     if not equals:
         return [f"{each}=" for each in keys() if each.startswith(name)]

@@ -1,4 +1,4 @@
-"""`oddlot simulate --seeds N`: runs on spot machines beside runs on demand."""
+"""`oddlot simulate --seeds N`: compare runs on spot machines with runs on demand."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def estimate_runs(asked: Asked) -> None:
     with StopRequest().heard() as stop:  # from the first import until the end of the output
         try:
             done = _estimate(asked)
-        except KeyboardInterrupt:  # the second one
+        except KeyboardInterrupt:  # the second Ctrl-C
             print("killed", file=sys.stderr)
             raise typer.Exit(SIGNALLED + signal.SIGINT) from None
     if stop.signal:
@@ -41,7 +41,7 @@ def estimate_runs(asked: Asked) -> None:
 
 
 def _estimate(asked: Asked) -> int:
-    """Simulate and print, and return the number of completed runs."""
+    """Simulate the runs, print the estimates, and return the number of completed runs."""
     from rich.console import Console
     from rich.measure import Measurement
 
@@ -80,7 +80,7 @@ def _estimate(asked: Asked) -> int:
     if found:
         shown = estimates(f"{settings.name} on {asked.fleet_file}", found)
         whole = Measurement.get(console, console.options.update(max_width=MAX_COLUMNS), shown).maximum
-        console.width = max(console.width, whole)  # a figure is never cut
+        console.width = max(console.width, whole)  # numbers are never truncated
         console.print(shown, soft_wrap=True)
     tell_runs(found, folder, console)
     if not fleet.has_spot:
@@ -98,7 +98,7 @@ def _estimate(asked: Asked) -> int:
 
 
 def tell_runs(found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
-    """Print which runs failed or made no update, and where they are stored."""
+    """Print the numbers of runs that failed or made no update, and the folder of the runs."""
     from oddlot.history.outcome import FAILED
     from oddlot.run.live_view import say
 

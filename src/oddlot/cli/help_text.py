@@ -1,4 +1,4 @@
-"""The text of `--help`, as wide as the terminal."""
+"""The text of `--help`, wrapped to the width of the terminal."""
 
 import re
 import shutil
@@ -8,13 +8,13 @@ from typing import Any
 
 MAX_COLUMNS = 80
 BESIDE_COLUMNS = 60
-"""Columns of a terminal from which descriptions stand beside the names that they describe. Else they stand below."""
+"""Width of a terminal from which descriptions are next to the names. On a narrower terminal, they are below."""
 NAME_COLUMNS = 30
-"""Longest name with a description beside it."""
+"""Largest width of a name with a description next to it."""
 
 
 def help_text(command: Any, ctx: Any) -> str:
-    """Return the help of a command. Lines are as wide as the terminal, and words are whole if they fit a line."""
+    """Return the help of a command, wrapped to the width of the terminal."""
     columns = min(shutil.get_terminal_size().columns, MAX_COLUMNS)
     shown = [param for param in command.get_params(ctx) if not param.hidden]
     rows = {
@@ -32,14 +32,14 @@ def help_text(command: Any, ctx: Any) -> str:
 
 
 def _wrapped(text: str, columns: int, first: str, others: str) -> list[str]:
-    """Return lines of at most this width. Only a word that is longer than a line is broken."""
+    """Wrap a text to this width. Only words that are longer than a line are broken."""
     return textwrap.wrap(
         text, columns, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )
 
 
 def usage(command: Any, ctx: Any) -> str:
-    """Return the line with the arguments of a command."""
+    """Return the usage line of a command, with its arguments."""
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     pieces = [param.metavar if param.required else f"[{param.metavar}]" for param in arguments]
     subcommand = getattr(command, "subcommand_metavar", "")
@@ -66,7 +66,7 @@ def _name(param: Any) -> str:
 
 
 def _default(param: Any) -> str:
-    """Return the default as text. Empty: there is none, or it is that a flag is not given."""
+    """Return the default as text; empty if there is none, and for a flag that is off by default."""
     value = param.default
     if isinstance(value, bool):
         return param.opts[0] if value else ""
@@ -87,7 +87,7 @@ def _table(heading: str, rows: Sequence[tuple[str, str]], columns: int) -> list[
 
 
 def _lines(name: str, text: str, indent: int, columns: int) -> list[str]:
-    """Return a name and its description, below it on a narrow terminal."""
+    """Return the lines of a name and its description."""
     if columns < BESIDE_COLUMNS:
         return [*_wrapped(name, columns, "  ", "    "), *_wrapped(text, columns, " " * 6, " " * 6)]
     lines = _wrapped(text, columns, " " * indent, " " * indent)
@@ -97,7 +97,7 @@ def _lines(name: str, text: str, indent: int, columns: int) -> list[str]:
 
 
 def limits(param: Any, of: str = "") -> str:
-    """Return the least and largest value of an argument as text."""
+    """Return the smallest and largest value of an argument as text. `of` precedes "at least" and "at most"."""
     least, most = getattr(param, "min", None), getattr(param, "max", None)
     if least is None:
         return "" if most is None else f"{of}at most {most}"

@@ -22,7 +22,7 @@ NUMBERS = {int: "N", float: "X"}
 
 
 def _checked_resume(given: str | None) -> str | None:
-    """Raise InvalidValue for another value of `--resume`, also for the flag that follows it."""
+    """Return the value of `--resume`. Raise InvalidValue if it is unknown."""
     try:
         return resume_mode(given)
     except InvalidValue as error:
@@ -31,14 +31,14 @@ def _checked_resume(given: str | None) -> str | None:
 
 
 def _default(name: str, default: Any) -> str | bool:
-    """Return a default as help has it: that of a flag as the flag; False for none."""
+    """Return a default for the help: for a boolean, the name of its flag. Return False if there is none."""
     if isinstance(default, bool):
         return f"--{name}".replace("_", "-") if default else f"--no-{name}".replace("_", "-")
     return False if default in (None, "") else str(default)
 
 
 def _plain_type(hint: Any) -> Any:
-    """Return the type that a hint with checks, or one that may be None, is about."""
+    """Return the type of a hint without its checks and without None."""
     if get_origin(hint) is Annotated:
         return _plain_type(get_args(hint)[0])
     kinds = [_plain_type(part) for part in get_args(hint) if part is not type(None)]
@@ -46,7 +46,7 @@ def _plain_type(hint: Any) -> Any:
 
 
 def _setting(of: type, name: str, default: str | None = None, complete: Any = None) -> Any:
-    """Return the option of a setting that a dataclass declares, with the first sentence about it as help."""
+    """Return the option for a field of a dataclass. The first sentence of the field's docs is the help."""
     help_text, stop, _ = field_docs(of)[name].partition(". ")
     kind = _plain_type(hints_of(of)[name])
     return Annotated[
@@ -61,12 +61,12 @@ def _setting(of: type, name: str, default: str | None = None, complete: Any = No
 
 
 def _text(metavar: str, help_text: str, **more: Any) -> Any:
-    """Return an option with a text."""
+    """Return an option with a string value."""
     return Annotated[str | None, typer.Option(metavar=metavar, help=help_text, **more)]
 
 
 def _number(help_text: str) -> Any:
-    """Return an option with a whole number of at least 1."""
+    """Return an option with an integer value of at least 1."""
     return Annotated[int | None, typer.Option(min=1, metavar="N", help=help_text)]
 
 
@@ -153,7 +153,10 @@ DEFAULTS = {"workload": Parameter.empty, "computes": True}
 def with_options(
     *without: str, **other: Any
 ) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
-    """Give a command all `OPTIONS` except some, in place of its parameter, a dict of their values."""
+    """Return a decorator that gives a command all `OPTIONS` except those in `without`.
+
+    `other` replaces options by name. The command takes one argument, a dict of the values.
+    """
     options = {name: other.get(name, option) for name, option in OPTIONS.items() if name not in without}
     defaults = {
         name: False if get_args(option)[0] is bool else None for name, option in options.items()

@@ -1,4 +1,4 @@
-"""Commands with plain help, and plain errors about numbers."""
+"""Commands with plain help, and with readable errors about numbers."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ NUMBERS = {int: "a whole number", float: "a number"}
 
 
 class PlainCommand(TyperCommand):
-    """A command."""
+    """A command with plain help."""
 
     def get_help(self, ctx: Any) -> str:
         """Return the help."""
         return help_text(self, ctx)
 
     def get_usage(self, ctx: Any) -> str:
-        """Return the line that stands above an error."""
+        """Return the line that is printed above an error."""
         return usage(self, ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -38,12 +38,12 @@ class PlainGroup(TyperGroup):
         return help_text(self, ctx)
 
     def get_usage(self, ctx: Any) -> str:
-        """Return the line that stands above an error."""
+        """Return the line that is printed above an error."""
         return usage(self, ctx)
 
 
 def plain(error: typer.BadParameter) -> Exception:
-    """Return the error about an invalid number in plain words. Return other errors as they are."""
+    """Return a readable error about an invalid number. Return other errors unchanged."""
     param, cause = error.param, error.__cause__
     kind = NUMBERS.get(param.type_descriptor.annotation) if param and hasattr(cause, "errors") else None
     if not param or not kind:

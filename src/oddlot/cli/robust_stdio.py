@@ -1,4 +1,4 @@
-"""stdout and stderr that may be full, closed, or pipes whose reader has gone: a run outlives them."""
+"""Output that does not raise: a run continues if stdout or stderr is closed, full or a broken pipe."""
 
 import os
 import sys
@@ -9,17 +9,17 @@ from typing import Any, TextIO
 
 
 class Lasting:
-    """A text stream that does not raise; what could not be written is lost, and `problem` says why.
+    """A text stream that does not raise. After an error, all output is discarded, and `problem` has the reason.
 
-    A reader that has gone (a pipe to `head`) is no problem.
+    A closed pipe, as to `head`, is not a problem.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
         self.problem = ""
-        # Where a stream was closed from the start, its descriptor must not become that of another file.
-        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - it lasts as long as the program
+        # If a stream was closed from the start, its descriptor must not be reused for another file.
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - it stays open until the program ends
         if isinstance(self._stream, TextIOWrapper):
-            self._stream.reconfigure(errors="backslashreplace")  # what its encoding has not
+            self._stream.reconfigure(errors="backslashreplace")  # characters that the encoding lacks
 
     def write(self, text: str) -> int:
         """Write the text, or discard it after an error."""
@@ -39,14 +39,14 @@ class Lasting:
     def _noted(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:  # the reader has had enough, as `head` has
+        except BrokenPipeError:  # the reader closed the pipe, as `head` does
             self._give_up()
         except OSError as error:
             self.problem = error.strerror or str(error)
             self._give_up()
 
     def _give_up(self) -> None:
-        """Discard all further output, including what Python writes at its end."""
+        """Discard all further output, including the output of Python at exit."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         with suppress(UnsupportedOperation):  # it has no descriptor
             os.dup2(nowhere, self._stream.fileno())
@@ -55,7 +55,7 @@ class Lasting:
 
 @contextmanager
 def lasting_output() -> Iterator[Lasting]:
-    """Make printing never raise inside the block. Yield the stream that replaces stdout."""
+    """Replace stdout and stderr by streams that do not raise. Yield the replacement of stdout."""
     out, err = Lasting(sys.stdout), Lasting(sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
         try:

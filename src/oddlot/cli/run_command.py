@@ -1,4 +1,4 @@
-"""`oddlot train` and `oddlot simulate` of one run: from arguments to a run and its summary."""
+"""`oddlot train` and `oddlot simulate`: from the arguments to a run and its summary."""
 
 import json
 import re
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from oddlot.run.result import Run
 
 SIGNALLED = 128
-"""Exit code of a stopped command, plus the number of the signal."""
+"""Base of the exit code of a stopped command. The number of the signal is added."""
 TRAIN = "train"
 LOCAL = "local"
 """The default engine of `oddlot train`."""
 RANGE = re.compile(r"([+-]?\d+)(?:-(\d+))?")
-"""A number of workers, or a smallest and a largest number."""
+"""A number of workers, or a range such as `2-8`."""
 FLAGS = {
     "strategy": ("strategy", "name"),
     "engine": ("engine", "kind"),
@@ -53,7 +53,7 @@ FLAGS = {
     "epochs": ("run", "until"),
     **{name: ("run", name) for name in ("out", "checkpoints", *RUN)},
 }
-"""Keys of a job file that the flags set."""
+"""For each flag, the key of a job file that it sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Asked:
 
     @classmethod
     def of(cls, name: str, given: dict[str, Any]) -> "Asked":
-        """Return the arguments of a command by name."""
+        """Return the arguments `given` of the command `name`."""
         flags = {each: given.pop(each) for each in FLAGS if each in given}
         return cls(name=name, flags=flags, **given)
 
@@ -90,7 +90,7 @@ class Asked:
         return self.machines or sample_fleet(quiet=self.quiet)
 
     def check_simulated(self) -> None:
-        """Raise UsageError if a setting of workers is given that simulated machines do not have."""
+        """Raise UsageError for an engine setting that simulated machines do not have."""
         from oddlot.engines.simulated.config import Simulated
 
         path, known = self.fleet_file, {f"engine.{name}" for name in settings_of(Simulated)}
@@ -107,7 +107,10 @@ class Asked:
         return None if self.name == TRAIN else read_fleet(self.fleet_file)
 
     def run(self) -> None:
-        """Run the command and print the summary. Worker processes import PyTorch at the same time as this one."""
+        """Run the command and print the summary.
+
+        Local worker processes start early: they import PyTorch at the same time as this process.
+        """
         from oddlot.engines.local.fork_client import end_early, start_early
 
         try:
@@ -127,7 +130,7 @@ class Asked:
             raise UsageError(told, "resume_and_force")
         folder = ""
         try:
-            # What `latest` continues may have settings without which the flags make no sense.
+            # With `latest`, the flags may be valid only together with the settings of the run.
             has_own = self.resume != LATEST or self.workload.endswith(".toml")
             own = JobFile.read(self.workload, self.overrides) if has_own else None
             folder = self._folder(own)
@@ -140,7 +143,7 @@ class Asked:
         except OddlotError:
             self._forget(folder)
             raise
-        except KeyboardInterrupt:  # the second one, or before there was anything to save
+        except KeyboardInterrupt:  # the second Ctrl-C, or one before there was anything to save
             self._forget(folder)
             there = bool(folder) and RunFolder(folder).is_begun
             hint = (
@@ -164,7 +167,7 @@ class Asked:
         return f"in {folder}. To resume:\n  {self.again(folder)}"
 
     def _folder(self, own: "JobFile | None") -> str:
-        """Return the run folder. A new one below `runs` is made."""
+        """Return the run folder. If it is a new folder in `runs`, create it."""
         if given := self.flags["out"] or (own.out if own else None):
             return str(given)
         name = own.name if own else self.workload.rpartition(":")[2]
@@ -178,7 +181,7 @@ class Asked:
         return str(begun or next_free(name))
 
     def _settings(self, own: "JobFile | None", folder: str) -> "tuple[JobFile, bool]":
-        """Return the settings, and whether a run continues: it keeps the settings that are not given again."""
+        """Return the settings, and whether a run is resumed. A resumed run keeps settings that are not given again."""
         from oddlot.config.job_file import JobFile
         from oddlot.config.overrides import Override
         from oddlot.history.resume_mode import resumes
@@ -203,8 +206,8 @@ class Asked:
         return JobFile.read(self.workload, self.overrides, about.get("settings")), True
 
     def _checked_about(self, run: "RunFolder", place: str) -> dict[str, Any]:
-        """Return the notes on a run that is resumed. Raise UsageError if it is not a run of this command."""
-        # Real and virtual time are never added up.
+        """Return `about` of the run to resume. Raise UsageError if it is not a run of this command."""
+        # Real and virtual time are never added.
         kind = engine_kind(run.settings()) if run.is_begun else ""
         command = "simulate" if kind == "simulated" else TRAIN
         if kind and command != self.name:
@@ -221,7 +224,7 @@ class Asked:
 
     @cached_property
     def overrides(self) -> "list[Override]":
-        """Return the settings that flags give. Raise UsageError if two of them set the same."""
+        """Return the settings from flags. Raise UsageError if two flags set the same key."""
         from oddlot.config.overrides import Override
 
         overrides = [
@@ -248,12 +251,12 @@ class Asked:
         return [self.name, self.workload, *chain(*flags), *([] if self.computes else ["--no-compute"])]
 
     def given(self, *without: tuple[str, ...]) -> list[str]:
-        """Return the arguments of `oddlot`, with all flags that were given except those of the settings `without`."""
+        """Return the arguments of `oddlot` with all given flags, except flags of the settings `without`."""
         flags = (each.flag.split(" ", 1) for each in self.overrides if each.keys not in without)
         return [*self.arguments, *chain(*flags)]
 
     def again(self, folder: str) -> str:
-        """Return the command that resumes this run, with all flags that were given."""
+        """Return the command that resumes this run, with all given flags."""
         return resuming(self.given(FLAGS["out"]), folder)
 
     def _fit(self, settings: "JobFile", folder: Path, continues: bool) -> int:
@@ -269,7 +272,7 @@ class Asked:
         console = Console(stderr=self.as_json, quiet=self.quiet)
         title = f"{settings.name} with {' around '.join(settings.strategy_names)}"
         tally = Tally()
-        # What the job's own code prints is not part of the answer.
+        # The output of the job's own code is not part of the JSON.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
         with aside, told(console), shown(console, f"{title} in {folder}", tally) as observer:
             run, stopped_by = self._trained(settings, folder, continues, observer, tally)
@@ -288,7 +291,7 @@ class Asked:
         return stopped_by
 
     def _why_nothing(self, run: "Run", tally: "Tally") -> str:
-        """Return why the run made no version."""
+        """Return the reason why the run made no version, as text."""
         if tally.versions:
             return f"Nothing was trained: the run had already reached {run.ended}. Set a later goal (--until)"
         if not tally.workers:
@@ -296,7 +299,7 @@ class Asked:
         return f"Nothing was trained before {run.ended}. Set a later goal (--until)"
 
     def chaos_on(self, machines: Sequence[str]) -> "Chaos | None":
-        """Return the faults to inject on machines with these names. None: --chaos was not given."""
+        """Return the faults to inject on machines with these names; None without --chaos."""
         from oddlot.config.faults_file import read_chaos
 
         return read_chaos(self.chaos, machines) if self.chaos is not None else None
@@ -343,7 +346,7 @@ class Asked:
 
 
 def _given(name: str, value: Any) -> list[str]:
-    """Return a flag with its value; `--no-...` for one that is switched off."""
+    """Return a flag with its value; `--no-...` for False."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
@@ -351,7 +354,7 @@ def _given(name: str, value: Any) -> list[str]:
 
 
 def _setting(flag: str, value: Any) -> Any:
-    """Return the setting that the value of a flag stands for."""
+    """Convert the value of a flag to the value of its setting."""
     if flag == "epochs":
         return f"epochs>={value}"
     if flag == "workers" and (numbers := RANGE.fullmatch(value)):
@@ -360,7 +363,7 @@ def _setting(flag: str, value: Any) -> Any:
 
 
 def _sound(about: dict[str, Any]) -> dict[str, Any]:
-    """Return the notes of this module in run.json; empty if they are of another form."""
+    """Return `about` from run.json; an empty dict if the command line did not write it."""
     settings, overrides = about.get("settings"), about.get("overrides", [])
     triples = isinstance(overrides, list) and all(
         isinstance(one, list) and len(one) == 3 for one in overrides
@@ -369,7 +372,7 @@ def _sound(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_nan(value: Any) -> Any:
-    """Return the value with None for numbers that JSON does not have."""
+    """Replace NaN and infinity by None, for JSON."""
     if isinstance(value, dict):
         return {key: without_nan(part) for key, part in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value

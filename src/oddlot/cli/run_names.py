@@ -12,14 +12,14 @@ RUNS = Path("runs")
 
 
 def numbers(name: str) -> list[int]:
-    """The numbers N of the runs in runs/NAME-N."""
+    """Return the numbers N of the folders runs/NAME-N."""
     folders = RUNS.iterdir() if RUNS.is_dir() else ()
     found = (re.fullmatch(re.escape(name) + r"-(\d+)", folder.name) for folder in folders)
     return [int(match[1]) for match in found if match]
 
 
 def workload_of(about: Mapping[str, Any]) -> str:
-    """Return the workload or job file that a run was begun with; empty if the command line did not begin it."""
+    """Return the workload or job file of a run; empty if the command line did not start the run."""
     command = about.get(COMMAND)
     return str(command[1]) if isinstance(command, list) and len(command) > 1 else ""
 
@@ -31,7 +31,10 @@ def is_run_of(about: Mapping[str, Any], workload: str) -> bool:
 
 
 def next_free(name: str) -> Path:
-    """A new folder: two runs that begin at the same time get different ones. UsageError: none can be made."""
+    """Create the next run folder. Runs that start at the same time get different folders.
+
+    Raise UsageError if the folder cannot be created.
+    """
     number = max(numbers(name), default=0)
     while True:
         number += 1
@@ -49,9 +52,9 @@ def next_free(name: str) -> Path:
 
 
 def newest(name: str, workload: str, checkpoints: str | None = None) -> Path | None:
-    """Return the newest run of this name that is a run of the workload; None if there is none.
+    """Return the newest run of this name and workload; None if there is none.
 
-    `checkpoints` is where it must have its checkpoints. None: anywhere.
+    `checkpoints` is the required location of its checkpoints. None: any location.
     """
     from oddlot.history.run_folder import RunFolder
 

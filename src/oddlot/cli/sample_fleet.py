@@ -8,7 +8,7 @@ SAMPLE_FLEET = Path(__file__).parents[1] / "machines" / "sample_fleet.toml"
 
 
 def sample_fleet(*, quiet: bool) -> str:
-    """Return the path of the sample fleet. Print what it is unless `quiet`."""
+    """Return the path of the sample fleet. Print a hint unless `quiet`."""
     if not quiet:
         told = (
             "no --machines: a sample fleet of 4 spot machines is simulated. Describe your own in a fleet file"

@@ -1,7 +1,7 @@
 """Poll the EC2 metadata service for a spot interruption notice, and send SIGTERM to a run or a worker.
 
-Version 2 of the service answers 404 until two minutes before the instance is reclaimed. On SIGTERM a run saves and
-stops, and a worker returns what it has computed.
+Version 2 of the service replies 404 until two minutes before the instance is reclaimed. On SIGTERM a run saves and
+stops, and a worker returns the finished part of its task.
 """
 
 import json
@@ -22,20 +22,20 @@ TOKEN_SECONDS = 21_600
 LONGEST_ANSWER = 10_000
 
 _open = build_opener(ProxyHandler({})).open
-"""Opens URLs without a proxy: the service is on the machine."""
+"""Opens URLs without a proxy, because the service is local to the machine."""
 
 
 class Metadata:
-    """The metadata service at a URL. OSError where it does not answer."""
+    """The metadata service at a URL. Requests raise OSError if there is no reply."""
 
     def __init__(self, url: str = METADATA) -> None:
         self.url = url.rstrip("/")
         self.token = ""
 
     def notice(self) -> str:
-        """Return the notice: action and time. Empty: there is none."""
+        """Return the action and the time of the notice, as text; empty if there is no notice."""
         for _ in range(2):
-            if not self.token:  # first of all: who gives none is no such service, and its 404 says nothing
+            if not self.token:  # a server without tokens is another service, and its 404 means nothing
                 ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
                 self.token = self._ask("api/token", ttl, "PUT").decode("latin-1").strip()
             try:
@@ -58,14 +58,15 @@ class Metadata:
         except HTTPError as error:
             error.close()  # it holds an open socket
             raise
-        except HTTPException as error:  # no HTTP
+        except HTTPException as error:  # the reply is not HTTP
             raise OSError(f"it answers with {error!r}") from None
 
 
 def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
-    """Ask until a notice comes, then send SIGTERM to the process; returns the notice, empty if the process ended first.
+    """Poll until there is a notice, then send SIGTERM to the process.
 
-    UsageError: there is no such process, or the service does not answer the first request. Later failures are retried.
+    Return the notice; empty if the process ended first. Raise UsageError if there is no such process, or if the service
+    does not reply to the first request. Later failures are retried.
     """
     if not url.startswith(("http://", "https://")):
         raise InvalidValue("url", url, "an address that begins with http://")
@@ -82,7 +83,7 @@ def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
         if told:
             try:
                 os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:  # it has ended meanwhile
+            except ProcessLookupError:  # it has just ended
                 return ""
             return told
         time.sleep(every)

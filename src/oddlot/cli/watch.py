@@ -1,4 +1,4 @@
-"""`oddlot watch`: follow a run in the terminal, from its folder alone."""
+"""`oddlot watch`: follow a run in the terminal, from its folder."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ from oddlot.run.live_view import SECONDS_BETWEEN_LINES, Picture, progress, quali
 
 LOOKS_A_SECOND = 4
 SECONDS_TO_BEGIN = 60.0
-"""Seconds that a run may take, after its folder was made, until it has a log."""
+"""Seconds to wait for the log of a run after its folder was created."""
 
 
 class Watch:
@@ -35,14 +35,14 @@ class Watch:
         self.stopped = 0
         """Process of the run, if it is stopped; else 0."""
         self.line = ""
-        """Line about the newest evaluation, if it was not shown yet."""
+        """Line about the newest evaluation; empty once it was shown."""
         self.waits_line = ""
-        """Line about what the run waits for, if it was not shown yet."""
+        """Line with the reason why the run waits; empty once it was shown."""
         self.next_line = 0.0
-        """Time from which another line may be shown, on this program's clock."""
+        """Earliest time of the next line, on this program's clock."""
 
     def look(self) -> list[str]:
-        """Read new records, and return the line to show, if any."""
+        """Read new records, and return a list with the line to show, or an empty list."""
         new, tally = self.follower.read(), self.follower.tally
         for record in new:
             if isinstance(record.event, Evaluated):
@@ -61,7 +61,7 @@ class Watch:
         return self._lines()
 
     def _lines(self) -> list[str]:
-        """Return the line to show now. Lines are a few seconds apart."""
+        """Return a list with the line to show now, or an empty list. Lines are a few seconds apart."""
         line = self.waits_line or self.line
         if not line or time.monotonic() < self.next_line:
             return []
@@ -75,7 +75,7 @@ class Watch:
         return self.follower.tally.seconds + time.monotonic() - self.heard_at
 
     def picture(self, spinner: Spinner) -> RenderableType:
-        """Return the figures, a row for each worker, and what the run waits for."""
+        """Return the metrics, a row for each worker, and the reason why the run waits."""
         return Group(
             Picture(self.title, self.follower.tally, spinner).draw(self.now),
             Text(printable(self.waits), "yellow"),
@@ -83,7 +83,7 @@ class Watch:
 
 
 def watch(folder: str, console: Console) -> str:
-    """Show the run until it ends, and return how it ended. Raise CheckpointError if no run begins."""
+    """Show the run until it ends, and return how it ended. Raise CheckpointError if no run starts."""
     _wait_for_begin(RunFolder(folder), console)
     seen = Watch(folder)
     if not console.is_terminal or console.is_dumb_terminal:
@@ -101,18 +101,18 @@ def watch(folder: str, console: Console) -> str:
 
 
 def _look(seen: Watch, console: Console) -> str:
-    ended = seen.follower.ended  # asked first: what was written before is read then
+    ended = seen.follower.ended  # before the last records are read
     for line in seen.look():
         say(console, line)
     return ended
 
 
 def _wait_for_begin(run: RunFolder, console: Console) -> None:
-    """Wait while the run's folder is new: its process imports PyTorch, or reads the data."""
+    """Wait until a new run has a log. Its process may still import PyTorch or read the data."""
     told, began = False, time.monotonic()
     while not _has_log(run) and (is_held(run.path) or _is_empty(run.path)):
         if not is_held(run.path) and time.monotonic() - began > SECONDS_TO_BEGIN:
-            return  # nothing will come: reading the folder says why
+            return  # no run will start; reading the folder raises the error
         if not told:
             told = True
             say(console, f"waiting for a run to start in {run.path}")
@@ -120,10 +120,10 @@ def _wait_for_begin(run: RunFolder, console: Console) -> None:
 
 
 def _has_log(run: RunFolder) -> bool:
-    """Whether the log of a run, or of one of its peers, has a line."""
+    """Return whether the log of a run, or of one of its peers, has a line."""
     return run.is_begun and any(log.exists() and log.stat().st_size > 0 for log in run.logs().values())
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether this is a folder with nothing but a lock."""
+    """Return whether this is a folder with nothing but a lock."""
     return folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""TOML tables generated from dataclasses: a column per setting, with the checks of its type hint."""
+"""TOML tables generated from dataclasses: one key per setting, with the checks of its type hint."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from oddlot.core.suggestions import or_nearest
 from oddlot.core.validation import UNIONS, Check, default_of, hints_of, settings_of
 
 AROUND = "around"
-"""Key in the context of a table: the fields that lead to it, each with the kind named there."""
+"""Key in the validation context of a table. The value has the enclosing fields, each with the name of its kind."""
 TEXT = Annotated[str, pydantic.Field(min_length=1)]
 
 
@@ -48,10 +48,10 @@ class Maker(Table):
 
 
 class Change(Table):
-    """Some settings of one of several dataclasses."""
+    """A table with some settings of one of several dataclasses."""
 
     begins: ClassVar[Callable[[], Any] | None] = None
-    """Returns the object that they change. None: it is passed to `make`."""
+    """Function that returns the object to change. None: the object is passed to `make`."""
     choosers: ClassVar[frozenset[str]] = frozenset()
     """Keys that selected this table."""
     kinds: ClassVar[Mapping[str, type]] = MappingProxyType({})
@@ -70,16 +70,17 @@ class Change(Table):
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice of tables by the key `chooser`. A string alone is the name of a kind."""
+    """A choice of tables by the key `chooser`. A string instead of a table is the name of a kind."""
 
     chooser: str
     tables: Mapping[str, type[Table]]
     otherwise: type[Table] | None = None
-    """Kind if none is named. None: a kind is required."""
+    """Default table. None: a kind is required."""
     hinted: Callable[[Collection[str]], Collection[str]] | None = None
-    """Returns the kinds that an error may suggest, from the names of the kinds around. None: all kinds."""
+    """Function from the names of the enclosing kinds to the kinds that an error may suggest. None: all kinds."""
     elsewhere: Callable[[str], type[Table]] | None = None
-    """Makes the table of a kind from its import path. Raises UsageError if there is none. None: not supported."""
+    """Function from an import path to the table of that kind. It raises UsageError if the import fails. None: import
+    paths are not supported."""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
         """Return the table of the named kind."""
@@ -128,7 +129,7 @@ class Choice:
 
     @property
     def hint(self) -> Any:
-        """Return the type hint of a column for this choice."""
+        """Return the type hint of a key with this choice."""
         return Annotated[Table, BeforeValidator(self.read)]
 
 
@@ -137,8 +138,8 @@ def table_of(
 ) -> type[Maker]:
     """Return a table class with the settings of a dataclass. Settings with a default are optional.
 
-    `choices` are choices of tables, or other types of columns, by hint. `alone` is `Maker.alone`. `choosers` are the
-    keys that named this table.
+    `choices` maps type hints to choices of tables or to other types of keys. `alone` is `Maker.alone`. `choosers` are
+    the keys that named this table.
     """
     hints, columns = hints_of(kind), dict[str, Any]()
     for name, one in settings_of(kind).items():
@@ -159,8 +160,10 @@ def change_of(
     choices: Mapping[Any, Any] = MappingProxyType({}),
     **choosers: str,
 ) -> type[Change]:
-    """A table with some of the settings of any of these dataclasses, by the words that name them, which change what
-    `begins` makes. `choosers` are the keys that named it."""
+    """Return a table class with settings of any of these dataclasses, which are given by name.
+
+    The settings change the object that `begins` returns. `choosers` are the keys that named the table.
+    """
     hints = {name: hints_of(kind)[name] for kind in kinds.values() for name in settings_of(kind)}
     columns: dict[str, Any] = {name: (column(hint, choices), None) for name, hint in hints.items()}
     columns |= {name: (str, default) for name, default in choosers.items()}
@@ -172,13 +175,13 @@ def change_of(
 
 
 def column(hint: Any, choices: Mapping[Any, Any] = MappingProxyType({})) -> Any:
-    """Return the type of a setting in a table: checks become validators, and dataclasses become tables."""
+    """Return the type of a setting in a table. Checks become validators, and dataclasses become tables."""
     if hint in choices:
         return choices[hint].hint if isinstance(choices[hint], Choice) else choices[hint]
     origin = get_origin(hint)
     if origin is Annotated:
         base, *checks = get_args(hint)
-        # The checks of a union take any value, so that the error is theirs and not one for each of its types.
+        # The checks of a union run first and accept any value: one error instead of one for each type.
         kind: Any = BeforeValidator if get_origin(base) in UNIONS else AfterValidator
         return Annotated[(column(base, choices), *(kind(validator(check)) for check in checks))]
     if is_dataclass(hint):
@@ -186,13 +189,13 @@ def column(hint: Any, choices: Mapping[Any, Any] = MappingProxyType({})) -> Any:
     if origin not in {*UNIONS, tuple, Mapping}:
         return {str: TEXT, Any: pydantic.JsonValue}.get(hint, hint)
     parts = tuple(part if part is ... else column(part, choices) for part in get_args(hint))
-    if origin is tuple:  # TOML has lists where Python has tuples, and in them
+    if origin is tuple:  # TOML has lists instead of tuples
         return Annotated[tuple[parts], pydantic.Field(strict=False)]  # type: ignore[valid-type]  # they are computed
     return Union[parts] if origin in UNIONS else dict[parts]  # type: ignore[valid-type,misc]  # noqa: UP007
 
 
 def _made(table: Maker | Change, now: Any) -> Any:
-    """Return a nested setting: keys that are not given keep their defaults, also if the same kind is named."""
+    """Return a nested setting. If the kind is unchanged, keys that are not given keep the values of `now`."""
     if isinstance(table, Change):
         return table.make(now)
     is_there = type(now) is getattr(table, "makes", None)
@@ -202,13 +205,13 @@ def _made(table: Maker | Change, now: Any) -> Any:
 def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
     """Return the settings of a table as arguments of the dataclass `kind`.
 
-    Nested settings change those of `begin`, or else the defaults.
+    Nested settings change the settings of `begin` or, without it, the defaults.
     """
     known = settings_of(kind)
     values = {
         name: getattr(table, name)
         for name in known
-        # said, or a choice that was made for it
+        # given, or a choice with a default
         if name in table.model_fields_set or isinstance(getattr(table, name, None), Maker | Change)
     }
     for name, value in values.items():
@@ -224,7 +227,7 @@ def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
 
 @contextmanager
 def as_fault() -> Iterator[None]:
-    """Turn a UsageError into a fault of the table that is read, with its place."""
+    """Convert a UsageError into a validation error of the current table."""
     try:
         yield
     except UsageError as error:
@@ -232,7 +235,7 @@ def as_fault() -> Iterator[None]:
 
 
 def validator(check: Check) -> Callable[[Any], Any]:
-    """Return a check as a validator of pydantic."""
+    """Return a check as a pydantic validator."""
 
     def validate(value: Any) -> Any:
         must = check(value)

@@ -33,7 +33,7 @@ def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator
                     yield from (f"#     {line}" for line in describe_settings(kinds[word], ""))
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
-            # A file has no None: it leaves the setting out.
+            # TOML has no None: the setting is left out.
             comment = f"   # {meanings[name].replace('None:', 'left out:')}" if name in meanings else ""
             unset = "# " if default is None else ""
             yield f"{unset}{prefix}{name} = {_toml(default)}{comment}"

@@ -18,7 +18,7 @@ from oddlot.machines.market_traces import alive_rows
 from oddlot.machines.text_files import checked_path
 
 MAX_LOST = 1_000_000
-"""Machines that a preemption trace may lose."""
+"""Largest number of machines that a preemption trace may lose."""
 
 
 def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
@@ -28,7 +28,7 @@ def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
 
 
 def _times(lines: list[str]) -> Iterator[float]:
-    """Return the number of available machines over time, or the times alone."""
+    """Yield the times of the lines. For a preemption trace, yield one time for each lost machine."""
     if not any("," in line for line in lines):
         yield from numbers(lines)
         return
@@ -58,7 +58,7 @@ class FaultTable(Maker):
 
 
 def _counted(faults: Any) -> Any:
-    """Raise UsageError for a list that is too long, before validating each table."""
+    """Raise UsageError for a list that is too long, before each table is validated."""
     with as_fault():
         check_count(len(faults) if isinstance(faults, list) else 0)
     return faults

@@ -125,7 +125,7 @@ MachineTable = create_model(
 """A machine, or `count` machines numbered from 1."""
 
 
-# --- what changes over time ----------------------------------------------------------------------
+# --- prices and capacities -----------------------------------------------------------------------
 
 
 class Constant(Maker):
@@ -354,7 +354,10 @@ def read_fleet(path: str | Path) -> Fleet:
 def _spelled_out(
     file: Any, placed: Callable[[str, int, UsageError], UsageError]
 ) -> Iterator[tuple[str, int, str, Machine | Zone]]:
-    """Yield every machine and zone with its place in the file."""
+    """Yield every machine and zone, with its table, its index in the table and the key of its name.
+
+    `placed` adds the location in the file to an error.
+    """
     total = 0
     offers = dict[str, Offer]()
     for index, offer in enumerate(table.make() for table in file.offers):

@@ -20,7 +20,7 @@ USE = {
 
 
 def check_kinds(workload: str, machines: str | None = None, chaos: str | None = None) -> None:
-    """Raise UsageError if one of these files is of another kind. Readers report other faults."""
+    """Raise UsageError if one of these files is of the wrong kind. Readers report all other errors."""
     paths = {"job": workload if workload.endswith(".toml") else None, "fleet": machines, "chaos": chaos}
     flags = {"job": "", "fleet": "--machines ", "chaos": "--chaos "}
     for wanted, path in paths.items():

@@ -64,21 +64,21 @@ class Source:
         return {"settings": self.plain, "overrides": overrides}
 
     def placed_at(self, keys: KeyPath, error: UsageError) -> UsageError:
-        """Return the error with the flag, or the file and line, that gave these keys; unchanged if neither did."""
+        """Add the flag, or the file and line, that set these keys to an error."""
         found = said(self.plain, keys)
         for override in reversed(self.overrides):
             depth = min(len(found), len(override.keys))
             if depth and list(override.keys[:depth]) == found[:depth]:
-                # a flag has its value with it
+                # the flag already shows the value
                 sentence = str(error).removeprefix(f"{error.key} = {override.value!r}: ")
                 return error.retold(f"{override.flag}: {sentence}", flag=override.flag)
         return at_line(self.path, locate(self.text, keys), error) if self.path else error
 
     @contextmanager
     def placed(self, *tables: tuple[str, ...]) -> Iterator[None]:
-        """Add the place of a UsageError's key in one of these tables, or of the first table.
+        """Add the location of its key to a UsageError: in the first table that has the key, or of the first table.
 
-        The whole file, `()`, has no place.
+        The complete file, `()`, has no location.
         """
         try:
             yield
@@ -90,7 +90,7 @@ class Source:
 
     @contextmanager
     def placed_in_any(self) -> Iterator[None]:
-        """Add the place to a UsageError about a setting of any table."""
+        """Add the location to a UsageError about a setting of any table."""
         with self.placed((), *((field,) for field in FileTable.model_fields)):
             yield
 
@@ -110,10 +110,10 @@ class JobFile:
         before: Mapping[str, Any] | None = None,
         earlier: Sequence[Override] = (),
     ) -> "JobFile":
-        """Read a job file or use a workload's name, on top of the settings of an earlier run.
+        """Read a job file or use the name of a workload.
 
-        `before` are its settings, and `earlier` its overrides. Raise UsageError with every fault and its flag, or its
-        file and line.
+        `before` has the settings of an earlier run, and `earlier` its overrides. Raise UsageError with all errors, each
+        with its flag, or its file and line.
         """
         path = Path(given).expanduser() if given.endswith(".toml") else None
         text, plain = read_toml(path) if path else ("", deepcopy(dict(before or {})))
@@ -140,12 +140,12 @@ class JobFile:
 
     @property
     def checkpoints(self) -> str | None:
-        """Return the place of the checkpoints, if it is set."""
+        """Return the location of the checkpoints, if it is set."""
         return _given(self.table.run).get("checkpoints")
 
     @property
     def strategy_names(self) -> list[str]:
-        """Return the names of the strategy and of the wrapped ones."""
+        """Return the names of the strategy and of the strategies inside it, from the outside in."""
         names, table = list[str](), getattr(self.table, "strategy", None)
         while table is not None:
             names.append(table.name)
@@ -175,11 +175,11 @@ class JobFile:
             return replace(job, **changes)
 
     def run_settings(self) -> dict[str, Any]:
-        """Return the run settings that were given, as keywords of `fit`."""
+        """Return the given run settings, as keyword arguments of `fit`."""
         return {name: value for name, value in _given(self.table.run).items() if name != "out"}
 
     def engine(self, fleet: Fleet | None = None, computes: bool = True) -> EngineConfig:
-        """Return the workers or, with a fleet, simulated machines, with those settings of workers that they have."""
+        """Return the engine of the file or, with a fleet, a simulated engine with the settings that apply to it."""
         engine: EngineConfig = self.table.engine.make()
         if fleet is None:
             return engine
@@ -191,7 +191,7 @@ class JobFile:
 def _without_other_engine(
     before: dict[str, Any], earlier: Sequence[Override], now: Sequence[Override]
 ) -> list[Override]:
-    """Remove the settings that the engine of now does not have from those of an earlier run."""
+    """Remove settings that the current engine does not have from `before`, and return `earlier` without them."""
     kind = next((each.value for each in reversed(now) if each.keys == ("engine", "kind")), "")
     if kind not in ENGINE.tables:
         return list(earlier)
@@ -202,5 +202,5 @@ def _without_other_engine(
 
 
 def _given(table: Table) -> dict[str, Any]:
-    """Return the keys that a table has, as keywords."""
+    """Return the given settings of a table, as keyword arguments."""
     return {name: value for name in type(table).model_fields if (value := getattr(table, name)) is not None}

@@ -30,7 +30,7 @@ class OfJobFile(Table):
 
     @classmethod
     def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
-        """Suggest the table of a key that is in the wrong one."""
+        """Suggest the right table for a misplaced key."""
         key = str(fault["loc"][0])
         having = [name for name, keys in TABLES.items() if key in keys]
         if fault["type"] == "extra_forbidden" and key == "epochs":
@@ -82,7 +82,7 @@ class EngineChoice(Choice):
         return super().read(value, info)
 
     def _check(self, kind: str, name: str, value: object) -> None:
-        """Raise UsageError if the engine of this kind does not have the setting, or not with this value."""
+        """Raise UsageError if the engine of this kind does not have the setting, or does not support the value."""
         having = [each for each, table in self.tables.items() if name in table.model_fields]
         if having and kind not in having:
             own = having[0]
@@ -110,16 +110,16 @@ JobTable = _of_job_file(JobSettings, choices={Optimizer: OPTIMIZER, Schedule: SC
 
 
 def _checked_text(value: object, info: ValidationInfo) -> object:
-    if value not in CODECS:  # making one imports PyTorch
+    if value not in CODECS:  # constructing a codec imports PyTorch
         with as_fault():
             RunConfig.of({info.field_name or "": value})
     return value
 
 
 _TEXTS = dict.fromkeys((Every, Codec | None), Annotated[str, BeforeValidator(_checked_text)])
-"""Types of settings that a job file has as text."""
+"""Types of settings that are text in a job file."""
 RunTable = _of_job_file(RunKeys, choices=_TEXTS, alone=False)
-"""The run settings, and where the run is saved."""
+"""The run settings, and the locations of the run."""
 
 
 class FileTable(OfJobFile):
@@ -133,7 +133,7 @@ class FileTable(OfJobFile):
 
     @classmethod
     def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
-        """Suggest `[workload] name` for `task`, which is its former name."""
+        """Suggest `[workload] name` for its former name, `task`."""
         if fault["type"] == "extra_forbidden" and fault["loc"] == ("task",):
             return unknown_key("task", "", "Use `name` in the table [workload]", "workload.name")
         return super()._remedy(fault)
@@ -145,4 +145,4 @@ TABLES: dict[str, Collection[str]] = {
     "job": JobTable.model_fields,
     "job.optimizer": (OPTIMIZER.otherwise or Table).model_fields,
 }
-"""Keys of the tables, which are hinted at where they are in another table."""
+"""Keys of the tables. An error about a misplaced key suggests its table."""

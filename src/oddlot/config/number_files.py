@@ -1,4 +1,4 @@
-"""Numbers from text files that a TOML table names."""
+"""Reading of the text files with numbers that TOML tables refer to."""
 
 from collections.abc import Callable, Iterable, Iterator
 from math import inf, nan
@@ -24,7 +24,7 @@ def read_lines(
     what: str,
     read: Callable[[list[str]], Iterable[float]],
 ) -> tuple[float, ...]:
-    """Return the numbers that `read` returns for the lines of a text file. Raise UsageError if there are none."""
+    """Return the numbers that `read` extracts from the lines of a text file. Raise UsageError if there are none."""
     path = path_of(file, info)
     found = read_packed(path, lambda text: tuple(read(text.splitlines())))
     if not found:
@@ -33,7 +33,7 @@ def read_lines(
 
 
 def numbers(lines: list[str], above_zero: bool = False) -> Iterator[float]:
-    """Yield the number of each line that is not blank. Raise UsageError about a line."""
+    """Yield the number of each line that is not blank. Raise UsageError about an invalid line."""
     must = "above 0" if above_zero else "not negative"
     for number, line in enumerate(lines, 1):
         try:

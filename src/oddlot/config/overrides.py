@@ -9,7 +9,7 @@ from oddlot.config.toml_text import check_text
 from oddlot.core.errors import MAX_CHARACTERS, UsageError
 
 MAX_DEPTH = 3
-"""Nested strategies that the command line can name."""
+"""Largest depth of nested strategies on the command line."""
 STRATEGIES = [("strategy", *["inner"] * depth) for depth in range(MAX_DEPTH + 1)]
 CHOOSER_OF: dict[tuple[str, ...], str] = {
     ("workload",): "name",
@@ -19,7 +19,7 @@ CHOOSER_OF: dict[tuple[str, ...], str] = {
     ("job", "optimizer"): "kind",
     ("job", "lr_schedule"): "kind",
 }
-"""Tables, and the key in them that decides which other keys they may have. A table may be its name alone."""
+"""For each table, the key that decides which other keys it may have. A string instead of the table sets this key."""
 CHOOSERS = {(*table, chooser) for table, chooser in CHOOSER_OF.items()} - {("engine", "kind")}
 """A new value of one of these removes the table's other keys. Engines share most of their keys."""
 
@@ -34,7 +34,7 @@ class Override:
 
     @classmethod
     def parse(cls, text: str) -> "Override":
-        """Parse the `a.b=c` of `--set a.b=c`. c is a TOML value, or else a string."""
+        """Parse `a.b=c`, the value of `--set`. c is a TOML value, or otherwise a string."""
         name, equals, value = text.partition("=")
         keys = tuple(name.strip().split("."))
         if not equals or not all(keys):
@@ -46,7 +46,7 @@ class Override:
         except UsageError as error:
             begin = name if len(name) <= MAX_CHARACTERS else f"{name[:MAX_CHARACTERS]}..."
             raise error.retold(f"--set {begin}: {error}", flag=f"--set {begin}") from None
-        except ValueError:  # no TOML, or a whole number that Python refuses for its many digits
+        except ValueError:  # not TOML, or an integer with too many digits for Python
             parsed = value
         except RecursionError:
             told = f"--set {name}: its value is nested too deeply"
@@ -73,6 +73,6 @@ class Override:
 
 
 def choosers_first(override: Override) -> tuple[bool, int]:
-    """Return a key to sort by: a new chooser removes the keys beneath it, so the outer ones come first."""
+    """Return a sort key. Choosers come first, outer before inner, because a new chooser removes the keys below it."""
     chooses = override.keys in CHOOSERS
     return not chooses, len(override.keys) if chooses else 0

@@ -23,7 +23,7 @@ KINDS: dict[Any, Mapping[str, type]] = {
     Switch: SWITCHES,
     ByNoConstants: BY_NO_CONSTANTS,
 }
-"""Base classes whose subclasses a job file names, with the names."""
+"""Base classes, with their subclasses by name in a job file."""
 SCHEDULES: dict[str, type] = {"cosine": Cosine, "linear": Linear, "steps": MultiStep}
 
 
@@ -46,7 +46,7 @@ def default_kind(key: str, around: Mapping[str, Any]) -> str | None:
 
 OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
 OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
-"""The choice of an optimizer. Without a kind, the keys change settings of the present one."""
+"""The choice of an optimizer. Without a kind, the keys change the current optimizer."""
 SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
 OF_STRATEGIES: dict[Any, Choice] = {Optimizer: OPTIMIZER}
@@ -61,7 +61,7 @@ STRATEGY_TABLES: dict[str, Any] = {
 
 @cache
 def _imported_table(name: str) -> type[Any]:
-    """Return the table of a user's own strategy."""
+    """Return the table of a user-defined strategy."""
     kind = strategy_class(name)
     choices = {**OF_STRATEGIES, **({Strategy: _inner(kind)} if issubclass(kind, Wrapper) else {})}
     return table_of(kind, choices=choices, name=name)
@@ -71,7 +71,7 @@ STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"], elsew
 
 
 def _inner(wrapper: type) -> Choice:
-    """Return the choice of any strategy; without a name, the table changes settings of the wrapper's default one."""
+    """Return the choice of a strategy inside a wrapper. Without a name, the table changes the wrapper's default."""
     if wrapper not in INSIDE:
         return replace(STRATEGY, hinted=_allowed_inside)
     begins, name = INSIDE[wrapper], strategy_name(INSIDE[wrapper])
@@ -82,7 +82,10 @@ def _inner(wrapper: type) -> Choice:
 
 
 def _allowed_inside(around: Collection[str]) -> set[str]:
-    """Return the strategies that can be inside these: no wrapper twice, and in some only synchronous ones."""
+    """Return the strategies that can be inside these wrappers.
+
+    No wrapper can be used twice, and some wrappers accept only synchronous strategies.
+    """
     if any(WRAPPERS[name] in INSIDE for name in around):
         return {name for name, kind in BY_NAME.items() if kind().traits(1).waits_for_all}
     return {*BY_NAME, *WRAPPERS} - {*around}

@@ -1,6 +1,6 @@
 """Reading of TOML files, with errors that name the file, the line and a suggestion.
 
-A file's tables are pydantic models derived from `Table`. The parser forgets the lines; `locate` finds them.
+A file's tables are pydantic models derived from `Table`. The parser does not keep line numbers; `locate` finds them.
 """
 
 import re
@@ -21,7 +21,7 @@ from oddlot.machines.text_files import check_regular, not_utf8, unreadable
 KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
 MAX_LETTERS = 1_000_000
-"""Length limit of a file, in characters."""
+"""Largest length of a file, in characters."""
 PLAIN_TYPES = {
     "a valid integer": "a whole number",
     "a valid number": "a number",
@@ -30,7 +30,7 @@ PLAIN_TYPES = {
 }
 """pydantic's names of types, in plain words."""
 MAX_FAULTS = 20
-"""Errors of a file that are listed."""
+"""Largest number of errors of a file that are listed."""
 
 
 class Table(BaseModel):
@@ -43,7 +43,7 @@ class Table(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _name_the_nearest(cls, table: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Add a suggestion to an unknown key, which only its own table knows."""
+        """Add suggestions to errors about unknown keys of this table."""
         try:
             return handler(table)
         except ValidationError as error:
@@ -63,7 +63,7 @@ def unknown_key(key: str, whose: str, remedy: str, nearest: str | None = None) -
 
 
 def retold(error: ValidationError, better: Callable[[ErrorDetails], UsageError | None]) -> ValidationError:
-    """Return the same faults, with the errors of `better` where it has some. Faults that are not listed stay."""
+    """Replace each error for which `better` returns another one. Errors beyond `MAX_FAULTS` are unchanged."""
     found = enumerate(error.errors(include_url=False))
     faults = [_retold(fault, better(fault) if at < MAX_FAULTS else None) for at, fault in found]
     return ValidationError.from_exception_data(error.title, faults)
@@ -77,7 +77,7 @@ def _retold(fault: ErrorDetails, better: UsageError | None) -> InitErrorDetails:
 
 
 def about(error: UsageError) -> PydanticCustomError:
-    """Return the exception with which a validator of a `Table` reports an error about a key or about itself."""
+    """Wrap an error about a key or a table in the exception that validators of a `Table` raise."""
     return PydanticCustomError("about", "{sentence}", {"sentence": str(error), "error": error})
 
 
@@ -85,7 +85,7 @@ def read_text(path: Path) -> str:
     """Return the text of a TOML file. Raise UsageError if it cannot be read or is too large."""
     check_regular(path)
     try:
-        with path.open(encoding="utf-8-sig") as file:  # some editors begin with a mark
+        with path.open(encoding="utf-8-sig") as file:  # some editors write a byte order mark
             text = file.read(MAX_LETTERS + 1)
     except OSError as error:
         raise unreadable(path, error) from None
@@ -98,7 +98,7 @@ def read_text(path: Path) -> str:
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text and the contents of a file. Raise UsageError if it is unreadable or no TOML."""
+    """Return the text and the contents of a file. Raise UsageError if it is unreadable or not valid TOML."""
     text = read_text(path)
     try:
         check_text(text)
@@ -108,7 +108,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     except RecursionError:
         told = f"{path} is not valid TOML: it is nested too deeply"
         raise UsageError(told, "nested_too_deeply", path=str(path)) from None
-    except ValueError as error:  # no TOML, or a whole number that Python refuses for its many digits
+    except ValueError as error:  # not TOML, or an integer with too many digits for Python
         line = re.search(r"at line (\d+)", str(error))
         number = line[1] if line else text.rstrip().count("\n") + 1
         unquoted = text_without_quotes(text, str(error))
@@ -129,7 +129,7 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
 def explain(
     error: ValidationError, placed: Callable[[KeyPath, UsageError], UsageError], path: Path | None
 ) -> UsageError:
-    """Return the faults with their places, which `placed` adds, in the order of their lines; of many, the first."""
+    """Return the first `MAX_FAULTS` errors as one, in the order of their lines. `placed` adds the location of each."""
     told = [placed(keys, fault) for keys, fault in faults(error, MAX_FAULTS)]
     told.sort(key=lambda fault: (fault.fields.get("line", 0), str(fault)))
     if (more := error.error_count() - MAX_FAULTS) > 0:
@@ -139,14 +139,14 @@ def explain(
 
 
 def at_line(path: Path, line: int, error: UsageError) -> UsageError:
-    """Return an error with its place in a file. Its place in another file, if any, becomes `file` and `file_line`."""
+    """Add a file and a line to an error. An earlier location is kept in the fields `file` and `file_line`."""
     places = {"path": "file", "line": "file_line"}
     inside = {new: error.fields[old] for old, new in places.items() if old in error.fields}
     return error.retold(f"{path}:{line}: {error}", **inside, path=str(path), line=line)
 
 
 def faults(error: ValidationError, most: int | None = None) -> list[tuple[KeyPath, UsageError]]:
-    """Return the faults of a ValidationError, or the first ones: the keys of each, and a UsageError."""
+    """Return the keys and a UsageError for each error of a ValidationError, or for the first `most` of them."""
     found = [(detail["loc"], _fault(detail)) for detail in error.errors(include_url=False)[:most]]
     return [((*loc, *filter(None, fault.key.split("."))), fault) for loc, fault in found]
 
@@ -165,7 +165,7 @@ def locate(text: str, keys: KeyPath) -> int:
 
 
 def said(value: Any, keys: KeyPath) -> list[str | int]:
-    """Return the existing keys: pydantic adds names of union members, which are not in the file."""
+    """Return the keys that exist in `value`. pydantic adds names of union members, which are not in the file."""
     found: list[str | int] = []
     for key in keys:
         with suppress(LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""The lines of the statements of a TOML file, which the parser does not keep."""
+"""Line numbers of the statements of a TOML file, which the parser does not keep."""
 
 import re
 import tomllib
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from oddlot.core.errors import UsageError
 
 MAX_PARTS = 64
-"""Parts of a key: tomllib takes quadratic time."""
+"""Largest number of parts of a key, because tomllib takes quadratic time."""
 _TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}'  # up to two quotes may stand before the closing ones
+    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}'  # up to two quotes may precede the closing ones
     r'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\[{]|[\]}]|\n',
     re.DOTALL,
 )
@@ -20,7 +20,7 @@ _STRING = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
 )
 _LONG_NUMBER = re.compile(r"0[xob][0-9A-Fa-f_]{100}")
-"""Python cannot format larger integers in an error."""
+"""Matches integers that are too long for Python to format in an error."""
 _LONG_KEY = re.compile(rf"(?:\.[\w \t-]*+){{{MAX_PARTS}}}")
 
 
@@ -35,7 +35,7 @@ class Statement(NamedTuple):
     """Key and value; empty for a heading."""
 
     def says(self, key: str | int) -> bool:
-        """Whether the statement may contain this key, which parsing decides."""
+        """Return whether the statement may contain this key, without parsing it."""
         return str(key) in self.text or "\\" in self.text  # a key in quotes may have escapes
 
 
@@ -59,7 +59,7 @@ def text_without_quotes(text: str, fault: str) -> str:
     return value[0].strip() if value else ""
 
 
-@lru_cache(maxsize=1)  # a file's faults are located one after the other
+@lru_cache(maxsize=1)  # all errors of a file are located one after the other
 def parsed(text: str) -> tuple[Any, list[Statement]]:
     """Return the contents of valid TOML, and its statements."""
     return tomllib.loads(text), list(_statements(text))

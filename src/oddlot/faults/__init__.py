@@ -1,4 +1,4 @@
-"""Fault injection: plans of faults, and their injection into any engine."""
+"""Fault injection into any engine, from a plan of faults."""
 
 from oddlot.faults.plan import Chaos, Fault
 

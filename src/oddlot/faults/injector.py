@@ -1,4 +1,4 @@
-"""Injects the faults of a plan into any engine."""
+"""Injection of the faults of a plan into any engine."""
 
 import os
 import signal
@@ -19,17 +19,17 @@ from oddlot.faults.plan import ANSWERED, LASTING, Chaos, Fault
 from oddlot.faults.schedule import FaultSchedule, PlannedFault, planned_faults
 
 CONTINUED = " (continued)"
-"""Suffix of the name of a fault that is injected again because the hub was lost."""
+"""Suffix of the name of a fault that continues after the hub was lost."""
 AT_ONCE: dict[str, Any] = {"at_seconds": (0.0,), "at_versions": (), "every_seconds": None, "per_hour": None}
 
 
 class FaultInjector(EngineWrapper):
-    """Mailbox and port of another engine, with the faults of `chaos`.
+    """Wraps an engine and injects the faults of `chaos`.
 
-    `version()` returns the model's version. `save()` writes the log to the disk before the hub is killed. `past` are
-    the faults, with their times, that were injected before a resume: they are not injected again, but lasting ones
-    continue on the machines of the workers that were `left` when the hub was lost. Each of the `resumes` changes the
-    random numbers.
+    `version()` returns the model's version. `save()` writes the log to the disk before the hub is killed. `past` has
+    the faults before a resume, with their times. They are not injected again, but lasting faults continue on the
+    machines of the workers that were `left` when the hub was lost. The random numbers depend on the number of
+    `resumes`.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class FaultInjector(EngineWrapper):
         self.schedule = FaultSchedule(lambda: self.now, self._inject)
         self.lasting = LastingFaults(faults)
         self.targets: dict[NodeId, bool] = {}
-        """The workers, and whether they may be chosen: not once they were killed or leave."""
+        """The workers, and whether each is a possible target. Killed and leaving workers are not."""
         self.waiting: list[PlannedFault] = []
-        """Faults that wait for a worker; those that happen again and again do not wait."""
+        """Faults that wait for a worker. Repeated faults do not wait."""
         self.awaiting_update: list[tuple[PlannedFault, NodeId]] = []
-        """Faults of a worker's next update."""
+        """Faults that change the next update of a worker."""
         self.messages: deque[Message] = deque()
         done = Counter(event.fault for _, event in past)
         for place, planned in enumerate(planned_faults(chaos, resumes)):
@@ -68,7 +68,7 @@ class FaultInjector(EngineWrapper):
         self.schedule.run_versions(self.version())
         due = self.schedule.next_time
         if not self.messages and due <= self.engine.now:
-            self.schedule.run_next()  # and let the run check whether it is over
+            self.schedule.run_next()  # the run then checks whether it is over
         elif not self.messages:
             is_over = until == inf and self.engine.is_spent and not self.schedule.pending_messages
             message = self.engine.next(inf if is_over else min(until, due))
@@ -96,7 +96,7 @@ class FaultInjector(EngineWrapper):
         self.messages.append(message)
 
     def _lost(self, node: NodeId) -> None:
-        """Let faults of its next update wait for another worker."""
+        """Remove a worker. Faults of its next update wait for another worker."""
         self.targets.pop(node, None)
         for planned, _ in [one for one in self.awaiting_update if one[1] == node]:
             self.awaiting_update.remove((planned, node))
@@ -105,7 +105,7 @@ class FaultInjector(EngineWrapper):
         self._retry_waiting()
 
     def _retry_waiting(self) -> None:
-        """Try again, after the present message."""
+        """Try to inject the waiting faults again, after the current message."""
         waiting, self.waiting = self.waiting, []
         for planned in waiting:
             self.schedule.at(self.now, partial(self._inject, planned))
@@ -133,7 +133,7 @@ class FaultInjector(EngineWrapper):
     def _continue(
         self, planned: PlannedFault, past: Sequence[tuple[float, Struck]], left: Collection[NodeId]
     ) -> None:
-        """Let faults that last longer than the hub did continue, in the next workers of the same machines."""
+        """Continue faults that had not ended when the hub was lost, in the next workers of the same machines."""
         fault, begun, machines = planned.fault, dict[str, float](), set[str]()
         for time, event in past:
             machine = machine_of(event.node)
@@ -156,7 +156,7 @@ class FaultInjector(EngineWrapper):
             self.schedule.at(self.now, self._kill_hub)
             return
         chosen = {node for other, node in self.awaiting_update if other is planned}
-        # Sorted, because the order in which workers join is not deterministic.
+        # Sorted, because the order of joining is not deterministic.
         nodes = sorted(n for n, can in self.targets.items() if can and fault.is_for(n) and n not in chosen)
         if not nodes:
             if fault.is_once:
@@ -164,7 +164,7 @@ class FaultInjector(EngineWrapper):
             return
         node = planned.targets.choice(nodes)
         if fault.kind in ANSWERED:
-            self.awaiting_update.append((planned, node))  # and reported with the update
+            self.awaiting_update.append((planned, node))  # reported with the update
             return
         self.messages.append(Struck(planned.name, fault.kind, node))
         self._inject_into(node, fault)

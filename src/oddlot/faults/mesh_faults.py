@@ -1,4 +1,4 @@
-"""Injects the faults of a plan into a mesh, where there is no hub: from beside it, into peers and their network."""
+"""Injection of the faults of a plan into the peers of a mesh and their network."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -25,13 +25,13 @@ class MeshFaultInjection(FaultInjection, Protocol):
         """Delay, drop or corrupt the next model that a peer sends."""
 
     def partition(self, side: Collection[NodeId]) -> None:
-        """Cut these peers off from all others; no peers: the network is whole again."""
+        """Cut these peers off from all others. An empty `side` ends the partition."""
 
 
 class MeshFaults:
-    """The faults of a plan, and when they are due.
+    """Injects the faults of a plan into a mesh.
 
-    `past` is the log of a resumed run, whose faults are not injected again.
+    `past` is the log of a resumed run. Its faults are not injected again.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MeshFaults:
         self.schedule = FaultSchedule(clock, self._inject)
         self.lasting = LastingFaults(faults)
         self.waiting: list[PlannedFault] = []
-        """Faults that wait for a peer that they are for."""
+        """Faults that wait for a matching peer."""
         log = past or ()
         done = Counter(record.event.fault for record in log if isinstance(record.event, Struck))
         resumes = len({record.now for record in log if isinstance(record.event, Resumed)}) + (
@@ -57,11 +57,11 @@ class MeshFaults:
 
     @property
     def next_time(self) -> float:
-        """Return when the next fault is due."""
+        """Return the time of the next fault."""
         return self.schedule.next_time
 
     def run_due(self, version: int) -> None:
-        """Inject all faults that are due now, at this number of merges of all peers together."""
+        """Inject all faults that are due now. `version` is the number of merges of all peers."""
         waiting, self.waiting = self.waiting, []
         for planned in waiting:
             self._inject(planned)

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 LASTING = {"freeze", "slow"}
 """Kinds that last for some time."""
 ANSWERED = {"delay", "drop", "corrupt"}
-"""Kinds that change the worker's next update: it is late, missing, or has NaN or infinite values."""
+"""Kinds that change the worker's next update."""
 OF_HUB, OF_MESH = {"kill_hub"}, {"partition"}
-"""Kinds that happen only where there is a hub, and only on a mesh."""
+"""Kinds that need a hub, and kinds that need a mesh."""
 KINDS = {"kill", "leave"} | LASTING | ANSWERED | OF_HUB | OF_MESH
 OF_WORKERS = {"kill", "leave"} | LASTING
-"""Kinds that the engine injects. The others happen to messages, or to the hub."""
+"""Kinds that the engine injects. The other kinds apply to messages or to the hub."""
 
 
 def _is_kind(kind: str) -> str:
@@ -108,11 +108,11 @@ class Fault:
 
     @property
     def is_once(self) -> bool:
-        """Whether it has times or versions; when due, it then waits until there is a worker that it is for."""
+        """Whether it has times or versions. When it is due, such a fault waits for a matching worker."""
         return bool(self.at_seconds or self.at_versions)
 
     def is_for(self, node: str) -> bool:
-        """Return whether it is for this worker."""
+        """Return whether it can be injected into this worker."""
         return self.machine in {"", machine_of(node)}
 
     def __str__(self) -> str:
@@ -152,9 +152,9 @@ class Fault:
 
 WHENS = ("at_seconds", "at_versions", "every_seconds", "per_hour")
 ALLOWED = {"for_seconds": LASTING | OF_MESH, "factor": {"slow"}, "delay_seconds": {"delay"}}
-"""Settings, and the kinds that they are for."""
+"""Settings, with the kinds that support them."""
 NEEDED = {"slow": "factor", "delay": "delay_seconds"}
-"""Kinds, and the setting that they require."""
+"""Kinds, with their required setting."""
 
 
 def _short(value: object) -> str:
@@ -166,7 +166,7 @@ def _short(value: object) -> str:
 
 
 def check_count(faults: int) -> None:
-    """Raise UsageError if there are more faults than a run can have."""
+    """Raise UsageError if there are more than `MAX_FAULTS` faults."""
     if faults > MAX_FAULTS:
         told = f"{faults:,} faults are more than {MAX_FAULTS:,}: use fewer faults with several times in `at_seconds`"
         raise UsageError(told, "too_many_faults", "faults", given=faults, most=MAX_FAULTS)
@@ -200,7 +200,7 @@ class Chaos:
         return list(zip(names, self.faults, strict=True))
 
     def check_engine(self, engine: "EngineConfig", *, mesh: bool = False) -> None:
-        """Raise UsageError if the engine cannot inject a fault, there is no such machine, or no hub or no `mesh`."""
+        """Raise UsageError if the engine cannot inject a fault, or if its machine, hub or mesh does not exist."""
         for place, fault in enumerate(self.faults):
             if fault.kind in (OF_HUB if mesh else OF_MESH):
                 there = "a mesh has no hub" if mesh else "it needs a mesh, such as with strategy = 'gossip'"
@@ -221,7 +221,7 @@ class Chaos:
         self.check_machines(engine.names)
 
     def check_machines(self, names: Sequence[str]) -> None:
-        """Raise UsageError, with the key of the fault, if a fault is for a machine that is not among these."""
+        """Raise UsageError, with the key of the fault, if the machine of a fault is not in `names`."""
         known = frozenset(names)
         for place, fault in enumerate(self.faults):
             if fault.machine and fault.machine not in known:

@@ -1,4 +1,4 @@
-"""Preempts the workers of any engine, following a capacity model or a recorded trace."""
+"""Preemption of the workers of any engine, following a capacity model or a recorded trace."""
 
 from collections.abc import Sequence
 from math import inf
@@ -20,9 +20,9 @@ TRACE = "chaos"
 
 
 class PreemptionInjector(EngineWrapper):
-    """Kills the workers of preempted machines. A machine has no new worker until it is available again.
+    """Kills the workers of preempted machines. A machine gets no new worker until it is available again.
 
-    Times are those of the run's clock, so a resumed run continues in the capacity trace.
+    Times are on the run's clock, so a resumed run continues in the capacity trace.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class PreemptionInjector(EngineWrapper):
         self.move = next(self.moves, None)
         self.away = dict.fromkeys(names, True)
         self.nodes: dict[str, NodeId] = {}
-        """The present worker of each machine that has one."""
+        """The current worker of each machine that has one."""
         self.alive: set[NodeId] = set()
         """Workers that have joined and are not known to be lost."""
         self.evaluations = 0
-        """Number of evaluations under way."""
+        """Number of evaluations in progress."""
         self.pending: list[Struck] = []
-        """Faults that are still to be reported."""
+        """Faults that were not reported yet."""
         while self.move is not None and self.move[0] <= engine.now:
             self._turn()
         for name, away in self.away.items():
@@ -49,12 +49,12 @@ class PreemptionInjector(EngineWrapper):
 
     @property
     def is_spent(self) -> bool:
-        """Whether no message will ever come of itself."""
+        """Whether no further message is expected."""
         return self._is_over or self.engine.is_spent
 
     @property
     def _is_over(self) -> bool:
-        """Whether the capacity has ended without a machine, and no message of the last machines is still to come."""
+        """Whether the capacity has ended without a machine, and no message of the last machines is expected."""
         waits = self.pending or self.alive or self.evaluations
         return self.move is None and all(self.away.values()) and not waits
 
@@ -64,7 +64,7 @@ class PreemptionInjector(EngineWrapper):
         self.engine.evaluate(version, weights)
 
     def next(self, until: float) -> Message | None:
-        """Return the next message, or the event of a preemption. Raise JobError if no message will ever come."""
+        """Return the next message, or the event of a preemption. Raise JobError if no further message is expected."""
         if until == inf and self._is_over:
             raise stalled(self.now, 0, [TRACE])
         if self.pending:
@@ -88,7 +88,7 @@ class PreemptionInjector(EngineWrapper):
         return message
 
     def _turn(self) -> tuple[str, bool]:
-        """Apply the next move. Return its machine, and whether the machine is away from then on."""
+        """Apply the next move. Return its machine, and whether the machine is now away."""
         assert self.move is not None
         _, machine, comes = self.move
         self.move = next(self.moves, None)
@@ -96,7 +96,7 @@ class PreemptionInjector(EngineWrapper):
         return self.names[machine], not comes
 
     def _joined(self, node: NodeId) -> None:
-        """Note a worker. Preempt it immediately if its machine was preempted while it started."""
+        """Register a worker. Preempt it immediately if its machine was preempted while it started."""
         name = machine_of(node)
         if self.away[name]:
             self.pending.append(self._take(node))
@@ -104,7 +104,7 @@ class PreemptionInjector(EngineWrapper):
             self.nodes[name] = node
 
     def _take(self, node: NodeId) -> Struck:
-        """Kill the worker."""
+        """Kill the worker and return the event."""
         self.faults.kill(node)
         return Struck(NAME, KIND, node)
 

@@ -1,1 +1,1 @@
-"""The files of a run and what is computed from them: log, metrics, cost, audit and replay."""
+"""The files of a run, and results computed from them: log, metrics, cost, audit and replay."""

@@ -1,7 +1,7 @@
-"""Verify from a log alone that every sample of every epoch was merged exactly once.
+"""Verify from a log that every sample of every epoch was merged exactly once.
 
-The audit does not use the ledger. It reads from the records which positions each task was assigned, which of them its
-update covered, and which updates were merged, and compares the intervals.
+The audit does not use the ledger. It collects the positions that were assigned to each task, the positions that its
+update covers, and the merged updates, and compares the intervals.
 """
 
 from collections import defaultdict
@@ -20,9 +20,9 @@ from oddlot.core.tasks import NodeId, TaskId, UpdateId
 
 MAX_FAULTS = 10
 MAX_TO_COME = 3
-"""Incomplete epochs that a verdict names."""
+"""Largest number of incomplete epochs that a verdict lists."""
 MAX_MISSING = 8
-"""Peers that a verdict names."""
+"""Largest number of peers that a verdict lists."""
 HOLE = "not_merged"
 """Code of the error about samples that were never merged."""
 
@@ -33,28 +33,29 @@ class Proof:
 
     size: int
     whole: int
-    """Number of complete epochs: every sample was merged or skipped."""
+    """Number of complete epochs, in which every sample was merged or skipped."""
     merged: int
     """Samples in merged updates, over all epochs."""
     skipped: int
-    """Samples that were skipped because their updates had NaN or infinity repeatedly."""
+    """Samples that were skipped because their updates repeatedly had NaN or infinity."""
     faults: tuple[OddlotError, ...]
-    """Samples merged more than once or, in epochs that should be complete, never."""
+    """Errors: samples that were merged more than once or, in complete epochs, never."""
     to_come: tuple[tuple[int, int], ...] = ()
     """Incomplete epochs, with the number of samples that are not merged yet."""
     left_out: int = 0
-    """On a mesh, samples that lost peers were to train on, or did, but that the saved model does not include."""
+    """On a mesh, samples that were assigned to lost peers and that the saved model does not include."""
     missing: tuple[NodeId, ...] = ()
-    """Peers of machines that have no peer in the saved average: they were lost, or cut off until the end."""
+    """Lost peers: the newest peer of each machine without a peer in the saved average."""
 
     lost: int = 0
-    """On a mesh, samples that lost peers merged but that the saved model does not include from them."""
+    """On a mesh, samples in merges of lost peers that the saved model does not include."""
     is_saved: bool = True
-    """Whether the saved model was audited. False, on a mesh without one: the newest models of all peers together."""
+    """Whether the saved model was audited. False, on a mesh without one: the newest models of all peers were audited
+    together."""
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether the model includes each sample once that it should include."""
+        """Whether the model includes each expected sample exactly once."""
         return not self.faults and not self.left_out
 
     def __str__(self) -> str:
@@ -82,14 +83,14 @@ class Proof:
 
     @property
     def _left_out(self) -> str:
-        """The samples that the model of a mesh does not include, as text."""
+        """Return the number of samples that the model of a mesh does not include, as text."""
         whose = ", ".join(self.missing[:MAX_MISSING]) + ", ..." * (len(self.missing) > MAX_MISSING)
         told = f"; {self.left_out:,} samples of {whose or 'lost peers'} were left out"
         return told if self.left_out else ""
 
     @property
     def _open(self) -> str:
-        """The samples that are not merged yet, for the oldest epochs."""
+        """Return the numbers of samples that are not merged yet in the oldest epochs, as text."""
         told = [f"{count:,} of epoch {epoch}" for epoch, count in self.to_come[:MAX_TO_COME]]
         told += ["later epochs"] if len(self.to_come) > MAX_TO_COME else []
         return f"; samples still open: {', '.join(told)}" if told else ""
@@ -102,7 +103,7 @@ Piece = tuple[int, int, UpdateId]
 def prove(records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
     """Audit the records of a valid history (`log.surviving`) with `size` samples per epoch.
 
-    A missing sample in the first `epochs` epochs is a fault. Raise LookupError if the records are not a history.
+    A missing sample in the first `epochs` epochs is an error. Raise LookupError if the records are not a history.
     """
     sheets = Sheets()
     for record in records:
@@ -181,7 +182,7 @@ class Sheets:
 
 
 def overlaps(epoch: int, pieces: list[Piece], first: int, end: int) -> Iterator[OddlotError]:
-    """Yield a fault for each sample in two of the sorted intervals, and for positions outside of the range."""
+    """Yield an error for each overlap of the sorted intervals, and for positions outside the range [first, end)."""
     for (_, stop, one), (start, other_stop, other) in pairwise(pieces):
         if start < stop:
             last = min(stop, other_stop) - 1
@@ -197,7 +198,7 @@ def overlaps(epoch: int, pieces: list[Piece], first: int, end: int) -> Iterator[
 
 
 def holes(missing: Iterable[tuple[int, int]]) -> list[OddlotError]:
-    """Return the faults of epochs that lack some samples: one for neighbours that lack equally many."""
+    """Return the errors of incomplete epochs. Consecutive epochs that lack the same number of samples share one."""
     spells: list[tuple[int, int, int]] = []
     for epoch, count in missing:
         if spells and spells[-1][1:] == (epoch - 1, count):

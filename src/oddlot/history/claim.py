@@ -1,4 +1,4 @@
-"""Claiming of a run folder, and of the location of its checkpoints, for one process."""
+"""Locking of a run folder, and of the location of its checkpoints, for one process."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ from oddlot.history.run_folder import (
 from oddlot.history.run_settings import SETTINGS, not_empty, parsed
 
 DRAFT = re.compile(rf"\.({re.escape(SETTINGS)}|{re.escape(LOG)})\.\d+")
-"""Name of a file that `replace_file` was writing when the process was killed."""
+"""Matches a file that `replace_file` had not completed when the process was killed."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
             make_folder(folder.path)
             folder.lock = hold(folder.path, closing)
             closing.push(partial(_remove_unused, folder.path, was_there))
-            _check(folder, resume, force)  # another process may have begun a run meanwhile
+            _check(folder, resume, force)  # another process may have started a run before the lock
         lock_place(folder, closing, resume)
         yield
 
@@ -61,7 +61,7 @@ def _check_not_in_use(folder: RunFolder) -> None:
 
 
 def _remove_unused(path: Path, was_there: bool, kind: type[BaseException] | None, *_: object) -> None:
-    """Remove a folder that was made for a run, if the run failed before it had written anything."""
+    """Remove a folder that was created for a run if the run failed before it wrote anything."""
     if kind is not None and not was_there:
         remove_if_unused(path)
 
@@ -84,26 +84,26 @@ def make_room(folder: RunFolder) -> None:
     from oddlot.checkpoint.format import PART
 
     if not folder.forced:
-        _check_place(folder, force=False)  # another one may have begun meanwhile
+        _check_place(folder, force=False)  # another run may have started there
         return
     try:
         parts = folder.storage.names(LOG_PARTS)
         ours = [name for name in parts if PART.fullmatch(name.removesuffix(".partial"))]
         log = [LOG_PARTS] if ours == parts else [f"{LOG_PARTS}/{name}" for name in ours]
-        for name in (*log, *folder.checkpoint_names(), SETTINGS):  # the settings last: they tell whose it is
+        for name in (*log, *folder.checkpoint_names(), SETTINGS):  # the settings last: they identify the run
             folder.storage.remove(name)
     except OSError as error:
         raise folder.unusable_place(error) from error
     for name in (CHECKPOINTS, PEERS):
         shutil.rmtree(folder.path / name, ignore_errors=True)
-    for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
+    for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them this is not a run folder
         (folder.path / name).unlink(missing_ok=True)
 
 
 def lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
-    """Lock the place of the checkpoints too, if it is a folder: not all object stores have locks."""
+    """Lock the location of the checkpoints too, if it is a folder. Not all object stores have locks."""
     place = folder.storage.local("") if folder.is_elsewhere else None
-    if place is None or (resume and not place.is_dir()):  # which will be told
+    if place is None or (resume and not place.is_dir()):  # a later check reports it
         return
     was_there = place.exists()
     try:
@@ -115,7 +115,7 @@ def lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
 
 
 def users_files(folder: RunFolder) -> list[Path]:
-    """Return the files in the folder, without what a process may leave that is killed before its run has begun."""
+    """Return the files in the folder, except those of a process that was killed before its run started."""
     found = folder.path.iterdir() if folder.path.exists() else ()
     return [path for path in found if not _is_leftover(path, folder.given_checkpoints)]
 
@@ -129,7 +129,7 @@ def _is_leftover(path: Path, checkpoints: str) -> bool:
 
 
 def not_a_run(folder: RunFolder, of_checkpoints: bool = False) -> UsageError:
-    """Return the error for files that are no run's in the folder, or at the location of its checkpoints."""
+    """Return the error for a run folder, or a location of checkpoints, that has other files than those of a run."""
     if of_checkpoints:
         told = f"{folder.place} has no run and is not overwritten: use another location for checkpoints"
         return UsageError(told, "not_a_run", path=folder.place)
@@ -138,7 +138,7 @@ def not_a_run(folder: RunFolder, of_checkpoints: bool = False) -> UsageError:
 
 
 def place_names(folder: RunFolder) -> list[str]:
-    """Return the names at the location of the checkpoints, without a lock and an unfinished run.json.
+    """Return the names at the location of the checkpoints, without the lock and an unfinished run.json.
 
     Raise UsageError if they cannot be read.
     """
@@ -170,9 +170,10 @@ def _check(folder: RunFolder, resume: bool, force: bool) -> None:
 
 
 def _check_own_place(folder: RunFolder) -> None:
-    """Raise UsageError if only files in the folder name these checkpoints, which may be those of another run.
+    """Raise UsageError if the checkpoints may belong to another run.
 
-    Checkpoints are removed as newer ones come, or by `force`.
+    This is the case if the folder refers to a location that was not passed and that does not have the id of the run.
+    The run would remove checkpoints there.
     """
     link = folder.path / CHECKPOINTS
     if folder.given_checkpoints or not (folder.is_elsewhere or link.is_symlink()):
@@ -191,7 +192,7 @@ def _check_own_place(folder: RunFolder) -> None:
 
 
 def _check_other_place(folder: RunFolder) -> None:
-    """Raise UsageError if the run's checkpoints are in another location than the given one."""
+    """Raise UsageError if the run's checkpoints are not at the given location."""
     begun = folder.begun_checkpoints
     if folder.given_checkpoints not in {"", begun} and not folder.checkpoint_names():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The cost of a run, computed from its log: the time of every machine at its price."""
+"""The cost of a run, computed from its log as the sum of time x price over all machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from oddlot.history.worker_timeline import Worker
 
 @dataclass(slots=True)
 class Account:
-    """The cost of a machine, from its order on. A resumed peer of a mesh continues its account."""
+    """The cost of a machine since it was ordered. A resumed peer of a mesh continues its account."""
 
     zone: str
     prices: list[tuple[float, float]]
@@ -21,11 +21,11 @@ class Account:
 
     @property
     def price(self) -> float:
-        """Return the present price, in dollars per hour."""
+        """Return the current price, in dollars per hour."""
         return self.prices[-1][1]
 
     def dollars(self, until: float, since: float = 0.0) -> float:
-        """Return the cost of its time from `since` to `until`."""
+        """Return the cost from `since` to `until`, in dollars."""
         until = until if self.ended is None else min(until, self.ended)
         spells = pairwise([*self.prices, (inf, 0.0)])
         return sum(
@@ -40,10 +40,10 @@ class Cost:
 
     now: float = 0.0
     dollars: float = 0.0
-    """Cost so far, lost work included, in dollars."""
+    """Cost so far in dollars, including lost work."""
     dollars_lost: float = 0.0
-    """Part of the cost for work that was lost with machines, and for machines lost while starting, except lost work of
-    a resume."""
+    """Part of the cost for work that was lost with machines and for machines that were lost while starting, without the
+    lost work of a resume."""
     dollars_of_hub: float = 0.0
     """Part of the cost for the hub."""
     seconds_alone: float = 0.0
@@ -54,9 +54,9 @@ class Cost:
     """Available seconds, summed over machines."""
     accounts: dict[NodeId, Account] = field(default_factory=dict)
     paid: dict[NodeId, Account] = field(default_factory=dict)
-    """Machines that cost something now."""
+    """Machines that are billed now."""
     here: dict[NodeId, None] = field(default_factory=dict)
-    """Workers that are available."""
+    """Available workers."""
     hub_price: float = 0.0
     dollars_per_second: float = 0.0
 
@@ -71,7 +71,7 @@ class Cost:
         self.now = now
 
     def hear(self, event: Joined | Priced | Ordered | Gone | Lost, workers: Mapping[NodeId, Worker]) -> None:
-        """Process an event. `workers` joined before it."""
+        """Process an event. `workers` are the workers that joined before it."""
         match event:
             case Ordered(node, price, zone):
                 self.ordered(node, price, zone)
@@ -111,7 +111,7 @@ class Cost:
         self.here[event.node] = None
 
     def priced(self, zone: str, price: float) -> None:
-        """Change the price of a zone's machines, or of the hub (empty)."""
+        """Change the price of a zone's machines or, if `zone` is empty, of the hub."""
         if not zone:
             self.dollars_per_second += (price - self.hub_price) / 3600
             self.hub_price = price
@@ -138,7 +138,7 @@ class Cost:
             self.dollars_lost += account.dollars(self.now, at_work_since)
 
     def stopped(self, event: Resumed, now: float) -> None:
-        """Record a resume: all machines ended at the last record. The event has the cost of the lost work."""
+        """Record a resume: all machines ended at the last record. Add the cost of the lost work from the event."""
         for account in self.paid.values():
             account.ended = self.now
         self.paid.clear()

@@ -15,7 +15,7 @@ WASTES = {
     "resumed": "after the checkpoint, computed again",
     "unfinished": "in progress at the end",
 }
-"""Why samples were assigned and not merged."""
+"""Reasons why assigned samples were not merged, with descriptions."""
 
 
 def rejection(event: Refused) -> str:
@@ -25,21 +25,21 @@ def rejection(event: Refused) -> str:
 
 @dataclass(slots=True)
 class SampleCounts:
-    """Samples of all tasks, by how the tasks ended."""
+    """Numbers of samples, by the outcome of their tasks."""
 
     assigned: int = 0
-    """Samples of all started tasks, work lost by a resume included."""
+    """Samples of all started tasks, including work lost by a resume."""
     merged: int = 0
     returned: int = 0
-    """Samples not computed when a task was ended early."""
+    """Samples that were not computed because their task ended early."""
     skipped: int = 0
-    """Samples given up, because their numbers were bad or their workers ended every time."""
+    """Samples that were given up, because their updates were invalid or their workers ended every time."""
     wasted: Counter[str] = field(default_factory=Counter)
-    """Samples assigned and not merged, by reason (a key of `WASTES`). `skipped`: the next action skips them."""
+    """Samples that were assigned and not merged, by reason (a key of `WASTES`). `skipped`: the next action skips
+    them."""
 
     def skip(self, count: int) -> None:
-        """Count samples as skipped that were wasted before: by the worker that they ended or, third, whose update had
-        bad numbers."""
+        """Count `count` wasted samples as skipped instead."""
         self.skipped += count
         for reason in ("skipped", *WASTES):
             moved = min(count, self.wasted[reason])
@@ -47,7 +47,7 @@ class SampleCounts:
             count -= moved
 
     def lose(self, count: int) -> None:
-        """Count merged samples as lost: on a mesh, lost peers have merged them, and the saved model lacks that."""
+        """Count merged samples as lost: lost peers of a mesh merged them, and the saved model does not include them."""
         self.merged -= count
         self.wasted["lost"] += count
 
@@ -75,9 +75,9 @@ class Traffic:
     bytes_down: int = 0
     """Bytes of weights."""
     bytes_data: int = 0
-    """Bytes of samples brought to workers, if the data are in shards."""
+    """Bytes of samples that workers read, if the data are in shards."""
     bytes_wasted: int = 0
-    """Bytes of all three for tasks that were cancelled or answered too late."""
+    """Bytes of all three kinds for tasks that were cancelled or late."""
 
     @property
     def summary(self) -> dict[str, int]:
@@ -98,5 +98,5 @@ class Traffic:
             self.bytes_wasted += up + down + data
 
     def resume(self, event: Resumed) -> None:
-        """Count the bytes of the work that a resume lost."""
+        """Count the bytes of the lost work of a resume."""
         self.add(event.bytes_up_lost, event.bytes_down_lost, event.bytes_data_lost, wasted=False)

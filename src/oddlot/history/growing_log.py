@@ -21,9 +21,9 @@ class GrowingLog:
         self.offset, self.lines = 0, Lines(self.path)
 
     def read(self) -> list[Record] | None:
-        """Return the new records; None if the file is shorter than before, and was read from the start again.
+        """Return the new records; None if the file is shorter than before. The next call then reads it from the start.
 
-        Raise CheckpointError if the log is damaged, or cannot be read.
+        Raise CheckpointError if the log is damaged or cannot be read.
         """
         try:
             with open_to_read(self.path) as file:
@@ -34,7 +34,7 @@ class GrowingLog:
             path, reason = str(self.path), error.strerror
             told = f"{path} cannot be read any more ({reason}). Run the command again"
             raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from None
-        if size < self.offset:  # a resumed run has cut off the damaged part
+        if size < self.offset:  # a resumed run removed the damaged part
             self.begin()
             return None
         *lines, rest = data.split(b"\n")

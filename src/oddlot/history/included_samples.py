@@ -1,7 +1,7 @@
-"""Which samples the models of a mesh include: a peer's own ones, and those of the models that it has averaged in.
+"""The samples that the models of a mesh include.
 
-A model includes all samples that its peer has merged, and all samples of the models with which it was averaged. A *cut*
-has, by peer, the number of records of its log that a model includes (a vector clock: Mattern 1989).
+A model includes all samples that its peer has merged, and all samples of the models that it was averaged with. A *cut*
+has, for each peer, the number of records of its log that a model includes (a vector clock: Mattern 1989).
 """
 
 import sys
@@ -23,36 +23,36 @@ from oddlot.history.log import has_header, numbered, read_header, read_log
 from oddlot.history.run_folder import RunFolder
 
 Cut = dict[NodeId, int]
-"""By peer, the number of records of its log that a model includes."""
+"""For each peer, the number of records of its log that a model includes."""
 MergedInterval = tuple[int, int, int, UpdateId]
 """Epoch, start, stop (exclusive) and update of an interval."""
 
 
 class SentModel(NamedTuple):
-    """A model on its way to another peer, or in the inbox there."""
+    """A model that was sent to another peer, until it is dropped there."""
 
     layers: Mapping[int, Cut]
-    """What single trainable parameters include, by their numbers."""
+    """Cuts of single trainable parameters, by their numbers."""
     rest: Cut | None
-    """What all others include. None: it lacks them."""
+    """Cut of all other parameters. None: the model lacks them."""
     part: Cut
-    """What some layers of the sender's model included."""
+    """Cut that at least one layer of the sender's model included."""
 
     @classmethod
     def of(cls, layers: Iterable[int] | None, cut: Cut, part: Cut) -> "SentModel":
-        """Return a model of these layers (None: of all) of a peer whose model includes `cut`."""
+        """Return a sent model with these layers (None: all), for a sender with this `cut` and `part`."""
         return cls({}, cut, part) if layers is None else cls(dict.fromkeys(layers, cut), None, part)
 
     def completed(self, older: "SentModel") -> "SentModel":
-        """Return this model with the layers that it lacks from an older model of the same peer."""
+        """Return this model, with missing layers from an older model of the same peer."""
         if self.rest is not None:
             return self
         return SentModel({**older.layers, **self.layers}, older.rest, joined_cuts(self.part, older.part))
 
     def cuts(self, layer_count: int) -> list[Cut]:
-        """Return what its layers include, each different cut once. A missing layer includes nothing.
+        """Return the different cuts of its layers. A missing layer has an empty cut.
 
-        `layer_count` is the number of all layers, if it is known. If it is 0, it is not.
+        `layer_count` is the number of all layers, or 0 if it is unknown.
         """
         has_rest = not 0 < layer_count <= len(self.layers)
         cuts = [*self.layers.values(), *([self.rest or {}] if has_rest else [])]
@@ -60,12 +60,12 @@ class SentModel(NamedTuple):
 
 
 UNKNOWN = SentModel.of(None, {}, {})
-"""A model that is in no log."""
+"""A model that no log has."""
 
 
 @dataclass
 class PeerHistory:
-    """The valid records of one peer, read up to some point."""
+    """The valid records of one peer, and the state after the records that were read."""
 
     node: NodeId
     records: Sequence[tuple[int, Record]]
@@ -73,15 +73,15 @@ class PeerHistory:
     sources: Sequence[Source] = ()
     """Models that the initial weights include."""
     merged_before: Sequence[Span] = ()
-    """Samples of its machine that were merged before it started, by its ledger."""
+    """Samples of its machine that were merged before it started, from its ledger."""
     machines: Sequence[str] = ()
     """Machines of the mesh when it started. Empty: unknown."""
     place: int = 0
     """Index of the next record."""
     cut: Cut = field(default_factory=dict)
-    """What the model of the peer includes after the records before `place`."""
+    """Cut of the peer's model after the records before `place`."""
     part: Cut = field(default_factory=dict)
-    """What at least some layers of it include."""
+    """Cut that at least one layer of the model includes."""
     has_started: bool = False
 
     @property
@@ -96,65 +96,64 @@ class PeerHistory:
 
 
 class IncludedSamples:
-    """The samples in the models of a mesh, from the logs of all peers.
+    """The samples in the models of a mesh, computed from the logs of all peers.
 
-    A model of some layers adds only to what some layers include (`part_of`). A model whose sending is not in the
-    sender's log includes nothing here.
+    A model of some layers changes only `part_of`. A model that is not in the log of its sender counts as empty.
     """
 
     def __init__(self, histories: Iterable[PeerHistory], sources: Iterable[Source] = ()) -> None:
         self.histories = {one.node: one for one in histories}
         self.sent: dict[ModelId, SentModel] = {}
-        """Sent models. Each has one receiver, and is removed when that drops it."""
+        """Sent models. Each has one receiver, and is removed when the receiver drops it."""
         self.layer_count = 0
-        """Number of trainable parameters of the model, if a record shows it. 0: unknown."""
+        """Number of trainable parameters of the model. 0: unknown."""
         self.at: dict[Source, Cut] = {}
-        """Cuts of the peers at the points that records name."""
+        """Cuts of the peers' models at the points that records refer to."""
         self.part_at: dict[Source, Cut] = {}
-        """What some layers include there."""
+        """Cuts that at least one layer includes at these points."""
         self.points: dict[NodeId, list[int]] = {node: [] for node in self.histories}
         self._collect_points(sources)
         while any(map(self._advance, self.histories.values())) or self._give_up_waiting():
-            pass  # every call reads as far as it can
+            pass  # every call reads as far as possible
 
     @classmethod
     def read(cls, run: RunFolder, sources: Iterable[Source] = ()) -> "IncludedSamples":
         """Read the logs of all peers of a run. Raise CheckpointError if one is damaged.
 
-        `cut_of` knows the models that a record names, and these `sources`.
+        `cut_of` supports the models that records refer to, and these `sources`.
         """
         logs = [(node, path) for node, path in run.logs().items() if has_header(path)]
         return cls((history_of(node, path, read_log(path)) for node, path in logs), sources)
 
     def cut_of(self, sources: Iterable[Source]) -> Cut:
-        """Return what an average of these models includes."""
+        """Return the cut of an average of these models."""
         there = [source for source in sources if source.peer in self.histories]
         return joined_cuts(
             *(self.at.get(source, {}) for source in there), *({one.peer: one.records} for one in there)
         )
 
     def part_of(self, sources: Iterable[Source]) -> Cut:
-        """Return what some layers of an average of these models include."""
+        """Return the cut that at least one layer of an average of these models includes."""
         return joined_cuts(*(self.part_at.get(source, {}) for source in sources))
 
     @property
     def log_records(self) -> dict[NodeId, int]:
-        """Return the number of records in the log of each peer, lost work included."""
+        """Return the number of records in the log of each peer, including lost work."""
         return {node: one.records[-1][0] + 1 if one.records else 0 for node, one in self.histories.items()}
 
     @property
     def newest(self) -> Cut:
-        """Return what the newest peers of all machines include together."""
+        """Return the joint cut of the newest peers of all machines."""
         return self.known_to({machine_of(one): one for one in sorted(self.histories, key=life_of)}.values())
 
     def known_to(self, peers: Iterable[NodeId]) -> Cut:
-        """Return what the models of these peers include together."""
+        """Return the joint cut of the models of these peers."""
         return joined_cuts(*(self.histories[peer].cut for peer in peers if peer in self.histories))
 
     def pieces(
         self, cut: Mapping[NodeId, int], beyond: Mapping[NodeId, int] | None = None
     ) -> list[MergedInterval]:
-        """Return the merged or skipped intervals that a cut includes, without those of the cut `beyond`."""
+        """Return the merged or skipped intervals of a cut, without the intervals of the cut `beyond`."""
         found: list[MergedInterval] = []
         for node, history in self.histories.items():
             first, sheets = (beyond or {}).get(node, 0), Sheets()
@@ -166,7 +165,7 @@ class IncludedSamples:
         return found
 
     def records_of(self, machine: str, machines: Sequence[str], cut: Mapping[NodeId, int]) -> list[Record]:
-        """Return the records of a machine's peers that a cut includes, since the mesh has had these machines."""
+        """Return the records of a machine's peers in a cut. Only peers of a mesh of these machines count."""
         histories = [self.histories[node] for node in sorted(self.histories, key=life_of)]
         return [
             record
@@ -177,9 +176,9 @@ class IncludedSamples:
         ]
 
     def spans_in(self, first: int, stop: int, cut: Mapping[NodeId, int]) -> list[Span]:
-        """Return the samples at the positions from `first` to `stop` of each epoch that a cut includes.
+        """Return the samples in a cut at the positions from `first` to `stop` (exclusive) of each epoch.
 
-        This has samples of records that a log lacks, if later peers started after them.
+        Samples of records that a log lacks are included if later peers started after them.
         """
         logged = _spans(self.pieces(dict.fromkeys(self.histories, sys.maxsize)))
         before = [span for node, one in self.histories.items() if node in cut for span in one.merged_before]
@@ -190,7 +189,7 @@ class IncludedSamples:
     # --- reading -------------------------------------------------------------------------------
 
     def _collect_points(self, asked: Iterable[Source]) -> None:
-        """Note the places in the logs whose cuts are asked for."""
+        """Collect the points in the logs at which cuts are stored."""
         sources = [*asked, *(source for one in self.histories.values() for source in one.sources)]
         for one in self.histories.values():
             for _, record in one.records:
@@ -206,14 +205,14 @@ class IncludedSamples:
             points.sort()
 
     def _advance(self, history: PeerHistory) -> bool:
-        """Read the records of a peer until it waits for another one. Return whether there was any."""
+        """Read the records of a peer until it waits for another peer. Return whether any record was read."""
         before = history.place, history.has_started
         while self._can_read(history):
             self._read_next(history)
         return (history.place, history.has_started) != before
 
     def _can_read(self, history: PeerHistory) -> bool:
-        """Whether everything is read on which the next step depends."""
+        """Return whether everything that the next record depends on was read."""
         if not history.has_started:
             return self._is_known(history.sources)
         if history.place == len(history.records):
@@ -224,7 +223,7 @@ class IncludedSamples:
         return all(self._is_there(model) for action in record.actions for model in models_in(action))
 
     def _is_there(self, model: ModelId) -> bool:
-        """Whether the sending of a model was read, or is in no log."""
+        """Return whether the record that sent a model was read, or is in no log."""
         sender = self.histories.get(model.partition(">")[0])
         return model in self.sent or sender is None or sender.number == float("inf")
 
@@ -251,9 +250,9 @@ class IncludedSamples:
             self.at[point], self.part_at[point] = dict(history.cut), dict(history.part)
 
     def _follow(self, history: PeerHistory, actions: Sequence[object], number: int) -> None:
-        """Read the actions of a record: a model that is sent before a step does not include it."""
+        """Process the actions of a record. A model that is sent before a merge does not include it."""
         merges = any(isinstance(action, Step | Blend) for action in actions)
-        history.cut[history.node] = number if merges else number + 1  # so that a resume keeps the sending
+        history.cut[history.node] = number if merges else number + 1  # a resume keeps the sent model
         for action in actions:
             match action:
                 case Step() | Blend():
@@ -272,7 +271,7 @@ class IncludedSamples:
                     self.sent[model.id] = SentModel.of(model.layers, dict(history.cut), dict(history.part))
 
     def _average(self, history: PeerHistory, models: Iterable[ModelId]) -> None:
-        """Add to a peer's model what an average with these models adds."""
+        """Add the cuts of these models, which are averaged into a peer's model."""
         for model in models:
             sent = self.sent.get(model, UNKNOWN)
             cuts = sent.cuts(self.layer_count)
@@ -284,7 +283,7 @@ class IncludedSamples:
             self.sent.pop(model, None)
 
     def _give_up_waiting(self) -> bool:
-        """Let one peer read on although another log lacks what it waits for. Return whether there was one."""
+        """Read the next record of a peer that waits for a record that no log has. Return whether there was one."""
         for history in self.histories.values():
             if not history.has_started or history.place < len(history.records):
                 self._read_next(history)
@@ -327,12 +326,12 @@ def sources_of(header: Mapping[str, Any]) -> list[Source]:
 
 
 def common_cut(cuts: Sequence[Cut]) -> Cut:
-    """Return what models or layers with these cuts all include."""
+    """Return the largest cut that all of these cuts include."""
     return {node: min(cut[node] for cut in cuts) for node in cuts[0] if all(node in cut for cut in cuts)}
 
 
 def joined_cuts(*cuts: Mapping[NodeId, int]) -> Cut:
-    """Return what models with these cuts include together."""
+    """Return the smallest cut that includes all of these cuts."""
     joined: Cut = {}
     for cut in cuts:
         for node, records in cut.items():

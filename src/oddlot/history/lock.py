@@ -1,4 +1,4 @@
-"""The lock of a folder, in which one process works at a time."""
+"""The lock of a folder, which one process holds at a time."""
 
 import os
 import platform
@@ -13,14 +13,14 @@ from oddlot.core.errors import UsageError
 
 LOCK = "lock"
 MAX_BYTES = 1_000
-"""Bytes of the lock file that are read."""
+"""Largest number of bytes of a lock file that are read."""
 
 
 def hold(folder: Path, closing: ExitStack) -> int:
     """Hold the lock until `closing` is closed or this process ends. Raise UsageError if another process holds it.
 
-    Return the lock's descriptor: processes that inherit it hold the lock too. Raise OSError if it cannot be held, or is
-    a symbolic link.
+    Return the lock's descriptor. Processes that inherit it hold the lock too. Raise OSError if the file cannot be
+    locked or is a symbolic link.
     """
     file = closing.enter_context(open_to_append(folder / LOCK))
     try:
@@ -32,7 +32,7 @@ def hold(folder: Path, closing: ExitStack) -> int:
 
 
 def check_not_in_use(folder: Path) -> None:
-    """Raise UsageError if a process holds the lock. Nothing is written, and a folder without a lock is not in use."""
+    """Raise UsageError if a process holds the lock. A folder without a lock is not in use."""
     with suppress(OSError), open_to_read(folder / LOCK) as file:
         try:
             flock(file, LOCK_SH | LOCK_NB)
@@ -47,20 +47,20 @@ def _in_use(folder: Path) -> UsageError:
 
 
 def note_holder(lock: int, processes: Sequence[int] = ()) -> None:
-    """Write into the lock which process holds it, and which processes that it has started."""
+    """Write the ids of this process and of its child `processes` into the lock."""
     os.ftruncate(lock, 0)
     more = f"and its processes {', '.join(map(str, processes))}\n" if processes else ""
     os.write(lock, f"process {os.getpid()} on {platform.node()}\n{more}".encode())
 
 
 def read_holder(folder: Path) -> str:
-    """Return the line about the process that holds the lock, or held it last."""
+    """Return the text about the process that holds the lock, or held it last."""
     with open_to_read(folder / LOCK) as file:
         return file.read(MAX_BYTES).decode(errors="replace")
 
 
 def _holder(folder: Path) -> str:
-    """Return who holds the lock, for a message: the processes that live, if it is held on this machine."""
+    """Return the holder of the lock as text: on this machine, its running processes."""
     told = read_holder(folder)
     process, _, rest = told.partition(" on ")
     machine, _, more = rest.partition("\n")
@@ -76,5 +76,5 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        pass  # it is another user's, or no number of a process
+        pass  # a process of another user, or not a process id
     return True

@@ -29,11 +29,11 @@ _COUNTS: dict[type, tuple[str, ...]] = {
     Evaluated: ("version",),
     Resumed: ("after_record", "samples_lost", "bytes_up_lost", "bytes_down_lost", "bytes_data_lost"),
 }
-"""Fields that are never negative."""
+"""Fields that must not be negative."""
 
 
 def _refuse(constant: str) -> None:
-    """Raise ValueError: NaN and infinity are never written."""
+    """Raise ValueError, because NaN and infinity are never written."""
     raise ValueError(constant)
 
 
@@ -43,8 +43,8 @@ _from_json = json.JSONDecoder(parse_constant=_refuse).decode
 class Log:
     """Writes records as JSON lines. The first line has the state of the conductor at the start.
 
-    An existing file is continued after its last complete line, or after its first `sound` records. Lines are flushed
-    at least once a second while `keep_up` is called.
+    Writing continues after the last valid line of an existing file, or after its first `sound` records. Lines are
+    flushed once a second if `keep_up` is called often enough.
     """
 
     def __init__(self, path: Path, conductor: Conductor, sound: int | None = None) -> None:
@@ -69,13 +69,13 @@ class Log:
         self.keep_up(record.now)
 
     def keep_up(self, now: float) -> None:
-        """Flush if the last flush was a second ago."""
+        """Flush if the last flush was at least one second ago."""
         if now - self._flushed >= 1.0:
             self._flushed = now
             self.flush()
 
     def flush(self) -> None:
-        """Write all lines to the file."""
+        """Write all buffered lines to the file."""
         with self._disk():
             self._file.flush()
 
@@ -90,7 +90,7 @@ class Log:
             raise log_changed(self.path, how, written=self._bytes, found=found)
 
     def close(self) -> None:
-        """Close the file. Flush before, to see errors."""
+        """Close the file, and ignore errors. Call `flush` first to detect them."""
         with suppress(OSError):
             self._file.close()
 
@@ -111,7 +111,7 @@ class Log:
 
 
 def log_changed(path: Path, how: str, **fields: Any) -> JobError:
-    """Return the error for a log that something else changed while a run wrote it."""
+    """Return the error for a log that another program changed during a run."""
     told = (
         f"the log {path} was removed, replaced or changed while this run was writing it: {how}. Restore it from a "
         "copy, then resume the run"
@@ -128,7 +128,7 @@ class Lines:
         self._chain = Chain()
 
     def header(self, line: bytes) -> dict[str, Any]:
-        """Read the first line. Raise CheckpointError if it is damaged or of another format."""
+        """Read the first line. Raise CheckpointError if it is damaged or has another format."""
         self.number = 1
         try:
             plain = self._header_of(line)
@@ -178,7 +178,7 @@ class Lines:
 
 
 def _check_counts(record: Record) -> None:
-    """Raise ValueError if a record never has such numbers."""
+    """Raise ValueError if a number of a record is out of range."""
     event = record.event
     counts: tuple[int, ...] = ()
     if type(event) is Arrived:
@@ -205,16 +205,16 @@ def _check_counts(record: Record) -> None:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return the first line of a log: `conductor`, the state at the start, and `strategy`, the place of its class."""
+    """Return the first line of a log. Its key `conductor` has the state at the start."""
     with _readable(path), open_to_read(path) as file:
         line = file.readline()
     return Lines(path).header(line.removesuffix(b"\n") if line.endswith(b"\n") else b"")
 
 
 def read_log(path: Path) -> Iterator[Record]:
-    """Yield the records of a log, in order, without an incomplete last line.
+    """Yield the records of a log in order. An incomplete last line is ignored.
 
-    Raise CheckpointError about the first damaged line.
+    Raise CheckpointError at the first damaged line.
     """
     *whole, rest = _read(path).split(b"\n")
     lines = Lines(path)
@@ -227,24 +227,24 @@ def read_log(path: Path) -> Iterator[Record]:
 
 
 def has_header(path: Path) -> bool:
-    """Whether the log has a complete first line."""
+    """Return whether the log has a complete first line."""
     with open_to_read(path) as file:
         return file.readline().endswith(b"\n")
 
 
 def has_records(path: Path) -> bool:
-    """Whether the log exists and has a complete line after the first one."""
+    """Return whether the log exists and has a complete line after the header."""
     with suppress(FileNotFoundError), open_to_read(path) as file:
         return file.readline().endswith(b"\n") and file.readline().endswith(b"\n")
     return False
 
 
 def read_sound(path: Path) -> tuple[list[Record], CheckpointError | None]:
-    """Return the records before the first damaged line, and an error about that line or None."""
+    """Return the records before the first damaged line, and an error about this line or None."""
     records = []
     try:
         for record in read_log(path):
-            records.append(record)  # noqa: PERF402 - what came before the damage is kept
+            records.append(record)  # noqa: PERF402 - records before the damage are kept
     except CheckpointError as error:
         if not records:
             raise
@@ -254,9 +254,9 @@ def read_sound(path: Path) -> tuple[list[Record], CheckpointError | None]:
 
 
 def surviving(records: Iterable[Record], until: int | None = None) -> list[Record]:
-    """Return the valid history: without records after a checkpoint from which the run was resumed.
+    """Return the valid history, without lost work: records after a checkpoint that the run was resumed from.
 
-    With `until`, also without records after that number: the run is about to be resumed from a checkpoint there.
+    `until` is the number of records at the checkpoint that the run will be resumed from. None: it is not resumed.
     """
     return [record for number, record in numbered(records) if until is None or number < until]
 
@@ -272,13 +272,13 @@ def numbered(records: Iterable[Record]) -> list[tuple[int, Record]]:
 
 
 def is_void(records: Sequence[Record], count: int) -> bool:
-    """Whether the state after this many records is lost work of a resume."""
+    """Return whether the state after `count` records is lost work of a resume."""
     resumes = ((place, r.event) for place, r in enumerate(records) if isinstance(r.event, Resumed))
     return any(event.after_record < count <= place for place, event in resumes)
 
 
 def given_out(records: Iterable[Record]) -> int:
-    """Return how many samples were assigned in these records, and in lost work."""
+    """Return the number of samples that were assigned in these records, including lost work."""
     total = 0
     for record in records:
         total += sum(samples_in(start.task.spans) for start in record.actions if isinstance(start, Start))
@@ -287,7 +287,10 @@ def given_out(records: Iterable[Record]) -> int:
 
 
 def _sound_lines(path: Path, chain: Chain, count: int | None) -> Iterator[bytes]:
-    """Yield the lines of a log with their newlines, up to the first damaged one, or the header and `count` records."""
+    """Yield the valid lines of a log, with newlines, up to the first damaged one.
+
+    With `count`, yield at most the header and this number of records.
+    """
     whole = _read(path).split(b"\n")[:-1]
     for line in whole if count is None else whole[: 1 + count]:
         try:

@@ -35,7 +35,7 @@ from oddlot.history.log import given_out, surviving
 from oddlot.history.worker_timeline import Worker, WorkerTimeline
 
 VERSION_FIGURES = ("seconds", "versions", "epochs", "dollars")
-"""Keys of a row of the history besides the metrics: time, epochs and cost of the version."""
+"""Keys of a row of the history in addition to the metrics: time, number, epochs and cost of the version."""
 MAX_NOTED, NOTES = 10_000, 4
 MERGES = (Step, Blend, Average)
 SMOOTHING = 0.05
@@ -49,12 +49,12 @@ class VersionFigures(NamedTuple):
     epochs: float = 0.0
     dollars: float = 0.0
     merges: float = 0.0
-    """Merges the version consists of: fewer than its number if some were overwritten."""
+    """Number of merges in the version. It is smaller than the version number if merges were overwritten."""
 
 
 @dataclass
 class VersionNotes:
-    """Time, epochs and cost of the newest versions, until they are evaluated."""
+    """Time, epochs and cost of the newest `MAX_NOTED` versions."""
 
     newest: int = 0
     rows: "array[float]" = field(default_factory=lambda: array("d", bytes(8 * NOTES * MAX_NOTED)))
@@ -80,7 +80,7 @@ class Quality:
     training_loss: float | None = None
     """Running mean over updates."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the newest version that was evaluated."""
+    """Metrics of the newest evaluated version."""
     evaluated_version: int = -1
     history: list[dict[str, float]] = field(default_factory=list)
     """One row per evaluation: the metrics, and time, epochs and cost of the version."""
@@ -92,14 +92,14 @@ class Quality:
             self.training_loss = before + SMOOTHING * (loss - before)
 
     def evaluate(self, version: int, made: VersionFigures, metrics: Mapping[str, float]) -> None:
-        """Count the metrics of a version. Of several averages of peers with the same number, the last counts."""
+        """Add the metrics of a version. If several averages of peers have the same number, the last one counts."""
         if version >= self.evaluated_version:
             self.metrics, self.evaluated_version = dict(metrics), version
         figures = (made.seconds, float(version), made.epochs, made.dollars)
         self.history.append(dict(zip(VERSION_FIGURES, figures, strict=True)) | dict(metrics))
 
     def loss(self) -> float | None:
-        """Return the loss of the newest evaluation, or the training loss if there is none."""
+        """Return the loss of the newest evaluation or, without evaluations, the training loss."""
         return self.training_loss if self.evaluated_version < 0 else self.metrics.get("loss")
 
 
@@ -112,36 +112,36 @@ class Tally:
     seconds: float = 0.0
     updates: int = 0
     echoes: int = 0
-    """Updates that arrived too late to count."""
+    """Updates that arrived too late to be merged."""
     rejections: Counter[str] = field(default_factory=Counter)
-    """Updates that were rejected, by reason (`invalid` or `rejected` of `WASTES`)."""
+    """Rejected updates, by reason (`invalid` or `rejected` of `WASTES`)."""
     last_rejection: str = ""
     overwritten: int = 0
-    """Updates that a later merge overwrote, if the hub's store does that."""
+    """Merges that a later merge overwrote, with a store without transactions."""
     read: int | None = None
     """Version that a parameter server read before it wrote the newest update. None: the newest version."""
     resumed_at: int = -1
-    """Version from which the run was resumed last."""
+    """Version that the run was last resumed from. -1: it was not resumed."""
     samples: SampleCounts = field(default_factory=SampleCounts)
     traffic: Traffic = field(default_factory=Traffic)
     exchanges: int = 0
-    """Models that peers of a mesh have received from each other."""
+    """Models that peers of a mesh received from each other."""
     bytes_exchanged: int = 0
     """Bytes of these models."""
     models_rejected: Counter[NodeId] = field(default_factory=Counter)
-    """Models and requests of peers that were rejected, by sender."""
+    """Rejected models and requests of peers, by sender."""
     cost: Cost = field(default_factory=Cost)
     quality: Quality = field(default_factory=Quality)
     notes: VersionNotes = field(default_factory=VersionNotes)
     keep: InitVar[bool] = False
-    """Whether to keep the history of workers: see `WorkerTimeline`."""
+    """Whether to keep the history of workers (`WorkerTimeline.keep`)."""
 
     def __post_init__(self, keep: bool) -> None:
         self.timeline = WorkerTimeline(self.samples, keep)
 
     @property
     def versions(self) -> int:
-        """Merges so far."""
+        """Number of merges so far."""
         return self.notes.newest
 
     @property
@@ -161,7 +161,7 @@ class Tally:
 
     @property
     def dollars_per_point(self) -> float | None:
-        """Cost of each point (hundredth) of accuracy; None if no trained model was measured."""
+        """Cost per percentage point of accuracy; None if no trained model was evaluated."""
         accuracy = self.quality.metrics.get("accuracy", 0.0) if self.versions else 0.0
         return self.dollars / (100 * accuracy) if accuracy > 0 else None
 
@@ -188,7 +188,7 @@ class Tally:
                 self._note_version()
 
     def advance(self, now: float) -> None:
-        """Advance the time, and add its cost."""
+        """Advance the time and add its cost."""
         self.cost.advance(now)
         self.seconds = now
 
@@ -220,7 +220,7 @@ class Tally:
 
     @property
     def _exchanged(self) -> dict[str, Any]:
-        """Return what peers have exchanged; empty in a run with a hub."""
+        """Return the counts of exchanges between peers; empty in a run with a hub."""
         if not (self.exchanges or self.models_rejected):
             return {}
         return {
@@ -231,11 +231,11 @@ class Tally:
 
     @property
     def rejected(self) -> dict[str, int]:
-        """Return how many updates were rejected, under the names of a run's summary."""
+        """Return the numbers of rejected updates, under the names of a run's summary."""
         return {f"updates_{reason}": self.rejections[reason] for reason in ("invalid", "rejected")}
 
     def value(self, name: str) -> float | None:
-        """Return a value by the name that goals use, or a metric; None while it is unknown."""
+        """Return the value of a figure or a metric by its name in goals; None while it is unknown."""
         if name == "loss":
             return self.quality.loss()
         if name in GOAL_FIGURES:
@@ -295,7 +295,7 @@ GOAL_FIGURES: dict[str, Callable[[Tally], float]] = {
     "samples": attrgetter("samples.merged"),
     "dollars": attrgetter("dollars"),
 }
-"""Figures that `until` may name beside `loss` and the job's metrics."""
+"""Figures that `until` supports in addition to `loss` and the job's metrics."""
 
 
 def take_into_account(tally: Tally, records: Iterable[Record], log: Path) -> None:
@@ -315,7 +315,10 @@ def take_into_account(tally: Tally, records: Iterable[Record], log: Path) -> Non
 
 
 def resumed_after(after_record: int, tally: Tally, lost: Sequence[Record], log: Path) -> Resumed:
-    """Return the event of a resume: further records are lost work, with their cost. Raise CheckpointError as above."""
+    """Return the event of a resume, with the samples, cost and bytes of the `lost` records.
+
+    Raise CheckpointError if the records are not the history of one run.
+    """
     further = deepcopy(tally)
     take_into_account(further, lost, log)
     return Resumed(
@@ -330,9 +333,9 @@ def resumed_after(after_record: int, tally: Tally, lost: Sequence[Record], log: 
 
 
 def use_saved_model(tally: Tally, records: Iterable[Record], peers: Collection[NodeId]) -> None:
-    """Let the metrics be those of the model that a mesh has saved: the final average of these peers.
+    """Set the metrics to the metrics of the saved model of a mesh, the final average of these peers.
 
-    The other part of a partition may have evaluated its own average later.
+    After a partition, the other peers may have evaluated another average later.
     """
     lead = None
     for record in records:

@@ -1,4 +1,4 @@
-"""The summary that a run wrote at its end, compared with its log."""
+"""Reading of a run's summary, and its comparison with the log."""
 
 import json
 import re
@@ -19,18 +19,18 @@ INTERRUPTED = "interrupted"
 """Value of `ended` if Ctrl-C or SIGTERM stopped the run."""
 MAX_LINES = 3
 PEER_RECORDS = "peer_records"
-"""Key of the number of records in the log of each peer when the summary of a mesh was made."""
+"""Key in the summary of a mesh: number of records in the log of each peer at the time of the summary."""
 COUNTED = ("versions", "updates", "samples_merged")
 
 
 def in_short(error: Exception) -> str:
-    """Return an error for a summary: its lines or, if there are many, the first and the last one."""
+    """Return an error as one line. Of more than `MAX_LINES` lines, only the first and the last one are kept."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines if len(lines) <= MAX_LINES else [lines[0], lines[-1]])
 
 
 def read_ending(run: RunFolder) -> dict[str, Any]:
-    """Return the run's summary; empty while it has not ended. Raise CheckpointError if it is damaged."""
+    """Return the run's summary; empty if the run has not ended. Raise CheckpointError if it is damaged."""
     path = run.path / SUMMARY
     if not path.exists():
         return {}
@@ -61,8 +61,7 @@ def complete_epochs(ending: Mapping[str, Any]) -> int:
 def check_whole(run: RunFolder, ending: Mapping[str, Any], records: Mapping[NodeId, int]) -> None:
     """Raise CheckpointError if a log was truncated after the end of the run.
 
-    `records` has the number of records by host. Peers of a mesh stop after the summary was written, and write a few
-    records more.
+    `records` has the number of records by host. The peers of a mesh may write more records after the summary.
     """
     if not ending:
         return

@@ -1,4 +1,4 @@
-"""Verify from the logs of all peers of a mesh which samples the saved model includes, and how often."""
+"""Verify from the logs of all peers of a mesh how often the saved model includes each sample."""
 
 import sys
 from collections import defaultdict
@@ -25,9 +25,9 @@ from oddlot.history.run_folder import SUMMARY, RunFolder
 
 
 def prove_run(run: RunFolder, size: int, records: Sequence[Record] | None = None) -> Proof:
-    """Audit a run with `size` samples per epoch. The valid `records` of a hub are read unless they are passed.
+    """Audit a run with `size` samples per epoch.
 
-    Raise CheckpointError if a log is damaged.
+    `records` are the valid records of a hub. None: they are read. Raise CheckpointError if a log is damaged.
     """
     ending = read_ending(run)
     if not run.is_mesh:
@@ -41,13 +41,13 @@ def prove_run(run: RunFolder, size: int, records: Sequence[Record] | None = None
 
 
 def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any]) -> Proof:
-    """Audit the saved model of a mesh: a sample counts if that includes it. `ending` is the summary of the run.
+    """Audit the samples that the saved model of a mesh includes. `ending` is the summary of the run.
 
-    Without a summary, while the run trains or after it was killed, the model is the average of the newest peers.
+    Without a summary, because the run has not ended or was killed, audit the average of the newest peers.
     """
     faults = [fault for history in included.histories.values() for fault in _own_faults(history.records)]
     cut, part, wrong = _saved(included, ending)
-    # What averaged peers merged after the average was late, not lost.
+    # Merges of averaged peers after the average were late, not lost.
     averaged = set(ending.get("peers_averaged") or ())
     gone = dict.fromkeys(included.histories.keys() - averaged, sys.maxsize)
     every, saved = included.pieces(cut | gone), included.pieces(cut)
@@ -68,7 +68,7 @@ def _merged_in_part(count: int) -> OddlotError:
 def _missing(peers: Iterable[PeerHistory], averaged: Collection[NodeId]) -> tuple[NodeId, ...]:
     """Return the newest peer of each machine that has no peer in the saved average.
 
-    Machines without which the run was resumed do not count.
+    Machines that were left out when the run was resumed do not count.
     """
     there = set(map(machine_of, averaged))
     newest = {machine_of(one.node): one.node for one in sorted(peers, key=lambda one: life_of(one.node))}
@@ -82,7 +82,7 @@ def _was_left_out(machine: str, peers: Iterable[PeerHistory], averaged: Collecti
 
 
 def _own_faults(records: Sequence[tuple[int, Any]]) -> list[OddlotError]:
-    """Return the faults that a peer's log shows by itself."""
+    """Return the errors within a peer's log."""
     sheets = Sheets()
     for _, record in records:
         sheets.note(record)
@@ -90,9 +90,9 @@ def _own_faults(records: Sequence[tuple[int, Any]]) -> list[OddlotError]:
 
 
 def _saved(included: IncludedSamples, ending: Mapping[str, Any]) -> tuple[Cut, Cut, list[OddlotError]]:
-    """Return what all and some layers of the saved model include.
+    """Return the cut of all layers of the saved model, the cut of at least one layer, and errors.
 
-    The list has a fault if no log has the average that the summary names.
+    There is an error if no log has the average of the summary.
     """
     peers = ending.get("peers_averaged")
     if not peers:
@@ -119,7 +119,7 @@ def _proof(
     faults: list[OddlotError],
     skipped: int,
 ) -> Proof:
-    """Return the proof for the intervals in the saved model, among `every` one that a peer has merged."""
+    """Return the proof. `saved` are the intervals in the saved model, and `every` the intervals of all merges."""
     pieces, others = _by_epoch(saved), _by_epoch(every)
     epochs = sorted({*pieces, *others, *range(min(claimed, MAX_FAULTS))})
     missing = {epoch: size - _covered(pieces.get(epoch, ())) for epoch in epochs}
@@ -147,7 +147,7 @@ def _by_epoch(pieces: Sequence[MergedInterval]) -> dict[int, list[tuple[int, int
 
 
 def _covered(pieces: Sequence[tuple[int, int, str]]) -> int:
-    """Return how many positions are in any of the intervals."""
+    """Return the number of positions in the union of the intervals."""
     total = end = 0
     for start, stop, _ in sorted(pieces):
         total += max(0, stop - max(start, end))

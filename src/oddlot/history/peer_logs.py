@@ -1,4 +1,4 @@
-"""The logs of the peers of a mesh, and one history of all of them."""
+"""The logs of the peers of a mesh, and their merged history."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,22 +20,22 @@ from oddlot.history.run_settings import SETTINGS
 
 
 def read_run_log(run: RunFolder) -> list[Record]:
-    """Return the records of a run: those of its log, or those of the logs of all peers as one history."""
+    """Return the records of a run: from its log or, on a mesh, the merged history of all peers."""
     return one_history(read_logs(run))
 
 
 def read_logs(run: RunFolder) -> dict[NodeId, list[Record]]:
-    """Return the records in the log of each host, lost work included. Raise CheckpointError as `check_logs` does."""
+    """Return the records in the log of each host, including lost work. Raise CheckpointError as `check_logs` does."""
     logs = run.logs()
     check_logs(run, logs)
     return {node: list(read_log(path)) for node, path in logs.items()}
 
 
 def check_logs(run: RunFolder, nodes: Collection[NodeId]) -> None:
-    """Raise CheckpointError if the log with the name of a peer is damaged, or that of another peer or run.
+    """Raise CheckpointError if a peer's log is damaged, or belongs to another peer or run.
 
-    The logs of a run name the same machines or, if it was resumed on others, machines whose models the others' initial
-    weights include. Other logs are of another run.
+    The logs of a run list the same machines. If it was resumed on other machines, the initial weights of their peers
+    include models of the earlier ones. All other logs belong to another run.
     """
     peers = {node: _peers_of(run.log_of(node)) for node in nodes if node != HUB}
     usual, known = _machines_of(peers.values()) if peers else ((), set())
@@ -52,17 +52,17 @@ def check_logs(run: RunFolder, nodes: Collection[NodeId]) -> None:
 
 
 class _Author(NamedTuple):
-    """The peer that wrote a log, as its first line says."""
+    """The peer that wrote a log, from its first line."""
 
     node: NodeId
     machines: tuple[str, ...]
-    """Machines of its run, when it began."""
+    """Machines of its run at its start."""
     sources: tuple[NodeId, ...]
-    """Peers whose models its initial weights include."""
+    """Peers with models in its initial weights."""
 
 
 def _machines_of(authors: Collection[_Author]) -> tuple[tuple[str, ...], set[tuple[str, ...]]]:
-    """Return the machines that most logs of a run name, and all that it had: it may have been resumed on others."""
+    """Return the machines that most logs of a run list, and all lists of machines that it had before or after."""
     usual = Counter(one.machines for one in authors).most_common(1)[0][0]
     by_node = {one.node: one.machines for one in authors}
     links = [{one.machines, *(by_node[peer] for peer in one.sources if peer in by_node)} for one in authors]
@@ -85,7 +85,7 @@ def _peers_of(log: Path) -> _Author:
 
 
 def samples_of(run: RunFolder) -> int:
-    """Return the samples of an epoch. Raise CheckpointError if run.json does not have it."""
+    """Return the number of samples per epoch. Raise CheckpointError if it is not in run.json."""
     try:
         return max(1, int(run.settings()["samples"]))
     except (LookupError, TypeError, ValueError):
@@ -95,10 +95,10 @@ def samples_of(run: RunFolder) -> int:
 
 
 def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
-    """Return the records of a hub or, on a mesh, the valid ones of all peers in the order of time, each with its peer.
+    """Return the records of a hub or, on a mesh, the valid records of all peers in the order of time.
 
-    An evaluation is numbered by the merges of all peers before it. A peer whose log ends before it has stopped was
-    lost: a record at the time at which another peer noticed it says so.
+    On a mesh, each record has its peer, and an evaluation is numbered by the merges of all peers before it. A peer was
+    lost if its log ends without its stop. A `Lost` record is added at the time when another peer noticed it.
     """
     if HUB in records:
         return list(records[HUB])
@@ -110,7 +110,7 @@ def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
 
 
 def _order(record: Record) -> tuple[float, bool]:
-    """Return the sort key of the common history: the time, and resumes, which all peers have at once, before all."""
+    """Return the sort key of the merged history: the time, with resumes first."""
     return record.now, not isinstance(record.event, Resumed)
 
 
@@ -121,7 +121,7 @@ class Numbering:
         self.merges = self.records = 0
 
     def numbered(self, record: Record) -> Record:
-        """Return a record of the common history, whose records come in the order of time."""
+        """Return the next record of the merged history with its number. Records must be in the order of time."""
         self.merges += sum(isinstance(action, Step | Blend | Average) for action in record.actions)
         number, self.records = self.records, self.records + 1
         match record.event:
@@ -141,7 +141,7 @@ class PeerLogs:
         self.numbering = Numbering()
 
     def skip(self, records: Iterable[Record]) -> None:
-        """Read from the present end of the logs. These are the valid records before it."""
+        """Skip the present contents of the logs, of which `records` are the valid records."""
         self.read()
         self.numbering = Numbering()
         for record in records:
@@ -157,7 +157,7 @@ class PeerLogs:
         return [self.numbering.numbered(record) for record in found]
 
     def read_own(self) -> list[Record]:
-        """Return the new records of a run of this process. Raise JobError if a log is damaged: it was changed."""
+        """Return the new records of a run of this process. Raise JobError if another program changed a log."""
         try:
             return self.read()
         except CheckpointError as error:
@@ -167,7 +167,7 @@ class PeerLogs:
 
 
 def _losses(records: Mapping[NodeId, Sequence[Record]]) -> Iterator[Record]:
-    """Yield the loss of each peer whose log ends before it has stopped, though others went on."""
+    """Yield a `Lost` record for each peer that another peer lost and that did not stop by itself."""
     noticed: dict[NodeId, list[float]] = {}
     for log in records.values():
         for record in log:

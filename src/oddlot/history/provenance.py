@@ -1,4 +1,4 @@
-"""When, where and how a run was started, for run.json."""
+"""The provenance of a run for run.json: when, where and how it was started."""
 
 import shlex
 import sys
@@ -18,7 +18,7 @@ NOTEBOOK = "ipykernel_launcher"
 def provenance(about: Mapping[str, Any]) -> dict[str, str]:
     """Return the date, the host, the command and the versions of the process that starts a run.
 
-    Of a script it has the name only: arguments and paths may be private.
+    For a script, only its name is included, because arguments and paths may be private.
     """
     import platform
 

@@ -1,4 +1,4 @@
-"""Replay of a run's log with a new conductor, which must make the same decisions."""
+"""Replay of a run's log with a new conductor, to verify that it makes the same decisions."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -28,12 +28,12 @@ from oddlot.history.peer_logs import check_logs
 from oddlot.history.run_folder import PEERS, RunFolder
 
 HISTORY = 8
-"""Records shown before a difference."""
+"""Number of records that are shown before a difference."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first record whose decisions differ."""
+    """The first record with different decisions."""
 
     line: int
     """Line of the log."""
@@ -42,7 +42,7 @@ class Difference:
     now: Record | OddlotError
     """The new record, or the error."""
     history: tuple[Record, ...]
-    """The records before."""
+    """The records before it."""
 
     def __str__(self) -> str:
         told = "".join(
@@ -61,13 +61,13 @@ class Replay:
     """The result of a replay."""
 
     records: int
-    """Number of reproduced records, without lost work of a resume."""
+    """Number of reproduced records, without the lost work of resumes."""
     conductor: Conductor
     """The conductor after them."""
     difference: Difference | None = None
     """The first difference. None: every decision was reproduced."""
     logged: int = 0
-    """Number of records in the log, with lost work of a resume."""
+    """Number of records in the log, including the lost work of resumes."""
 
 
 def replay(
@@ -89,7 +89,7 @@ def replay(
     if not isinstance(folder, str | PathLike):
         raise InvalidValue("folder", folder, "a run's folder")
     run = RunFolder(folder)
-    run.settings()  # CheckpointError: there is no run
+    run.settings()  # raises CheckpointError if there is no run
     logs = run.logs()
     if not logs:
         path = str(run.path / PEERS)
@@ -122,7 +122,7 @@ def _replay_log(path: Path, strategy: type[Strategy] | None, import_strategy: bo
 
 
 def compare(conductor: Conductor, records: Iterable[tuple[int, Record]]) -> Replay:
-    """Let the conductor handle each event again."""
+    """Let the conductor handle each event again, until a decision differs."""
     history: deque[Record] = deque(maxlen=HISTORY)
     count = 0
     for number, record in records:
@@ -135,7 +135,7 @@ def compare(conductor: Conductor, records: Iterable[tuple[int, Record]]) -> Repl
 
 
 def _import_strategies(plain: Any, given: type[Strategy] | None, import_strategy: bool) -> type[Strategy]:
-    """Import the classes of a saved strategy and of those inside it; return the class of the outer one."""
+    """Import the classes of a saved strategy and of the strategies inside it. Return the class of the outer one."""
     outer, *inner = _classes(plain) or [""]
     kind = given or find_strategy(outer, import_strategy)
     for name in inner:
@@ -145,7 +145,7 @@ def _import_strategies(plain: Any, given: type[Strategy] | None, import_strategy
 
 
 def _classes(plain: Any) -> list[str]:
-    """Return what identifies the classes in a saved strategy, the outer one first."""
+    """Return the names of the classes in a saved strategy, the outer one first."""
     if isinstance(plain, dict):
         own = [str(plain["is"])] if "is" in plain else []
         return own + [name for part in plain.values() for name in _classes(part)]
@@ -162,7 +162,10 @@ def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
 
 
 def _find(place: str, bases: tuple[type, ...], import_strategy: bool) -> type[Any]:
-    """Return the class at `package.module:Class`, a subclass of one of the bases. UsageError, as in `find_strategy`."""
+    """Return the class at `package.module:Class`, a subclass of one of `bases`.
+
+    Raise UsageError like `find_strategy`.
+    """
     if known := next(filter(None, (known_subclass(base, place) for base in bases)), None):
         return known
     module, _, name = place.partition(":")

@@ -1,4 +1,4 @@
-"""The decision whether a run continues or a new one starts: `resume="latest"`, `resume="auto"` or neither."""
+"""The decision whether to resume a run or to start a new one: `resume="latest"`, `resume="auto"` or neither."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,10 +19,10 @@ from oddlot.history.run_settings import AUTO, SETTINGS, Resume, parsed
 
 
 def resumes(folder: RunFolder, mode: Resume | None) -> bool:
-    """Return whether the run continues that is in the folder, or at the location of its checkpoints.
+    """Return whether to resume the run in the folder, or at the location of its checkpoints.
 
-    A run that is only at that location is fetched into the folder. Raise UsageError or CheckpointError if it cannot be
-    fetched, or if `auto` finds files of others where a new run would start.
+    A run that exists only at that location is fetched into the folder. Raise UsageError or CheckpointError if it cannot
+    be fetched, or if `auto` would start a new run in a folder with other files.
     """
     if mode is None:
         return False
@@ -47,7 +47,7 @@ def _is_begun_elsewhere(folder: RunFolder) -> bool:
 
 
 def _are_logs(path: Path) -> bool:
-    """Return whether this is the log of a hub, or a folder with those of peers, as after a fetch that was killed."""
+    """Return whether this is the log of a hub or a folder with logs of peers, as after an interrupted fetch."""
     logs = path.glob("*.jsonl") if path.is_dir() else [path]
     try:
         return all(map(read_header, logs))
@@ -56,10 +56,10 @@ def _are_logs(path: Path) -> bool:
 
 
 def fetch(folder: RunFolder, mode: Resume) -> None:
-    """Copy run.json and the log, or those of all peers, from the location of the checkpoints, if the folder has no run.
+    """Copy run.json and the logs from the location of the checkpoints, if the folder has no run.
 
-    Raise CheckpointError if there is no complete checkpoint. With `auto`, a run that was killed before its first one
-    has only a run.json, and starts again.
+    Raise CheckpointError if there is no complete checkpoint. With `auto`, a run that was killed before its first
+    checkpoint has only a run.json, and starts again.
     """
     if folder.is_begun or not folder.given_checkpoints:
         return
@@ -71,7 +71,7 @@ def fetch(folder: RunFolder, mode: Resume) -> None:
         with told_where(folder.path):
             make_folder(folder.path)
             hold(folder.path, closing)
-            if not folder.is_begun:  # another process may have fetched it meanwhile
+            if not folder.is_begun:  # another process may have fetched it before the lock
                 if logs.keys() - {HUB}:
                     make_folder(folder.path / PEERS)
                 for host, log in logs.items():

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOG = "records.jsonl"
 HOSTS = "hosts"
-"""Machines of the hosts: those of the peers on a mesh, otherwise `ONLY_HUB`. A resumed run may have others."""
+"""Machines of the hosts: machines of the peers on a mesh, otherwise `ONLY_HUB`. A resumed run may have others."""
 ONLY_HUB = ["hub"]
 ABOUT = "about"
 ENGINE = "engine"
@@ -44,14 +44,14 @@ RUN_ID = "run_id"
 STARTED = "started"
 """Provenance of the run: date, host, command and versions of its first start."""
 EFFECTIVE_BATCH = "effective_batch"
-"""Text about the effective batch. It may change when the run is resumed."""
+"""Description of the effective batch. It may change when the run is resumed."""
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 PEERS = "peers"
-"""Folder of the logs of peers, in a run on a mesh."""
+"""Folder with the logs of peers, in a run on a mesh."""
 WORKER_LOGS = "workers"
-"""Folder of the output of workers that failed on other machines."""
+"""Folder with the output of workers that failed on other machines."""
 FILES = (MODEL, SUMMARY, LOG, PEERS, CHECKPOINTS)
 """Files of a run, the most important first."""
 
@@ -59,8 +59,8 @@ FILES = (MODEL, SUMMARY, LOG, PEERS, CHECKPOINTS)
 class RunFolder:
     """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `checkpoints/` and `lock` of one run.
 
-    `checkpoints` may be elsewhere, at a path or a URL. The log and run.json are then copied there, and another machine
-    can resume the run.
+    `checkpoints` may be at another path or a URL. The log and run.json are then copied there, and another machine can
+    resume the run.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class RunFolder:
         self.given_checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""
         if self.given_checkpoints and "://" not in self.given_checkpoints:
             check_name(self.given_checkpoints, "checkpoints")
-            # It will be looked for from elsewhere.
+            # run.json has this path, so it must not depend on the current folder.
             self.given_checkpoints = str(Path(self.given_checkpoints).expanduser().absolute())
         self.forced = False
-        """Whether the run in the folder may be overwritten."""
+        """Whether a run in the folder may be overwritten."""
         self.lock: int | None = None
         """Descriptor of the lock, while this process holds it."""
 
@@ -92,7 +92,7 @@ class RunFolder:
         return self.log if host == HUB else self.path / PEERS / f"{host}.jsonl"
 
     def logs(self) -> dict[NodeId, Path]:
-        """Return the logs of all hosts, without those of peers that have no complete line."""
+        """Return the paths of the logs of all hosts, without logs of peers that have no complete line."""
         if not self.is_mesh:
             return {HUB: self.log}
         paths = sorted((self.path / PEERS).glob("*.jsonl"))
@@ -100,7 +100,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> str:
-        """Return the path or URL of the checkpoints: as given, or else from run.json."""
+        """Return the path or URL of the checkpoints: the given one, or otherwise the one in run.json."""
         return self.given_checkpoints or self.begun_checkpoints
 
     @property
@@ -128,12 +128,12 @@ class RunFolder:
 
     @property
     def written(self) -> list[str]:
-        """Return the existing files of the run, and the location of its checkpoints if it is elsewhere."""
+        """Return the existing files of the run, and the location of its checkpoints if it is outside the folder."""
         names = [name for name in FILES if (self.path / name).exists()]
         return [*names, f"{CHECKPOINTS} in {self.place}"] if self.is_elsewhere else names
 
     def begin(self, settings: dict[str, Any]) -> None:
-        """Write run.json, which `settings()` returns."""
+        """Write run.json with these settings, the id of the run and its provenance."""
         settings = settings | {RUN_ID: self.run_id or secrets.token_hex(16)}
         started = self._started if self.is_begun else provenance(settings.get(ABOUT, {}))
         settings |= {STARTED: started} if started else {}
@@ -165,7 +165,7 @@ class RunFolder:
         return None
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
-        """Write a small JSON file, readable by its owner only if it has a password."""
+        """Write a small JSON file. Only its owner can read it if it has a password."""
         text = json.dumps(plain, indent=2) + "\n"
         with told_where(self.path / name):
             replace_file(self.path / name, text.encode(), private=bool(passwords(text)))
@@ -176,7 +176,7 @@ class RunFolder:
             write_model(model, self.model)
 
     def remove_fetched(self) -> None:
-        """Remove the logs and run.json, which were fetched for nothing."""
+        """Remove the fetched logs and the fetched run.json."""
         shutil.rmtree(self.path / PEERS, ignore_errors=True)
         for name in (LOG, SETTINGS):
             (self.path / name).unlink(missing_ok=True)
@@ -212,15 +212,15 @@ class RunFolder:
             return True
 
     def reopen(self) -> None:
-        """Remove the summary of a run that continues."""
+        """Remove the summary of a run that is resumed."""
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def forget_model(self) -> None:
-        """Remove the model of an earlier end: there is a newer checkpoint."""
+        """Remove the model of an earlier end, because there is a newer checkpoint."""
         self.model.unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Remove the log of the run, which starts again with its checkpoints in the same location."""
+        """Prepare to start the run again: it may be overwritten, and its checkpoints keep their location."""
         self.given_checkpoints = self.begun_checkpoints
         self.forced = True
 
@@ -231,7 +231,7 @@ class RunFolder:
         return saved if isinstance(saved, dict) else {}
 
     def check_settings(self, now: dict[str, Any]) -> None:
-        """Raise CheckpointError with every setting in which the run in the folder differs."""
+        """Raise CheckpointError with every setting that differs from the run in the folder."""
         saved = self.settings()
         for free in (HOSTS, ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, STARTED, EFFECTIVE_BATCH):
             saved.pop(free, None)

@@ -1,4 +1,4 @@
-"""Reading and comparison of run.json, which has the settings of a run."""
+"""Reading and comparison of the settings of a run in run.json."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ from oddlot.core.errors import CheckpointError, InvalidValue, UsageError
 FORMAT = 1
 SETTINGS = "run.json"
 MAX_NAMED = 10
-"""Runs of a folder that an error names."""
+"""Largest number of runs that an error lists."""
 COMMAND = "command"
 """Key in `about`: arguments of the `oddlot` command that started the run."""
 COMMANDS = ("train", "simulate")
@@ -38,7 +38,7 @@ def parsed(settings: bytes) -> dict[str, Any]:
 
 
 def resume_mode(given: object) -> Resume | None:
-    """Return the way to resume. Raise InvalidValue if this is none."""
+    """Return the resume mode. Raise InvalidValue if it is unknown."""
     for mode in (None, *MODES):
         if isinstance(given, str | None) and given == mode:
             return mode
@@ -55,7 +55,7 @@ def check_format(path: Path, saved: dict[str, Any]) -> None:
 
 
 def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise CheckpointError with every setting in which the run in the folder differs."""
+    """Raise CheckpointError with every setting that differs from the run in the folder."""
     both = {key: (saved.get(key), now.get(key)) for key in {**saved, **now}}
     different = {key: values for key, values in both.items() if values[0] != values[1]}
     if different:
@@ -71,18 +71,18 @@ def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None
 
 
 def engine_kind(saved: dict[str, Any]) -> str:
-    """Return the kind of engine in run.json, such as `local`; empty if it does not say."""
+    """Return the kind of engine in run.json, such as `local`; empty if it is missing."""
     engine = saved.get("engine")
     return str(engine.get("kind", "")) if isinstance(engine, dict) else ""
 
 
 def resuming(arguments: Sequence[str], folder: str) -> str:
-    """Return the command that resumes a run which these arguments of `oddlot` began."""
+    """Return the command that resumes a run that was started with these arguments of `oddlot`."""
     return shlex.join(["oddlot", *arguments, "--resume", LATEST, "--out", folder])
 
 
 def how_to_resume(about: dict[str, Any], folder: str) -> str:
-    """Return the command, or the call, that resumes a run; `about` is what its starter noted."""
+    """Return the command or the Python call that resumes a run. `about` is from its run.json."""
     arguments = about.get(COMMAND)
     is_ours = isinstance(arguments, list) and all(isinstance(one, str) for one in arguments)
     if is_ours and arguments and arguments[0] in COMMANDS:
@@ -91,7 +91,7 @@ def how_to_resume(about: dict[str, Any], folder: str) -> str:
 
 
 def no_run(path: Path) -> CheckpointError:
-    """Return the error for a path that is no run's folder."""
+    """Return the error for a path that is not a run folder."""
     if path.is_file():
         beside = (path.parent / SETTINGS).exists()
         hint = f"use the run folder {path.parent}" if beside else "use a run folder"

@@ -29,20 +29,20 @@ class TaskRun:
     id: TaskId
     node: NodeId
     version: int
-    """Version of the model it starts from."""
+    """Version of the model that it starts from."""
     samples: int
-    """Samples assigned; from the update's arrival on, samples computed."""
+    """Assigned samples. After the update has arrived: computed samples."""
     given: float
     begun: float
-    """Time at which its worker began to compute it, known once it is answered."""
+    """Time at which its worker started to compute it. It is known once the task has ended."""
     ended: float = inf
-    """Time at which its worker finished it or was lost; equal to `begun` if the task was still queued then."""
+    """Time at which its worker finished it or was lost; equal to `begun` if the task was still queued."""
     outcome: str = ""
-    """`merged`, `skipped`, or a key of `WASTES`; empty until that is decided."""
+    """`merged`, `skipped`, or a key of `WASTES`; empty until it is known."""
 
     @property
     def unused(self) -> bool:
-        """Whether its computation was wasted. Work that was lost with the hub does not count."""
+        """Whether its computation was wasted. Work that was lost with the hub is not counted."""
         return self.outcome not in {"", "merged", "resumed", "unfinished"}
 
 
@@ -55,32 +55,32 @@ class Merge(NamedTuple):
 
 @dataclass(slots=True)
 class Worker:
-    """The present state of a worker and, if the timeline keeps the past, its earlier states."""
+    """The current state of a worker and, if the timeline keeps the history, its earlier states."""
 
     node: NodeId
     state: str
     """`starting`, `working`, `waiting`, `leaving`, `left` or `lost`, as the hub knows it."""
     since: float
     came: float
-    """Time at which it was ordered, or else joined."""
+    """Time at which it was ordered or, if it was not, joined."""
     samples: int = 0
-    """Samples it computed that were merged."""
+    """Number of its samples that were merged."""
     traffic: Traffic = field(default_factory=Traffic)
-    """Bytes of its messages, if the past is kept."""
+    """Bytes of its messages, if the history is kept."""
     begun: float = 0.0
-    """Time since which it computes its oldest task."""
+    """Start time of its oldest task."""
     heard: float = 0.0
-    """Time of its last answer."""
+    """Time of its last finished task."""
     tasks: dict[TaskId, TaskRun] = field(default_factory=dict)
-    """Open tasks, the oldest first."""
+    """Open tasks, from the oldest to the newest."""
     ended: float | None = None
-    """Time at which its machine, or the hub, ended. The hub may notice the machine's end later."""
+    """Time at which its machine or the hub ended. The hub may detect the machine's end later."""
     ended_as: str = ""
     """`lost` or `left`; empty if the hub ended."""
     intervals: list[StateInterval] | None = None
-    """Past states; None if the past is not kept."""
+    """Past states; None if the history is not kept."""
     answered: list[TaskRun] = field(default_factory=list)
-    """Tasks it is through with, if the past is kept."""
+    """Finished tasks, if the history is kept."""
 
     @property
     def gone(self) -> bool:
@@ -88,13 +88,13 @@ class Worker:
         return self.state in {"left", "lost"}
 
     def turn(self, state: str, now: float) -> None:
-        """Enter a state, perhaps the same one again."""
+        """Enter a state. It may be the current one."""
         if self.intervals is not None and now > self.since:
             self.intervals.append(StateInterval(self.state, self.since, now))
         self.state, self.since = state, now
 
     def give(self, task: TaskRun, now: float) -> None:
-        """Queue a task behind those that it has."""
+        """Append a task to its queue."""
         if not self.tasks:
             self.begun = now
         self.tasks[task.id] = task
@@ -102,7 +102,7 @@ class Worker:
             self.turn("working", now)
 
     def answer(self, name: TaskId, now: float) -> None:
-        """Note that it is through with a task."""
+        """Record the end of a task."""
         self.heard = now
         oldest = next(iter(self.tasks), None) == name
         if task := self.tasks.pop(name, None):
@@ -115,17 +115,20 @@ class Worker:
             self.turn("waiting", now)
 
     def end(self, state: str, now: float) -> None:
-        """Record that its machine ended, or with an empty `state` that the hub did."""
+        """Record that its machine ended or, if `state` is empty, that the hub ended."""
         if self.ended is None:
             self.ended, self.ended_as = now, state
 
     def history(self, until: float) -> Iterator[StateInterval]:
-        """Yield its states, as they were and not as the hub knew them. Computation that was not merged is `wasted`."""
+        """Yield its actual states, which the hub may have detected later.
+
+        The state of computation that was not merged is `wasted`.
+        """
         ended = until if self.ended is None else self.ended
         past = [*(self.intervals or ()), StateInterval(self.state, self.since, until)]
         computed = (task for task in self.answered if task.unused and task.begun < task.ended)
         wasted = deque(StateInterval("wasted", task.begun, task.ended) for task in computed)
-        if self.ended_as and self.tasks:  # the hub has not noticed yet
+        if self.ended_as and self.tasks:  # the hub has not detected the end yet
             wasted.append(StateInterval("wasted", self.begun, ended))
         for state, start, stop in past:
             known = StateInterval(state, start, min(stop, ended))
@@ -141,19 +144,19 @@ class WorkerTimeline:
     samples: SampleCounts = field(default_factory=SampleCounts)
     """Samples of its tasks."""
     keep: bool = False
-    """Keep the past (`Worker.history`); otherwise only what is open."""
+    """Whether to keep the history (`Worker.history`). False: only open tasks are kept."""
     workers: dict[NodeId, Worker] = field(default_factory=dict)
     """All workers that joined."""
     starting: dict[NodeId, Worker] = field(default_factory=dict)
     """Ordered machines that have not joined yet."""
     never_joined: list[Worker] = field(default_factory=list)
-    """Machines that ended while they started, if the past is kept."""
+    """Machines that ended while they started, if the history is kept."""
     under_way: dict[TaskId, TaskRun] = field(default_factory=dict)
-    """Tasks that are neither answered nor given up."""
+    """Tasks that have neither ended nor been given up."""
     inbox: dict[UpdateId, TaskRun] = field(default_factory=dict)
     """Tasks whose updates are neither merged nor dropped."""
     merges: list[Merge] = field(default_factory=list)
-    """Tasks of each version, if the past is kept."""
+    """Merges with their tasks, if the history is kept."""
     workers_lost: int = 0
     workers_left: int = 0
     """Workers that left after a notice."""
@@ -162,7 +165,7 @@ class WorkerTimeline:
 
     @property
     def lives(self) -> list[Worker]:
-        """Return all workers and starting machines, the oldest first."""
+        """Return all workers and starting machines, from the oldest to the newest."""
         return sorted(
             [*self.never_joined, *self.workers.values(), *self.starting.values()], key=lambda one: one.came
         )
@@ -251,7 +254,7 @@ class WorkerTimeline:
             self._waste(facts.id, "late")
             return
         task = self.under_way.pop(facts.id, None)
-        if task is None:  # the audit tells that
+        if task is None:  # the audit reports it
             task = TaskRun(facts.id, facts.sender, facts.based_on, facts.samples, now, now)
         self.inbox[facts.id] = task
         self.samples.returned += task.samples - facts.samples
@@ -266,7 +269,7 @@ class WorkerTimeline:
             case Joined():
                 starting = self.starting.pop(node, None)
                 self.workers[node] = worker = starting or worker or self._come("waiting", node, now)
-                worker.ended, worker.ended_as = None, ""  # a peer of a resumed run goes on under its name
+                worker.ended, worker.ended_as = None, ""  # a peer of a resumed run keeps its name
                 worker.turn("waiting", now)
             case Leaving() if worker and not worker.gone:
                 worker.turn("leaving", now)
@@ -291,7 +294,7 @@ class WorkerTimeline:
             self.never_joined.append(worker)
 
     def _resumed(self, now: float) -> None:
-        """End all workers, because the hub ended."""
+        """End all workers: the hub ended, and the run was resumed."""
         for worker in self.workers.values():
             if not worker.gone:
                 worker.end("", now)
@@ -301,7 +304,7 @@ class WorkerTimeline:
         self.starting.clear()
 
     def _end(self, worker: Worker, state: str, reason: str, now: float) -> None:
-        """Record that the hub noticed a worker's end, which ends its tasks."""
+        """Record that the hub detected the end of a worker. Its tasks end too."""
         worker.end(state, now)
         worker.turn(state, now)
         for task in list(worker.tasks):
@@ -326,7 +329,10 @@ class WorkerTimeline:
 
 
 def _overlaid(known: StateInterval, marks: deque[StateInterval]) -> Iterator[StateInterval]:
-    """Yield an interval with the marks over it; those that end within it are used up."""
+    """Yield the parts of an interval, with the states of `marks` where they overlap it.
+
+    Marks that end within the interval are removed.
+    """
     state, start, stop = known
     while marks and marks[0].start < stop:
         mark = marks[0]

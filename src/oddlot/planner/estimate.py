@@ -29,7 +29,7 @@ FIGURES = (
     *("workers_lost", "starts_lost", "samples_wasted", "samples_returned", "seconds_without_workers"),
     *("availability", "workers_mean"),
 )
-"""Figures of a summary that an estimate has."""
+"""Keys of a run's summary that an estimate includes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +48,7 @@ class Estimate:
         return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(told)}>"
 
     def values(self, figure: str) -> list[float]:
-        """Return a figure of each seed for which it is known. Raise UsageError if there is no such figure."""
+        """Return the values of a figure, without unknown ones. Raise UsageError if there is no such figure."""
         try:
             return [float(one[figure]) for one in self.summaries if one[figure] is not None]
         except (KeyError, TypeError, ValueError):
@@ -111,7 +111,7 @@ def estimate(
         in_flight: Open tasks of each machine.
         out: Folder in which each run has its own run folder. None: nothing is saved.
         on_run_start: Function that is called before each run with the purchase option and the seed.
-        options: Further keywords of `oddlot.fit`. `seed` is that of the first run; later runs have the next seeds.
+        options: Further keywords of `oddlot.fit`. `seed` is the seed of the first run. Later runs use the next seeds.
 
     Returns:
         An estimate for each purchase option. The summary of a failed run has None for every figure.
@@ -200,7 +200,7 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
         if not any(known) or (figure == "samples_returned" and not any(map(any, known))):
             continue  # a run without training has no metrics, and few strategies return samples
         cells = [_range(values, tell) for values in known]
-        # A ratio of all runs of one way to the unfailed runs of the other would mislead.
+        # A ratio would mislead if runs of only one purchase option failed.
         alike = compared and len(set(map(len, known))) == 1
         table.add_row(name, *cells, *([_ratio(*(one.median(figure) for one in found))] if alike else []))
     return table

@@ -1,1 +1,1 @@
-"""Training with tensors: the layout of a model's parameters, the store that merges updates, and optimizers."""
+"""Training with tensors: the memory layout of models, the computation of updates, and the store that merges them."""

@@ -1,4 +1,4 @@
-"""Batches of samples, from positions in a seeded order."""
+"""Batches of samples, taken from positions in a seeded order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -19,17 +19,16 @@ from oddlot.train.sharded_data import Shards, as_tensor
 
 Indices = NDArray[np.int64]
 Cuts = int | tuple[int, ...]
-"""Number of shards of equal size, or their bounds."""
+"""Number of shards of equal size, or the bounds of all shards."""
 
 NO_DATASETS = (IterableDataset, Mapping, str, bytes, bytearray)
-"""Types that are not map-style datasets, although they may have a length and items."""
+"""Types that are not map-style datasets, even if they have a length and items."""
 
 
 class Batches:
     """Batches of a dataset, or of a tuple of arrays, by sample indices.
 
-    Arrays and tensors of equal length give batches (rows of each, ...) without access to single samples. A list is a
-    dataset.
+    Batches of arrays and tensors of equal length are tuples with the rows of each. A list is a dataset.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Batches:
         return len(self.arrays[0] if self.arrays else self.data)
 
     def check_length(self, expected: int) -> None:
-        """Raise JobError if the data do not have the length that they have at the hub since the start."""
+        """Raise JobError if the length differs from `expected`, the length at the hub at the start of the run."""
         if (found := len(self)) != expected:
             raise JobError(
                 f"{self.setting} has {found} samples in a worker, but {expected} at the start of the run: do not "
@@ -97,7 +96,7 @@ class Batches:
         return self.collate(samples)
 
     def _sample(self, index: int) -> Any:
-        """Return a sample. `reading` is its index meanwhile."""
+        """Return a sample, and set `reading` to its index."""
         self.reading = index
         return self.data[index]
 
@@ -110,8 +109,8 @@ def _is_array(part: Any) -> bool:
 def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
     """Return the sample at each position of an epoch, int64 [size]. It is the same on every machine.
 
-    With shards, each shard's range of positions has the same samples in every epoch, in another order. A number of
-    shards divides the samples randomly; bounds are those of the parts of the data.
+    With shards, the positions of a shard have the same samples in every epoch, in another order. If `shards` is a
+    number, the samples are divided randomly. If it is a tuple, it has the bounds of the parts of the data.
     """
     if shards == 1:
         return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(size)
@@ -125,7 +124,7 @@ def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
 
 
 def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards: Cuts = 1) -> list[Indices]:
-    """Return the samples of the spans in batches of `batch`. The last one may be smaller, or larger by one."""
+    """Return the samples of the spans in batches of `batch`. The last batch may be smaller, or larger by one."""
     parts = [order(seed, epoch, size, shards)[start:stop] for epoch, start, stop in spans]
     indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if len(indices) <= batch:
@@ -134,14 +133,14 @@ def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """Return the batch with all its tensors on the device. On the CPU it can be read immediately.
+    """Return the batch with all its tensors on the device. Copies to any device but the CPU are asynchronous.
 
-    Return the same object if nothing had to be moved. An object with its own `to(device)` moves itself. Other
-    subclasses of dict and list are copied, with their attributes.
+    Return the same object if no tensor was moved. Objects with a method `to(device)` move themselves. Other subclasses
+    of dict and list are copied with their attributes.
     """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=device.type != "cpu")
-    if callable(getattr(type(batch), "to", None)):  # of the class: __getattr__ may raise
+    if callable(getattr(type(batch), "to", None)):  # on the class, because __getattr__ may raise
         return batch if device.type == "cpu" else batch.to(device)
     if not isinstance(batch, dict | tuple | list):
         return batch

@@ -1,4 +1,4 @@
-"""Measurement of the drift: how far the weights have moved since they were marked."""
+"""Measurement of the drift, the distance of the weights from marked weights."""
 
 from collections.abc import Iterable
 from math import isfinite, sqrt
@@ -14,7 +14,7 @@ from oddlot.train.vector_ops import chunks
 class DriftMeter:
     """Keeps marked weights, and measures the distance of other weights from them, layer by layer.
 
-    A layer is one trainable parameter. Its number is its place in `Layout.trainable_entries`.
+    A layer is one trainable parameter. Its number is its index in `Layout.trainable_entries`.
     """
 
     def __init__(self, weights: FlatBuffer) -> None:
@@ -24,14 +24,14 @@ class DriftMeter:
         self.mark(weights)
 
     def mark(self, weights: FlatBuffer) -> None:
-        """Mark the present weights."""
+        """Mark these weights."""
         for number, layer in enumerate(self._layers):
             marked = self._marked.view(layer.name)
             marked.copy_(weights.view(layer.name))
             self._norms[number] = _norm(marked.view(-1))
 
     def measure(self, weights: FlatBuffer, by_layer: bool, lr_factor: float) -> Drift | None:
-        """Return the drift of these weights, with that of each layer if `by_layer`. None: it is not finite."""
+        """Return the drift of these weights, and of each layer if `by_layer`; None if it is not finite."""
         marked_norm = sqrt(sum(norm * norm for norm in self._norms))
         if by_layer:
             layers = tuple(self._layer(number, weights) for number in range(len(self._layers)))

@@ -1,4 +1,4 @@
-"""Evaluation: loss and metrics of a version on the evaluation set."""
+"""Evaluation of weights: the loss and the metrics on the evaluation set."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite, nan
@@ -22,14 +22,15 @@ IN_EVALUATION = (
         "torch.enable_grad() in it, or set Job(loss=...), which evaluation uses instead"
     ),
 )
-"""Value of the field `hint`, and the advice."""
+"""Value of the field `hint` of an error, and its text."""
 NAMES = ("outputs", "targets")
 
 
 def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float]:
-    """Return the finite ones of the mean loss and the metrics of these weights, in evaluation mode.
+    """Return the mean loss and the metrics of these weights, in evaluation mode.
 
-    A metric function is called once, with all outputs and targets on the CPU. A metric with `update` gets every batch.
+    Values that are not finite are left out. A metric function is called once, with all outputs and targets on the CPU.
+    A metric with `update` gets every batch.
     """
     if job.eval_data is None:
         told = "the strategy needs an evaluation set: set Job(eval_data=...)"
@@ -55,7 +56,7 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
 def _look_at_all(
     job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
 ) -> tuple[float, list[Any]]:
-    """Return the mean loss and, if a metric needs them all together, the outputs and targets of every batch."""
+    """Return the mean loss and, if there are metric functions, the outputs and targets of every batch."""
     loss_sum, total, seen = 0.0, 0, []
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):
@@ -112,7 +113,7 @@ def _compute(metrics: Mapping[str, Any], streaming: Mapping[str, Any], seen: lis
 
 
 def _whole(what: str, parts: Sequence[Any]) -> Tensor:
-    """Return the tensors of all batches as one. Raise JobError if they are not tensors, or do not fit together."""
+    """Concatenate the tensors of all batches. Raise JobError if they are not tensors, or have different shapes."""
     try:
         return torch.cat(parts)  # type: ignore[arg-type]  # whatever they are
     except (TypeError, RuntimeError):

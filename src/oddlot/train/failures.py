@@ -1,4 +1,4 @@
-"""Errors of the job's own code in a minibatch, with its rows and advice."""
+"""Errors of the job's own code in a minibatch, with the rows of the minibatch and a hint."""
 
 import re
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ def minibatch_failed(
     model: nn.Module,
     hint: tuple[str, str] | None = None,
 ) -> JobError:
-    """Return the error for an exception in a minibatch of these samples; `batch` is None until it has been read.
+    """Return the error for an exception in a minibatch of these samples. `batch` is None if it was not read yet.
 
-    Fields: the `rows` of the data (the one that was being read, if known), the `parts` of `Shards` that have them, and
-    `hint`, a code of the advice. The argument `hint` is the default advice.
+    The error has the fields `rows` (only the row that was being read, if it is known), `parts` (of `Shards`, with these
+    rows) and `hint` (a code). The argument `hint` is the default: a code and a text.
     """
     rows = sorted(indices.tolist()) if data.reading is None else [data.reading]
     word, advice = _dtypes(error, batch, model) or _sparse(error, model) or hint or ("", "")
@@ -49,7 +49,7 @@ def _named(rows: list[int]) -> str:
 
 
 def _dtypes(error: Exception, batch: Any, model: nn.Module) -> tuple[str, str] | None:
-    """Return the advice if PyTorch rejects the dtypes of the batch."""
+    """Return the hint if PyTorch rejects the dtypes of the batch."""
     if not (isinstance(error, RuntimeError | ValueError) and _OF_DTYPE.search(str(error))):
         return None
     has, needs = (
@@ -64,7 +64,7 @@ def _dtypes(error: Exception, batch: Any, model: nn.Module) -> tuple[str, str] |
 
 
 def _sparse(error: Exception, model: nn.Module) -> tuple[str, str] | None:
-    """Return the advice if an optimizer rejects sparse gradients."""
+    """Return the hint if an optimizer rejects sparse gradients."""
     names = [name for name, one in model.named_parameters() if one.grad is not None and one.grad.is_sparse]
     if not (names and isinstance(error, RuntimeError) and "sparse" in str(error)):
         return None
@@ -75,12 +75,12 @@ def _sparse(error: Exception, model: nn.Module) -> tuple[str, str] | None:
 
 
 def _short(tensor: Tensor) -> str:
-    """Return the name of its dtype, such as `float32`."""
+    """Return the name of a tensor's dtype, such as `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a batch, also those in dicts, tuples and lists."""
+    """Yield the tensors of a batch, including tensors in nested dicts, tuples and lists."""
     if isinstance(batch, Tensor):
         yield batch
     for part in (

@@ -17,14 +17,14 @@ from oddlot.train.running_averages import average
 from oddlot.train.tensor_checks import MERGEABLE, check_tensors, is_plain
 
 LINE_BYTES = 64
-"""Every section and entry starts on a cache line, as PyTorch's own tensors do: views compute as fast."""
+"""Alignment of sections and entries: a cache line, as for PyTorch's own tensors, so views are as fast."""
 
 COUNTERS = frozenset({"num_batches_tracked"})
-"""Names of integer buffers that count: increments of workers are summed."""
+"""Names of integer buffers that count. They grow by the increments of workers."""
 
 Role = Literal["trainable", "buffer", "counter", "without_gradient"]
-"""Content of a section: trainable parameters; persistent buffers; integer buffers that count; or, in an update, a 1 for
-each trainable parameter that had no gradient in its task."""
+"""Content of a section: trainable parameters; persistent buffers; integer buffers that count; or, in an update, one
+flag for each trainable parameter, which is 1 if it had no gradient in the task."""
 
 
 Runs = dict[tuple[Role, torch.dtype, int], list[tuple[str, Tensor]]]
@@ -33,9 +33,9 @@ Runs = dict[tuple[Role, torch.dtype, int], list[tuple[str, Tensor]]]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A contiguous run of numbers of one role, dtype and parameter group.
+    """A contiguous range of elements of one role, dtype and parameter group.
 
-    `start` is in bytes; `numbers` includes the padding.
+    `start` is in bytes. `numbers` is the number of elements, including padding.
     """
 
     role: Role
@@ -43,7 +43,7 @@ class Section:
     start: int
     numbers: int
     group: int = 0
-    """Parameter group of trainable parameters; 0 for every other role."""
+    """Parameter group of trainable parameters; 0 for other roles."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -55,7 +55,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One parameter or buffer: `offset` counts numbers from the start of its section."""
+    """One parameter or buffer. `offset` is in elements from the start of its section."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """The names, shapes and positions of a model's tensors. Blocks of weights and of updates share it.
+    """The names, shapes and positions of a model's tensors in a block. Weights and updates have the same layout.
 
     Tied parameters occur once. Frozen parameters, unsaved buffers (except those of `as_buffers`) and complex buffers
     are left out: they are the model's `constants`. The padding between entries is always zero.
@@ -88,7 +88,7 @@ class Layout:
     ) -> Self:
         """Return the layout of a module.
 
-        Frozen parameters and unsaved buffers whose name matches one of the patterns `as_buffers` (`teacher.*`) are
+        Frozen parameters and unsaved buffers with a name that matches a pattern of `as_buffers` (`teacher.*`) are
         merged like saved buffers. `group_of` returns the parameter group of a trainable parameter. Each group has its
         own sections. Raise UsageError if there is nothing to train, a tensor cannot be merged or saved, or a pattern
         matches nothing.
@@ -119,12 +119,12 @@ class Layout:
 
     @cached_property
     def places(self) -> dict[str, Entry]:
-        """The entries by name."""
+        """Entries by name."""
         return {entry.name: entry for entry in self.entries}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the layout, of 16 characters."""
+        """Hash of the layout, with 16 characters."""
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -145,21 +145,21 @@ class Layout:
 
     @property
     def has_buffers(self) -> bool:
-        """Whether a block holds more of the model than trainable parameters."""
+        """Whether the layout has buffers or counters."""
         return bool(self.of_role("buffer") or self.of_role("counter"))
 
     @cached_property
     def trainable_entries(self) -> tuple[Entry, ...]:
-        """The trainable parameters, in the order in which `FlatBuffer.without_gradient` counts them."""
+        """Trainable parameters, in the order of `FlatBuffer.without_gradient`."""
         indices = set(self.of_role("trainable"))
         return tuple(entry for entry in self.entries if entry.section in indices)
 
     def trainable(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-        """Return the module's trainable parameters, tied ones once."""
+        """Return the module's trainable parameters. Tied parameters occur once."""
         return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
     def bind(self, module: nn.Module, flat: "FlatBuffer") -> None:
-        """Make the module's parameters and buffers views of the block, with its values. Tied tensors stay tied."""
+        """Make the module's parameters and buffers views of the block, and use its values. Tied tensors stay tied."""
         for name, parameter in module.named_parameters():
             if name in self.places:
                 parameter.data = flat.view(name)
@@ -167,14 +167,15 @@ class Layout:
         for owner, leaf, name, buffer, _ in _buffer_slots(module):
             first = first_names.setdefault(id(buffer), name)
             if first in self.places:
-                # `.data` has its own version counter: otherwise changes of one BatchNorm would count as changes
-                # of another one, whose backward pass would fail.
+                # `.data` has its own version counter. Otherwise a change of one BatchNorm would count as a change of
+                # another one, and its backward pass would fail.
                 owner._buffers[leaf] = flat.view(first).data
 
     def constants(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the tensors that a worker needs beside the block: frozen parameters, complex and unsaved buffers.
+        """Return the tensors that a worker needs in addition to the block.
 
-        Unsaved buffers that cannot be copied, such as sparse ones, come from the job's model factory.
+        These are frozen parameters, complex buffers and unsaved buffers. Unsaved buffers that cannot be copied, such as
+        sparse ones, come from the job's model factory.
         """
         known = dict(module.named_parameters()) | dict(module.named_buffers())
         return {
@@ -187,8 +188,8 @@ class Layout:
 class FlatBuffer:
     """A block of memory with a layout.
 
-    `memory` is a 1-D uint8 tensor of `layout.bytes` bytes on any device, 64-byte aligned; it may be shared
-    with other processes. Everything here is a view of it.
+    `memory` is a 1-D uint8 tensor of `layout.bytes` bytes on any device, 64-byte aligned. It may be shared with other
+    processes. All tensors of a FlatBuffer are views of it.
     """
 
     def __init__(self, layout: Layout, memory: Tensor) -> None:
@@ -209,11 +210,11 @@ class FlatBuffer:
         ]
         (index,) = layout.of_role("without_gradient")
         self.without_gradient = self._sections[index][: len(layout.trainable_entries)]
-        """In an update, uint8 [trainable parameters]: 1 if the task gave a parameter no gradient."""
+        """In an update, uint8 [trainable parameters]: 1 if the parameter had no gradient in the task."""
 
     @classmethod
     def empty(cls, layout: Layout, device: torch.device | str = "cpu") -> Self:
-        """Return a new block of zeros in the process's own memory or on `device`."""
+        """Return a new block of zeros on `device`, in memory of this process."""
         return cls(layout, torch.zeros(layout.bytes, dtype=torch.uint8, device=device))
 
     def section(self, index: int) -> Tensor:
@@ -225,7 +226,7 @@ class FlatBuffer:
         return [(str(index), section) for index, section in enumerate(self._sections)]
 
     def buffers(self) -> list[tuple[str, Tensor]]:
-        """Return the sections of buffers and counters, which are sent bit for bit."""
+        """Return the sections of buffers and counters, which are sent without encoding."""
         layout = self.layout
         indices = (*layout.of_role("buffer"), *layout.of_role("counter"))
         return [(str(index), self._sections[index]) for index in indices]
@@ -236,7 +237,7 @@ class FlatBuffer:
         return [(name, section) for name, section in self.sections() if name not in exact]
 
     def view(self, name: str) -> Tensor:
-        """Return the parameter or buffer `name` in its shape."""
+        """Return a view of the parameter or buffer `name`, with its shape."""
         entry = self.layout.places[name]
         return self._sections[entry.section][entry.offset : entry.offset + entry.numbers].view(entry.shape)
 
@@ -254,15 +255,15 @@ class FlatBuffer:
             self._sections[index].copy_(other.section(index))
 
     def subtract_trainable_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
-        """Set the trainable sections to start - end, the delta of local steps."""
+        """Set the trainable sections to `start` - `end`, the delta of local steps."""
         for index in self.layout.of_role("trainable"):
             out = self._sections[index].copy_(end.section(index))  # from any device
             torch.sub(start.section(index), out, out=out)
 
     def pull_(self, home: "FlatBuffer", share: float) -> None:
-        """Set parameters and running averages to `home`, moved by `share` towards the present values.
+        """Set parameters and running averages to `home`, moved by `share` towards the current values.
 
-        Whole numbers of buffers and counters do not change.
+        Integer buffers and counters do not change.
         """
         for index in self.layout.of_role("trainable"):
             here = self._sections[index]
@@ -281,10 +282,10 @@ class FlatBuffer:
             out = self._sections[index].copy_(end.section(index))
             out.copy_(
                 out.long() - start.section(index).long()
-            )  # PyTorch subtracts no unsigned integers but uint8
+            )  # PyTorch cannot subtract unsigned integers except uint8
 
     def toggle_(self, start: "FlatBuffer") -> None:
-        """Replace all bits by their difference from `start` (exclusive or). A second call undoes it."""
+        """Replace all bits by their exclusive or with `start`. A second call undoes it."""
         self.memory.view(torch.int64).bitwise_xor_(start.memory.view(torch.int64))
 
     def gather(self, module: nn.Module) -> None:
@@ -305,7 +306,10 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _buffer_slots(module: nn.Module) -> list[tuple[nn.Module, str, str, Tensor, bool]]:
-    """Return the module, name, full name and tensor of every buffer, and whether it is saved; saved ones first."""
+    """Return the module, name, full name and tensor of every buffer, and whether it is saved.
+
+    Saved buffers come first.
+    """
     slots = [
         (
             owner,
@@ -330,7 +334,10 @@ def _buffers(module: nn.Module, saved: bool) -> dict[str, Tensor]:
 
 
 def _matching(module: nn.Module, patterns: Collection[str]) -> dict[str, Tensor]:
-    """Return the frozen parameters and unsaved buffers that match a pattern. Raise UsageError if one matches none."""
+    """Return the frozen parameters and unsaved buffers that match a pattern.
+
+    Raise UsageError if a pattern matches nothing.
+    """
     known: dict[str, Tensor] = {
         name: each for name, each in module.named_parameters() if not each.requires_grad
     }
@@ -359,7 +366,10 @@ def _round_up(count: int, unit: int = LINE_BYTES) -> int:
 
 
 def _place(runs: Runs, trainable: int) -> tuple[tuple[Section, ...], tuple[Entry, ...]]:
-    """Return a section for each run, with entries on cache lines; the last has a byte for each trainable parameter."""
+    """Return a section for each run, and the entries, which start on cache lines.
+
+    The last section has a byte for each of the `trainable` parameters.
+    """
     sections: list[Section] = []
     entries: list[Entry] = []
     start = 0

@@ -1,4 +1,4 @@
-"""Errors for objects of a PyTorch training loop that a Job takes in another form."""
+"""Errors for objects of a PyTorch training loop that a Job does not accept, such as a DataLoader."""
 
 import inspect
 from collections.abc import Mapping
@@ -14,12 +14,13 @@ from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.user_code import used_by
 
 RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
-"""The hub's optimizers, by the names of PyTorch's."""
+"""The hub's optimizers, by the names of PyTorch's optimizers."""
 
 
 def check_not_from_torch(job: Any) -> None:
-    """Raise UsageError, with what to pass instead, if the job has a DataLoader or a PyTorch optimizer or scheduler,
-    or its functions use a GradScaler.
+    """Raise UsageError if the job has a DataLoader, PyTorch optimizer or scheduler, or its functions use a GradScaler.
+
+    The error names the object to pass instead.
     """
     for name in ("train_data", "eval_data"):
         if isinstance(value := getattr(job, name), DataLoader):
@@ -65,7 +66,7 @@ def check_not_of_optimizer(settings: Mapping[str, Any]) -> None:
 
 
 def _is_of(value: object, base: type) -> str:
-    """Return the name of the value's class if it is one of `base`, or is a subclass itself; else nothing."""
+    """Return the name of the class if the value is a subclass of `base` or an instance of one; empty otherwise."""
     kind = value if isinstance(value, type) else type(value)
     return kind.__name__ if issubclass(kind, base) else ""
 
@@ -96,7 +97,7 @@ def _optimizer_given(optimizer: Any, kind: str) -> UsageError:
 
 
 def _as_rule(rule: type, optimizer: Any) -> str:
-    """Return the call that makes a rule with the optimizer's settings, without defaults."""
+    """Return the call that creates a rule with the optimizer's settings. Default values are left out."""
     if inspect.isclass(optimizer):
         return f"{rule.__name__}(lr=...)"
     begins, given = rule(), optimizer.defaults

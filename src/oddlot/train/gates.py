@@ -1,4 +1,4 @@
-"""Gates decide which updates are merged: each looks at an update that has arrived, and may reject it."""
+"""Gates, which check each update that arrives and may reject it."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -19,27 +19,28 @@ from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.vector_ops import chunks, is_finite
 
 MIN_UPDATES, RECENT_UPDATES = 20, 100
-"""Numbers of norms: before `UsualNorm` is active, and for the median."""
+"""Number of norms until `UsualNorm` is active, and number of norms of the median."""
 USUAL_FACTOR = 10.0
-"""An update is accepted within this factor of the largest accepted norm, or of both norms that were rejected last."""
+"""An update is accepted if its norm is within this factor of the largest accepted norm, or of the last two rejected
+norms."""
 
 
 @dataclass
 class Arrival:
-    """An update as gates see it."""
+    """An update that has arrived, for the checks of gates."""
 
     facts: Facts
     kind: Kind
-    """What it came as."""
+    """Kind of its payload."""
     flat: FlatBuffer
     weights: FlatBuffer
     """The current version of the model."""
     base: FlatBuffer | None = None
-    """The version that the task started from. None: it is no longer kept."""
+    """Version that the task started from. None: it is no longer kept."""
 
     @cached_property
     def norm(self) -> float | None:
-        """The Euclidean norm of a gradient or delta, or of weights' difference from their base; None without a base."""
+        """Euclidean norm of a gradient or delta, or of the difference of weights from `base`; None without a base."""
         if self.kind == "weights" and self.base is None:
             return None
         return norm_of(self.flat, self.base if self.kind == "weights" else None)
@@ -49,19 +50,19 @@ class Gate(Protocol):
     """Decides which updates are merged."""
 
     def check(self, arrival: Arrival) -> None:
-        """Accept an update. Refusal: it is not merged."""
+        """Return if the update may be merged. Raise Refusal to reject it."""
 
 
 def standard_gates(max_update_ratio: float | None = MAX_UPDATE_RATIO) -> tuple[Gate, ...]:
-    """Return the gates of a run: an update fits the model, has finite numbers and a norm that is not far too large."""
+    """Return the gates of a run: an update must fit the model, be finite, and have a norm that is not too large."""
     return FitsModel(), Finite(), UsualNorm(max_update_ratio)
 
 
 class FitsModel:
-    """Rejects an update of another kind than was announced, or of another model."""
+    """Rejects an update with another kind than announced, or of another model."""
 
     def check(self, arrival: Arrival) -> None:
-        """Accept an update. Refusal: it does not fit."""
+        """Raise Refusal if the update does not fit."""
         facts, layout, needed = arrival.facts, arrival.flat.layout, arrival.weights.layout
         if arrival.kind != facts.kind:
             told = f"update {facts.id} was announced as {facts.kind} and came as {arrival.kind}"
@@ -74,12 +75,12 @@ class FitsModel:
 class Finite:
     """Rejects an update with NaN or infinity.
 
-    A buffer may have infinities where the model or the task's version has some, as a mask and the first ranges of an
-    observer.
+    A buffer may have infinities at the same positions as the model or the task's version. Examples are masks and the
+    initial ranges of an observer.
     """
 
     def check(self, arrival: Arrival) -> None:
-        """Accept an update. Refusal: it has numbers that are not finite."""
+        """Raise Refusal if the update is not finite."""
         flat, weights = arrival.flat, arrival.weights
         norm = norm_of(flat) if arrival.norm is None else arrival.norm
         known = [weights, *([] if arrival.base is None else [arrival.base])]
@@ -100,14 +101,15 @@ class Finite:
 
 
 class UsualNorm:
-    """Rejects an update whose norm is far above the running median of its kind, because it could undo the training.
+    """Rejects an update with a norm far above the running median of its kind, because it could undo the training.
 
-    The norm is the Euclidean one of the trainable parameters: of a gradient or delta itself, of weights that of the
-    difference from the version that the task started from. A median of 0 switches the gate off, and so does
-    `max_ratio=None`.
+    This is the Euclidean norm of the trainable parameters of a gradient or delta. For weights, it is the norm of the
+    difference from the version that the task started from. If the median is 0 or `max_ratio` is None, no update is
+    rejected.
 
-    A norm that is large for good reason is accepted: one that is within a factor of 10 of the largest so far (a rare
-    sample, when most are fitted), and the third in a row of one size (a learning rate that has risen).
+    Two kinds of large norms are accepted: norms within a factor of 10 of the largest accepted norm (such as the norm of
+    a rare sample, when most samples are fitted), and the third of three similar norms (such as after an increase of the
+    learning rate).
     """
 
     def __init__(self, max_ratio: float | None = MAX_UPDATE_RATIO) -> None:
@@ -118,12 +120,12 @@ class UsualNorm:
         self._rejected: dict[Kind, deque[float]] = {}
 
     def check(self, arrival: Arrival) -> None:
-        """Accept an update. Refusal: its norm is too large."""
+        """Raise Refusal if the norm of the update is too large."""
         if arrival.norm is not None:
             self.note(arrival.facts.id, arrival.kind, arrival.norm)
 
     def note(self, update: UpdateId, kind: Kind, norm: float) -> None:
-        """Note the norm of an update. Refusal: it is too large, and is not noted."""
+        """Record the norm of an update. Raise Refusal, without recording it, if it is too large."""
         recent = self._recent.setdefault(kind, deque(maxlen=RECENT_UPDATES))
         ordered = self._sorted.setdefault(kind, [])
         median = ordered[len(ordered) // 2] if len(ordered) >= MIN_UPDATES else 0.0
@@ -136,7 +138,7 @@ class UsualNorm:
         insort(ordered, norm)
 
     def _reject_unusual(self, update: UpdateId, kind: Kind, norm: float, median: float) -> None:
-        """Refusal: neither accepted nor rejected norms were nearly as large."""
+        """Raise Refusal unless earlier norms, accepted or rejected, were similarly large."""
         rejected = self._rejected.setdefault(kind, deque(maxlen=2))
         repeated = len(rejected) == 2 and all(
             norm / USUAL_FACTOR <= each <= norm * USUAL_FACTOR for each in rejected
@@ -152,12 +154,12 @@ class UsualNorm:
 
 
 def _is_sound(section: Tensor, known: Sequence[Tensor]) -> bool:
-    """Return whether buffers are finite wherever the `known` ones are. A mask may have infinities."""
+    """Return whether a section is finite at all positions where the `known` sections are finite."""
     return not section.is_floating_point() or is_finite(section) or not _new_infinities(section, known)
 
 
 def _new_infinities(values: Tensor, known: Sequence[Tensor]) -> int:
-    """Return the number of values that are not finite and are finite in all `known` tensors."""
+    """Return the number of values that are not finite, but are finite in all `known` tensors."""
     bad = ~values.isfinite()
     for tensor in known:
         bad &= tensor.isfinite()
@@ -180,7 +182,10 @@ def norm_of(flat: FlatBuffer, base: FlatBuffer | None = None) -> float:
 
 
 def _square(section: Tensor, other: Tensor | None, wide: bool = False) -> float:
-    """Return the sum of squares; in float64 if `wide`, because squares of large float32 numbers overflow."""
+    """Return the sum of squares of a section, or of its difference from `other`.
+
+    With `wide`, it is computed in float64, because squares of large float32 numbers overflow.
+    """
     dtype = torch.float64 if wide or section.dtype == torch.float64 else torch.float32
     if other is None and not wide:
         return float(torch.linalg.vector_norm(section, dtype=dtype)) ** 2

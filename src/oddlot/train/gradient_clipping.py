@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 EPSILON = 1e-6
-"""PyTorch's constant, which is added to the norm in the denominator."""
+"""PyTorch's constant that is added to the norm in the denominator."""
 
 
 @torch.no_grad()
 def clip(parameters: Iterable[Tensor], most: float) -> None:
     """Clip the joint gradient of all parameters to the Euclidean norm `most`.
 
-    Like `torch.nn.utils.clip_grad_norm_`, except that a gradient with NaN or infinity is unchanged: PyTorch would
-    spread these to all tensors, and the tensor at fault could not be reported.
+    Like `torch.nn.utils.clip_grad_norm_`, except that a gradient with NaN or infinity is not changed. PyTorch would
+    spread these values to all tensors, and an error could not name the tensor.
     """
     parts = [_numbers(parameter) for parameter in parameters if parameter.grad is not None]
     norm = _norm(parts)
@@ -42,6 +42,6 @@ def _norm(parts: list[Tensor]) -> float:
 
 
 def _together(norms: Sequence[Tensor]) -> float:
-    """Return the norm of all parts, from the norm of each."""
+    """Return the norm of all parts, computed from the norms of the parts."""
     wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     return float(torch.linalg.vector_norm(torch.stack([norm.to(wide) for norm in norms])))

@@ -85,7 +85,7 @@ class Job(JobSettings):
     """Name of the job, for reports and run folders."""
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Return a new job. Raise UsageError for settings that are those of an optimizer."""
+        """Return a new job. Raise UsageError for settings that belong to an optimizer."""
         check_not_of_optimizer(settings)
         return super().__new__(cls)
 
@@ -108,11 +108,11 @@ class Job(JobSettings):
         warn_of_rng(self.train_data)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean loss of a batch, as a scalar tensor with its graph."""
+        """Return the mean loss of a batch, as a scalar tensor with its autograd graph."""
         return self.weighted_loss(model, batch, 1)[0]
 
     def weighted_loss(self, model: nn.Module, batch: Any, samples: int) -> tuple[Tensor, int]:
-        """Return the mean loss of a batch, as a scalar tensor with its graph, and its weight."""
+        """Return the mean loss of a batch, as a scalar tensor with its autograd graph, and its weight."""
         if self.training_step is not None:
             loss: Any = self.training_step(model, batch)
         else:
@@ -121,7 +121,7 @@ class Job(JobSettings):
         return weighted(loss, samples)
 
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
-        """Return the model's outputs for a batch, and the targets."""
+        """Return the model's outputs and the targets of a batch."""
         if self.predict is not None:
             pair: object = self.predict(model, batch)
             if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -154,10 +154,10 @@ def made(job: Job) -> nn.Module:
 
 
 def weighted(loss: Any, samples: int) -> tuple[Tensor, int]:
-    """Return the loss of a batch, and its weight: the number that the job returned with it, else `samples`.
+    """Return the loss of a batch and its weight: the number that the job returned with it, or otherwise `samples`.
 
-    Raise JobError if the loss is not a scalar tensor, or the weight is not an integer, or is negative. A number that is
-    not an integer may be another loss.
+    Raise JobError if the loss is not a scalar tensor, or if the weight is not an integer of at least 0. A weight that
+    is not an integer may be another loss.
     """
     if not (isinstance(loss, tuple) and len(loss) == 2):
         return scalar(loss), samples
@@ -221,7 +221,7 @@ def _check_metrics(metrics: object) -> None:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of rows whose largest output is the target class.
+    """Return the share of rows with the largest output at the target class.
 
     Shapes: outputs [n, classes] and targets [n]. Raise JobError for other shapes, which PyTorch would broadcast.
     """
@@ -239,9 +239,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def choose_device(wish: str, worker: int = 0) -> torch.device:
-    """Return the device of a worker. With several GPUs, worker i takes GPU i modulo their number.
+    """Return the device of a worker. With n GPUs, worker i uses GPU i modulo n.
 
-    A GPU with a number, such as `cuda:1`, is used by every worker.
+    If `wish` has a number, such as `cuda:1`, every worker uses this GPU.
     """
     if wish != "auto":
         device = _named_device(wish)

@@ -1,4 +1,4 @@
-"""The computation of tasks: a gradient, or local steps."""
+"""The computation of tasks: gradients and local steps."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -27,28 +27,28 @@ from oddlot.train.tensor_checks import is_plain
 from oddlot.train.weight_hashes import Unchanged
 
 _Learn = Callable[[Tensor, int, int], None]
-"""Takes the loss of a minibatch, its weight and its number of samples."""
+"""`learn(loss, weight, samples)` of a minibatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The result of a task, or of the computed part of it."""
+    """The result of a task, or of its finished part."""
 
     samples: int
-    """Number of computed samples, from the start of the task."""
+    """Number of computed samples, which are the first of the task."""
     loss: float | None
-    """Mean loss, with the weights of the minibatches. None: it is not finite, or all weights are 0."""
+    """Mean loss, weighted with the weights of the minibatches. None: it is not finite, or all weights are 0."""
     weight: int
-    """Sum of the weights of the minibatches: the samples, unless the loss returns its own number."""
+    """Sum of the weights of the minibatches. A weight is the number of samples unless the job's loss returns it."""
     load_seconds: float
-    """Seconds of loading data."""
+    """Time of loading data, in seconds."""
     bytes_data: int = 0
-    """Bytes of shards that were opened for the task."""
+    """Bytes of data that were opened for the task, with `Shards`."""
 
 
 @dataclass(slots=True)
 class Own:
-    """State that a worker keeps between tasks, if the strategy or the job requires it. It is lost with the worker."""
+    """State that a worker keeps between tasks, if the strategy or the job needs it. It is lost with the worker."""
 
     weights: FlatBuffer | None = None
     """Weights at the end of its last task."""
@@ -57,9 +57,9 @@ class Own:
 
 
 class Learner:
-    """Computes tasks on one model. A task is a pure function of (weights, task, seed), on any worker.
+    """Computes tasks on one model. The update is a pure function of (weights, task, seed), on any worker.
 
-    `clock` returns seconds, for measurements.
+    `clock` returns the time in seconds, for measurements.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Learner:
         self.samples = len(self.batches) if inputs.samples is None else inputs.samples
         self.batches.check_length(self.samples)
         self.schedule = by_samples(job.lr_schedule, self.samples)
-        seed_all(seed, self.device)  # as at the hub, so the factory draws the same random numbers
+        seed_all(seed, self.device)  # the factory draws the same random numbers as at the hub
         self.model = job.model().to(self.device)
         copy_constants(self.model, inputs.constants)
         self.weights = FlatBuffer.empty(layout, self.device)
@@ -85,7 +85,7 @@ class Learner:
         self.trains = frozenset(self.names)
         self.places = [parameter.data_ptr() for parameter in self.parameters]
         self.had_gradient = [False] * len(self.parameters)
-        """Whether each parameter had a gradient in any step of this task."""
+        """Whether each parameter had a gradient in at least one step of this task."""
         self.unchanged = Unchanged(
             self.model,
             dict(zip(self.names, self.parameters, strict=True)),
@@ -99,7 +99,7 @@ class Learner:
         self.own = Own()
 
     def _bound(self) -> list[tuple[dict[str, Any], str, Tensor]]:
-        """Return the owner, name and block view of each buffer, and of each parameter that is merged as one."""
+        """Return the owner, name and block view of each buffer, and of each parameter that is merged like a buffer."""
         views = {view.data_ptr(): view for name, view in self.weights.views() if name not in self.trains}
         found: list[tuple[dict[str, Any], str, Tensor]] = []
         for owner in self.model.modules():
@@ -120,9 +120,10 @@ class Learner:
     def step(
         self, weights: FlatBuffer, task: Task, out: FlatBuffer, stop: Callable[[], bool] = lambda: False
     ) -> Work | None:
-        """Compute the task from `weights`, which are loaded, and write the update into `out`.
+        """Compute the task from `weights`, which must be loaded, and write the update into `out`.
 
-        `stop()` is called before each minibatch. If it returns True, return the part so far; None if there is none.
+        `stop()` is called before each minibatch. If it returns True, write and return the finished part; return None if
+        there is none.
         """
         number = seed_of(self.seed, task)
         seed_all(number, self.device)
@@ -160,11 +161,11 @@ class Learner:
         return work
 
     def _gradient(self, task: Task, stop: Callable[[], bool]) -> Work | None:
-        """Leave the mean gradient over the task's samples in the parameters."""
+        """Compute the mean gradient over the task's samples, as `grad` of the parameters."""
         for parameter in self.parameters:
             parameter.grad = None
         batches = self._split(task)
-        several = len(batches) > 1  # they add up, each with its weight
+        several = len(batches) > 1  # gradients are summed with their weights
 
         def learn(loss: Tensor, weight: int, _: int) -> None:
             self.unchanged.check_trainable(local=False)
@@ -177,7 +178,7 @@ class Learner:
         self._note_gradients()
         if work is not None and several:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            if gradients:  # there are none if every loss was a constant
+            if gradients:  # empty if every loss was a constant
                 torch._foreach_div_(gradients, work.weight)
         return work
 
@@ -198,14 +199,14 @@ class Learner:
     def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
         """Train on the task's samples, one step per minibatch, with a new optimizer or the worker's own.
 
-        A schedule counts the samples that were merged when the task was created, and those of the task's own steps.
+        A schedule counts the samples that were merged when the task was created, and the samples of the task's steps.
         """
         make = self.job.local_optimizer or partial(local_optimizer, self.job.optimizer)
         optimizer = self.own.optimizer
         pace: _Pace | None = None
 
         if optimizer is not None and set_mode(optimizer, "train"):
-            self.unchanged.stepped()  # the mode may have changed the weights
+            self.unchanged.stepped()  # the change of the mode may change the weights
 
         def step(loss: Tensor, _: int, samples: int) -> None:
             nonlocal optimizer, pace
@@ -259,7 +260,7 @@ class Learner:
         return Work(done, mean if isfinite(mean) else None, weights, loading, opened)
 
     def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, int, float]:
-        """Return the mean loss, its weight and the seconds of loading. Raise JobError if the job's own code failed."""
+        """Return the mean loss, its weight and the load time in seconds. Raise JobError if the job's own code fails."""
         batch = None
         try:
             before = self.clock()
@@ -277,15 +278,15 @@ class Learner:
             raise minibatch_failed(task.node, error, self.batches, indices, batch, self.model) from error
 
     def _note_gradients(self) -> None:
-        """Note which parameters have a gradient."""
+        """Record which parameters have a gradient."""
         if not all(self.had_gradient):
             pairs = zip(self.had_gradient, self.parameters, strict=True)
             self.had_gradient = [had or parameter.grad is not None for had, parameter in pairs]
 
     def _write_missing(self, out: FlatBuffer, kind: Kind) -> None:
-        """Write which parameters had no gradient in this task and did not change.
+        """Write the flags of parameters that had no gradient in this task and did not change.
 
-        Updates of kind `weights` have none of these: all their parameters count.
+        In updates of kind `weights`, all flags are 0: every parameter is merged.
         """
         flags = out.without_gradient
         if kind == "weights" or all(self.had_gradient):
@@ -308,7 +309,7 @@ class Learner:
             torch._foreach_copy_(targets, gradients)  # type: ignore[arg-type]  # none of them is None
 
     def _check_parameters(self) -> None:
-        """Raise JobError if a parameter was replaced, reshaped, frozen or unfrozen: it would silently stop learning."""
+        """Raise JobError if a parameter was replaced, reshaped, frozen or unfrozen, because it would not be trained."""
         now = dict(self.model.named_parameters())
         for name, parameter, place in zip(self.names, self.parameters, self.places, strict=True):
             same = now.get(name) is parameter and parameter.data_ptr() == place
@@ -322,9 +323,9 @@ class Learner:
                 raise JobError(told, "requires_grad_changed", parameter=name, now=done)
 
     def _follow_buffers(self) -> None:
-        """Copy replaced buffers, as by `self.mean = ...`, into the block, and bind them again."""
+        """Copy buffers that were replaced, as by `self.mean = ...`, into the block, and bind them again."""
         for holder, leaf, view in self.bound:
-            now = dict(holder.items()).get(leaf)  # TorchScript has another kind of dict
+            now = dict(holder.items()).get(leaf)  # TorchScript has its own kind of dict
             if now is not None and now.data_ptr() == view.data_ptr() and now.shape == view.shape:
                 continue
             alike = now is not None and now.is_floating_point() == view.is_floating_point()
@@ -344,7 +345,7 @@ def _told(tensor: Tensor | None) -> str:
 
 
 class _Pace:
-    """The learning rates of an optimizer under a schedule."""
+    """Sets the learning rates of an optimizer by a schedule."""
 
     def __init__(
         self,
@@ -361,13 +362,13 @@ class _Pace:
                 optimizer=type(optimizer).__name__,
             )
         self.schedule, self.merged = schedule, merged
-        # As PyTorch's schedulers do: the rates of a kept optimizer were changed before.
+        # As in PyTorch's schedulers, because the rates of a kept optimizer were already changed.
         self.rates = [
             (group, group.setdefault("initial_lr", group["lr"])) for group in optimizer.param_groups
         ]
 
     def advance(self, samples: int) -> None:
-        """Set the learning rates for the next step, which has this number of samples."""
+        """Set the learning rates for the next step, on this number of samples."""
         factor = self.schedule(self.merged)
         for group, rate in self.rates:
             group["lr"] = rate * factor
@@ -385,9 +386,9 @@ def _backward(loss: Tensor) -> None:
 
 
 def _kept(model: nn.Module, job: Job, layout: Layout, unsaved: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Return the tensors of a model and a job outside of blocks: frozen parameters, complex buffers, and unsaved ones.
+    """Return the tensors outside of blocks: frozen parameters, complex and unsaved buffers, and tensors of the job.
 
-    An unsaved buffer with another shape than at first is left out: it is a cache that the model recomputes.
+    An unsaved buffer with another shape than in `unsaved` is left out, because it is a cache.
     """
     known = dict(model.named_parameters()) | dict(model.named_buffers()) | kept_tensors(job)
     saved = model.state_dict(keep_vars=True)
@@ -399,20 +400,20 @@ def _kept(model: nn.Module, job: Job, layout: Layout, unsaved: Mapping[str, torc
 
 
 def _unsaved(model: nn.Module, job: Job) -> dict[str, torch.Size]:
-    """Return the shapes of the unsaved buffers that can be compared, and of the tensors of the job's functions."""
+    """Return the shapes of the unsaved buffers that can be compared, and of tensors of the job's functions."""
     saved = model.state_dict(keep_vars=True)
     unsaved = {name: one for name, one in model.named_buffers() if name not in saved and is_plain(one)}
     return {name: one.shape for name, one in (unsaved | kept_tensors(job)).items()}
 
 
 def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:
-    """Copy these values into the model's frozen parameters and into buffers outside of blocks."""
+    """Copy these values into the model's frozen parameters and its buffers outside of blocks."""
     known = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in constants.items():
         known[name].data.copy_(value)
 
 
 def seed_of(seed: int, task: Task) -> int:
-    """Return the seed of a task, from (seed, epoch, first position): every worker computes the same dropout."""
+    """Return the seed of a task, a hash of (seed, epoch, first position). On every worker, dropout is the same."""
     text = f"{seed}:{task.spans[0].epoch}:{task.spans[0].start}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerInputs:
-    """The part of a run that computes tasks."""
+    """The inputs of a `Learner`."""
 
     job: "Job"
     layout: "Layout"
     constants: "Mapping[str, Tensor]"
-    """The hub's values of tensors outside of blocks (`Layout.constants`)."""
+    """Values of tensors outside of blocks, from the hub (`Layout.constants`)."""
     seed: int = 0
     shards: "Cuts" = 1
     """Shards of the ledger."""

@@ -1,4 +1,4 @@
-"""The optimizer of local steps, made from the settings of the hub's optimizer."""
+"""The optimizer of local steps, with the settings of the hub's optimizer."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -15,16 +15,17 @@ from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 
 
 class LocalOptimizer:
-    """Makes the same steps as the class of `torch.optim` with the same name, bit for bit, with the functions under it.
+    """Makes the same steps as the optimizer of `torch.optim` with the same name, bit for bit.
 
-    The class itself would import PyTorch's compiler on first use, which takes seconds during a task.
+    It calls the functions of `torch.optim`. The classes would import PyTorch's compiler on first use, which takes
+    seconds during a task.
     """
 
     def __init__(self, rule: SGD | Adam | AdamW, parameters: Sequence[Tensor]) -> None:
         self.rule = rule
         self.param_groups: list[dict[str, Any]] = [{"params": parameters, "lr": rule.lr}]
         self.memory: dict[int, tuple[Tensor, ...]] = {}
-        """State of each parameter that had a gradient, by its index: momentum; or mean, square and number of steps."""
+        """State of each parameter that had a gradient, by index: momentum, or mean, square and number of steps."""
 
     @torch.no_grad()
     def step(self) -> None:
@@ -102,9 +103,9 @@ class LocalOptimizer:
 
 
 def local_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer | LocalOptimizer:
-    """Return the local optimizer of a rule; for Adam with sparse gradients, a `LazyAdam`.
+    """Return the local optimizer of a rule. For Adam with sparse gradients, this is a `LazyAdam`.
 
-    Raise JobError if the rule is a user's own optimizer, which works only at the hub.
+    Raise JobError if the rule is a user-defined optimizer, which works only at the hub.
     """
     parameters = list(parameters)
     if not isinstance(rule, SGD | Adam | AdamW):
@@ -142,7 +143,7 @@ def made(
 def set_mode(optimizer: torch.optim.Optimizer | LocalOptimizer, mode: str) -> bool:
     """Call `optimizer.train()` or `optimizer.eval()`. Return False if the optimizer has no such modes.
 
-    Schedule-free optimizers step on other weights than those to evaluate and send.
+    Schedule-free optimizers train with other weights than the weights to evaluate and send.
     """
     modes = [getattr(optimizer, name, None) for name in ("train", "eval")]
     if not all(map(callable, modes)):

@@ -1,6 +1,6 @@
-"""Learning rate schedules: a factor on every learning rate, as a function of the epochs that were merged.
+"""Learning rate schedules: a factor on every learning rate, as a function of the merged epochs.
 
-A schedule counts samples that were merged or skipped, not steps or seconds. It therefore means the same for every
+A schedule counts samples that were merged or skipped, not steps or seconds. It therefore has the same meaning for every
 strategy, engine and number of workers, and a resumed run continues it.
 """
 
@@ -21,7 +21,7 @@ Schedule = Callable[[float], float]
 
 
 def _rise(epochs: Any) -> bool:
-    """Return whether these are numbers above 0, each larger than the one before."""
+    """Return whether these are increasing numbers above 0."""
     if not isinstance(epochs, tuple | list) or not epochs or not all(map(_is_number, epochs)):
         return False
     return all(before < after for before, after in pairwise((0, *epochs)))
@@ -121,7 +121,7 @@ def factor_at(schedule: Schedule, epochs: float) -> float:
 
 
 def by_samples(schedule: Schedule | None, size: int) -> Callable[[int], float] | None:
-    """Return the factor as a function of the samples merged so far, `size` per epoch. None: there is no schedule."""
+    """Return the factor as a function of the merged samples, with `size` samples per epoch; None without a schedule."""
     return None if schedule is None else lambda merged: factor_at(schedule, merged / size)
 
 

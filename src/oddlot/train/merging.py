@@ -1,4 +1,4 @@
-"""The two merges, each a single pass over memory: an optimizer step, and an average with weights."""
+"""The two merges, an optimizer step and a weighted average, each in a single pass over memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ Updates = Sequence[tuple[FlatBuffer, float]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of the trainable parameters by a measured merge."""
+    """The measurements of a merge."""
 
     norm: float | None
-    """Euclidean norm of the change. None: not measured."""
+    """Euclidean norm of the change of the trainable parameters. None: not measured."""
     inner: float | None
-    """Inner product of the summed directions of this window and of the previous one. None: this merge does not end a
-    window, or there is no previous one."""
+    """Inner product of the summed directions of this window and of the previous window. None: this merge does not end a
+    window, or there is no previous window."""
     drift: Drift | None = None
     """Distance from the marked weights. None: not measured or not finite."""
 
@@ -36,9 +36,9 @@ class Meter:
     """Measures one merge, chunk by chunk."""
 
     window: int
-    """Merges of a window."""
+    """Number of merges per window."""
     summed: dict[int, Tensor]
-    """Summed directions of this window, by section. Empty: a window is one merge."""
+    """Summed directions of this window, by section. Empty if a window is one merge."""
     before: dict[int, Tensor]
     """Summed directions of the previous window, by section."""
     merges: int = 1
@@ -50,7 +50,7 @@ class Meter:
 
     @classmethod
     def after(cls, last: "Meter | None", weights: FlatBuffer, window: int) -> "Meter":
-        """Return a meter for the merge that follows the one of `last`."""
+        """Return a meter for the merge after the merge of `last`."""
         if last is not None and last.window == window:
             ended = last.merges == window
             merges = 1 if ended else last.merges + 1
@@ -63,7 +63,7 @@ class Meter:
         return cls(window, room() if window > 1 else {}, room())
 
     def watch(self, index: int, span: slice, direction: Tensor) -> None:
-        """Note that a chunk of section `index` is merged along `direction`."""
+        """Record that a chunk of section `index` is merged along `direction`."""
         if self.window > 1:
             summed = self.summed[index][span]
             direction = summed.copy_(direction) if self.merges == 1 else summed.add_(direction)
@@ -75,7 +75,7 @@ class Meter:
         before.copy_(direction)
 
     def moved(self, old: Tensor, new: Tensor) -> None:
-        """Note that a chunk of the weights changed from `old` to `new`."""
+        """Record that a chunk of the weights changed from `old` to `new`."""
         self._square += torch.linalg.vector_norm((new - old).float()).item() ** 2
 
     @property
@@ -94,7 +94,7 @@ def step(
 ) -> None:
     """Write one step with the sum of share x update into `out`, which may be `weights`.
 
-    `optimizers` are those of the trainable sections, by index; their step has begun.
+    `optimizers` has the optimizer of each trainable section, by index. Their method `begin` was called before.
     Parameters in a stretch without a step keep their values.
     """
     shares = [share for _, share in updates]
@@ -123,7 +123,10 @@ def _directions(
     shares: Sequence[float],
     summed: bool,
 ) -> Iterator[tuple[slice, int | None, Directions]]:
-    """Yield the chunks of a section, each with its number of steps and its direction: one tensor if `summed`."""
+    """Yield the chunks of a section, each with its number of steps and its direction.
+
+    With `summed`, the direction is a single tensor.
+    """
     mix, scratch = mixer(section), _scratch(section) if summed else section
     for span, steps in _spans(stretches, section.device):
         direction: Directions = ([stream[span] for stream in streams], shares)
@@ -148,9 +151,9 @@ def blend(
     meter: Meter | None = None,
     own_whole: bool = False,
 ) -> None:
-    """Write (1 - sum of shares) weights + sum of share x update into `out`, which may be `weights`.
+    """Write (1 - sum of shares) x weights + sum of share x update into `out`, which may be `weights`.
 
-    With `own_whole`, whole numbers and counters of buffers keep the values of `weights`.
+    With `own_whole`, counters and buffers with integer values keep the values of `weights`.
     """
     shares = [share for _, share in updates]
     for index, source, target, streams in _sections("trainable", weights, updates, out):
@@ -169,7 +172,7 @@ def _sections(
 
 
 def _scratch(section: Tensor) -> Tensor:
-    """Return memory for a chunk's sums. 16-bit floats are summed in float32."""
+    """Return memory for the sums of a chunk. 16-bit floats are summed in float32."""
     first = next(chunks(section.numel(), section.device), slice(0, 0))
     return torch.empty(first.stop, dtype=_wide(section), device=section.device)
 
@@ -186,7 +189,10 @@ def _towards(
     keep: float,
     remember: bool = False,
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Compute target <- keep x source + sum of share x stream, and yield each chunk with its old source."""
+    """Compute target <- keep x source + sum of share x stream, and yield each chunk with its source.
+
+    With `remember`, the yielded source is a copy from before the change.
+    """
     mix, scratch = mixer(source), _scratch(source)
     for span in chunks(source.numel(), source.device):
         old = source[span].clone() if remember else source[span]
@@ -203,7 +209,7 @@ def _towards(
 def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer, own_whole: bool = False) -> None:
     """Move running averages by min(1, sum of shares) towards the updates' mean, and add the mean increment to counters.
 
-    Whole numbers and flags take the value of the first update with the largest share. With `own_whole`, they and the
+    Integers and flags take the value of the first update with the largest share. With `own_whole`, they and the
     counters keep their values.
     """
     total = sum(share for _, share in updates)
@@ -219,5 +225,5 @@ def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer, own_wh
     for _, source, target, streams in _sections("counter", weights, counted, out):
         pairs = zip(streams, counted, strict=True)
         mean = sum((stream.double() * mean for stream, (_, mean) in pairs), start=0.0)
-        # Of unsigned integers, PyTorch adds only uint8.
+        # PyTorch cannot add unsigned integers except uint8.
         target.copy_(source.long() + torch.as_tensor(mean).round().long().to(source.device))

@@ -14,7 +14,7 @@ from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.vector_ops import mixer, move
 
 Directions = tuple[Sequence[Tensor], Sequence[float]]
-"""A direction as the sum of share x tensor."""
+"""A direction as tensors and shares. It is the sum of share x tensor."""
 Sections = Mapping[int, Tensor]
 """Trainable sections by their index, each a 1-D tensor."""
 _SMALL_SHARE = 1e-6
@@ -29,22 +29,23 @@ class HubOptimizer(Protocol):
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The tensors of its state, by name. Checkpoints save them, and a resumed run copies into them."""
+        """Tensors of the state, by name. Checkpoints save them, and a resumed run copies into them."""
 
     @property
     def linear(self) -> bool:
         """Whether `apply` accepts a direction of several tensors. False: it gets their sum."""
 
     def begin(self, factor: float) -> None:
-        """Begin the next step, with this factor on the learning rate."""
+        """Start the next step, with this factor on the learning rate."""
 
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """Write the step from `source` into `target`, on the chunk `span` of section `index`.
+        """Write the step from `source` into `target`, for the chunk `span` of section `index`.
 
-        All tensors are that chunk. `target` may be `source`. Its parameters take their `steps`-th step, from 1. Unless
-        the optimizer is linear, the direction is a single tensor with share 1, which may be overwritten.
+        All tensors have the size of the chunk. `target` may be `source`. `steps` is the number of this step for the
+        parameters of the chunk, from 1. Unless the optimizer is linear, the direction is a single tensor with share 1,
+        which may be overwritten.
         """
 
 
@@ -71,14 +72,15 @@ def _check_dataclass(optimizer: object) -> None:
 
 
 def memory(sections: Sections, *names: str) -> dict[str, Tensor]:
-    """Return zeros like each section for each of these names: `momentum/0`, `momentum/1` and so on."""
+    """Return zeros like each section for each of these names, such as `momentum/0` and `momentum/1`."""
     return {f"{name}/{index}": torch.zeros_like(part) for name in names for index, part in sections.items()}
 
 
 class HubSGD:
-    """`SGD` at the hub: one step is within two units in the last place of its terms of `torch.optim.SGD`.
+    """`SGD` at the hub.
 
-    Without momentum it has no state.
+    A step equals a step of `torch.optim.SGD` within two units in the last place of its terms. Without momentum there is
+    no state.
     """
 
     linear = True
@@ -90,13 +92,13 @@ class HubSGD:
         self._mixers = {index: mixer(section) for index, section in sections.items()}
 
     def begin(self, factor: float) -> None:
-        """Begin the next step, with this factor on the learning rate."""
+        """Start the next step, with this factor on the learning rate."""
         self.lr = self.optimizer.lr * factor
 
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """Write the step. Every update is read once, directly into the momentum or the weights."""
+        """Write the step. Every update is read once, and added directly to the momentum or the weights."""
         sgd, mix = self.optimizer, self._mixers[index]
         tensors, shares = list(direction[0]), list(direction[1])
         in_place = source.data_ptr() == target.data_ptr()
@@ -106,7 +108,7 @@ class HubSGD:
             return
         decay = self.lr * sgd.weight_decay
         if sgd.momentum:
-            # PyTorch's first momentum is the first gradient, as with an initial momentum of zeros.
+            # An initial momentum of zeros gives PyTorch's first momentum, the first gradient.
             momentum = self.state[f"momentum/{index}"][span]
             extra = ([source], [sgd.weight_decay]) if sgd.weight_decay else ([], [])
             mix(momentum, sgd.momentum, tensors + extra[0], shares + extra[1])
@@ -120,9 +122,9 @@ class HubSGD:
 def _sgd_at_once(
     sgd: SGD, lr: float, weights: Tensor, gradient: Tensor, share: float, momentum: Tensor
 ) -> None:
-    """Step with a single gradient in a single pass, with the function of `torch.optim.SGD(fused=True)`.
+    """Make a step with a single gradient in a single pass, with the function of `torch.optim.SGD(fused=True)`.
 
-    PyTorch's dampening scales gradient and decay alike, so the decay is divided by the share. Unlike the class in
+    PyTorch's dampening scales both gradient and decay, so the decay is divided by the share. Unlike the class in
     `torch.optim`, this function accepts a negative momentum.
     """
     torch._fused_sgd_(
@@ -135,12 +137,12 @@ def _sgd_at_once(
         dampening=1 - share,
         nesterov=sgd.nesterov,
         maximize=False,
-        is_first_step=False,  # with a momentum of zeros, the result is that of PyTorch's first step
+        is_first_step=False,  # with a momentum of zeros, the result equals PyTorch's first step
     )
 
 
 class HubAdam:
-    """`Adam` and `AdamW` at the hub, equal to those of `torch.optim` within two units in the last place."""
+    """`Adam` and `AdamW` at the hub, equal to `torch.optim` within two units in the last place."""
 
     linear = False
 
@@ -150,13 +152,13 @@ class HubAdam:
         self.state = memory(sections, "mean", "square")
 
     def begin(self, factor: float) -> None:
-        """Begin the next step, with this factor on the learning rate."""
+        """Start the next step, with this factor on the learning rate."""
         self.lr = self.optimizer.lr * factor
 
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """Write the step. The bias correction uses the parameters' own step count. The direction is overwritten."""
+        """Write the step. The bias correction uses `steps`. The direction is overwritten."""
         adam, ((gradient,), _) = self.optimizer, direction
         mean, square = self.state[f"mean/{index}"][span], self.state[f"square/{index}"][span]
         beta1, beta2 = adam.betas
@@ -174,7 +176,8 @@ class HubAdam:
 class GroupOptimizers:
     """The hub's optimizers, one for each parameter group of the weights.
 
-    `optimizers` is one for all groups, or a mapping from group to optimizer. Raise UsageError if a group has none.
+    `optimizers` is one optimizer for all groups, or a mapping from group to optimizer. Raise UsageError if a group has
+    none.
     """
 
     def __init__(self, optimizers: Optimizer | Mapping[int, Optimizer], weights: FlatBuffer) -> None:
@@ -189,7 +192,7 @@ class GroupOptimizers:
         self._name = " and ".join(dict.fromkeys(type(optimizers[group]).__name__ for group in groups))
         self._by_group = {group: hub_optimizer(optimizers[group], parts) for group, parts in groups.items()}
         self.by_section = {index: self._by_group[group] for group, parts in groups.items() for index in parts}
-        """The optimizer of each trainable section, by its index."""
+        """Optimizer of each trainable section, by index."""
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -201,12 +204,12 @@ class GroupOptimizers:
         }
 
     def begin(self, factor: float = 1.0) -> None:
-        """Begin the next step of every group, with this factor on each learning rate."""
+        """Start the next step of every group, with this factor on each learning rate."""
         for one in self._by_group.values():
             one.begin(factor)
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
-        """Copy a saved state into the optimizers. Raise CheckpointError if it is that of other optimizers."""
+        """Copy a saved state into the optimizers. Raise CheckpointError if it belongs to other optimizers."""
         state = self.state
         if saved.keys() != state.keys() or any(saved[k].shape != v.shape for k, v in state.items()):
             raise CheckpointError(

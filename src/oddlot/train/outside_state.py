@@ -1,4 +1,4 @@
-"""Detects state of a job that training changes outside of the model: no update carries it."""
+"""Detection of training state outside of the model, which is not part of updates."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,12 +14,12 @@ from oddlot.train.tensor_checks import is_plain
 DATA = "job.train_data."
 """Prefix of the names of a dataset's attributes."""
 MOVES = 5
-"""Changes in the same direction after which a number counts as state of training. Other numbers, such as the position
-of the last sample, are caches."""
+"""Number of changes in the same direction after which a number counts as training state. Other numbers, such as the
+position of the last sample, are caches."""
 
 
 def check_parameters(loss: Tensor, model: nn.Module, job: Job) -> None:
-    """Raise JobError if the graph of a loss has a trainable parameter outside of the model: it would not be trained."""
+    """Raise JobError if the loss depends on a trainable parameter outside of the model, which would not be trained."""
     known = {id(parameter) for parameter in model.parameters()}
     for parameter in _parameters(loss):
         if id(parameter) not in known:
@@ -41,7 +41,7 @@ def kept_tensors(job: Job) -> dict[str, Tensor]:
 
 
 class NumberAttributes:
-    """Warns once of each number in a Python attribute that grows or shrinks, and of tensors that change in place.
+    """Warns once about each Python attribute with a number that grows or shrinks, or a tensor that changes in place.
 
     It reads the attributes of the model, the dataset and the job's functions after minibatches 1, 2, 4, 8, ...
     """
@@ -51,7 +51,7 @@ class NumberAttributes:
         self._minibatches = 0
         self._last = self._numbers()
         self._moves: dict[str, int] = {}
-        """Number of changes of each attribute, negative if it shrinks. Attributes that do both are left out."""
+        """Number of changes of each attribute, negative if it shrinks."""
         self._ignored: set[str] = set()
 
     def minibatch(self) -> None:
@@ -71,9 +71,9 @@ class NumberAttributes:
                 _warn(name)
 
     def _numbers(self) -> dict[str, float]:
-        """Return the numbers, and how often each tensor was changed in place, but for those of data, which are caches.
+        """Return the numbers, and the number of in-place changes of each tensor.
 
-        Another tensor in the same attribute is another key.
+        Tensors of datasets are left out, because they are caches. A new tensor in the same attribute has a new key.
         """
         found = dict[str, float]()
         for prefix, owner in self._owners:
@@ -97,7 +97,7 @@ def _warn(key: str) -> None:
 
 
 def _owners(job: Job, model: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield the prefix and the object of each set of attributes: `model.encoder.` and the encoder."""
+    """Yield each object with attributes, and its prefix, such as `model.encoder.`."""
     own = {f"job.{name}": one for name, one in _functions(job).items()}
     for name, one in {"model": model, **own}.items():
         inner = one.named_modules() if isinstance(one, nn.Module) else [("", one)]
@@ -114,7 +114,7 @@ def _has_own(owner: object) -> bool:
 
 
 def _functions(job: Job) -> Mapping[str, Any]:
-    """Return the functions of training; of a bound method, its object."""
+    """Return the job's functions by name. A bound method is replaced by its object."""
     given = {name: getattr(job, name) for name in ("loss", "training_step", "predict", "collate")}
     return {name: getattr(one, "__self__", one) for name, one in given.items() if one is not None}
 
@@ -130,7 +130,7 @@ def _tensors(job: Job) -> dict[str, Tensor]:
 
 
 def _parameters(loss: Tensor) -> Iterator[nn.Parameter]:
-    """Yield the trainable parameters on which a loss depends."""
+    """Yield the trainable parameters that a loss depends on."""
     seen: set[Any] = set()
     open_: list[Any] = [loss.grad_fn]
     while open_:

@@ -1,4 +1,4 @@
-"""The rule for buffers of floats. Only running averages are averaged, and the numbers show which ones these are."""
+"""Averaging of floating-point buffers. Only running averages are averaged; they are recognized by their values."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -21,10 +21,10 @@ def average(
 
     `shares` sum to 1. The exceptions, in this order:
 
-    - A number that is the same in `source` and all values is kept bit for bit.
-    - Infinity and NaN are in no mean. If `source` is not finite, the mean of the finite values replaces it. Without a
-      finite value, it is kept.
-    - If `source` and all values are whole numbers, as in a count or a flag, the number of `whole` is taken.
+    - A number that is equal in `source` and all values is kept bit for bit.
+    - Infinity and NaN are excluded from means. If `source` is not finite, the mean of the finite values replaces it. If
+      no value is finite, `source` is kept.
+    - If `source` and all values are integers, as for a count or a flag, the number of `whole` is used.
     """
     mix, scaled = mixer(source), [way * share for share in shares]
     wide = torch.promote_types(source.dtype, torch.float32)
@@ -42,7 +42,7 @@ def average(
 def _except(
     new: Tensor, old: Tensor, values: Sequence[Tensor], shares: Sequence[float], way: float, whole: Tensor
 ) -> None:
-    """Replace the numbers of `new` that are no averages."""
+    """Replace the numbers of `new` that are exceptions."""
     all_values = torch.stack([old, *values])
     if not isfinite(all_values.sum().item()):
         finite = all_values.isfinite().all(dim=0)
@@ -52,12 +52,12 @@ def _except(
 
 
 def _is_whole(values: Tensor) -> Tensor:
-    """Return which values are whole numbers. Above 1 / eps every float is one, so this shows nothing."""
+    """Return which values are integers. Values above 1 / eps do not count, because all floats there are integers."""
     return (values == values.round()) & (values.abs() < 1 / torch.finfo(values.dtype).eps)
 
 
 def _finite_mean(old: Tensor, values: Sequence[Tensor], shares: Sequence[float], way: float) -> Tensor:
-    """Return the averages without values that are not finite."""
+    """Return the averages of the finite values."""
     wide = old.to(torch.promote_types(old.dtype, torch.float32))
     total, weight = torch.zeros_like(wide), torch.zeros_like(wide)
     for value, share in zip(values, shares, strict=True):

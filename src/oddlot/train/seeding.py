@@ -1,4 +1,4 @@
-"""Seeding of the process's global random generators, which the user's code uses, and restoring them."""
+"""Seeding of the process's global random generators, which the user's code uses."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -12,30 +12,30 @@ from torch.utils.data import Dataset
 from oddlot.core.user_warnings import warn
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-"""Types of a dataset's own generator that `reseed` supports."""
+"""Types of generators that `reseed` supports."""
 
 
 def seed_all(number: int, device: torch.device | None = None) -> None:
     """Seed torch (on the CPU and on `device`), numpy and random."""
-    torch.default_generator.manual_seed(number)  # torch.manual_seed takes 0.1 ms for missing devices
+    torch.default_generator.manual_seed(number)  # torch.manual_seed takes 0.1 ms, also for missing devices
     if device is not None and device.type == "cuda":
         torch.cuda.manual_seed(number)
     elif device is not None and device.type == "mps":
         torch.mps.manual_seed(number)
-    np.random.seed(number % 2**32)  # noqa: NPY002 - what users' augmentations draw from
+    np.random.seed(number % 2**32)  # noqa: NPY002 - users' augmentations use it
     random.seed(number)
 
 
 def generators_of(data: Any) -> list[Any]:
     """Return the generators in the attribute `rng` of a dataset, and of the datasets inside it.
 
-    The latter are in `dataset` (`Subset`) or `datasets` (`ConcatDataset`).
+    Inner datasets are in `dataset` (`Subset`) or `datasets` (`ConcatDataset`).
     """
     return [own for own in _rngs(data) if isinstance(own, GENERATORS)]
 
 
 def datasets_of(data: Any, seen: frozenset[int] = frozenset()) -> list[Dataset[Any]]:
-    """Return a dataset and the datasets inside it; an empty list for data of another type."""
+    """Return a dataset and the datasets inside it; an empty list for other data."""
     if not isinstance(data, Dataset) or id(data) in seen:
         return []
     seen |= {id(data)}
@@ -78,7 +78,7 @@ def reseed(generators: Sequence[Any], number: int) -> None:
 
 @contextmanager
 def kept_chance() -> Iterator[None]:
-    """Restore the caller's random state and number of PyTorch threads afterwards. Meanwhile, use one thread."""
+    """Use one PyTorch thread, and restore the random state and the number of threads at the end."""
     python, threads = random.getstate(), torch.get_num_threads()
     legacy = np.random.get_state()  # noqa: NPY002 - as above
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""Data in parts, which workers open when they first need them."""
+"""Data in parts, which a worker opens at its first task on them."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from oddlot.core.errors import InvalidValue, JobError, UsageError
 
 Arrays = Sequence[Any]
 Read = Callable[[Any], Arrays]
-"""Returns the arrays of one part, all of the same length."""
+"""`read(part)` returns the arrays of one part, all of the same length."""
 
 
 def read_npz(path: Any) -> Arrays:
@@ -34,7 +34,7 @@ def read_npz(path: Any) -> Arrays:
             AttributeError,
             TypeError,
             BadZipFile,
-        ):  # numpy's message advises to trust the file
+        ):  # numpy's message suggests trusting the file
             told = f"part {path} of the data cannot be read: it is not a complete .npz file of plain numbers"
             raise JobError(told, "not_npz", path=str(path)) from None
 
@@ -42,7 +42,7 @@ def read_npz(path: Any) -> Arrays:
 def as_tensor(part: Any, name: str) -> Tensor:
     """Return the array as a tensor on the same memory. Raise UsageError if PyTorch has no such dtype."""
     try:
-        with warnings.catch_warnings():  # PyTorch warns of read-only arrays, which are only read here
+        with warnings.catch_warnings():  # PyTorch warns of read-only arrays; these are never written
             warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
             return part if isinstance(part, Tensor) else torch.from_numpy(part)
     except (TypeError, ValueError) as error:
@@ -57,7 +57,7 @@ def _kind(array: Any) -> str:
 
 
 class _Slices:
-    """Slices of arrays, such as memory-mapped ones."""
+    """Reads slices of arrays, such as memory-mapped arrays."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
@@ -98,7 +98,7 @@ class Shards:
             told = f"sizes must be {len(self.parts)} numbers of at least 1, one for each part"
             raise UsageError(told, "invalid_sizes", "sizes", parts=len(self.parts), sizes=self.sizes)
         self.cuts = (0, *accumulate(self.sizes))
-        """Positions at which the parts begin, and the end of the last one."""
+        """Start positions of the parts, and the end of the last part."""
         self.open: dict[int, tuple[Tensor, ...]] = {}
         self.bytes_opened = 0
 
@@ -119,7 +119,7 @@ class Shards:
         return self.cuts[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave open parts out: each worker opens its own."""
+        """Return the state without open parts: each worker opens its own."""
         return self.__dict__ | {"open": {}, "bytes_opened": 0}
 
     def fetch(self, indices: NDArray[np.int64]) -> tuple[Tensor, ...]:
@@ -171,7 +171,7 @@ class Shards:
         return len(arrays[0])
 
     def _check_kinds(self, part: Any, arrays: Arrays) -> None:
-        """Raise JobError if the arrays differ in number, dtype or dimensions from those of the first part."""
+        """Raise JobError if the number, dtypes or dimensions of the arrays differ from the first part."""
         kinds = [_kind(array) for array in arrays]
         first, expected = self.first = self.first or (str(part), kinds)
         if kinds != expected:

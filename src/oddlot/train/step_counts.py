@@ -1,4 +1,4 @@
-"""Number of optimizer steps of each parameter. A parameter without a gradient is not stepped on."""
+"""Number of optimizer steps of each parameter. A parameter without a gradient takes no step."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -15,19 +15,19 @@ class Stretch(NamedTuple):
     """Neighboring parameters of a section that take the same step."""
 
     start: int
-    """First number, from the start of the section."""
+    """First element, counted from the start of the section."""
     stop: int
-    """End, from the start of the section."""
+    """End (exclusive), counted from the start of the section."""
     steps: int | None
-    """Number of their step, from 1. None: they take no step."""
+    """Number of this step for these parameters, from 1. None: they take no step."""
 
 
 Stretches = Mapping[int, Sequence[Stretch]]
-"""Stretches of each section, which cover it."""
+"""Stretches of each section, by index. Together they cover the section."""
 
 
 class StepCounts:
-    """The steps that each trainable parameter has had: int64 [parameters], in the layout's order.
+    """The number of steps of each trainable parameter.
 
     As in torch.optim, a parameter whose gradient is None takes no step: no weight decay, no momentum, and Adam's bias
     correction counts its own steps.
@@ -37,15 +37,15 @@ class StepCounts:
         self.layout = layout
         self._counts = torch.zeros(len(layout.trainable_entries), dtype=torch.int64, device="cpu")
         self._all: int | None = 0
-        """The count of all parameters. None: they differ, see `_counts`."""
+        """Count of all parameters if they are equal. None: use `_counts`."""
 
     @property
     def counts(self) -> Tensor:
-        """The steps of each parameter."""
+        """Number of steps of each parameter, int64 [parameters], in the layout's order."""
         return self._counts if self._all is None else self._counts.fill_(self._all)
 
     def advance(self, updates: Sequence[FlatBuffer]) -> Stretches:
-        """Count one step of every parameter that had a gradient in any of the updates."""
+        """Count one step of every parameter that had a gradient in any of the updates, and return the stretches."""
         missing = _in_none(updates)
         if missing is None and self._all is not None:
             self._all += 1
@@ -56,7 +56,7 @@ class StepCounts:
         return self._stretches(missing)
 
     def load(self, counts: Tensor) -> None:
-        """Continue from saved counts. Raise CheckpointError if they are those of another model."""
+        """Continue from saved counts. Raise CheckpointError if they belong to another model."""
         mine = self._counts
         if counts.shape != mine.shape or counts.dtype != mine.dtype or bool((counts < 0).any()):
             shape = list(counts.shape)
@@ -71,7 +71,7 @@ class StepCounts:
         return self.layout.of_role("trainable")
 
     def _stretches(self, missing: Tensor | None) -> Stretches:
-        """Return stretches of neighboring parameters with equal counts, with the padding behind them."""
+        """Return stretches of neighboring parameters with equal counts, including the padding after them."""
         left_alone = [False] * len(self._counts) if missing is None else missing.tolist()
         counts = self._counts.tolist()
         steps = [None if alone else count for alone, count in zip(left_alone, counts, strict=True)]

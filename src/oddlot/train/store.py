@@ -1,4 +1,4 @@
-"""The store: the weights of the model, the inbox of updates, and the two merges, step and blend."""
+"""The store: the weights of the model, the inbox of updates, and the merges `step` and `blend`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,11 +30,13 @@ class Payload:
     flat: FlatBuffer
     free: Callable[[], None] | None = None
     layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters that a peer's model has; the others of `flat` are unused. None: all."""
+    """Numbers of the trainable parameters in a peer's model. The others of `flat` are unused. None: all."""
 
     def corrupt(self) -> None:
-        """Fill floating-point tensors with NaN, for fault injection: in a copy, because others may read the memory. The
-        padding stays zero."""
+        """Fill floating-point tensors with NaN, for fault injection. The padding stays zero.
+
+        This changes a copy, because the memory may be in use.
+        """
         flat = FlatBuffer.empty(self.flat.layout, self.flat.memory.device)
         flat.copy_(self.flat)
         self.flat = flat
@@ -43,14 +45,14 @@ class Payload:
                 view.fill_(torch.nan)
 
     def complete(self, weights: FlatBuffer) -> None:
-        """Copy the layers that it has not from these weights, which a merge then does not move."""
+        """Copy missing layers from these weights. A merge into the weights then does not change these layers."""
         if self.layers is not None:
             for number, entry in enumerate(weights.layout.trainable_entries):
                 if number not in self.layers:
                     self.flat.view(entry.name).copy_(weights.view(entry.name))
 
     def complete_from(self, older: "Payload") -> None:
-        """Take the layers that it lacks from an older model of the same peer."""
+        """Copy missing layers from an older model of the same peer."""
         self.complete(older.flat)
         self.layers = layers_of_both(self.layers, older.layers)
 
@@ -72,7 +74,7 @@ class BlockSource(Protocol):
 
 
 class Pool:
-    """A BlockSource that reuses blocks made by `make`."""
+    """A BlockSource that creates blocks with `make`, and reuses them."""
 
     def __init__(self, make: Callable[[], FlatBuffer]) -> None:
         self._make = make
@@ -88,11 +90,16 @@ class Pool:
 class Store:
     """The weights of a run by version, the inbox, and the optimizers.
 
-    The store owns `initial`, which is version `version`. An acquired version is never changed: the next version is
-    written into a block from the pool. Otherwise weights change in place.
-    `optimizers` is one optimizer, or a mapping from each parameter group of the layout to its own.
-    `schedule` is the factor on every learning rate, as a function of the samples merged so far.
-    `gates` check each update in this order before it is in the inbox. None: the standard gates.
+    An acquired version is never changed: the next version is written into a block from the pool. Otherwise weights are
+    changed in place.
+
+    Args:
+        initial: Weights of version `version`. The store owns the block.
+        optimizers: One optimizer, or a mapping from each parameter group of the layout to its optimizer.
+        pool: Source of blocks. None: a new `Pool`.
+        version: Number of the initial version.
+        schedule: Factor on every learning rate, as a function of the samples merged so far.
+        gates: Checks of each update before it is added to the inbox, in this order. None: the standard gates.
     """
 
     def __init__(
@@ -111,7 +118,7 @@ class Store:
         device = initial.memory.device
         self._pool: BlockSource = pool or Pool(lambda: FlatBuffer.empty(self.layout, device))
         self._read: int | None = None
-        """The version from which the next merge starts, if it is not the newest one."""
+        """Version that the next merge starts from. None: the newest version."""
         self._held: dict[int, FlatBuffer] = {}
         self._holds: dict[int, int] = {}
         self._optimizers = GroupOptimizers(optimizers, initial)
@@ -122,7 +129,10 @@ class Store:
         self._drift: DriftMeter | None = None
 
     def acquire(self, version: int) -> FlatBuffer:
-        """Return the weights of the current or a held version. They do not change until they are released."""
+        """Return the weights of the current or a held version. They do not change until they are released.
+
+        Raise ProtocolError if the version is no longer kept.
+        """
         if version != self.version and version not in self._holds:
             raise ProtocolError(
                 f"version {version} was not kept: the model is at version {self.version} and keeps "
@@ -146,7 +156,7 @@ class Store:
                 self._pool.give(block)
 
     def receive(self, facts: Facts, payload: Payload) -> None:
-        """Put an update into the inbox. Raise Refusal, and release its payload, if a gate rejects it."""
+        """Add an update to the inbox. If a gate rejects it, release its payload and raise Refusal."""
         if facts.id in self.inbox:
             told = f"update {facts.id} is already in the inbox: ids must not be reused"
             raise ProtocolError(told, "update_id_reused", update=facts.id)
@@ -175,9 +185,16 @@ class Store:
         """Make one step of the optimizers with the sum of share x update, for gradients and deltas.
 
         A parameter without a gradient in any update keeps its value. If only some updates have one, it is zero in the
-        others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean. Return a
-        `Change` if the merge is measured. A schedule needs the number of samples `merged` before. `drift` is what to
-        measure of the distance from the marked weights.
+        others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean.
+
+        Args:
+            shares: Share of each update, by id.
+            measure: Merges per window of the measured inner products. 0: the merge is not measured.
+            merged: Number of samples merged before, for the schedule.
+            drift: Which distances from the marked weights are measured. None: no distance.
+
+        Returns:
+            The measurements; None if nothing is measured.
         """
         updates = self._updates(shares, ("gradient", "delta"), "Step", "Blend")
         factor = 1.0 if self._schedule is None or merged is None else self._schedule(merged)
@@ -193,9 +210,9 @@ class Store:
         return replace(change or Change(None, None), drift=measured)
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0, keep: bool = False) -> Change | None:
-        """Average weights into the model: W <- (1 - sum of shares) W + sum of share x weights. Buffers as in `step`.
+        """Average weights into the model: W <- (1 - sum of shares) x W + sum of share x weights.
 
-        With `keep`, the weights stay in the inbox.
+        Buffers are merged as in `step`. With `keep`, the weights stay in the inbox.
         """
         updates = self._updates(shares, ("weights",), "Blend", "Step")
         base, out, meter = self._open(measure)
@@ -205,16 +222,16 @@ class Store:
         return self._close(() if keep else shares, out, meter)
 
     def complete(self, model: UpdateId, older: UpdateId) -> None:
-        """Copy the layers that a peer's model lacks from an older model of this peer, and drop the older one."""
+        """Copy missing layers of a peer's model from an older model of this peer, and drop the older model."""
         self._known(model).complete_from(self._known(older))
         self.drop(older)
 
     def mark(self) -> None:
-        """Mark the present weights, from which steps measure the drift."""
+        """Mark the current weights. Steps measure the drift from them."""
         self._drift_meter().mark(self.weights)
 
     def _drift_meter(self) -> DriftMeter:
-        """Return the meter. Its first marked weights are those of the first call."""
+        """Return the meter. The first call creates it and marks the current weights."""
         self._drift = self._drift or DriftMeter(self.weights)
         return self._drift
 
@@ -224,7 +241,7 @@ class Store:
         return norm_of(self.weights)
 
     def state_tensors(self, kept: Iterable[int] = ()) -> dict[str, Tensor]:
-        """Return the tensors of a checkpoint, for `load_state`. They are views, which the next merge changes.
+        """Return the tensors of a checkpoint, for `load_state`. They are views, and the next merge changes them.
 
         `kept` are the held versions to include.
         """
@@ -242,7 +259,7 @@ class Store:
         return {"optimizer_steps": self._steps.counts, **state}
 
     def load_optimizer(self, state: Mapping[str, Tensor]) -> None:
-        """Continue with the optimizers of another store of the same model and optimizers."""
+        """Continue with the optimizer state of another store, which must have the same model and optimizers."""
         self._optimizers.load(
             {name.removeprefix("optimizer/"): tensor for name, tensor in state.items() if "/" in name}
         )
@@ -251,7 +268,7 @@ class Store:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load saved tensors into a new store. Kept versions can be acquired.
 
-        Raise CheckpointError if they are those of another model or optimizer.
+        Raise CheckpointError if the tensors belong to another model or optimizer.
         """
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in state.items():
@@ -304,7 +321,7 @@ class Store:
     def _updates(
         self, shares: Mapping[UpdateId, float], kinds: tuple[Kind, ...], verb: str, other: str
     ) -> merge.Updates:
-        """Return the tensors of a merge. Raise ProtocolError, before any change, for an invalid merge."""
+        """Return the blocks and shares of a merge. Raise ProtocolError, before any change, if the merge is invalid."""
         if not shares:
             raise ProtocolError(f"{verb} has no updates: it needs at least one", "empty_merge")
         for update, share in shares.items():
@@ -323,9 +340,10 @@ class Store:
         return [(self.inbox[update].flat, share) for update, share in shares.items()]
 
     def _open(self, measure: int) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
-        """Return the base of the next version, its block (a new one if the current version is held), and a meter.
+        """Return the base of the next version, its block, and a meter if `measure` is not 0.
 
-        The base is the current version, or the one that the server of the newest update has read.
+        The base is the current version, or the version that the server of the newest update read. The block is a new
+        one if the current version is held.
         """
         base = self.weights if self._read is None else self._held.get(self._read, self.weights)
         self._read = None

@@ -1,4 +1,4 @@
-"""Checks of a model's parameters and buffers before a run starts: each must be mergeable, copyable and savable."""
+"""Checks of a model's parameters and buffers before a run: oddlot must be able to merge, copy and save each."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +32,8 @@ def check_tensors(module: nn.Module) -> None:
     """Check every parameter and saved buffer of the module.
 
     Raise UsageError if a tensor has no shape or memory yet (lazy, meta), is sparse or quantized, has a dtype that
-    cannot be saved, is a complex trainable parameter, or shares memory with itself or another tensor.
+    cannot be saved, is a complex trainable parameter, or has elements that share memory with each other or with another
+    tensor.
     """
     for what, name, tensor in _named_tensors(module):
         _check_kind(what, name, tensor)
@@ -57,7 +58,7 @@ def check_tensors(module: nn.Module) -> None:
 
 
 def warn_of_extra_state(module: nn.Module) -> None:
-    """Warn about modules with `get_extra_state`: such state is neither merged nor saved."""
+    """Warn about modules with `get_extra_state`, because such state is neither merged nor saved."""
     names = [
         name or type(owner).__name__
         for name, owner in module.named_modules()
@@ -73,7 +74,7 @@ def warn_of_extra_state(module: nn.Module) -> None:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor can be copied into."""
+    """Return whether values can be copied into a tensor."""
     dense = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
     return dense and tensor.dtype in SAVABLE and not _overlaps_itself(tensor)
 
@@ -109,7 +110,7 @@ def _refused(what: str, name: str, code: str, told: str, help_: str, **fields: A
 
 
 def _overlaps_itself(tensor: Tensor) -> bool:
-    """Return whether two elements may share memory. It is too strict for a few unusual as_strided() views."""
+    """Return whether two elements may share memory. For a few unusual as_strided() views, True is wrong."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -120,7 +121,7 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def _check_apart(module: nn.Module) -> None:
-    """Raise UsageError if two tensors share memory, unless they are one tensor under two names."""
+    """Raise UsageError if two different tensors share memory."""
     storages: dict[int, list[tuple[str, str, Tensor]]] = {}
     for what, name, tensor in _named_tensors(module):
         if tensor.numel():

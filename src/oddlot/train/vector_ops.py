@@ -1,8 +1,8 @@
-"""Weighted sums and finite checks at memory speed.
+"""Weighted sums and finite checks, limited by memory bandwidth.
 
-Merging is limited by memory bandwidth, so it works chunk by chunk, and sums stay in the cache. For a large float32
-section on a CPU, the sum is a compiled loop over four streams with prefetching. It is about 25 % faster than separate
-PyTorch operations (`python -m benchmarks.hub`) and takes 1 s to compile. Other sections use PyTorch operations.
+Merges work chunk by chunk, so sums stay in the cache. For a large float32 section on a CPU, the sum is a compiled loop
+over four streams with prefetching. It is about 25 % faster than separate PyTorch operations (`python -m
+benchmarks.hub`) and takes 1 s to compile. Other sections use PyTorch operations.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 CHUNK_NUMBERS = 1 << 20
-"""Numbers of a chunk, which fits in the cache: 4 MiB of float32."""
+"""Elements per chunk. A chunk of float32 has 4 MiB and fits in the cache."""
 LARGE_NUMBERS = 1 << 22
-"""Length of a section from which the compiled loop is used."""
+"""Smallest number of elements of a section for the compiled loop."""
 
 _TURN = 128
 _PREFETCH_NUMBERS = 256
-"""Prefetch distance, in numbers: two to three times the memory latency."""
+"""Prefetch distance, in elements: two to three times the memory latency."""
 _NUMBERS_PER_LINE = 16
 _STREAMS = 4
 
 Mix = Callable[[Tensor, float, Sequence[Tensor], Sequence[float]], None]
-"""`mix(out, keep, tensors, shares)`: out <- keep x out + sum of share x tensor. keep=0 ignores `out`."""
+"""`mix(out, keep, tensors, shares)` computes out <- keep x out + sum of share x tensor. keep=0 ignores `out`."""
 
 
 def chunks(numbers: int, device: torch.device) -> Iterator[slice]:
-    """Yield consecutive slices that cover `numbers`; they are longer for a GPU."""
+    """Yield consecutive slices that cover `numbers` elements. They are longer on a GPU."""
     length = CHUNK_NUMBERS if device.type == "cpu" else 64 * CHUNK_NUMBERS
     return (slice(start, min(start + length, numbers)) for start in range(0, numbers, length))
 
@@ -42,7 +42,7 @@ def mixer(section: Tensor) -> Mix:
 
 
 def mix(out: Tensor, keep: float, tensors: Sequence[Tensor], shares: Sequence[float]) -> None:
-    """`Mix` with PyTorch's operations. `out` may be wider than the tensors (float32 over bfloat16)."""
+    """Compute a `Mix` with PyTorch operations. `out` may have a wider dtype than the tensors."""
     first = 0
     if keep == 0 and len(tensors) > 1 and shares[0] == 1 and tensors[0].dtype == out.dtype:
         torch.add(tensors[0], tensors[1], alpha=shares[1], out=out)
@@ -68,7 +68,7 @@ def move(
 
 
 def is_finite(section: Tensor) -> bool:
-    """Return whether all numbers are finite. A finite sum proves it; otherwise each number is checked."""
+    """Return whether all numbers are finite. Single numbers are checked only if the sum is not finite."""
     wide = torch.float32 if section.dtype == torch.float16 else None
     return isfinite(section.sum(dtype=wide).item()) or all(
         bool(torch.isfinite(section[span]).all()) for span in chunks(section.numel(), section.device)
@@ -84,7 +84,7 @@ def _compiled() -> Mix:
         target = out.numpy()
         for start in range(0, max(len(streams), 1), _STREAMS):
             group, weights = streams[start : start + _STREAMS], list(shares[start : start + _STREAMS])
-            # An unused stream reads the first one, which is in the cache.
+            # Unused streams read the first stream, which is in the cache.
             group += [group[0] if group else target] * (_STREAMS - len(group))
             weights += [0.0] * (_STREAMS - len(weights))
             add_four(target, keep if start == 0 else 1.0, *group, *weights)
@@ -93,7 +93,7 @@ def _compiled() -> Mix:
 
 
 def _compile() -> Any:
-    """Compile out <- keep * out + sum of four streams for float32."""
+    """Compile out <- keep x out + sum of share x stream for four streams of float32."""
     from numba import float32, njit, uint64, void
 
     from oddlot.sparse.kernels.prefetch import prefetch
@@ -105,7 +105,7 @@ def _compile() -> Any:
     def add_four(  # type: ignore[no-untyped-def]  # numba has the types
         out, keep, a, b, c, d, share_a, share_b, share_c, share_d
     ):
-        numbers = uint64(out.size)  # unsigned, or each index would be tested for its sign
+        numbers = uint64(out.size)  # unsigned, to avoid a test of the sign of each index
         start = uint64(0)
         while start + uint64(_TURN) <= numbers:
             for line in range(_TURN // _NUMBERS_PER_LINE):

@@ -1,4 +1,4 @@
-"""Detects weights that a job's own code changes without the optimizer. Such changes would not reach the hub."""
+"""Detection of weights that the job's own code changes without the optimizer, because the changes would be lost."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,18 +9,19 @@ from oddlot.core.errors import JobError
 
 EARLY_CHECKS, CHECK_EVERY = (0, 1, 10), 101
 """Tasks of a worker, counted from 0, in which weights are compared. A teacher that starts equal to its student first
-moves in the second task. 101 is prime, so code that acts in every n-th task is detected eventually."""
+changes in the second task. 101 is prime, so code that runs in every n-th task is detected eventually."""
 CHUNK_NUMBERS = 1 << 20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Unchanged:
-    """Compares the weights of a learner's model in its first tasks and in every 101st.
+    """Compares the weights of a learner's model in its first tasks and in every 101st task.
 
-    `constants` gives frozen parameters and buffers that no block holds, also those of the job's functions with a name
-    such as `job.loss.center`: they never change. An unsaved buffer that it
-    leaves out later is a cache. `trainable` parameters change in local steps alone, and there not before the first
-    backward pass. Those of an embedding with `max_norm` change in each forward pass; local steps carry that to the hub.
+    `constants` returns the frozen parameters and buffers outside of blocks, including those of the job's functions,
+    such as `job.loss.center`. They must never change. An unsaved buffer that it leaves out later is a cache.
+
+    `trainable` parameters may change only in local steps, after the first backward pass. The weights of an embedding
+    with `max_norm` change in each forward pass. Updates of local steps include this change.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Unchanged:
         """Whether weights are compared in this task."""
 
     def begin(self) -> None:
-        """Begin a task, whose weights are loaded."""
+        """Start a task. Its weights must be loaded."""
         self.checks = self._tasks in EARLY_CHECKS or self._tasks % CHECK_EVERY == 0
         self._tasks += 1
         self._loaded = _bits(self.trainable) if self.checks else {}
@@ -48,7 +49,7 @@ class Unchanged:
         self._loaded = {}
 
     def check_trainable(self, local: bool) -> None:
-        """Raise JobError if the job's own code has changed a trainable parameter since the task began."""
+        """Raise JobError if the job's own code has changed a trainable parameter since the start of the task."""
         if not self._loaded:
             return
         now = _bits(self.trainable)
