@@ -22,7 +22,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.compute import Shadow
-from oddlot.engines.simulated.engine import Simulator
+from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.history.log import Log
 from oddlot.history.metrics import Tally
 from oddlot.machines.delay_models import Lognormal
@@ -39,7 +39,7 @@ def updates_per_second(machines: int, strategy: Any, updates: int, samples: int)
     link = Link(megabits_per_second=10_000, latency_milliseconds=0.2)
     fleet = [Machine(f"m{index}", delay=Lognormal(cv=0.5), link=link) for index in range(machines)]
     conductor = Conductor(strategy, Ledger(samples))
-    engine = Simulator(fleet, shadow, conductor.batch, seed=1)
+    engine = SimulatedHub(fleet, shadow, conductor.batch, seed=1)
     tally = Tally(samples)
     arrived = 0
 

@@ -18,9 +18,6 @@ from oddlot.faults.schedule import FaultSchedule, PlannedFault, planned_faults
 class MeshFaultInjection(FaultInjection, Protocol):
     """Injection of faults into peers and into messages between them."""
 
-    def note(self, struck: Struck) -> None:
-        """Write an injected fault into the log of a peer."""
-
     def disturb(self, node: NodeId, kind: str, seconds: float) -> None:
         """Delay, drop or corrupt the next model that a peer sends."""
 
@@ -31,18 +28,20 @@ class MeshFaultInjection(FaultInjection, Protocol):
 class MeshFaults:
     """The faults of a plan, and when they are due.
 
-    `past` is the log of a resumed run, whose faults are not injected again.
+    `note` writes an injected fault into the log of a peer. `past` is the log of a resumed run, whose faults are not
+    injected again.
     """
 
     def __init__(
         self,
         chaos: Chaos,
         faults: MeshFaultInjection,
+        note: Callable[[Struck], None],
         clock: Callable[[], float],
         peers: Callable[[], list[NodeId]],
         past: Sequence[Record] | None = None,
     ) -> None:
-        self.faults, self.clock, self.peers = faults, clock, peers
+        self.faults, self.note, self.clock, self.peers = faults, note, clock, peers
         self.schedule = FaultSchedule(clock, self._inject)
         self.lasting = LastingFaults(faults)
         self.waiting: list[PlannedFault] = []
@@ -80,7 +79,7 @@ class MeshFaults:
             self._partition(planned, nodes)
             return
         node = planned.targets.choice(nodes)
-        self.faults.note(Struck(planned.name, fault.kind, node))
+        self.note(Struck(planned.name, fault.kind, node))
         if fault.kind in ANSWERED:
             self.faults.disturb(node, fault.kind, fault.delay_seconds or 0.0)
         elif fault.kind == "kill":
@@ -97,7 +96,7 @@ class MeshFaults:
     def _partition(self, planned: PlannedFault, nodes: list[NodeId]) -> None:
         """Cut one machine off, or the first half of all peers."""
         side = nodes if planned.fault.machine else nodes[: len(nodes) // 2]
-        self.faults.note(Struck(planned.name, "partition", side[0] if side else ""))
+        self.note(Struck(planned.name, "partition", side[0] if side else ""))
         self.faults.partition(side)
         if (until := self._until(planned)) < inf:
             self.schedule.at(until, lambda: self.faults.partition(()))

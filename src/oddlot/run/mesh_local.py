@@ -184,7 +184,9 @@ class MeshLocal(RunControl):
         self.closing.callback(transport.close)
         faults = LocalMeshFaults(self.launcher, transport)
         past = self.past.log if self.past else None
-        return MeshFaults(chaos, faults, lambda: self.launcher.now, lambda: self.launcher.begun, past)
+        return MeshFaults(
+            chaos, faults, faults.note, lambda: self.launcher.now, lambda: self.launcher.begun, past
+        )
 
     def _launcher(self, processes: PeerProcesses) -> Launcher:
         engine = self.recipe.engine

@@ -16,8 +16,7 @@ from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
 from oddlot.engines.payloads import most_bytes, users_code
 from oddlot.engines.process_setup import learner_of
 from oddlot.engines.simulated.compute import DataBytes, Exact, Shadow
-from oddlot.engines.simulated.engine import Simulator
-from oddlot.engines.simulated.faults import SimulatedFaults
+from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Hub, Zone, names_in
 from oddlot.train.flat_buffer import FlatBuffer
@@ -117,15 +116,15 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
     pool = Pool(lambda: FlatBuffer.empty(layout))
     if not on.computes:
         shadow = Shadow(layout.bytes, most_bytes(run.codec, layout))
-        simulator = Simulator(on.machines, shadow, run.job.batch_size, on.seed, now, taken, on.hub, data)
-        return Opened(simulator, pool, shadow, on.hub, SimulatedFaults(simulator))
+        engine = SimulatedHub(on.machines, shadow, run.job.batch_size, on.seed, now, taken, on.hub, data)
+        return Opened(engine, pool, shadow, on.hub, engine)
     blocks = on.max_workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * layout.bytes > 0.8 * memory:
         raise _not_enough_memory(on, blocks, layout.bytes, memory)
     exact = Exact(_learner(run), pool, run.codec)
-    simulator = Simulator(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
-    return Opened(simulator, pool, None, on.hub, SimulatedFaults(simulator))
+    engine = SimulatedHub(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
+    return Opened(engine, pool, None, on.hub, engine)
 
 
 def _open_mesh(

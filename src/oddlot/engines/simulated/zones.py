@@ -7,7 +7,7 @@ from typing import Protocol
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Priced
 from oddlot.core.random_streams import stream
-from oddlot.engines.host import Message
+from oddlot.engines.host import HUB, Envelope
 from oddlot.engines.simulated.machine_state import MachineState
 from oddlot.machines.capacity import Alive, Move, Moves
 from oddlot.machines.market import Zone
@@ -16,17 +16,17 @@ from oddlot.machines.market import Zone
 class Machines(Protocol):
     """Orders and preempts the machines of a zone."""
 
-    def order(self, state: MachineState) -> Message | None:
+    def order(self, state: MachineState) -> Envelope | None:
         """Order the machine if possible."""
 
-    def reclaim(self, state: MachineState) -> Message | None:
+    def reclaim(self, state: MachineState) -> Envelope | None:
         """Preempt the machine, even while it is starting."""
 
 
 class Zones:
     """Orders and preempts machines of zones by their capacity, at changing prices."""
 
-    def __init__(self, events: EventQueue[Message], machines: Machines, seed: int) -> None:
+    def __init__(self, events: EventQueue[Envelope], machines: Machines, seed: int) -> None:
         self.events, self.machines, self.seed = events, machines, seed
         self.pending_prices = 0
         """Entries of the queue that change nothing but a price."""
@@ -62,7 +62,7 @@ class Zones:
 
     def _move(
         self, states: Sequence[MachineState], moves: Moves, state: MachineState, comes: bool
-    ) -> Message | None:
+    ) -> Envelope | None:
         self._await_move(states, moves, next(moves, None))
         state.has_capacity = comes
         return self.machines.order(state) if comes else self.machines.reclaim(state)
@@ -80,7 +80,7 @@ class Zones:
         states: Sequence[MachineState],
         prices: Iterator[tuple[float, float]],
         price: float,
-    ) -> Message | None:
+    ) -> Envelope | None:
         # Prices may change for ever; a run that waits for machines which never come must end.
         self.pending_prices -= 1
         if len(self.events.heap) > self.pending_prices or any(state.has_capacity for state in states):
@@ -89,4 +89,4 @@ class Zones:
             return None
         for state in states:
             state.price = price
-        return Priced(zone.name, price)
+        return Envelope(HUB, Priced(zone.name, price))
