@@ -374,7 +374,7 @@ class World:
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
         engine = SimulatedHub(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)
-        opened = Opened(engine, None, None, self.hub, engine)  # type: ignore[arg-type]  # no blocks here
+        opened = Opened(engine, None, self.hub, engine)  # type: ignore[arg-type]  # no blocks here
         left = [node for node, row in tally_of(self.log, self.size).workers.items() if not row.gone]
         injector = engine_with_faults(opened, shelf, conductor, self.chaos, (), self.log or None, left)
         assert isinstance(injector, FaultInjector)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
-    from oddlot.engines.simulated.compute import Shadow
     from oddlot.machines.machine import Machine
     from oddlot.train.data import Cuts
     from oddlot.train.flat_buffer import Layout
@@ -104,8 +103,6 @@ class Opened:
     engine: Engine
     pool: "BlockSource"
     """Allocator of the store's blocks."""
-    shadow: "Shadow | None" = None
-    """Store of a run that computes nothing. None: the run has a real store."""
     hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
     """Duration of the hub's work, and its price."""
     faults: FaultInjection | None = None

@@ -19,6 +19,7 @@ from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
 from oddlot.run.assemble import engine_with_faults, host_of
 from oddlot.run.bad_rows import rows_named
+from oddlot.run.checks import measured
 from oddlot.run.control import RunControl
 from oddlot.run.divergence import Divergence, check_learned
 from oddlot.run.goals import TIME_FIGURES
@@ -32,7 +33,7 @@ from oddlot.run.user_observers import announce_stop
 from oddlot.run.warnings import warn_of_kept_optimizer, warn_of_not_measured
 from oddlot.train.gates import standard_gates
 from oddlot.train.seeding import kept_chance
-from oddlot.train.store import Store
+from oddlot.train.store import NullStore, Store
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
@@ -73,11 +74,10 @@ class Training(RunControl):
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
         self.opened = open_engine(self.run_data, now, past.nodes if past else frozenset())
         self.store = self._store(past)
-        numbers = self.opened.shadow or self.store
-        self.divergence = Divergence(None if self.opened.shadow else self.store)
+        self.divergence = Divergence(self.store)
         self.engine = engine_with_faults(
             self.opened,
-            numbers,
+            self.store,
             conductor,
             recipe.config.chaos,
             recipe.engine.names,
@@ -87,7 +87,7 @@ class Training(RunControl):
         )
         self.short_lives = ShortLives(self.tally, recipe.strategy, recipe.job.batch_size, recipe.shards)
         self.observers.append(self.short_lives)
-        self.host = host_of(conductor, numbers, self.engine, self.observers)
+        self.host = host_of(conductor, self.store, self.engine, self.observers)
         self.saving = Saving(
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop
         )
@@ -124,7 +124,7 @@ class Training(RunControl):
     def _store(self, past: Past | None) -> Store:
         weights = self.opened.pool.take()
         weights.gather(self.model)
-        store = Store(
+        store = (Store if self.recipe.engine.computes else NullStore)(
             weights,
             self.recipe.rule,
             self.opened.pool,
@@ -153,9 +153,8 @@ class Training(RunControl):
         return self.store.state_tensors(self._kept(self.host.conductor))
 
     def _kept(self, conductor: Conductor) -> list[int]:
-        """Return the versions that the strategy keeps, as often as it keeps each; none if nothing is computed."""
-        kept = conductor.kept if self.opened.shadow is None else {}
-        return [int(version) for version, holds in kept.items() for _ in range(holds)]
+        """Return the versions that the strategy keeps, as often as it keeps each."""
+        return [int(version) for version, holds in conductor.kept.items() for _ in range(holds)]
 
     # --- under way -----------------------------------------------------------------------------
 
@@ -182,7 +181,7 @@ class Training(RunControl):
 
     def _evaluate_when_due(self) -> None:
         """Start an evaluation if none is running. One that is due later takes the newest version."""
-        if self.recipe.job.eval_data is None or self.opened.shadow is not None:
+        if not measured(self.recipe.job, self.recipe.engine):
             return
         self.evaluation_due = self.evaluation.due(self.tally) or self.evaluation_due
         if self.evaluation_due and not self.host.evaluating:
@@ -212,7 +211,7 @@ class Training(RunControl):
         Other messages are too late to count. An interrupted run saves immediately and does not wait.
         """
         final = self.host.conductor.version
-        if ended == INTERRUPTED or self.recipe.job.eval_data is None or self.opened.shadow is not None:
+        if ended == INTERRUPTED or not measured(self.recipe.job, self.recipe.engine):
             return ended
         if self.tally.quality.evaluated_version != final:
             self.host.evaluate(final)

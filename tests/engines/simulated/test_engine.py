@@ -12,14 +12,14 @@ from oddlot.core.events import Joined, Lost
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Task
 from oddlot.engines.host import Arrival, Message
-from oddlot.engines.simulated.compute import Shadow
+from oddlot.engines.simulated.compute import NullComputation
 from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.machines.delay_models import Deterministic, Exponential
 from oddlot.machines.machine import Lifetime, Link, Machine
 from tests.transcripts import raises
 
 
-class Noted(Shadow):
+class Noted(NullComputation):
     """Notes what is computed."""
 
     def __init__(self) -> None:

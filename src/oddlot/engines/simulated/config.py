@@ -15,8 +15,8 @@ from oddlot.engines.mesh.computation import PeerComputation
 from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
 from oddlot.engines.payloads import most_bytes, users_code
 from oddlot.engines.process_setup import learner_of
-from oddlot.engines.simulated.compute import DataBytes, Exact, Shadow
-from oddlot.engines.simulated.engine import SimulatedHub
+from oddlot.engines.simulated.compute import DataBytes, Exact, NullComputation
+from oddlot.engines.simulated.engine import Computation, SimulatedHub
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Hub, Zone, names_in
 from oddlot.train.flat_buffer import FlatBuffer
@@ -111,20 +111,22 @@ def _check_machines(machines: object) -> None:
 
 def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) -> Opened:
     """Open the engine. Raise UsageError if the versions of the model would not fit into this machine's memory."""
-    layout = run.layout
     data = DataBytes.of(run.job, run.shards, run.keep_shards)
-    pool = Pool(lambda: FlatBuffer.empty(layout))
+    pool = Pool(lambda: FlatBuffer.empty(run.layout))
+    computation = _computation(on, run, pool)
+    engine = SimulatedHub(on.machines, computation, run.job.batch_size, on.seed, now, taken, on.hub, data)
+    return Opened(engine, pool, on.hub, engine)
+
+
+def _computation(on: Simulated, run: RunData, pool: Pool) -> Computation:
+    size = run.layout.bytes
     if not on.computes:
-        shadow = Shadow(layout.bytes, most_bytes(run.codec, layout))
-        engine = SimulatedHub(on.machines, shadow, run.job.batch_size, on.seed, now, taken, on.hub, data)
-        return Opened(engine, pool, shadow, on.hub, engine)
+        return NullComputation(size, most_bytes(run.codec, run.layout))
     blocks = on.max_workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if blocks * layout.bytes > 0.8 * memory:
-        raise _not_enough_memory(on, blocks, layout.bytes, memory)
-    exact = Exact(_learner(run), pool, run.codec)
-    engine = SimulatedHub(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
-    return Opened(engine, pool, None, on.hub, engine)
+    if blocks * size > 0.8 * memory:
+        raise _not_enough_memory(on, blocks, size, memory)
+    return Exact(_learner(run), pool, run.codec)
 
 
 def _open_mesh(
