@@ -19,7 +19,7 @@ from oddlot.engines.mesh.messages import FromPeer, State, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.simulated import SimulatedPort
-from oddlot.faults.mesh_faults import MeshFaults
+from oddlot.faults.injector import MeshFaults
 from oddlot.history.included_samples import IncludedSamples, PeerHistory
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.run.control import RunControl
@@ -241,7 +241,7 @@ class MeshSimulation(RunControl):
             return None
         log = past.log if past else None
         return MeshFaults(
-            chaos, self.mesh, self._note_fault, lambda: self.mesh.now, lambda: list(self.runs), log
+            self.mesh, chaos, lambda: self.mesh.now, self._note_fault, lambda: list(self.runs), log
         )
 
     def _note_fault(self, struck: Struck) -> None:
