@@ -56,6 +56,9 @@ class Change(Protocol):
 class Store(Protocol):
     """The model: `oddlot.train.store.Store`, or a store that computes nothing."""
 
+    version: int
+    """The newest version."""
+
     def acquire(self, version: int) -> Any:
         """Return the weights of a version, unchanged until they are released."""
 

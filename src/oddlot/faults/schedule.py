@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappop, heappush
-from math import floor, inf
+from heapq import heappop
+from math import floor
 from random import Random
 
+from oddlot.core.event_queue import EventQueue
 from oddlot.core.random_streams import stream
 from oddlot.faults.plan import Chaos, Fault
 
@@ -34,36 +35,29 @@ def planned_faults(chaos: Chaos, resumes: int) -> list[PlannedFault]:
     return [PlannedFault(name, fault, *streams(name)) for name, fault in chaos.named()]
 
 
-class FaultSchedule:
-    """A heap of what is due when, and the versions at which faults are due."""
+class FaultSchedule(EventQueue[None]):
+    """A queue of what is due when, and the versions at which faults are due."""
 
     def __init__(self, clock: Callable[[], float], inject: Callable[[PlannedFault], None]) -> None:
+        super().__init__()
         self.clock, self.inject = clock, inject
-        self.events: list[tuple[float, int, Callable[[], None]]] = []
-        self.entries = 0
         self.pending_messages = 0
         """Entries that may bring a message where nothing is computed: late updates, ends of faults."""
         self.by_version: list[tuple[int, int, PlannedFault]] = []
 
-    @property
-    def next_time(self) -> float:
-        """When something is due next; infinity: never."""
-        return self.events[0][0] if self.events else inf
-
-    def at(self, time: float, happen: Callable[[], None], brings_message: bool = False) -> None:
+    def at(self, when: float, happen: Callable[[], None], brings_message: bool = False) -> None:
         """Plan what happens at a time."""
-        self.entries += 1
         self.pending_messages += brings_message
 
         def happens() -> None:
             self.pending_messages -= brings_message
             happen()
 
-        heappush(self.events, (time, self.entries, happens))
+        super().at(when, happens)
 
     def run_next(self) -> None:
         """Do what is due next."""
-        heappop(self.events)[2]()
+        heappop(self.heap)[2]()
 
     def run_versions(self, version: int) -> None:
         """Inject the faults that are due at this version or an earlier one."""

@@ -48,7 +48,7 @@ class MachineLifecycle:
         self.restarts = set[NodeId]()
         """Workers that end without their machine."""
         self.progress = Progress(len(self.states))
-        self.zones = Zones(events, self, seed)
+        self.zones = Zones(events, self.order, self.reclaim, seed)
         for one in fleet:
             if isinstance(one, Zone):
                 self.zones.open(one, [self.states[name] for name in one.names])
