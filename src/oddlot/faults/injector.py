@@ -28,8 +28,8 @@ AT_ONCE: dict[str, Any] = {"at_seconds": (0.0,), "at_versions": (), "every_secon
 class Injector(ABC):
     """Injects the faults of a plan into nodes when they are due.
 
-    `past` is the whole log of a resumed run: faults in it are not injected again. Each of the `resumes` changes the
-    random numbers.
+    `targets` returns the nodes that may be chosen for a fault. `report` reports an injected one. `past` is the whole
+    log of a resumed run: faults in it are not injected again. Each of the `resumes` changes the random numbers.
     """
 
     def __init__(
@@ -37,10 +37,12 @@ class Injector(ABC):
         faults: FaultInjection,
         chaos: Chaos,
         clock: Callable[[], float],
+        targets: Callable[[PlannedFault], Iterable[NodeId]],
+        report: Callable[[Struck], None],
         past: Sequence[Record],
         resumes: int,
     ) -> None:
-        self.faults, self.clock = faults, clock
+        self.faults, self.clock, self.targets, self.report = faults, clock, targets, report
         self.schedule = FaultSchedule(clock, self._inject)
         self.lasting = LastingFaults(faults)
         self.waiting: list[PlannedFault] = []
@@ -51,21 +53,13 @@ class Injector(ABC):
             self.schedule.plan(place, planned, done[planned.name])
 
     @abstractmethod
-    def _targets(self, planned: PlannedFault) -> Iterable[NodeId]:
-        """Return the nodes that may be chosen."""
-
-    @abstractmethod
-    def _report(self, struck: Struck) -> None:
-        """Report an injected fault."""
-
-    @abstractmethod
     def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
         """Delay, drop or corrupt the next message of a node."""
 
     def _inject(self, planned: PlannedFault) -> None:
         """Inject a fault into a matching node, or let it wait for one."""
         # Sorted, because the order in which nodes join is not deterministic.
-        nodes = sorted(node for node in self._targets(planned) if planned.fault.is_for(node))
+        nodes = sorted(node for node in self.targets(planned) if planned.fault.is_for(node))
         if nodes:
             self._inject_into(planned, nodes)
         elif planned.fault.is_once:
@@ -77,7 +71,7 @@ class Injector(ABC):
         if fault.kind in ANSWERED:
             self._disturb(planned, node)
             return
-        self._report(Struck(planned.name, fault.kind, node))
+        self.report(Struck(planned.name, fault.kind, node))
         match fault.kind:
             case "kill":
                 self.faults.kill(node)
@@ -118,9 +112,9 @@ class FaultInjector(Injector, EngineWrapper):
         log = past or ()
         resumes = sum(isinstance(record.event, Resumed) for record in log) + (past is not None)
         EngineWrapper.__init__(self, engine)
-        Injector.__init__(self, faults, chaos, lambda: engine.now, log, resumes)
+        Injector.__init__(self, faults, chaos, lambda: engine.now, self._targets, self._report, log, resumes)
         self.version, self.save = version, save
-        self.targets: dict[NodeId, bool] = {}
+        self.workers: dict[NodeId, bool] = {}
         """The workers, and whether they may be chosen: not once they were killed or leave."""
         self.awaiting_update: list[tuple[PlannedFault, NodeId]] = []
         """Faults of a worker's next update."""
@@ -150,10 +144,10 @@ class FaultInjector(Injector, EngineWrapper):
     def _pass(self, message: Message) -> None:
         match message:
             case Joined(node):
-                self.targets[node] = True
+                self.workers[node] = True
                 self._retry_waiting()
             case Leaving(node):
-                self.targets[node] = False
+                self.workers[node] = False
             case Lost(node):
                 self._lost(node)
             case Arrival() if found := next(
@@ -166,7 +160,7 @@ class FaultInjector(Injector, EngineWrapper):
 
     def _lost(self, node: NodeId) -> None:
         """Let faults of its next update wait for another worker."""
-        self.targets.pop(node, None)
+        self.workers.pop(node, None)
         for planned, _ in [one for one in self.awaiting_update if one[1] == node]:
             self.awaiting_update.remove((planned, node))
             if planned.fault.is_once:
@@ -226,12 +220,12 @@ class FaultInjector(Injector, EngineWrapper):
 
     def _targets(self, planned: PlannedFault) -> Iterable[NodeId]:
         chosen = {node for other, node in self.awaiting_update if other is planned}
-        return (node for node, can in self.targets.items() if can and node not in chosen)
+        return (node for node, can in self.workers.items() if can and node not in chosen)
 
     def _report(self, struck: Struck) -> None:
         self.messages.append(struck)
         if struck.kind in ("kill", "leave"):
-            self.targets[struck.node] = False
+            self.workers[struck.node] = False
 
     def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
         self.awaiting_update.append((planned, node))  # and reported with the update
@@ -270,8 +264,7 @@ class MeshFaults(Injector):
     ) -> None:
         log = past or ()
         times = {record.now for record in log if isinstance(record.event, Resumed)}  # the same for all peers
-        super().__init__(faults, chaos, clock, log, len(times) + (past is not None))
-        self.note, self.peers = note, peers
+        super().__init__(faults, chaos, clock, lambda _: peers(), note, log, len(times) + (past is not None))
 
     @property
     def next_time(self) -> float:
@@ -287,15 +280,9 @@ class MeshFaults(Injector):
         while self.schedule.next_time <= self.clock():
             self.schedule.run_next()
 
-    def _targets(self, planned: PlannedFault) -> Iterable[NodeId]:
-        return self.peers()
-
-    def _report(self, struck: Struck) -> None:
-        self.note(struck)
-
     def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
         fault = planned.fault
-        self.note(Struck(planned.name, fault.kind, node))
+        self.report(Struck(planned.name, fault.kind, node))
         self.faults.disturb(node, fault.kind, fault.delay_seconds or 0.0)
 
     def _inject_into(self, planned: PlannedFault, nodes: Sequence[NodeId]) -> None:
@@ -305,7 +292,7 @@ class MeshFaults(Injector):
             super()._inject_into(planned, nodes)
             return
         side = nodes if fault.machine else nodes[: len(nodes) // 2]
-        self.note(Struck(planned.name, fault.kind, side[0] if side else ""))
+        self.report(Struck(planned.name, fault.kind, side[0] if side else ""))
         self.faults.partition(side)
         if (until := self._until(fault)) < inf:
             self.schedule.at(until, lambda: self.faults.partition(()))

@@ -17,7 +17,7 @@ from oddlot.engines.host import HUB, Arrival, Envelope, Message
 from oddlot.engines.simulated.compute import DataBytes
 from oddlot.engines.simulated.execution import Execution
 from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle
-from oddlot.engines.simulated.stalled import stalled
+from oddlot.engines.simulated.progress import stalled
 from oddlot.engines.simulated.worker import Worker
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Machine
