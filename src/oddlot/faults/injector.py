@@ -266,11 +266,6 @@ class MeshFaults(Injector):
         times = {record.now for record in log if isinstance(record.event, Resumed)}  # the same for all peers
         super().__init__(faults, chaos, clock, lambda _: peers(), note, log, len(times) + (past is not None))
 
-    @property
-    def next_time(self) -> float:
-        """Return when the next fault is due."""
-        return self.schedule.next_time
-
     def run_due(self, version: int) -> None:
         """Inject all faults that are due now, at this number of merges of all peers together."""
         waiting, self.waiting = self.waiting, []

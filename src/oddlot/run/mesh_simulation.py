@@ -275,4 +275,4 @@ class MeshSimulation(RunControl):
     def _due(self) -> float:
         lead = self._lead()
         due = lead.due() if lead is not None else inf
-        return due if self.faults is None else min(due, self.faults.next_time)
+        return due if self.faults is None else min(due, self.faults.schedule.next_time)
