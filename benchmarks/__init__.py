@@ -1,1 +1,1 @@
-"""Measurements: `python -m benchmarks.NAME [--quick]` prints a table and one last line of JSON."""
+"""Benchmarks: `python -m benchmarks.NAME [--quick]` prints a table and, as the last line, its figures as JSON."""

@@ -1,17 +1,17 @@
-"""What a checkpoint costs a run.
+"""Cost of checkpoints for a run.
 
 Three costs are measured: the pause of the hub, the throughput of the workers while a checkpoint is written, and the
 speed of writing.
 
 python -m benchmarks.checkpoint [--quick|--smoke] [--save]
 
-- Pause: a hub with SGD momentum handles small events all the time and saves now and then. The longest gap between two
-  events, from the start of a save until it is on disk, is divided by a copy of the same tensors into memory that is
-  already mapped.
+- Pause: a hub with SGD momentum handles small events continuously and saves checkpoints. The longest gap between two
+  events, from the start of a save until it is on disk, is divided by the time of a copy of the same tensors into memory
+  that is already mapped.
 - Throughput: two local workers compute the gradient of 5 million parameters and then wait, in place of an accelerator.
   Runs with a checkpoint after every version alternate with runs without checkpoints.
-- Writing: bytes per second of a checkpoint (safetensors, checksums, synced to disk), divided by those of `torch.save`,
-  which does not sync.
+- Writing: bytes per second of a checkpoint (safetensors, checksums, synced to disk), divided by the bytes per second of
+  `torch.save`, which does not sync.
 """
 
 import shutil
@@ -37,7 +37,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.events import Ticked
 from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import SGD
-from oddlot.core.records import Record
+from oddlot.core.records import HUB, HostState, Record
 from oddlot.core.tasks import TaskId
 from oddlot.engines.host import Host
 from oddlot.strategies import Asynchronous
@@ -50,18 +50,18 @@ STEP_SECONDS, FEATURES = 0.05, 500
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured, on models of what size."""
+    """Model size and number of measurements."""
 
     part: int
-    """Of a model's parameters, one of so many."""
+    """Divisor of the model's number of parameters."""
     blocks: int
-    """Of pauses and writing."""
+    """Number of measured pauses and writes."""
     pairs: int
-    """Of runs with and without checkpoints."""
+    """Number of pairs of runs with and without checkpoints."""
     until: str
     """Goal of these runs."""
     warm: float = 1.0
-    """Seconds after a run's first merge that don't count."""
+    """Seconds after a run's first merge that are not counted."""
 
 
 PLANS = {
@@ -75,12 +75,12 @@ class Nobody:
     """A port without workers."""
 
     def loaded(self) -> tuple[TaskId, ...]:
-        """None."""
+        """Return an empty tuple."""
         return ()
 
 
 class Hub:
-    """Books and a store of so many parameters, and nobody to work."""
+    """A hub without workers: ledger and store of a model with `numbers` parameters."""
 
     def __init__(self, numbers: int) -> None:
         layout = Layout.from_module(nn.ParameterList([torch.empty(numbers)]))
@@ -91,19 +91,19 @@ class Hub:
         self.host = Host(Conductor(Asynchronous(), Ledger(1000), 8), self.store, Nobody())  # type: ignore[arg-type]  # nothing is sent
 
     def event(self) -> None:
-        """Something small happens."""
+        """Handle a small event."""
         self.host.handle(Ticked(), perf_counter())
 
     def snapshot(self, records: int) -> Snapshot:
-        """All that a checkpoint holds."""
+        """Return the complete state that a checkpoint holds."""
         tensors = self.store.state_tensors([])
-        conductor = self.host.conductor.to_plain()
-        return Snapshot(0, records, self.layout.fingerprint, conductor, self.layout.to_json(), tensors)
+        hosts = {HUB: HostState(self.host.conductor.to_plain(), records)}
+        return Snapshot(0, records, self.layout.fingerprint, hosts, self.layout.to_json(), tensors)
 
 
 @contextmanager
 def storage() -> Iterator[Storage]:
-    """A folder for checkpoints, gone afterwards."""
+    """Create a temporary folder for checkpoints."""
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-benchmark-"))
     try:
         yield Storage(folder)
@@ -112,7 +112,7 @@ def storage() -> Iterator[Storage]:
 
 
 def seconds_of_copy(tensors: dict[str, Tensor], copies: list[Tensor]) -> float:
-    """A warm copy."""
+    """Return the seconds of copying `tensors` to `copies`, whose memory is already mapped."""
     start = perf_counter()
     for tensor, copy in zip(tensors.values(), copies, strict=True):
         copy.copy_(tensor)
@@ -120,7 +120,7 @@ def seconds_of_copy(tensors: dict[str, Tensor], copies: list[Tensor]) -> float:
 
 
 def longest_gap(hub: Hub, saver: BackgroundSaver, records: int) -> float:
-    """Between two events, from the begin of a save until it is on the disk."""
+    """Return the longest time between two events, in seconds, from the start of a save until it is on disk."""
     longest, last, saving = 0.0, perf_counter(), False
     while not saving or saver.busy:
         hub.event()
@@ -132,7 +132,8 @@ def longest_gap(hub: Hub, saver: BackgroundSaver, records: int) -> float:
 
 
 def pauses(numbers: int, blocks: int) -> tuple[list[float], list[float], list[float]]:
-    """Ratios, gaps and copies in seconds. A run's very first save, into memory that is new, is not counted."""
+    """Return ratios gap / copy, gaps and times of copies in seconds. The first save, into new memory, is not
+    counted."""
     hub = Hub(numbers)
     tensors = dict(hub.store.state_tensors([]))
     copies = [torch.zeros_like(tensor) for tensor in tensors.values()]
@@ -150,19 +151,19 @@ def pauses(numbers: int, blocks: int) -> tuple[list[float], list[float], list[fl
 
 
 def writing(numbers: int, blocks: int) -> tuple[list[float], list[float], list[float]]:
-    """Ratios, and bytes a second of a checkpoint and of torch.save."""
+    """Return speed ratios, and bytes per second of a checkpoint and of `torch.save`."""
     snapshot = Hub(numbers).snapshot(0)
     size = sum(tensor.nbytes for tensor in snapshot.tensors.values())
     ours, theirs = list[float](), list[float]()
-    # torch.save refuses tensors of several dtypes in one memory, as the sections of a block are.
+    # torch.save rejects tensors of several dtypes in one memory block, as in a FlatBuffer.
     apart = {name: tensor.clone() for name, tensor in snapshot.tensors.items()}
     with storage() as place:
         path = place.local("torch.pt")
         assert path is not None
         path.parent.mkdir(exist_ok=True)
-        for block in range(blocks + 1):  # the first of each is not counted
+        for block in range(blocks + 1):  # the first iteration is not counted
             start = perf_counter()
-            what = Snapshot(0, block, snapshot.job, snapshot.conductor, snapshot.layout, snapshot.tensors)
+            what = Snapshot(0, block, snapshot.job, snapshot.hosts, snapshot.layout, snapshot.tensors)
             name = save(place, what, "000000")
             middle = perf_counter()
             torch.save(apart, path)
@@ -175,27 +176,27 @@ def writing(numbers: int, blocks: int) -> tuple[list[float], list[float], list[f
 
 
 class Wide(nn.Module):
-    """Five million parameters, or a part of them."""
+    """A model with five million parameters, divided by `part`."""
 
     def __init__(self, part: int) -> None:
         super().__init__()
         self.table = nn.Linear(FEATURES, 10_000 // part)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """A sum."""
+        """Return the mean of each row's outputs."""
         out: Tensor = self.table(rows).mean(1)
         return out
 
 
 def waits(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """A gradient, and a wait that stands for an accelerator."""
+    """Return the loss after a wait in place of an accelerator."""
     sleep(STEP_SECONDS)
     loss: Tensor = (model(batch[0]) - batch[1]).square().mean()
     return loss
 
 
 def samples_a_second(folder: Path, every: str, plan: Plan) -> tuple[float, int]:
-    """Of the merges after the first second of training; and how many checkpoints there were."""
+    """Return the samples per second of the merges after `plan.warm` seconds, and the number of checkpoints seen."""
     torch.manual_seed(0)
     rows = torch.randn(4096, FEATURES)
     job = oddlot.Job(
@@ -227,7 +228,10 @@ def samples_a_second(folder: Path, every: str, plan: Plan) -> tuple[float, int]:
 
 
 def throughput(plan: Plan) -> tuple[list[float], list[float], list[float], list[int]]:
-    """Ratios, and samples a second while it writes and while it does not; how many checkpoints were written."""
+    """Compare runs with and without checkpoints.
+
+    Return ratios, samples per second with and without checkpoints, and the number of checkpoints of each run.
+    """
     writes, quiet, saved = list[float](), list[float](), list[int]()
     for _ in range(plan.pairs):
         with storage() as place:
@@ -242,7 +246,7 @@ def throughput(plan: Plan) -> tuple[list[float], list[float], list[float], list[
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print the table and the figures."""
     options = parse(parser("checkpoint", __doc__, "fewer blocks"))
     plan = PLANS[options.size]
     figures, rows = dict[str, list[float]](), list[list[str]]()

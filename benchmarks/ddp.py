@@ -1,4 +1,4 @@
-"""DistributedDataParallel with gloo, run for a while on request: a peer in other benchmarks."""
+"""DistributedDataParallel with gloo, as an alternative in other benchmarks."""
 
 import os
 import socket
@@ -13,13 +13,14 @@ from torch import nn
 from benchmarks.processes import CONTEXT
 
 WARM_STEPS = 3
-"""after a pause, not counted"""
+"""Uncounted warm-up steps after a pause."""
 
 
 def plain_steps(
     model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batch: int
 ) -> Callable[[], None]:
-    """A plain training loop's step: rows of a shuffled epoch, forward, loss, backward, SGD with momentum."""
+    """Return the step of a plain training loop: rows of a shuffled epoch, forward, loss, backward, SGD with
+    momentum."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     order, at = torch.randperm(len(inputs)), 0
 
@@ -65,11 +66,11 @@ def _member(
         steps(count, wait)
         pipe.send(time.perf_counter() - began)
     torch.distributed.destroy_process_group()
-    os._exit(0)  # the group's destructor waits, with the GIL, for a thread that may need it
+    os._exit(0)  # the destructor of the process group can deadlock on the GIL
 
 
 class Group:
-    """DDP processes that wait until they are asked for steps."""
+    """DDP processes that wait for requests to run steps."""
 
     def __init__(self, make: Callable[[], tuple[nn.Module, Any, Any, int]], size: int) -> None:
         with socket.socket() as probe:
@@ -84,7 +85,7 @@ class Group:
         for member in self.members:
             member.start()
         for _, theirs in pipes:
-            theirs.close()  # so that one that dies is noticed
+            theirs.close()  # if a member dies, `recv` then raises EOFError
         for pipe in self.pipes:
             pipe.recv()
 
@@ -95,7 +96,7 @@ class Group:
         return float(max(pipe.recv() for pipe in self.pipes))
 
     def close(self) -> None:
-        """End them."""
+        """Stop the processes."""
         for pipe in self.pipes:
             pipe.send(None)
         for member in self.members:

@@ -1,25 +1,26 @@
-"""What faults cost a run.
+"""Cost of faults.
 
 Four local workers train a small network on MNIST while faults are injected: a worker is killed every 5 s, one worker is
-frozen for 10 s, one is 6x slower, the hub is killed and resumed, or all of these together. Each run is compared with
-the run without faults of the same strategy and seed, for `asynchronous` and `fastest_k`. The worse strategy counts.
+frozen for 10 s, one worker is 6x slower, the hub is killed and resumed, or all of these together. Each run is compared
+with a run without faults, of the same strategy and seed, for `asynchronous` and `fastest_k`. The figure is that of the
+worse strategy.
 
 ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke] [--save]
 
-A task is a real gradient followed by a wait in place of an accelerator. So four workers behave like four machines, even
-on two cores.
+A task computes a real gradient and then waits, in place of an accelerator. Four workers thus behave like four machines,
+even on two cores.
 
-- Goodput is the ideal time divided by the time from the first worker's start to the end of the program. The ideal is
-  what the machines that were alive could do at the pace of the run without faults. A killed worker counts as dead
-  until its replacement has joined, a frozen one while it is frozen, and a slow one as a sixth of a machine. Machines
-  count as alive while the hub restarts. `fastest_k` discards what the slower half computes, so its goodput may exceed
-  1.
-- The cost of a hub kill does not grow with the run: the table has it in seconds beyond the ideal time.
-- Wasted work is counted in tasks: those lost per killed worker, and those since the last checkpoint per killed hub.
+- Goodput is the ideal time divided by the measured time, from the first worker's start to the end of the program. The
+  ideal time assumes that each available machine works at the pace of the run without faults. A killed worker is
+  unavailable until its replacement has joined, a frozen worker while it is frozen, and a slow worker counts as a sixth
+  of a machine. Machines count as available while the hub restarts. `fastest_k` discards the updates of the slower half,
+  so its goodput may exceed 1.
+- The cost of a hub kill does not grow with the length of the run. The table shows it in seconds beyond the ideal time.
+- Wasted work is counted in tasks: lost tasks per killed worker, and tasks since the last checkpoint per killed hub.
 - Every run's log must prove that each sample was merged exactly once.
 
-For comparison: DistributedDataParallel (gloo) with one slow replica, and torchft (gloo, three replicas) with a replica
-killed or slow, if it is installed (`pip install torchft-nightly`).
+Alternatives: DistributedDataParallel (gloo) with one slow replica, and torchft (gloo, three replicas) with a killed or
+a slow replica, if it is installed (`pip install torchft-nightly`).
 """
 
 import json
@@ -46,7 +47,7 @@ from oddlot.report.run_report import Figures
 
 WORKERS, SLOW = 4, 5.0
 TORCHFT_SECONDS = 40.0
-"""about as long as ours takes"""
+"""Seconds of a torchft run, about as long as a run of oddlot."""
 STRATEGIES = {
     "asynchronous": ["--strategy", "asynchronous"],
     "fastest_k": ["--strategy", "fastest_k", "--set", "strategy.k=2"],
@@ -56,10 +57,10 @@ SCENARIOS = ("undisturbed", "kill", "freeze", "slow", "hub", "all")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, and when faults strike."""
+    """Runs of a benchmark, and the times of their faults."""
 
     epochs: Mapping[str, int]
-    """By strategy: the same seconds for both, since FastestK throws away what the slower half computes."""
+    """Epochs by strategy, for equal run times: `fastest_k` discards the updates of the slower half."""
     seeds: int
     ddp_steps: int
     scenarios: Sequence[str] = SCENARIOS
@@ -70,7 +71,7 @@ class Plan:
     """Version at which the hub is killed."""
 
     def faults(self, scenario: str) -> list[Fault]:
-        """Return what strikes."""
+        """Return the faults of a scenario."""
         kill = Fault("kill", "w1" if scenario == "all" else "", every_seconds=self.kill_every)
         single = {
             "kill": kill,
@@ -91,39 +92,39 @@ PLANS = {
 
 @dataclass
 class Outcome:
-    """What became of one run, from its folder and from the clock on the wall."""
+    """Results of one run, from its folder and the wall clock."""
 
     seconds: float
-    """from the first worker's joining to the end of the program, a restart of the hub included"""
+    """Seconds from the first worker's start to the end of the program, including restarts of the hub."""
     samples: int
     accuracy: float
     proved: bool
     kills: int
     lost_tasks: float
-    """with killed workers"""
+    """Tasks lost with killed workers."""
     resumed_tasks: float
-    """since the checkpoint that was resumed from"""
+    """Tasks lost since the checkpoint from which the hub resumed."""
     dead_seconds: float
-    """machine-seconds between the loss of workers and their return"""
+    """Machine-seconds between the loss of a worker and its return."""
     machine_seconds: float
-    """alive, in terms of undisturbed machines"""
+    """Available machine-seconds, in terms of machines without faults."""
 
     @property
     def rate(self) -> float:
-        """Samples a machine-second."""
+        """Return the samples per machine-second."""
         return self.samples / self.machine_seconds
 
     def goodput(self, undisturbed: "Outcome") -> float:
-        """Ideal time over time."""
+        """Return the ideal time divided by the time of this run."""
         return self.rate / undisturbed.rate
 
     def behind(self, undisturbed: "Outcome") -> float:
-        """Seconds beyond the ideal time."""
+        """Return the seconds beyond the ideal time."""
         return self.seconds * (1 - self.goodput(undisturbed))
 
 
 def run(strategy: str, faults: Sequence[Fault], seed: int, epochs: int) -> Outcome:
-    """One run of the command line, resumed as often as its hub is killed."""
+    """Run the command line, and resume it after each kill of its hub."""
     with tempfile.TemporaryDirectory(prefix="faults-benchmark-") as name:
         folder = Path(name)
         command = [sys.executable, "-u", "-m", "oddlot", "train", "benchmarks.faults_job:job"]
@@ -147,7 +148,7 @@ def run(strategy: str, faults: Sequence[Fault], seed: int, epochs: int) -> Outco
 
 
 def toml(faults: Sequence[Fault], seed: int) -> str:
-    """A chaos file."""
+    """Return the text of a faults file."""
     lines = [f"seed = {seed}"]
     for fault in faults:
         said = {key: value for key, value in asdict(fault).items() if value not in (None, (), "")}
@@ -162,7 +163,7 @@ def outcome(folder: Path, seconds: float, faults: Sequence[Fault]) -> Outcome:
     missing = {fault.kind for fault in faults} - {struck.kind for _, struck in figures.faults}
     if missing:
         raise RuntimeError(f"the run ended before {', '.join(sorted(missing))} could strike")
-    # Of the history that holds, as the waste is.
+    # Count only the history that is kept after a resume, like the wasted samples.
     kills = sum(isinstance(r.event, Struck) and r.event.kind == "kill" for r in figures.records)
     wasted = figures.tally.samples.wasted
     dead = sum(dead_seconds(log))
@@ -186,7 +187,8 @@ def outcome(folder: Path, seconds: float, faults: Sequence[Fault]) -> Outcome:
 
 
 def dead_seconds(log: list[Record]) -> Iterator[float]:
-    """Between a worker's loss and its next life, or the end, in one life of the hub."""
+    """Yield the seconds from each loss of a worker to its return or to the end. A restart of the hub discards open
+    losses."""
     lost = dict[str, float]()
     for record in log:
         match record.event:
@@ -205,7 +207,7 @@ def dead_seconds(log: list[Record]) -> Iterator[float]:
 
 
 def lock_step_seconds(steps: int) -> list[float]:
-    """How long lock-step replicas take, while all are equal and while the last one is slow."""
+    """Return the seconds of synchronous replicas, if all are equal and if the last one is slow."""
     group, wait = Group(material, WORKERS), STEP_SECONDS
     seconds = [group.seconds(steps, [wait] * (WORKERS - 1) + [last]) for last in (wait, (1 + SLOW) * wait)]
     group.close()
@@ -217,17 +219,17 @@ def lock_step_seconds(steps: int) -> list[float]:
 
 @dataclass
 class Table:
-    """All runs."""
+    """The results of all runs."""
 
     goodputs: dict[str, list[float]] = field(default_factory=dict)
-    """The worse strategy's, by scenario."""
+    """Goodput of the worse strategy, by scenario."""
     rows: list[list[str]] = field(default_factory=list)
     proved: bool = True
     drops: list[list[float]] = field(default_factory=list)
     wasted: list[float] = field(default_factory=list)
 
     def add(self, strategy: str, scenario: str, runs: list[Outcome], undisturbed: list[Outcome]) -> None:
-        """A scenario's runs, one a seed, beside the undisturbed ones."""
+        """Add the runs of a scenario, one per seed, and compare them with the runs without faults."""
         pairs = list(zip(runs, undisturbed, strict=True))
         goodputs = [one.goodput(plain) for one, plain in pairs]
         drops = [100 * (plain.accuracy - one.accuracy) for one, plain in pairs]
@@ -257,7 +259,7 @@ class Table:
 
 def measure(size: Size) -> dict[str, Measured]:
     """Run all scenarios, print the table, and return the figures."""
-    job()  # UsageError now, not later
+    job()  # raises UsageError early if the data is missing
     plan = PLANS[size]
     seeds, table = range(plan.seeds), Table()
     for strategy, epochs in plan.epochs.items():
@@ -289,21 +291,22 @@ def measure(size: Size) -> dict[str, Measured]:
 
 
 def torchft_goodputs(size: Size, seconds: float, seeds: range) -> dict[str, list[float]]:
-    """By fault, one a seed; none, and the reason printed, where torchft is not installed or fails."""
+    """Return the goodput by fault, one value per seed. If torchft is missing or fails, print why and return empty
+    lists."""
     from benchmarks import torchft_peer
 
     try:
         if size is Size.SMOKE:
             raise RuntimeError("it takes minutes")
         pairs = [torchft_peer.goodputs(seconds, SLOW, seed) for seed in seeds]
-    except Exception as error:  # noqa: BLE001 - whatever becomes of the alternative, our own figures are printed
+    except Exception as error:  # noqa: BLE001   # the figures of oddlot are printed if the alternative fails
         print(f"torchft is not measured: {error!r}", flush=True)
         return {"kill": [], "slow": []}
     return {"kill": [killed for killed, _ in pairs], "slow": [slowed for _, slowed in pairs]}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print the table and the figures."""
     options = parse(parser("faults", __doc__, "one seed instead of three"))
     with smoke.data(options.size, smoke.pictures):
         figures = measure(options.size)

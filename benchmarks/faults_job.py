@@ -1,4 +1,4 @@
-"""The job of `benchmarks.faults`, in a file of its own: workers import it, and should not import the benchmark."""
+"""The job of `benchmarks.faults`, in a separate module, so that workers do not import the benchmark."""
 
 import time
 
@@ -13,26 +13,26 @@ BATCH, STEP_SECONDS = 64, 0.04
 
 
 def network() -> nn.Module:
-    """A small one, so that the wait is nearly all of a step."""
+    """Return a small network: the wait is nearly all of a step's time."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
 
 
 class Step:
-    """A gradient, and a wait that stands for an accelerator."""
+    """A training step that waits in place of an accelerator."""
 
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         time.sleep(STEP_SECONDS)
         return cross_entropy(model(batch[0].float() / 255), batch[1])
 
 
 def outputs(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """For the accuracy."""
+    """Return outputs and labels for the accuracy."""
     return model(batch[0].float() / 255), batch[1]
 
 
 def job() -> oddlot.Job:
-    """MNIST. UsageError: its files are not there."""
+    """Return the MNIST job. Raises UsageError if its files are missing."""
     task = load_workload("mnist", {})
     return oddlot.Job(
         network,
@@ -49,5 +49,5 @@ def job() -> oddlot.Job:
 
 
 def material() -> tuple[nn.Module, Tensor, Tensor, int]:
-    """What a replica of DistributedDataParallel needs: as many pictures in the same shape."""
+    """Return the model, inputs, labels and batch size of a DistributedDataParallel replica, with random images."""
     return network(), torch.rand(10 * BATCH, 28, 28), torch.randint(0, 10, (10 * BATCH,)), BATCH

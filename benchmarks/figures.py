@@ -1,4 +1,4 @@
-"""The figures of all benchmarks: what each one measures, its goal and its unit."""
+"""The figures of all benchmarks, with their descriptions, goals and units."""
 
 import operator
 from collections.abc import Mapping
@@ -14,25 +14,25 @@ class Figure:
 
     what: str
     goal: str = ""
-    """`>= 0.92` or `<= 1.3`; empty if there is none."""
+    """`>= 0.92` or `<= 1.3`; empty without a goal."""
     unit: str = ""
-    """Empty for a ratio."""
+    """Unit; empty for a ratio."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A program in this folder, and the figures that it prints."""
+    """The title, figures and plots of a benchmark."""
 
     title: str
     figures: Mapping[str, Figure]
     plots: Mapping[str, str] | None = None
     """Caption by file name in docs/plots, without `.svg`."""
     needs_data: bool = False
-    """True if it reads published data sets below $ODDLOT_DATA."""
+    """True if the benchmark reads public datasets in $ODDLOT_DATA."""
 
 
 def is_met(goal: str, value: float | None) -> bool:
-    """Compare a value with a goal such as `>= 0.92`. A value that was not reached (None) misses it."""
+    """Return whether a value meets a goal such as `>= 0.92`. None (not reached) does not."""
     comparison, _, bound = goal.partition(" ")
     return value is not None and bool(COMPARISONS[comparison](value, float(bound)))
 
@@ -377,7 +377,7 @@ CALIBRATION = {
 
 
 class Calibrated(StrEnum):
-    """A method of the calibration of gossip."""
+    """A method of the gossip calibration."""
 
     RANDOM_PARTNERS = "random partners"
     EXPONENTIAL_GRAPH = "exponential graph"
@@ -390,14 +390,14 @@ class Calibrated(StrEnum):
 
     @property
     def rate_key(self) -> str:
-        """Return the key of its learning rate on Fashion-MNIST."""
+        """Return the key of the method's learning rate on Fashion-MNIST."""
         return f"learning_rate_{self.replace(' ', '_')}"
 
 
 GOSSIP_RATES = (0.03, 0.06, 0.12, 0.24)
-"""Grid of learning rates that is searched for each method."""
+"""Learning rates that are searched for each method."""
 MAX_TRAFFIC = 0.08
-"""Largest traffic of adaptive gossip over that of gossip at every step."""
+"""Largest bytes of adaptive gossip / gossip at every step."""
 RATES = {
     one.rate_key: Figure(f"Best learning rate of {', '.join(map(str, GOSSIP_RATES))}: {one}.")
     for one in Calibrated

@@ -1,4 +1,4 @@
-"""Plots of a benchmark's figures relative to their goals, as SVG, from its saved JSON."""
+"""SVG plots of a benchmark's saved figures relative to their goals."""
 
 from collections.abc import Mapping
 from html import escape
@@ -20,9 +20,10 @@ TICKS = {-3: "1/8", -2: "1/4", -1: "1/2", 0: "goal", 1: "2x", 2: "4x", 3: "8x"}
 
 
 def goal_plot(about: Benchmark, saved: Mapping[str, Any], told: Mapping[str, str]) -> str:
-    """Return the plot: a dot and a range per figure with a goal, on an axis of powers of two.
+    """Return an SVG with a dot and a range per figure with a goal, on an axis of powers of two.
 
-    `told` has the text of each value. To the right of the line, a goal is met. Empty without such figures.
+    `told` has the text of each value. Figures to the right of the line meet their goals. The text is empty if no
+    figure has a goal.
     """
     shown = {key: one for key, one in saved["figures"].items() if one["goal"] and one["n"]}
     if not shown:
@@ -51,7 +52,7 @@ def goal_plot(about: Benchmark, saved: Mapping[str, Any], told: Mapping[str, str
 
 
 def _powers(one: Mapping[str, Any]) -> list[float]:
-    """Return how many times as good as its goal a figure is, as powers of two within the axis: low, median, high."""
+    """Return log2 of low, median and high relative to the goal, clipped to the axis. Positive values are better."""
     comparison, _, text = one["goal"].partition(" ")
     bound, is_floor = float(text), comparison == ">="
     if one["median"] is None:  # not reached
@@ -63,7 +64,7 @@ def _powers(one: Mapping[str, Any]) -> list[float]:
 
 
 def _x(power: float, axis: tuple[int, int]) -> float:
-    """Return the position of a power of two."""
+    """Return the x coordinate of a power of two."""
     first, last = axis
     return MARGIN + 10 + (power - first) / (last - first) * (WIDTH - 2 * MARGIN - 20)
 
@@ -78,5 +79,5 @@ def _grid(axis: tuple[int, int], height: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text without the marks of code, and without its full stop."""
+    """Return a text without backticks and without its full stop."""
     return text.replace("`", "").removesuffix(".")

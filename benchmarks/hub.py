@@ -1,8 +1,8 @@
-"""How fast the hub merges updates.
+"""Speed of the hub's merges.
 
 The hub receives four updates, checks that they are finite, and merges them with `Step` (SGD with momentum) or `Blend`.
-The memory bandwidth of the merge is divided by that of a plain copy of 400 MB in the same run. The figure is the worse
-of `Step` and `Blend`.
+The figure is the memory bandwidth of the merge, divided by the bandwidth of a plain copy of 400 MB in the same run. The
+worse of `Step` and `Blend` counts.
 
 python -m benchmarks.hub [--quick|--smoke] [--save] [--threads 1]
 
@@ -38,12 +38,12 @@ KINDS: dict[str, Kind] = {"Step": "gradient", "Blend": "weights"}
 
 @dataclass
 class Bench:
-    """A store with a model of `numbers` float32 parameters, and four updates that arrive again and again."""
+    """A store with a model of `numbers` float32 parameters, and four updates that are received repeatedly."""
 
     numbers: int
     kind: Kind
     held: bool = False
-    """somebody holds the current version, so that the next one is written into another block"""
+    """True to hold the current version during a merge, so that the next version is written to another block."""
     merges: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -55,12 +55,12 @@ class Bench:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that one merge must move."""
+        """Return the bytes that one merge must read and write."""
         blocks = UPDATES + (4 if self.kind == "gradient" else 2)
         return 4 * self.numbers * blocks
 
     def receive(self) -> list[str]:
-        """Let the updates arrive."""
+        """Receive the updates, and return their names."""
         self.merges += 1
         names = [f"w{i}:{self.merges}" for i in range(UPDATES)]
         for name, update in zip(names, self.updates, strict=True):
@@ -68,7 +68,7 @@ class Bench:
         return names
 
     def merge(self, names: list[str]) -> None:
-        """Step or blend them."""
+        """Merge the updates `names` with `Step` or `Blend`."""
         shares = dict.fromkeys(names, 1 / (UPDATES + 1))
         version = self.store.version
         if self.held:
@@ -82,7 +82,7 @@ class Bench:
 
 
 class Copy:
-    """A plain copy of so many float32 numbers."""
+    """A plain copy of `numbers` float32 values."""
 
     def __init__(self, numbers: int) -> None:
         self.source, self.target = torch.rand(numbers), torch.zeros(numbers)
@@ -94,23 +94,23 @@ class Copy:
 
 @dataclass
 class Result:
-    """Times of alternating blocks."""
+    """Times of alternating copies and merges."""
 
     bench_bytes: int
     check_bytes: int
     copy: list[float] = field(default_factory=list)
-    """bytes per second of the copies around each merge"""
+    """Bytes per second of the copies before and after each merge."""
     check_seconds: list[float] = field(default_factory=list)
     merge_seconds: list[float] = field(default_factory=list)
 
     def shares(self, checks_counted: bool = False) -> list[float]:
-        """Bandwidth divided by that of the copies, for each block."""
+        """Return the bandwidth of each merge / the bandwidth of its copies."""
         moved = self.bench_bytes + (self.check_bytes if checks_counted else 0)
         rows = zip(self.copy, self.check_seconds, self.merge_seconds, strict=True)
         return [moved / (check + merging) / copy for copy, check, merging in rows]
 
     def row(self, name: str) -> list[str]:
-        """A line of the table."""
+        """Return a row of the table."""
         check = [self.check_bytes / seconds / 1e9 for seconds in self.check_seconds]
         merging = [self.bench_bytes / seconds / 1e9 for seconds in self.merge_seconds]
         return [
@@ -124,14 +124,14 @@ class Result:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """Return the seconds that `work` takes."""
     start = perf_counter()
     work()
     return perf_counter() - start
 
 
 def measure(bench: Bench, copy: Copy, blocks: int) -> Result:
-    """Copies and merges in turn, after one of each that is not counted."""
+    """Alternate copies and merges, `blocks` times. The first copy and merge are not counted."""
     result = Result(bench.bytes_moved, UPDATES * 4 * bench.numbers)
     bench.merge(bench.receive())
     seconds_of(copy)
@@ -150,14 +150,15 @@ def measure(bench: Bench, copy: Copy, blocks: int) -> Result:
 
 
 def resident_bytes(peak: bool) -> int:
-    """The process's memory now, or at its peak (Linux)."""
+    """Return the resident memory of the process in bytes, current or peak (Linux only)."""
     word = "VmHWM:" if peak else "VmRSS:"
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(word))
 
 
 def memory_factor(numbers: int, threads: int) -> float:
-    """Memory of stepping beyond the imports, divided by weights, momentum and four updates; in its own process."""
+    """Return peak memory after two merges / size of weights, momentum and updates, without imports. Needs a new
+    process."""
     torch.set_num_threads(threads)
     imported = resident_bytes(peak=False)
     bench = Bench(numbers, "gradient")
@@ -167,20 +168,20 @@ def memory_factor(numbers: int, threads: int) -> float:
 
 
 def with_pytorch_only(bench: Bench, copy: Copy, blocks: int) -> Result:
-    """The same without the compiled loop, for comparison."""
+    """Measure without the compiled loop, for comparison."""
     modules = (merge, rules)
     try:
         for module in modules:
-            module.mixer = lambda _: kernels.mix  # type: ignore[attr-defined]  # replaced on purpose
+            module.mixer = lambda _: kernels.mix  # type: ignore[attr-defined]  # patched for the comparison
         bench.store = Store(bench.store.weights, SGD(lr=0.01, momentum=0.9))
         return measure(bench, copy, blocks)
     finally:
         for module in modules:
-            module.mixer = kernels.mixer  # type: ignore[attr-defined]  # replaced on purpose
+            module.mixer = kernels.mixer  # type: ignore[attr-defined]  # patched for the comparison
 
 
 def run(size: Size, threads: int) -> dict[str, Measured]:
-    """Measure everything, print the table, and return the figures."""
+    """Measure, print the table, and return the figures."""
     part = size.pick(1000, 1, 1)
     memory = partial(memory_factor, SIZES["100m"] // part, threads)
     figures: dict[str, Measured] = {"memory_factor_100m": in_new_process(memory)}
@@ -204,7 +205,7 @@ def run(size: Size, threads: int) -> dict[str, Measured]:
 
 
 def main() -> None:
-    """Parse the command line."""
+    """Parse the command line, measure, and print the figures."""
     asked = parser("hub", __doc__, "fewer blocks: well under 150 s")
     asked.add_argument("--threads", type=int, default=1, help="of merge and copy; the hub has one")
     options = parse(asked)

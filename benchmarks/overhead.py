@@ -1,4 +1,4 @@
-"""What oddlot costs on one machine.
+"""Overhead of oddlot on one machine.
 
 One worker is compared with a plain PyTorch loop, and two workers with DistributedDataParallel (gloo) on two processes.
 Both sides train the same network, with one PyTorch thread per process.
@@ -6,7 +6,7 @@ Both sides train the same network, with one PyTorch thread per process.
 python -m benchmarks.overhead [--quick|--smoke] [--save]
 
 Blocks of steps alternate between the two sides. While the other side runs, oddlot's hub waits in an observer and its
-workers have no tasks. Each block starts its clock after a few warm-up steps.
+workers have no tasks. The clock of each block starts after a few warm-up steps.
 """
 
 import functools
@@ -30,7 +30,7 @@ FEATURES, CLASSES, ROWS = 64, 10, 20_000
 
 
 def network(width: int) -> nn.Module:
-    """A multilayer perceptron of about 2 width^2 parameters."""
+    """Return a multilayer perceptron with about 2 width^2 parameters."""
     return nn.Sequential(
         nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
         nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES),
@@ -38,18 +38,18 @@ def network(width: int) -> nn.Module:
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Random rows: only their number matters here."""
+    """Return random inputs and labels."""
     chance = torch.Generator().manual_seed(0)
     return torch.randn(ROWS, FEATURES, generator=chance), torch.randint(CLASSES, (ROWS,), generator=chance)
 
 
 def material(width: int, batch: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor, int]:
-    """What a plain loop needs."""
+    """Return the model, inputs, labels and batch size of a plain loop."""
     return network(width), *data(), batch
 
 
 def batch_for(width: int, seconds: float, threads: int, trial: float) -> int:
-    """The batch whose plain step takes about so long with so many threads."""
+    """Return the batch size with which a plain step takes about `seconds` with `threads` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     batch = 64
@@ -66,9 +66,9 @@ def batch_for(width: int, seconds: float, threads: int, trial: float) -> int:
 
 
 class Alternation:
-    """An observer that lets the peer run after each `block` seconds of oddlot, `count` times.
+    """An observer that runs the peer after each `block` seconds of oddlot, `count` times.
 
-    Every worker has one answer ready when a block begins and makes as many warm-up steps as the peer.
+    When a block starts, every worker has one update ready. It then computes as many warm-up steps as the peer.
     """
 
     def __init__(self, peer: Callable[[float], float], block: float, count: int, workers: int = 1) -> None:
@@ -78,11 +78,11 @@ class Alternation:
         self.ours: list[float] = []
         self._began: float | None = None
         self._arrivals = -30
-        """the first arrivals warm up"""
+        """Negative at first: the first 30 updates warm up."""
         self._updates = 0
 
     def __call__(self, record: Record) -> None:
-        """Count arrivals; switch sides at a block's end."""
+        """Count updates, and run the peer at the end of a block."""
         if not isinstance(record.event, Arrived) or self.done:
             return
         self._arrivals += 1
@@ -101,12 +101,12 @@ class Alternation:
 
     @property
     def done(self) -> bool:
-        """Enough blocks were run."""
+        """Return True after `count` blocks."""
         return len(self.ratios) >= self.count
 
 
 def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation) -> None:
-    """Train until the alternation has enough."""
+    """Train until the alternation is done."""
     job = oddlot.Job(
         model=functools.partial(network, width), train_data=data(), loss=nn.functional.cross_entropy,
         optimizer=oddlot.SGD(lr=0.01, momentum=0.9), batch_size=batch, device="cpu",
@@ -121,22 +121,22 @@ def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation
 
 @dataclass(frozen=True)
 class Plan:
-    """How long everything is run."""
+    """Durations of a benchmark."""
 
     block: float
-    """Seconds of a block beside a plain loop."""
+    """Seconds of a block in comparison with a plain loop."""
     count: int
-    """Blocks beside a plain loop."""
+    """Number of blocks in comparison with a plain loop."""
     ddp_block: float
     ddp_count: int
     part: int = 1
-    """Of a layer's width, one of so many."""
+    """Divisor of the layers' width."""
     trial: float = 0.4
-    """Seconds of trying each batch size."""
+    """Seconds to try each batch size."""
     warm: float = 0.5
     """Seconds of the peer before the first block."""
     pace: float = 1.0
-    """Seconds of a step, divided by those in the figure's name."""
+    """Seconds of a step / the seconds in the figure's name."""
 
 
 PLANS = {
@@ -147,7 +147,7 @@ PLANS = {
 
 
 def single(width: int, seconds: float, in_flight: int, plan: Plan, threads: int = 1) -> Alternation:
-    """Speed of one worker, divided by that of a plain loop with the same number of threads."""
+    """Compare one worker with a plain loop that has the same number of threads."""
     width //= plan.part
     batch = batch_for(width, plan.pace * seconds, threads, plan.trial)
     step = plain_steps(*material(width, batch))
@@ -173,13 +173,13 @@ def single(width: int, seconds: float, in_flight: int, plan: Plan, threads: int 
 
 
 def double(width: int, seconds: float, strategies: dict[str, Any], plan: Plan) -> dict[str, Alternation]:
-    """Two workers over two-process DistributedDataParallel, one thread each."""
+    """Compare two workers with DistributedDataParallel on two processes, one thread each."""
     width //= plan.part
     batch = batch_for(width, plan.pace * seconds, 1, plan.trial)
     pair = Group(functools.partial(material, width, batch), 2)
 
     def peer(duration: float) -> float:
-        steps = max(3, int(duration / (plan.pace * seconds) / 1.3))  # about as long as a block of ours
+        steps = max(3, int(duration / (plan.pace * seconds) / 1.3))  # about as long as a block of oddlot
         return 2 * steps / pair.seconds(steps, (0.0, 0.0))
 
     peer(plan.warm)
@@ -192,7 +192,7 @@ def double(width: int, seconds: float, strategies: dict[str, Any], plan: Plan) -
 
 
 def measure(plan: Plan) -> dict[str, Alternation]:
-    """Every figure's blocks."""
+    """Run the blocks of all figures."""
     found: dict[str, Alternation] = {
         "single_worker_20ms": single(575, 0.020, 1, plan),
         "single_worker_2ms": single(205, 0.002, 1, plan),
@@ -207,7 +207,7 @@ def measure(plan: Plan) -> dict[str, Alternation]:
 
 
 def main() -> None:
-    """Measure, print the table, print the line."""
+    """Measure, print the table and the figures."""
     options = parse(parser("overhead", __doc__, "shorter blocks, within 150 s"))
     found = measure(PLANS[options.size])
     rows = []

@@ -8,10 +8,10 @@ from benchmarks.report import Size
 from oddlot.report.svg_charts import BOTTOM, LEFT, RIGHT, TOP, Line, lines
 
 WIDTH, HEIGHT = 860, 210
-"""Size of the plot without margins below and above, in pixels."""
+"""Size of the plot in pixels, without margins at the bottom and top."""
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#1f2937", "#94a3b8")
-"""of Okabe and Ito, that people with any eyes can tell apart"""
+"""Palette of Okabe and Ito, for color-blind readers."""
 STYLE = (
     ".area path{vector-effect:non-scaling-stroke}text{font:12px sans-serif;fill:#334155}"
     ".grid{stroke:#e2e8f0;fill:none}.line{fill:none;stroke-width:1.8}"
@@ -23,7 +23,7 @@ STYLE = (
 def save(
     size: Size, name: str, title: str, across: str, up: str, drawn: Sequence[Line], end: float | None = None
 ) -> None:
-    """Draw a plot with its title and a legend, until `end` (default: the last point), and keep that of a full run."""
+    """Draw a plot with title and legend, up to x = `end` (default: the last point), and save it in a full run."""
     last = max(x for line in drawn for x, _ in line.points)
     figure = lines(title, across, up, drawn, end or last, height=HEIGHT)
     begin, stop = figure.index("<svg"), figure.rindex("</svg>")

@@ -1,4 +1,4 @@
-"""Processes of benchmarks: forked from a server that has imported PyTorch, so that each begins in milliseconds."""
+"""Processes of benchmarks, forked from a server that has imported PyTorch, so that each starts in milliseconds."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,22 +14,22 @@ CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["torch._dynamo", "benchmarks.faults_job", "benchmarks.slide.speed", "benchmarks.stragglers.networks"]
 )
-"""What processes need. DistributedDataParallel imports torch._dynamo, which takes as long as PyTorch itself."""
+"""Preloaded modules. DistributedDataParallel imports torch._dynamo, which takes as long as importing PyTorch."""
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 
 
 def in_processes(run: Callable[[Asked], Found], asked: Sequence[Asked]) -> list[Found]:
-    """Run each of `asked` in a process with one thread, as many at once as there are cores: for a virtual clock."""
+    """Return `run(one)` for each of `asked`, in one single-threaded process per core. Suited to virtual clocks only."""
     return list(pool().map(run, asked))
 
 
 POOLS: dict[str, ProcessPoolExecutor] = {}
-"""The program's pools, by $ODDLOT_DATA, which their processes have: what one run imports is there for the next one."""
+"""Process pools by $ODDLOT_DATA. They are reused between runs, because of their imports."""
 
 
 def pool() -> ProcessPoolExecutor:
-    """Return the program's pool for the present data."""
+    """Return the process pool for the current $ODDLOT_DATA."""
     data = os.environ.get("ODDLOT_DATA", "")
     if data not in POOLS:
         POOLS[data] = ProcessPoolExecutor(None, CONTEXT, initializer=_begin, initargs=(dict(os.environ), 1))
@@ -37,13 +37,13 @@ def pool() -> ProcessPoolExecutor:
 
 
 def in_new_process(run: Callable[[], Found]) -> Found:
-    """Run it in a process of its own."""
+    """Call `run` in a new process."""
     with ProcessPoolExecutor(1, CONTEXT, initializer=_begin, initargs=(dict(os.environ), None)) as pool:
         return pool.submit(run).result()
 
 
 def _begin(environment: Mapping[str, str], threads: int | None) -> None:
-    """The server has the environment that was there when it started."""
+    """Set up a process. Its environment is otherwise the one in which the fork server was started."""
     die_with_parent(os.getppid())
     os.environ.update(environment)
     if threads:

@@ -1,4 +1,4 @@
-"""What all benchmarks share: sizes, tables, the line of JSON at the end, and the file that `--save` writes."""
+"""Shared code of all benchmarks: sizes, tables, the last line of JSON, and the file that `--save` writes."""
 
 import argparse
 import json
@@ -25,29 +25,29 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 Value = TypeVar("Value")
 Measured = float | Sequence[float] | None
-"""One value, or those whose median is the figure; None or an absent name: not measured. See `NOT_REACHED`."""
+"""A value, or a sequence that gives median and range. None or a missing name: not measured. See `NOT_REACHED`."""
 NOT_REACHED = inf
-"""The value of a run that did not reach the accuracy, error or quality that it was measured to.
+"""The value of a run that did not reach the measured accuracy, error or quality.
 
-Among the values of a figure it counts as the worst one. Without a goal, give `-NOT_REACHED` where more is better.
+It ranks as the worst value of a figure. For figures without a goal where more is better, use `-NOT_REACHED`.
 """
 
 
 class Size(IntEnum):
-    """How much of a benchmark is run."""
+    """The size of a benchmark."""
 
     SMOKE = 0
-    """A few seconds on generated data: it tests the benchmark, and its figures mean nothing."""
+    """A few seconds on generated data. Tests the benchmark; the figures are meaningless."""
     QUICK = 1
     FULL = 2
 
     def pick(self, smoke: Value, quick: Value, full: Value) -> Value:
-        """Return this size's value."""
+        """Return the value for this size."""
         return (smoke, quick, full)[self]
 
 
 def parser(benchmark: str, description: str | None, quick: str) -> argparse.ArgumentParser:
-    """Return a command line with --quick, --smoke and --save; `parse` reads it."""
+    """Return a parser with --quick, --smoke and --save, for `parse`."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{benchmark}",
         description=description,
@@ -65,7 +65,7 @@ def parser(benchmark: str, description: str | None, quick: str) -> argparse.Argu
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line. Exit if it asks to save the figures of the smoke form."""
+    """Parse the command line. Exit with an error on `--smoke --save`."""
     options = parser.parse_args()
     if options.save and options.size is Size.SMOKE:
         parser.error("--save: figures of --smoke mean nothing. Use --quick or a full run.")
@@ -73,9 +73,9 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def told(values: Sequence[float], digits: int = 3) -> str:
-    """Return the median with the range, such as `0.741 (0.702 to 0.768)`; of one value, that.
+    """Return the median with the range, such as `0.741 (0.702 to 0.768)`, or a single value.
 
-    Where values are `NOT_REACHED`, say how many runs reached it: `0.741 (0.702 to 0.768), 2 of 3`.
+    If some values are `NOT_REACHED`, append the number of the others: `0.741 (0.702 to 0.768), 2 of 3`.
     """
     reached, middle = [one for one in values if isfinite(one)], median(values)
     text = f"{middle:.{digits}f}" if isfinite(middle) else "not reached"
@@ -97,7 +97,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 def finish(options: argparse.Namespace, figures: Mapping[str, Measured]) -> None:
     """Print the medians as one line of JSON, rounded to four digits. With --save, write them with ranges and goals.
 
-    A figure that was not measured is null there; one that was not reached is the text `not reached`.
+    A figure is null if it was not measured, and `not reached` if its median was not reached.
     """
     values = {name: _values(measured) for name, measured in figures.items()}
     about = BENCHMARKS[options.benchmark].figures
@@ -112,7 +112,8 @@ def finish(options: argparse.Namespace, figures: Mapping[str, Measured]) -> None
 
 
 def save(benchmark: str, values: Mapping[str, Sequence[float]]) -> None:
-    """Write the figures of a run. Those that it did not measure keep their value, with what differs in their run."""
+    """Write the figures of a run. Figures that it did not measure keep their value, and the details of their earlier
+    run."""
     path, about = RESULTS / f"{benchmark}.json", BENCHMARKS[benchmark]
     before = json.loads(path.read_text()) if path.exists() else {"figures": {}}
     arguments = [one for one in sys.argv[1:] if one != "--save"]
@@ -140,10 +141,10 @@ def save(benchmark: str, values: Mapping[str, Sequence[float]]) -> None:
 
 
 def entry(figure: Figure, values: Sequence[float]) -> dict[str, Any]:
-    """Return what a JSON file says about a figure; nulls if it was not measured.
+    """Return the entry of a figure in a JSON file, with nulls if it was not measured.
 
-    The range is that of the values that were reached. If some were not, `reached` has the number of those that were;
-    the median is null if it is not one of these, and then the goal is missed.
+    The range covers the values that were reached. If some were not, `reached` is their number. If the median was not
+    reached, it is null, and the goal is missed.
     """
     worst = {">=": -inf, "<=": inf}.get(figure.goal.partition(" ")[0])
     ranked = [one if isfinite(one) or worst is None else worst for one in values]
@@ -170,11 +171,11 @@ def _values(measured: Measured) -> Sequence[float]:
 
 
 SAVED_HERE = ("docs/results", "README.md")
-"""What `--save` and `make results` write."""
+"""Paths that `--save` and `make results` write."""
 
 
 def commit() -> str:
-    """Return the commit of the working tree, with `-dirty` if tracked files but saved results have changes."""
+    """Return the commit of the working tree, with `-dirty` if tracked files other than `SAVED_HERE` have changes."""
     git = ["git", "--no-optional-locks", "-C", str(ROOT)]
     asked = (
         ["rev-parse", "--short", "HEAD"],
@@ -191,7 +192,7 @@ def commit() -> str:
 
 
 def processor() -> str:
-    """Return the model name of the processor, with its family and model number on Linux."""
+    """Return the model name of the processor, with family and model number on Linux."""
     path = Path("/proc/cpuinfo")
     if not path.exists():
         return platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""Write docs/results/*.md and the table in README.md from docs/results/*.json: `python -m benchmarks.results`."""
+"""Write docs/results/*.md and the table of README.md from docs/results/*.json: `python -m benchmarks.results`."""
 
 import ast
 import json
@@ -29,10 +29,10 @@ HIGHLIGHTS = (
     ("vc_asgd", "saving_newest", "saving_over_fedavg_4_spot", "bill_saving_p3_min", "saving_default_mode"),
     ("slide", "speedup_over_dense_670k_clusters", "speedup_over_dense_670k_lsh"),
 )
-"""Figures in the table of README.md: a benchmark, a key, and further keys whose figures stand in the same row."""
+"""Rows of README.md's table: a benchmark, a key, and further keys with figures in the same row."""
 PLOTS = ROOT / "docs" / "plots"
 GOALS = "_goals"
-"""End of the name of a plot of figures relative to their goals."""
+"""Suffix of plots of figures relative to their goals."""
 GOALS_CAPTION = (
     "Figures relative to their goals (2x: twice as good). To the right of the line, a goal is met."
 )
@@ -44,14 +44,14 @@ EARLIER = {
     "cores": "{} cores",
     "command": "`{}`",
 }
-"""How the list of keys shows what differs between a page's run and the earlier run that measured a figure."""
+"""Format of the details of an earlier run that measured a figure."""
 MET = {True: "yes", False: "**no**", None: ""}
 Saved = dict[str, Any]
-"""A file in docs/results, as JSON."""
+"""Contents of a file in docs/results."""
 
 
 def main() -> None:
-    """Write all pages, and the table in README.md if it has the two markers."""
+    """Write all pages, and the table in README.md if README.md has the two markers."""
     for path, text in files().items():
         path.write_text(text, encoding="utf-8")
     readme = ROOT / "README.md"
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def read(folder: Path = RESULTS) -> dict[str, Saved]:
-    """Return the saved figures of all benchmarks that have some, in the order of `BENCHMARKS`."""
+    """Return the saved figures of all benchmarks with a file, in the order of `BENCHMARKS`."""
     paths = {name: folder / f"{name}.json" for name in BENCHMARKS}
     return {
         name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()
@@ -71,7 +71,7 @@ def read(folder: Path = RESULTS) -> dict[str, Saved]:
 
 
 def pages(folder: Path = RESULTS) -> dict[str, str]:
-    """Return the text of every generated page, by file name."""
+    """Return the text of each generated page, by file name."""
     saved = read(folder)
     found = {f"{name}.md": page(name, one, notes(folder, name)) for name, one in saved.items()}
     found["index.md"] = index(saved)
@@ -79,28 +79,28 @@ def pages(folder: Path = RESULTS) -> dict[str, str]:
 
 
 def files(folder: Path = RESULTS) -> dict[Path, str]:
-    """Return the text of every generated page and plot, by path."""
+    """Return the text of each generated page and plot, by path."""
     plots = {f"{name}{GOALS}": goals(name, one) for name, one in read(folder).items()}
     drawn = {PLOTS / f"{name}.svg": text for name, text in plots.items() if text}
     return {folder / name: text for name, text in pages(folder).items()} | drawn
 
 
 def goals(name: str, saved: Saved) -> str:
-    """Return the plot of the figures relative to their goals; empty for a benchmark with plots of its own."""
+    """Return the plot of the figures relative to their goals. Empty for a benchmark with its own plots."""
     about = BENCHMARKS[name]
     told = {key: value(one) for key, one in saved["figures"].items() if one["n"]}
     return "" if about.plots else goal_plot(about, saved, told)
 
 
 def with_rows(text: str, saved: dict[str, Saved]) -> str:
-    """Return a text with the table of `HIGHLIGHTS` between the two markers."""
+    """Return `text` with the table of `HIGHLIGHTS` between the two markers."""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     return "\n".join([before + BEGIN, *highlights(saved), END + after])
 
 
 def highlights(saved: dict[str, Saved]) -> Iterator[str]:
-    """Yield the table for README.md."""
+    """Yield the lines of README.md's table."""
     rows = []
     for name, *keys in HIGHLIGHTS:
         measured = {key: one for key, one in saved.get(name, {"figures": {}})["figures"].items() if one["n"]}
@@ -113,9 +113,9 @@ def highlights(saved: dict[str, Saved]) -> Iterator[str]:
 
 
 def page(name: str, saved: Saved, written: str) -> Iterator[str]:
-    """Yield the lines of a benchmark's page: a sentence and a plot first, and the keys of the figures last.
+    """Yield the lines of a benchmark's page: a sentence and plots, figures, method, notes, keys.
 
-    `written` is the text of its notes.
+    `written` is the text of the notes.
     """
     about = BENCHMARKS[name]
     first, *rest = introduction(name)
@@ -159,14 +159,14 @@ def figures(about: Benchmark, saved: Saved) -> Iterator[str]:
 
 
 def keys(saved: Saved) -> Iterator[str]:
-    """Yield a list of the keys of the figures. Those of an earlier run have what differed in it: `EARLIER`."""
+    """Yield a list of the keys of the figures, with the differences of an earlier run (see `EARLIER`)."""
     for key, one in saved["figures"].items():
         earlier = "".join(f", {text.format(one[name])}" for name, text in EARLIER.items() if name in one)
         yield f"- `{key}` (n = {one['n']}{earlier})"
 
 
 def index(saved: dict[str, Saved]) -> Iterator[str]:
-    """Yield the lines of the page on all benchmarks."""
+    """Yield the lines of the index page."""
     yield from (NOTE, "", "# Results", "", "The benchmarks of oddlot, their figures and their goals.", "")
     rows = []
     for name, one in saved.items():
@@ -200,7 +200,7 @@ def index(saved: dict[str, Saved]) -> Iterator[str]:
 
 
 def missed(saved: dict[str, Saved]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for every figure that misses its goal."""
+    """Yield a row for each figure that misses its goal."""
     for name, about in saved.items():
         for key, one in about["figures"].items():
             if one["met"] is False:
@@ -209,7 +209,7 @@ def missed(saved: dict[str, Saved]) -> Iterator[tuple[str, ...]]:
 
 
 def introduction(name: str) -> list[str]:
-    """Return the lines of the benchmark's docstring before its command."""
+    """Return the lines of the benchmark's docstring above its command."""
     path = ROOT / "benchmarks" / name / "__main__.py"
     path = path if path.exists() else ROOT / "benchmarks" / f"{name}.py"
     lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
@@ -218,15 +218,15 @@ def introduction(name: str) -> list[str]:
 
 
 def notes(folder: Path, name: str) -> str:
-    """Return the hand-written notes on a benchmark; empty if there are none."""
+    """Return the hand-written notes on a benchmark, or an empty text."""
     path = folder / f"{name}.notes.md"
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def value(one: Saved) -> str:
-    """Return `0.962 (0.957-0.963)` with its unit; without a range if there is a single value.
+    """Return the median with range and unit, such as `0.962 (0.957-0.963)`. Equal values have no range.
 
-    If some runs did not reach it, the text says how many did.
+    If some runs did not reach the figure, the text has the number of runs that did.
     """
     unit = f" {one['unit']}" if one["unit"] else ""
     count = f", reached by {one['reached']} of {one['n']} runs" if "reached" in one else ""
@@ -249,7 +249,7 @@ def goal(one: Saved) -> str:
 
 
 def numbers(*values: float) -> list[str]:
-    """Return numbers with equal decimals and at most three significant digits."""
+    """Format numbers with equal decimals and at most three significant digits."""
     largest = float(f"{max(map(abs, values)):.2e}")
     digits = 2 - floor(log10(largest)) if largest else 0
     texts = [f"{round(one, digits):,.{max(digits, 0)}f}" for one in values]
@@ -259,7 +259,7 @@ def numbers(*values: float) -> list[str]:
 
 
 def table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Yield a Markdown table."""
+    """Yield the lines of a Markdown table."""
     yield f"| {' | '.join(columns)} |"
     yield f"|{'---|' * len(columns)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)

@@ -1,7 +1,7 @@
-"""How many updates per second the simulator handles.
+"""Speed of the simulator, in updates per second.
 
 Fleets of 100, 1,000 and 10,000 machines with lognormal step times run `asynchronous` and `fastest_k`. The log is
-written, and gradients are not computed. A bare heap with as many pushes and pops runs beside them.
+written, and gradients are not computed. The results are compared with a heap that has as many pushes and pops.
 
 python -m benchmarks.simulator [--quick|--smoke] [--save]
 """
@@ -39,7 +39,7 @@ FLEETS = (100, 1_000, 10_000)
 
 
 def updates_per_second(machines: int, strategy: Any, updates: int, samples: int) -> float:
-    """A run of so many answers after everybody has joined, its log in a file. Asynchronous merges each of them."""
+    """Return the updates per second of a run, after all machines have joined. Its log is written to a file."""
     computation = NullComputation(bytes_down=4_000_000, bytes_up=4_000_000)
     store = NullStore(FlatBuffer.empty(Layout.from_module(Linear(1, 1))), SGD(lr=0.1))
     link = Link(megabits_per_second=10_000, latency_milliseconds=0.2)
@@ -65,7 +65,7 @@ def updates_per_second(machines: int, strategy: Any, updates: int, samples: int)
 
 
 def heap_per_second(machines: int, updates: int) -> float:
-    """A bare heap of as many entries, popped and pushed once for each update."""
+    """Return the updates per second of a bare heap with `machines` entries, with one pop and one push per update."""
     chance = Random(1)
     heap: list[tuple[float, int, str]] = []
     for number in range(machines):
@@ -78,7 +78,7 @@ def heap_per_second(machines: int, updates: int) -> float:
 
 
 def main() -> None:
-    """Measure in turn, print the table, print the line."""
+    """Measure in turn, print the tables and the figures."""
     options = parse(parser("simulator", __doc__, "fewer updates and rounds, within 150 s"))
     size = options.size
     updates, rounds = size.pick((200, 1), (20_000, 3), (50_000, 5))

@@ -1,4 +1,4 @@
-"""Data for the smoke forms, in the file formats of the published sets."""
+"""Data for --smoke, in the file formats of the public datasets."""
 
 import os
 import tempfile
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from benchmarks.report import Size
 
 TRAIN, TEST = 400, 50
-"""Pictures, of the 1,437 and 360 packaged digits."""
+"""Numbers of images, of the 1,437 and 360 packaged digits."""
 
 
 @contextmanager
 def data(size: Size, *writers: Callable[[Path], None]) -> Iterator[None]:
-    """In the smoke form, ODDLOT_DATA names a temporary folder with what the writers write."""
+    """Point ODDLOT_DATA to a temporary folder with the files of `writers`. Only for --smoke."""
     if size is not Size.SMOKE:
         yield
         return
@@ -31,7 +31,7 @@ def data(size: Size, *writers: Callable[[Path], None]) -> Iterator[None]:
 
 
 def pictures(folder: Path) -> None:
-    """Write MNIST and Fashion-MNIST: the packaged digits, each pixel as 3 x 3 pixels with a margin of 2."""
+    """Write MNIST and Fashion-MNIST: the packaged digits, each pixel as 3 x 3 pixels, with a margin of 2."""
     from oddlot.workloads.digits import digits
 
     job = digits()
@@ -45,6 +45,6 @@ def pictures(folder: Path) -> None:
 
 
 def _write_idx(path: Path, values: NDArray[np.generic]) -> None:
-    """Bytes behind a header with the dtype (8: uint8), the number of dimensions and each of them."""
+    """Write bytes after a header of the dtype (8: uint8), the number of dimensions, and each dimension."""
     header = pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
     path.write_bytes(header + values.astype(np.uint8).tobytes())

@@ -1,6 +1,6 @@
-"""How long oddlot takes to start.
+"""Time that oddlot takes to start.
 
-`import oddlot` and `oddlot --help` are timed as whole processes, minus the start of Python itself. The first update is
+`import oddlot` and `oddlot --help` are timed as complete processes, minus the start of Python. The first update is
 timed from the call of `fit` with two workers, in a new process that has already imported PyTorch.
 
 python -m benchmarks.startup [--quick|--smoke] [--save]
@@ -30,14 +30,14 @@ print(first[0] - began)
 
 
 def seconds(*arguments: str) -> float:
-    """A whole process, from start to end."""
+    """Return the seconds of a Python process, from start to end."""
     began = time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def first_update() -> float:
-    """Seconds from `fit` to the first merge."""
+    """Return the seconds from `fit` to the first merge, in a new process."""
     output = subprocess.run(
         [sys.executable, "-c", FIRST_UPDATE], check=True, stdout=subprocess.PIPE, text=True
     )
@@ -45,7 +45,7 @@ def first_update() -> float:
 
 
 def main() -> None:
-    """Measure in turn, print the table, print the line."""
+    """Measure in turn, print the table and the figures."""
     options = parse(parser("startup", __doc__, "fewer rounds, within 150 s"))
     size = options.size
     found: dict[str, list[float]] = {"import_seconds": [], "help_seconds": [], "first_update_seconds": []}

@@ -1,8 +1,8 @@
-"""torchft (gloo, three replicas, one lighthouse) on the step of `benchmarks.faults`, killed or slowed in the same way.
+"""torchft (gloo, three replicas, one lighthouse) on the step of `benchmarks.faults`, with the same kills and slowdowns.
 
-Needs `pip install torchft-nightly`. A replica that is killed with -9 is started again at once by a program beside it,
-as torchft's documentation has a scheduler do. Goodput as in `benchmarks.faults`: a replica is dead from its kill until
-it says that it is there again.
+Needs `pip install torchft-nightly`. A killed replica is restarted immediately, by a thread in place of the scheduler
+that torchft's documentation describes. Goodput is defined as in `benchmarks.faults`: a replica is unavailable from its
+kill until it reports that it is ready again.
 """
 
 import json
@@ -24,7 +24,7 @@ KILL_EVERY_SECONDS = 5.0
 
 
 def replica(index: int, seconds: float, lighthouse: str, slow: float) -> None:
-    """Train for so long; a line when it is there, and after each step how many batches all have committed."""
+    """Train for some seconds. Print a line when ready, and after each step the number of committed batches."""
     import torchft
     from torch import distributed
 
@@ -41,7 +41,7 @@ def replica(index: int, seconds: float, lighthouse: str, slow: float) -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
 
-    store = distributed.TCPStore(  # type: ignore[attr-defined]  # PyTorch exports it without saying so
+    store = distributed.TCPStore(  # type: ignore[attr-defined]  # PyTorch's types do not export it
         "127.0.0.1", 0, is_master=True, wait_for_workers=False
     )
     manager = torchft.Manager(
@@ -68,11 +68,11 @@ def replica(index: int, seconds: float, lighthouse: str, slow: float) -> None:
         time.sleep(slow * STEP_SECONDS)
         steps.step()
         print(json.dumps({"at": time.time(), "batches": manager.batches_committed()}), flush=True)
-    os._exit(0)  # its threads wait for nobody
+    os._exit(0)  # do not wait for its threads
 
 
 class Fleet:
-    """Three replicas, each with a thread that listens to it and starts it again."""
+    """Three replicas, each with a thread that reads its output and restarts it."""
 
     def __init__(self, seconds: float, slow: float) -> None:
         from torchft.coordination import LighthouseServer
@@ -86,9 +86,9 @@ class Fleet:
         self.dead_since: dict[int, float] = {}
         self.dead_seconds = 0.0
         self.there: set[int] = set()
-        """who trains: only they are killed, as oddlot's workers are"""
+        """Replicas that train. As with oddlot's workers, only these are killed."""
         self.exits = 0
-        """that nobody asked for"""
+        """Number of unexpected exits."""
         self.threads = [Thread(target=self._live, args=(index,)) for index in range(REPLICAS)]
         for thread in self.threads:
             thread.start()
@@ -118,13 +118,13 @@ class Fleet:
             self.commits.append((told["at"], int(told["batches"])))
 
     def kill(self, index: int) -> None:
-        """As kill -9 does."""
+        """Kill a replica with SIGKILL."""
         self.there.discard(index)
         self.dead_since[index] = time.time()
         self.processes[index].send_signal(signal.SIGKILL)
 
     def wait(self) -> None:
-        """Until all have ended."""
+        """Wait until all replicas have ended."""
         for thread in self.threads:
             thread.join()
         for since in self.dead_since.values():
@@ -134,7 +134,7 @@ class Fleet:
 def batches_a_machine_second(
     seconds: float, kills: random.Random | None = None, slow: float = 0.0, alive: float = REPLICAS
 ) -> float:
-    """What three replicas commit while so many machines are alive on average, but for those that `kills` draws."""
+    """Return the committed batches per machine-second. `alive` is the mean number of machines without kills."""
     fleet = Fleet(seconds, slow)
     while kills and time.time() < fleet.end - 1:
         time.sleep(KILL_EVERY_SECONDS)
@@ -149,9 +149,9 @@ def batches_a_machine_second(
 
 
 def goodputs(seconds: float, slow: float, seed: int) -> tuple[float, float]:
-    """Under kills drawn with the seed, and with one replica that is slow. ImportError: torchft is not installed."""
+    """Return the goodput with random kills, and with one slow replica. Raises ImportError without torchft."""
     os.environ.setdefault("RUST_LOG", "error")
-    import torchft  # noqa: F401 - to hear now whether it is there
+    import torchft  # noqa: F401   # raises ImportError early
 
     plain = batches_a_machine_second(seconds)
     killed = batches_a_machine_second(seconds, kills=random.Random(seed))

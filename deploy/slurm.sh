@@ -3,9 +3,9 @@
 #
 # The first node runs the hub, and all nodes run workers. Slurm runs this script again after a preemption, after the
 # loss of a node, and before the time limit. The run then continues from its newest checkpoint.
-# $VENV is a virtual environment on a shared file system, made in the checkout:
+# $VENV is a virtual environment on a shared file system. Create it in the checkout:
 #   python3 -m venv "$VENV" && "$VENV/bin/pip" install torch==2.13.0 ".[ray]" ray==2.60.0
-# $HOME and $CHECKPOINTS are shared too.
+# $HOME and $CHECKPOINTS must be on shared file systems, too.
 #SBATCH --job-name=oddlot
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -36,8 +36,8 @@ RAY_ADDRESS=$address oddlot train digits --epochs 20 --engine ray --workers 2-31
 run=$!
 
 requeue=
-trap 'kill -TERM "$run" || true' TERM              # cancelled or preempted: write a checkpoint
-trap 'requeue=1; kill -TERM "$run" || true' USR1   # two minutes before the time limit: and run again
+trap 'kill -TERM "$run" || true' TERM              # on cancellation or preemption: write a checkpoint
+trap 'requeue=1; kill -TERM "$run" || true' USR1   # two minutes before the time limit: also requeue
 code=0
 wait "$run" || code=$?
 while kill -0 "$run" 2> /dev/null; do              # a signal has interrupted `wait`

@@ -15,15 +15,15 @@ import typer
 
 from oddlot.cli.app import EXIT_CODES, app
 from oddlot.config import fleet_file, job_file
-from oddlot.config.dataclass_tables import Choice, default_of, settings_of
+from oddlot.config.dataclass_tables import Choice
 from oddlot.config.faults_file import ChaosFile
-from oddlot.config.job_tables import EngineTable, JobTable, RunTable, WorkloadTable
+from oddlot.config.job_tables import ENGINE, JobTable, RunTable, WorkloadTable
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, SWITCHES
 from oddlot.config.toml_errors import Table
 from oddlot.core.field_docs import field_docs
+from oddlot.core.validation import default_of, settings_of
 from oddlot.machines.delay_models import Delay
 from oddlot.machines.machine import Lifetime
-from oddlot.run.config import RunConfig
 from oddlot.run.intervals import Every
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
@@ -93,15 +93,11 @@ def job() -> Iterator[str]:
         "Each key is a flag of `oddlot train` and `oddlot simulate`, and a keyword of `oddlot.fit`.",
         "",
     )
-    yield from columns(RunTable, RunConfig)
-    yield from (
-        "## [engine]",
-        "",
-        *columns(EngineTable),
-        "## [job]",
-        "",
-        *columns(JobTable),
-    )
+    yield from columns(RunTable)
+    told = "The default `kind` is local. `oddlot simulate` reads only `in_flight`; a fleet file has its machines."
+    yield from kinds("[engine]", ENGINE, told)
+    yield from ("## [job]", "", "Changes to the workload's job. The defaults are the workload's.", "")
+    yield from columns(JobTable, with_defaults=False)
     yield from kinds("[job.optimizer]", OPTIMIZER)
     yield from kinds("[job.lr_schedule]", SCHEDULE)
     yield from (
@@ -161,9 +157,9 @@ def heading(title: str, doc: str | None, use: str) -> Iterator[str]:
     yield from (f"# {title}", "", told, "", "```toml", example.strip(), "```", "", "```bash", use, "```", "")
 
 
-def kinds(title: str, choice: Choice) -> Iterator[str]:
+def kinds(title: str, choice: Choice, told: str = "") -> Iterator[str]:
     """Yield a section on a table whose key names its kind."""
-    yield from (f"## {title}", "")
+    yield from (f"## {title}", "", *([told, ""] if told else []))
     for name, one in choice.tables.items():
         makes = getattr(one, "makes", None)
         own = one.__doc__ if "__doc__" in vars(one) else None  # not that of `Table`
@@ -178,14 +174,17 @@ def kinds(title: str, choice: Choice) -> Iterator[str]:
 
 
 def columns(
-    model: type[Table] | None, about: type | None = None, without: Iterable[str] = ()
+    model: type[Table] | None,
+    about: type | None = None,
+    without: Iterable[str] = (),
+    with_defaults: bool = True,
 ) -> Iterator[str]:
     """Yield a table with the keys of a TOML table: type, default, and the text beneath the field.
 
     `about` is the dataclass that the keys are about, if it is not what the table makes.
     """
     about = about or getattr(model, "makes", None)
-    docs, defaults = documented(model, about), settings_of(about) if about else {}
+    docs, defaults = documented(model, about), settings_of(about) if about and with_defaults else {}
     names = model.model_fields if model else defaults
     rows = []
     for name in names:

@@ -1,4 +1,4 @@
-"""A strategy of your own: step along each gradient as it arrives, and drop those that are too stale.
+"""A custom strategy: step along each gradient as it arrives, and drop gradients that are too stale.
 
 python examples/own_strategy.py
 oddlot train digits --strategy examples.own_strategy:DropStale --set strategy.limit=2
@@ -21,7 +21,7 @@ class DropStale(Strategy):
     limit: int = 4
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Merge or drop what arrived, then give every idle worker a minibatch."""
+        """Merge or drop the update, then assign a minibatch to each idle worker."""
         if isinstance(event, Arrived):
             staleness = view.staleness(event.update)
             share = 1 / (1 + staleness)
@@ -29,7 +29,7 @@ class DropStale(Strategy):
         yield from assign_all(view, view.batch)
 
     def traits(self, batch_size: int) -> Traits:
-        """One minibatch is one step."""
+        """Declare that each update is a step, and that each task has one minibatch."""
         return Traits(updates=1, task_samples=batch_size)
 
 

@@ -1,14 +1,14 @@
-"""Which strategy suits a fleet with a straggler? Four simulated machines, one of them six times slower.
+"""Compare strategies on a fleet with a straggler: four simulated machines, one of them six times slower.
 
-Time is virtual and chance is seeded, so the program prints the same numbers every time; on another processor, which
-rounds otherwise, some come to 0.97 an evaluation sooner or later.
+Time is virtual and randomness is seeded, so the program prints the same numbers every time. On another CPU model, some
+runs reach 0.97 an evaluation sooner or later, because of floating-point rounding.
 """
 
 import oddlot
 from oddlot.workloads.digits import digits
 
 LINK = oddlot.machines.Link(megabits_per_second=100, latency_milliseconds=10)
-MOOD = oddlot.machines.Lognormal(0.3)  # every task takes a little more or less than usual
+MOOD = oddlot.machines.Lognormal(0.3)  # task times vary randomly
 MACHINES = [
     oddlot.Machine("fast1", 0.002, MOOD, LINK, dollars_per_hour=0.40),
     oddlot.Machine("fast2", 0.002, MOOD, LINK, dollars_per_hour=0.40),
@@ -16,17 +16,17 @@ MACHINES = [
     oddlot.Machine("slow1", 0.012, MOOD, LINK, dollars_per_hour=0.10),
 ]
 STRATEGIES: list[oddlot.Strategy] = [
-    oddlot.Synchronous(),  # waits for everybody
-    oddlot.FastestK(k=3),  # cancels the last one
-    oddlot.Asynchronous(damping=0.5),  # waits for nobody
-    oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=1.0, momentum=0.5)),  # meets a quarter as often
-    oddlot.AdaptiveLoad(),  # measures how many to wait for, and how much to give each
-    oddlot.ProportionalLoad(oddlot.Synchronous()),  # gives the slow one less
-    oddlot.BackupTasks(oddlot.Synchronous()),  # does its task a second time
-    oddlot.Deadline(  # has the slow one hand over what it has done after 0.3 s
+    oddlot.Synchronous(),  # waits for all workers
+    oddlot.FastestK(k=3),  # cancels the slowest task
+    oddlot.Asynchronous(damping=0.5),  # waits for no worker
+    oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=1.0, momentum=0.5)),  # communicates a quarter as often
+    oddlot.AdaptiveLoad(),  # adapts the number of workers to wait for, and their load
+    oddlot.ProportionalLoad(oddlot.Synchronous()),  # gives the slow worker fewer samples
+    oddlot.BackupTasks(oddlot.Synchronous()),  # repeats the slow worker's task on another worker
+    oddlot.Deadline(  # asks the slow worker for its finished part after 0.3 s
         oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=1.0, momentum=0.5)), seconds=0.3
     ),
-    oddlot.Quorum(  # the same by DiLoCo's rule, without waiting for everybody: who is late counts in the next round
+    oddlot.Quorum(  # DiLoCo's rule without waiting for all workers: late updates count in the next round
         oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=0.7, momentum=0.9, nesterov=True))
     ),
 ]

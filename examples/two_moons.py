@@ -1,6 +1,6 @@
-"""A job of one's own on two local workers: a network that tells two half moons apart.
+"""A custom job on two local workers: a network that classifies points of two half moons.
 
-A script that is never imported needs no `if __name__ == "__main__"`: workers get the job, not the program.
+A script that is never imported needs no `if __name__ == "__main__"`: workers receive the job, not the program.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ import oddlot
 
 
 def moons(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points on two interlocking half circles, with a little noise, and which of the two each is on."""
+    """Return noisy points on two interlocking half circles, and the number of each point's half circle."""
     rng = np.random.default_rng(seed)
     which = rng.integers(0, 2, count)
     angle = np.pi * rng.random(count)

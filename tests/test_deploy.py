@@ -100,7 +100,7 @@ def test_oddlot_accepts_the_commands(path: Path, monkeypatch: pytest.MonkeyPatch
             continue
         group.main(words, standalone_mode=False)  # an unknown option raises
         one = asked.pop()
-        engine = JobFile.read(one.workload, one.overrides()).engine()
+        engine = JobFile.read(one.workload, one.overrides).engine()
         assert isinstance(engine, Ray), words
         assert engine.max_workers >= 2
         if path != CLUSTER_PAGE:

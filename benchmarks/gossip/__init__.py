@@ -1,1 +1,1 @@
-"""Gossip with and without adaptive communication."""
+"""Benchmarks of gossip with and without adaptive communication."""

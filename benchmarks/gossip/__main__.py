@@ -1,10 +1,13 @@
 """Gossip with adaptive communication.
 
-`calibration` compares it with gossip at every step and with controls of the same traffic, on a simulated mesh: a fixed
-period, random exchanges, LocalSGD; and with one peer alone. --quick measures Fashion-MNIST only. `rates` searches the
-learning rate of each method, which `calibration` then uses. `real` trains on four local processes, kills peers and cuts
-the network. `map` finds who wins where: gossip, all-reduce, LocalSGD, an asynchronous star or one peer alone. --quick
-leaves `rates` and `map` out: they take hours.
+- `rates` searches the learning rate of each method. `calibration` uses the result.
+- `calibration` compares adaptive gossip on a simulated mesh with gossip at every step, with controls of equal traffic
+  (fixed period, random exchanges, LocalSGD) and with a single peer. --quick measures only Fashion-MNIST.
+- `real` trains on four local processes, kills peers and partitions the network.
+- `map` finds the fastest method for each link speed and number of peers: gossip, all-reduce, LocalSGD, an asynchronous
+  star or a single peer.
+
+--quick skips `rates` and `map`, which take hours.
 
 ODDLOT_DATA=... python -m benchmarks.gossip [--quick|--smoke] [--save] [--only PART ...]
 """
@@ -23,11 +26,11 @@ PARTS: dict[str, Callable[[argparse.Namespace], Mapping[str, Measured]]] = {
     "map": lambda asked: winners.measure(asked.size),
 }
 LONG = ("rates", "map")
-"""Parts that --quick leaves out."""
+"""Parts that --quick skips."""
 
 
 def main() -> None:
-    """Measure, print the tables, print the line."""
+    """Measure, print the tables and the figures."""
     line = parser("gossip", __doc__, "10,000 images, three seeds, eight kills")
     line.add_argument(
         "--only",

@@ -1,16 +1,16 @@
-"""Adaptive gossip beside gossip at every step, and beside controls with the same traffic, on a simulated mesh.
+"""Adaptive gossip compared with gossip at every step and with controls of equal traffic, on a simulated mesh.
 
-Eight peers; pulling a model over idle links takes 1.3 steps. With 92 % less traffic, 52 % of the time is then saved,
-which Ho, Wu and Liu (CCGRID 2018, abstract) report: the 1.3 steps are derived from that, so time follows from traffic.
+There are eight peers. A pull of a model over idle links takes 1.3 steps. This value is derived from Ho, Wu and Liu
+(CCGRID 2018, abstract), who report that 92 % less traffic saves 52 % of the time. Time therefore follows from traffic.
 
-- Gossip at every step is measured with each topology in which peers pull from one another: with random partners, peers
-  that pull from the same one queue.
+- Gossip at every step is measured with each topology with pulls. With random partners, peers that pull from the same
+  peer queue.
 - With `overlap`, a pull travels while the next minibatches are computed.
-- A fixed period, random exchanges and LocalSGD (an all-reduce on a ring after each round) have the traffic of adaptive
-  gossip. One peer alone trains as many steps as a peer of the mesh, without a network.
+- A fixed period, random exchanges and LocalSGD (a ring all-reduce after each round) have the traffic of adaptive
+  gossip. A single peer trains as many steps as a peer of the mesh, without a network.
 - Bytes and time include the final average of all models.
-- Learning rates: the best one of a grid for each method, which `--only rates` searches on a seed of its own. Adaptive
-  gossip has the best one among those with at most 8 % of the traffic, and its controls the traffic that it then has.
+- Each method has the best learning rate of a grid. `--only rates` searches it with a separate seed. The rate of
+  adaptive gossip is the best with at most 8 % of the traffic. The controls have the traffic that results.
 """
 
 import json
@@ -27,7 +27,7 @@ from oddlot import AdaptiveGossip, Gossip, LocalSGD, Strategy
 from oddlot.report.svg_charts import Line
 
 USUAL_RATE = 0.06
-"""The learning rate of methods whose best one was not searched yet."""
+"""Default learning rate of methods without a search result."""
 CHOOSING_SEED = 1_000
 EVERY: dict[str, Gossip] = {
     Calibrated.RANDOM_PARTNERS: Gossip(),
@@ -37,12 +37,12 @@ EVERY: dict[str, Gossip] = {
 """Gossip at every step, by topology."""
 ADAPTIVE = AdaptiveGossip()
 OVERLAP = ", overlap"
-"""End of the names of methods that train on during a pull."""
+"""Suffix of the names of methods with `overlap`."""
 DATA = ("fashion_mnist", "cifar10")
 
 
 def measure(size: Size) -> Mapping[str, Measured]:
-    """Return the figures: of Fashion-MNIST and, in a full run, of CIFAR-10."""
+    """Return the figures of Fashion-MNIST and, in a full run, of CIFAR-10."""
     figures = dict[str, Measured]()
     for data in DATA if size is Size.FULL else DATA[:1]:
         figures |= {key + suffix(data): value for key, value in _measured(data, size).items()}
@@ -50,12 +50,12 @@ def measure(size: Size) -> Mapping[str, Measured]:
 
 
 def suffix(data: str) -> str:
-    """Return the end of the keys of a dataset."""
+    """Return the suffix of a dataset's keys."""
     return "" if data == DATA[0] else f"_{data}"
 
 
 def tune(size: Size) -> Mapping[str, Measured]:
-    """Search the learning rate of each method. Return the best ones."""
+    """Search the learning rate of each method, and return the best rates."""
     rates = GOSSIP_RATES if size is not Size.SMOKE else GOSSIP_RATES[:1]
     figures = dict[str, Measured]()
     for data in DATA if size is Size.FULL else DATA[:1]:
@@ -83,9 +83,9 @@ def _by_rate(
 
 
 def _best_adaptive(found: Mapping[float, Outcome]) -> float:
-    """Return the best learning rate among those with the traffic of the goal, or else that with the least traffic.
+    """Return the best learning rate with at most `MAX_TRAFFIC`, or else the rate with the least traffic.
 
-    Larger steps change models more, and cause more exchanges at the same threshold.
+    A larger learning rate changes models more, and causes more exchanges at the same threshold.
     """
     frugal = [lr for lr, one in found.items() if one.exchanges_per_step <= MAX_TRAFFIC]
     if not frugal:
@@ -94,7 +94,7 @@ def _best_adaptive(found: Mapping[float, Outcome]) -> float:
 
 
 def saved_rates(data: str) -> dict[str, float]:
-    """Return the learning rates of a full run, by method."""
+    """Return the learning rates of the saved result, by method."""
     path = RESULTS / "gossip.json"
     figures = json.loads(path.read_text())["figures"] if path.exists() else {}
     saved = {one: figures.get(one.rate_key + suffix(data), {}).get("median") for one in Calibrated}
@@ -102,7 +102,7 @@ def saved_rates(data: str) -> dict[str, float]:
 
 
 def _methods(share: float) -> dict[str, Strategy | None]:
-    """Return the methods; controls have this share of exchanges per step."""
+    """Return the methods. The controls have `share` exchanges per step."""
     return {
         **EVERY,
         Calibrated.ADAPTIVE: ADAPTIVE,
@@ -114,7 +114,7 @@ def _methods(share: float) -> dict[str, Strategy | None]:
 
 
 def _overlapped() -> dict[str, Strategy]:
-    """Return the methods that train on during a pull."""
+    """Return the methods with `overlap`."""
     methods = {**EVERY, Calibrated.ADAPTIVE: ADAPTIVE}
     return {name + OVERLAP: replace(one, overlap=True) for name, one in methods.items()}
 
@@ -128,13 +128,13 @@ def _rate(rates: Mapping[str, float], name: str) -> float:
 
 
 def _share(data: str, size: Size, rates: Mapping[str, float]) -> float:
-    """Return the exchanges per step of adaptive gossip on a seed of its own."""
+    """Return the exchanges per step of adaptive gossip, measured with a separate seed."""
     (found,) = _outcomes([Asked(data, size, ADAPTIVE, _rate(rates, Calibrated.ADAPTIVE), CHOOSING_SEED)])
     return _share_of(found)
 
 
 def _share_of(adaptive: Outcome) -> float:
-    """Return the exchanges per step of adaptive gossip as those of its controls."""
+    """Return the exchanges per step of adaptive gossip, clipped to [0.001, 1] for the controls."""
     return min(1.0, max(1e-3, adaptive.exchanges_per_step))
 
 
@@ -152,7 +152,7 @@ def _measured(data: str, size: Size) -> Mapping[str, Measured]:
 
 
 def _figures(found: Mapping[str, list[Outcome]]) -> Mapping[str, Measured]:
-    """Return the figures of a dataset. Gossip at every step has its quickest and its most accurate topology."""
+    """Return the figures of a dataset. They compare with the quickest and the most accurate topology at every step."""
     adaptive = found[Calibrated.ADAPTIVE]
     random = found[Calibrated.RANDOM_PARTNERS]
     quickest = min((found[name] for name in EVERY), key=_seconds)
@@ -184,7 +184,7 @@ def _times(rows: Sequence[Outcome], base: Sequence[Outcome]) -> list[float]:
 
 
 def _gaps(control: Sequence[Outcome], adaptive: Sequence[Outcome]) -> list[float]:
-    """Return the accuracy of the control minus that of adaptive gossip, in points, seed by seed."""
+    """Return the accuracy of the control minus the accuracy of adaptive gossip, in points, by seed."""
     return [100 * (one.accuracy - other.accuracy) for one, other in zip(control, adaptive, strict=True)]
 
 
@@ -210,7 +210,7 @@ def _print(data: str, size: Size, found: Mapping[str, list[Outcome]], rates: Map
 
 
 def _draw(data: str, size: Size, rates: Mapping[str, float]) -> None:
-    """Draw the disagreement over the epochs, and keep the plot of a full run."""
+    """Plot the disagreement by epoch (full runs only)."""
     if size is not Size.FULL:
         return
     methods: dict[str, Strategy] = {

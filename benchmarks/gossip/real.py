@@ -1,4 +1,4 @@
-"""Gossip on four local processes: bytes as the operating system counts them, killed peers, a partition."""
+"""Gossip on four local processes: bytes counted by the operating system, killed peers, a network partition."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ from oddlot.workloads.digits import digits
 
 PEERS = 4
 CUT_SECONDS = 7.0
-"""How long the network is cut."""
+"""Seconds of the partition."""
 HEAL_SECONDS = 60.0
-"""How long a run waits at most for all peers to exchange models after a partition."""
+"""Maximum seconds after a partition until all peers have exchanged models."""
 EXCHANGES = 20
-"""Models that each peer gets from each other one after a partition, before the run ends."""
+"""Models that each peer receives from each other peer after a partition, before the run ends."""
 AGREED = 0.05
 """Largest disagreement at the end: distance from the average model, relative to its norm."""
 
@@ -34,7 +34,7 @@ def trained(
     seed: int = 0,
     observers: Sequence[Callable[[Record], None]] = (),
 ) -> Run:
-    """Return a run on local processes."""
+    """Train the digits on local processes, and return the run."""
     return fit(
         digits(),
         strategy,
@@ -91,14 +91,14 @@ def _accuracy(run: Run) -> float:
 
 
 def _os_ratio(records: Sequence[Record]) -> float:
-    """Return the bytes that the system counted, over those in the logs."""
+    """Return the bytes counted by the operating system / the bytes in the logs."""
     links = [record.event for record in records if isinstance(record.event, LinkTraffic)]
     counted = sum(link.os_bytes or 0 for link in links)
     return counted / sum(sum(link.bytes.values()) for link in links)
 
 
 def _killed(epochs: int, seed: int, folder: Path) -> Run | None:
-    """Return a run in which a random peer is killed at a random time; None if the run failed."""
+    """Return a run in which a random peer is killed at a random time, or None if the run failed."""
     total = epochs * 1437 // 32
     version = Random(seed).randrange(PEERS, total * 3 // 4)
     try:
@@ -110,7 +110,7 @@ def _killed(epochs: int, seed: int, folder: Path) -> Run | None:
 
 
 class Whole:
-    """An observer that ends a run once each peer has got models from all others after a partition."""
+    """An observer that stops a run once each peer has received models from all others after a partition."""
 
     def __init__(self, cut: float) -> None:
         self.cut, self.healed_at = cut, inf
@@ -129,7 +129,8 @@ class Whole:
 
 
 def _partition(size: Size, place: Path) -> tuple[bool, list[str]]:
-    """Cut half of the peers off for some seconds. Return whether both halves trained on and then agreed."""
+    """Cut off half of the peers for some seconds. Return whether both halves continued and then agreed, and a table
+    row."""
     cut = size.pick(5.0, CUT_SECONDS, CUT_SECONDS)
     fault = Fault("partition", at_versions=(100,), for_seconds=cut)
     ends = Whole(cut)

@@ -1,4 +1,4 @@
-"""Runs of the calibration on simulated machines: a mesh of peers, LocalSGD with a hub, one peer alone."""
+"""Calibration runs on simulated machines: a mesh of peers, LocalSGD with a hub, a single peer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +21,20 @@ from oddlot.workloads.mnist import fashion_mnist
 
 PEERS, STEP_SECONDS, BATCH, EPOCHS = 8, 1.0, 64, 20
 PICTURES = {"fashion_mnist": (1, 28, 73, 90), "cifar10": (3, 32, 121, 64)}
-"""Channels, side, mean and deviation of the pictures. The network is small: the clock does not see what it costs."""
+"""Channels, side, mean and standard deviation of the images."""
 IMAGES = {"fashion_mnist": 10_000, "cifar10": 25_000}
-"""Training images that are used, a part of each dataset. On Fashion-MNIST, --quick measures what a full run does."""
+"""Number of training images that are used, by dataset. On Fashion-MNIST, --quick and a full run are equal."""
 PULL_STEPS = 1.3
 """Steps that a pull over idle links takes."""
 FINAL_SECONDS = (PEERS - 1) * PULL_STEPS * STEP_SECONDS
-"""Time of the final average: the first peer pulls the models of all others, which the clock of a mesh leaves out."""
+"""Seconds of the final average: the first peer pulls all other models. The clock of a mesh does not count them."""
 RING = 2 * (PEERS - 1) / PEERS
-"""Models that a peer receives in an all-reduce on a ring."""
+"""Models that a peer receives in a ring all-reduce."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A run. `strategy` None: one peer alone, with as many steps as a peer of the mesh."""
+    """A run. If `strategy` is None, a single peer trains as many steps as a peer of the mesh."""
 
     data: str
     size: Size
@@ -42,29 +42,29 @@ class Asked:
     lr: float
     seed: int
     evaluates: bool = False
-    """Whether all models are averaged and evaluated after each epoch. The clock leaves that out."""
+    """True to average and evaluate the models after each epoch. This takes no virtual time."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to, its final average included."""
+    """Results of a run, including its final average."""
 
     seconds: float
-    """Virtual time."""
+    """Virtual seconds."""
     bytes: float
-    """Bytes that all peers have received."""
+    """Bytes received by all peers."""
     exchanges_per_step: float
     accuracy: float
     """Accuracy of the averaged model."""
     single: float
-    """Mean accuracy of the models of single peers before the final average."""
+    """Mean accuracy of the peers' models before the final average."""
     disagreements: tuple[float, ...]
     """Relative distance of the peers' models from their average, at each evaluation and at the end."""
 
 
 @cache
 def job_of(data: str, size: Size) -> Job:
-    """Return the job, without optimizer. A part of the images has all classes: every n-th one."""
+    """Return the job without an optimizer. It takes every n-th image, so that all classes are included."""
     job = cifar10() if data == "cifar10" else fashion_mnist()
     count = len(job.train_data[0])
     every = max(1, count // size.pick(400, IMAGES[data], IMAGES[data]))
@@ -77,7 +77,7 @@ def job_of(data: str, size: Size) -> Job:
 
 
 def outcome(asked: Asked) -> Outcome:
-    """Return what a run came to."""
+    """Run `asked` and return its results."""
     epochs = float(asked.size.pick(2, EPOCHS, EPOCHS))
     if asked.strategy is None:
         epochs /= PEERS
@@ -97,7 +97,7 @@ def outcome(asked: Asked) -> Outcome:
 
 
 def model_bytes(job: Job) -> int:
-    """Return the bytes of a model."""
+    """Return the number of bytes of a model."""
     return sum(one.numel() for one in job.model().parameters()) * 4
 
 
@@ -129,7 +129,7 @@ def _gossip(job: Job, strategy: Strategy, asked: Asked, until: str) -> Outcome:
 
 
 def _rounds(job: Job, strategy: LocalSGD, seed: int, until: str) -> Outcome:
-    """Train without a network; its time and bytes are those of an all-reduce on a ring after each round."""
+    """Train without a network, then add the time and bytes of a ring all-reduce after each round."""
     run = _on_hub(job, strategy, PEERS, seed, until)
     rounds = run.summary["seconds"] / STEP_SECONDS / strategy.steps
     return Outcome(

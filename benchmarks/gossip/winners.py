@@ -1,16 +1,17 @@
-"""Who wins where: time to an accuracy by links and number of peers, for gossip and its alternatives.
+"""Time to an accuracy by link speed and number of peers, for gossip and its alternatives.
 
-The accuracy lies a point below the best final one of all runs. Each setting has the best learning rate of one grid,
-which is searched with eight peers. One peer alone computes all minibatches itself.
+The accuracy is one point below the best final accuracy of all runs. Each setting has the best learning rate of a grid,
+which is searched with eight peers. A single peer computes all minibatches itself.
 
-The network is a small one that stands for a model of 100 MB, whose step takes 0.65 s: over links of 1,000 Mbit/s, a
-pull takes 1.3 steps. Gossip is simulated with all queues of the links, and pays for the final average of all models.
-The others are trained without a network, and their times follow from a cost model:
+A small network stands for a model of 100 MB with steps of 0.65 s: over links of 1,000 Mbit/s, a pull takes 1.3 steps.
+Gossip is simulated with all queues of the links, and its time includes the final average of all models. The other
+methods are trained without a network. A cost model gives their times:
 
-- all-reduce on a ring: 2 (n - 1) / n models per step, in both directions at once, and wholly overlapped with the step;
-- LocalSGD: the same, once per round and not overlapped;
-- one peer alone: no network, and as many steps as all peers together;
-- asynchronous star: the hub has a link like the others, over which n models go in each direction per step of all.
+- all-reduce on a ring: 2 (n - 1) / n models per step, in both directions at once, fully overlapped with the step
+- LocalSGD: the same, once per round, without overlap
+- single peer: no network, and as many steps as all peers together
+- asynchronous star: the hub has the same link as a peer, and transfers n models in each direction per step of all
+  peers
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ from oddlot.workloads.mnist import fashion_mnist
 
 STEP_SECONDS, MODEL_BYTES, BATCH = 0.65, 100e6, 16
 CLOCK = 100.0
-"""Seconds per second of the virtual clock, on which peers ping each other twice per second."""
+"""Divisor of virtual times, since peers ping each other twice per virtual second."""
 MEGABITS: tuple[float, ...] = (10, 100, 1_000)
 PEERS: tuple[int, ...] = (8, 64, 256)
 EPOCHS, POINT = 12, 0.01
@@ -51,12 +52,12 @@ RATES = (0.03, 0.1, 0.3)
 """Learning rates. Methods with momentum divide them by 3."""
 METHODS = ("all-reduce", "LocalSGD", "asynchronous star", "gossip", "adaptive gossip", "one peer alone")
 Curve = Sequence[tuple[float, float]]
-"""Accuracy by seconds, or by steps of all peers for methods whose time is computed."""
+"""Accuracy by seconds, or by steps of all peers for methods with a cost model."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a method. Each cell of the map has the best setting of each method."""
+    """One setting of a method. Each cell of the map shows the best setting of each method."""
 
     method: str
     strategy: Strategy
@@ -64,11 +65,11 @@ class Setting:
 
     @property
     def is_mesh(self) -> bool:
-        """Whether its time is simulated with the links."""
+        """Return True if the links are simulated."""
         return "gossip" in self.method
 
     def seconds(self, steps: float, peers: int, megabits: float) -> float:
-        """Return the time of so many steps of all peers, by the cost model."""
+        """Return the seconds of `steps` steps of all peers, by the cost model."""
         transfer, ring = MODEL_BYTES * 8 / (megabits * 1e6), ring_seconds(peers, megabits)
         match self.strategy:
             case Synchronous() if self.method == "one peer alone":
@@ -82,7 +83,7 @@ class Setting:
 
 
 def ring_seconds(peers: int, megabits: float) -> float:
-    """Return the time of an all-reduce of the model on a ring."""
+    """Return the seconds of a ring all-reduce of the model."""
     return 2 * (peers - 1) / peers * MODEL_BYTES * 8 / (megabits * 1e6)
 
 
@@ -96,7 +97,7 @@ SETTINGS = (
     Setting("one peer alone", Synchronous()),
 )
 Asked = tuple[Size, int, float, int, float | None]
-"""Size, number of the setting, learning rate, number of peers, and the links for those that are simulated."""
+"""Size, index of the setting, learning rate, number of peers, and Mbit/s of simulated links or None."""
 
 
 @cache
@@ -113,7 +114,7 @@ def _job(size: Size) -> Job:
 
 
 def _measured(asked: Asked) -> Curve:
-    """Return the accuracy by time or, without links, by steps of all peers."""
+    """Return the accuracy by seconds, or by steps of all peers without links."""
     size, number, lr, peers, megabits = asked
     setting = SETTINGS[number]
     rate = lr / 3 if setting.momentum else lr
@@ -137,17 +138,17 @@ def _measured(asked: Asked) -> Curve:
 
 
 Cells = dict[tuple[float, int], dict[str, tuple[float, str]]]
-"""By link and number of peers: by method, the time of its best setting, and that."""
+"""Seconds and description of the best setting, by (Mbit/s, number of peers) and method."""
 
 
 def measure(size: Size) -> Mapping[str, Measured]:
-    """Print the map, and draw it in a full run. It has no figures."""
+    """Print the map, and save its plot in a full run. Return no figures."""
     counts = size.pick((4,), PEERS, PEERS)
     links: Sequence[float] = size.pick((100,), MEGABITS, MEGABITS)
     rates = _best_rates(size, counts[0], links[len(links) // 2])
     asked: list[Asked] = [
         (size, number, rates[number], peers, megabits)
-        for peers in reversed(counts)  # the longest ones first
+        for peers in reversed(counts)  # longest first
         for number in reversed(range(len(SETTINGS)))
         for megabits in (links if SETTINGS[number].is_mesh else (None,))
     ]
@@ -171,7 +172,7 @@ def measure(size: Size) -> Mapping[str, Measured]:
 
 
 def _best_rates(size: Size, peers: int, megabits: float) -> list[float]:
-    """Return the learning rate of each setting with the best final accuracy."""
+    """Return the learning rate with the best final accuracy, for each setting."""
     rates = RATES if size is not Size.SMOKE else RATES[:1]
     asked: list[Asked] = [
         (size, number, lr, peers, megabits if setting.is_mesh else None)
@@ -185,7 +186,7 @@ def _best_rates(size: Size, peers: int, megabits: float) -> list[float]:
 
 
 def reached_at(curve: Curve, goal: float) -> float:
-    """Return the first time with this accuracy; infinity if there is none."""
+    """Return the first time at which the accuracy reaches `goal`, or infinity."""
     return next((time for time, accuracy in curve if accuracy >= goal), inf)
 
 
@@ -226,11 +227,11 @@ def first_of(found: Mapping[str, tuple[float, str]]) -> str:
 
 
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 230, 126, 90, 62
-"""Sizes of the plot, in pixels."""
+"""Sizes of the plot in pixels."""
 
 
 def _drawn(cells: Cells, links: Sequence[float], counts: Sequence[int], goal: float) -> str:
-    """Return the map as SVG: in each cell a bar for each method, as long as the logarithm of its time over the best."""
+    """Return the map as SVG. Each cell has a bar per method: the logarithm of its time / the shortest time."""
     parts = []
     ratios = [
         one[0] / found[first_of(found)][0]
@@ -264,7 +265,7 @@ def _drawn(cells: Cells, links: Sequence[float], counts: Sequence[int], goal: fl
 
 
 def _bars(found: Mapping[str, tuple[float, str]], x: float, y: float, most: float) -> list[str]:
-    """Return the bars of a cell. The longest one of the map has `most` times the shortest time of its cell."""
+    """Return the bars of a cell. The longest bar of the map stands for `most` times the shortest time of its cell."""
     first = first_of(found)
     least = found[first][0]
     parts = []

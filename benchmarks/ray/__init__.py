@@ -1,1 +1,1 @@
-"""What the Ray engine costs and saves: see `__main__`."""
+"""Benchmark of the Ray engine: see `__main__`."""

@@ -1,20 +1,20 @@
-"""What the Ray engine costs beside local workers, and what it saves beside Ray Train while nodes are lost.
+"""Ray workers compared with local workers, and with Ray Train while nodes are lost.
 
-Everything runs on this machine, on clusters of several Ray nodes. A step computes for a quarter of its time and waits
+Everything runs on one machine, on clusters of several Ray nodes. A step computes for a quarter of its time and waits
 for the rest, in place of an accelerator.
 
 ODDLOT_DATA=... python -m benchmarks.ray [--quick|--smoke] [--save] [--only PART ...]
 
-- speed: samples per second of two Ray workers over two local ones, in alternating blocks, with two tasks in flight.
-- rates: the best learning rate and momentum of both for the part losses, of the same grid: seconds to an accuracy of
-  0.95, undisturbed, three seeds. oddlot runs on its simulator, and Ray Train's side in one process with the minibatches
-  of both workers. A quick run uses the saved ones.
+- speed: samples per second of two Ray workers / two local workers, in alternating blocks, with two tasks in flight.
+- rates: search of learning rate and momentum for the part losses, on one grid for both sides: seconds to an accuracy of
+  0.95 without losses, three seeds. oddlot runs on its simulator. Ray Train's side runs in one process with the
+  minibatches of both workers. --quick uses the saved values.
 - losses: the same job with oddlot and with Ray Train (`pip install "ray[train]"`; TorchTrainer with gloo, its options
-  against preemptions on, checkpoints every 10 s on both sides), undisturbed and while nodes are killed without notice;
-  another node joins 10 s after each loss. Seconds are counted from the first step to the last one, or to the first
-  model with an accuracy of 0.95.
-- trace: nodes come and go as in a recorded spot market. A machine counts from when its worker has joined. Then a worker
-  is killed, and a node frozen.
+  against preemptions enabled; checkpoints every 10 s on both sides), without losses and while nodes are killed without
+  notice. Another node joins 10 s after each loss. Seconds are counted from the first step to the last one, or to the
+  first model with an accuracy of 0.95.
+- trace: nodes come and go as in a recorded spot market. A machine counts from the time at which its worker has joined.
+  Then a worker is killed, and a node is frozen.
 """
 
 import argparse
@@ -30,19 +30,19 @@ from benchmarks.report import NOT_REACHED, Measured, Size, finish, parse, parser
 from oddlot.workloads.digits import digits
 
 STORE_BYTES = 2_500_000_000
-"""Object store for the weights and updates of 25 million parameters."""
+"""Size of the object store in bytes, for the weights and updates of 25 million parameters."""
 SPEED = {"20ms": (1_000_000, 0.02), "200ms": (1_000_000, 0.2), "25m": (25_000_000, 0.2)}
 FRACTIONS = {Size.QUICK: (0.25, 0.8), Size.FULL: (0.2, 0.4, 0.6, 0.8)}
 EPOCHS = {Size.SMOKE: 1, Size.QUICK: 6, Size.FULL: 12}
-"""Of the job with losses: a few seconds, about 30 s, and about 60 s."""
+"""Epochs of the job with losses: a few seconds, about 30 s, and about 60 s."""
 UNDISTURBED_EPOCHS = {Size.QUICK: 4, Size.FULL: 12}
 KINDS = {"elastic": True, "fixed": False}
 UNDISTURBED_IN_FLIGHT = 2
-"""Open tasks per worker of the undisturbed run, whose speed is compared."""
+"""Open tasks per worker in the run without losses."""
 
 
 def measure_speed(size: Size) -> dict[str, Measured]:
-    """Measure the speed and count the copies."""
+    """Measure the speed, and count the copies."""
     short, long, count = size.pick((0.5, 0.5, 1), (2.0, 4.0, 2), (8.0, 8.0, 5))
     found: dict[str, Measured] = {}
     part = size.pick(100, 1, 1)
@@ -55,14 +55,14 @@ def measure_speed(size: Size) -> dict[str, Measured]:
 
 
 def measure_rates(size: Size) -> dict[str, Measured]:
-    """Search learning rate and momentum of both."""
+    """Search learning rate and momentum of both sides."""
     found = tuning.search(size)
     pairs = {tuning.KEYS[side]: (rate.lr, rate.momentum) for side, rate in found.items()}
     return {key: value for keys, values in pairs.items() for key, value in zip(keys, values, strict=True)}
 
 
 def measure_losses(size: Size) -> dict[str, Measured]:
-    """Train with both, undisturbed and with losses."""
+    """Train with both sides, without and with losses."""
     epochs = EPOCHS[size]
     nominal = epochs * len(digits().train_data[1]) / BATCH / WORKERS * STEP_SECONDS
     rates = tuning.chosen(size)
@@ -75,7 +75,7 @@ def measure_losses(size: Size) -> dict[str, Measured]:
     pairs = [_pair(epochs, UNDISTURBED_EPOCHS[size], times, rates, kinds) for _ in range(size.pick(1, 1, 3))]
     return {
         **{name: [found[name] for found in pairs] for name in pairs[0]},
-        "exactly_once": 1.0,  # `ours` raises an error otherwise
+        "exactly_once": 1.0,  # otherwise `ours` raises an error
     }
 
 
@@ -86,7 +86,7 @@ def _pair(
     rates: Mapping[str, Rate],
     kinds: Sequence[str],
 ) -> dict[str, float]:
-    """Train once with both, undisturbed and with losses at these times. Ray Train's best kind counts."""
+    """Train with both sides, without losses and with losses at `times`. Compare with Ray Train's best kind."""
     rate, their_rate = rates[tuning.OURS], rates[tuning.THEIRS]
     with losses.fresh() as nodes:
         their_plain = {
@@ -136,7 +136,7 @@ def _cells(one: losses.Outcome) -> list[str]:
 
 
 def sooner(own: losses.Outcome, others: Sequence[losses.Outcome]) -> float:
-    """Return our time to `TARGET` over the others' best. Others that do not reach it count with their whole time."""
+    """Return the time to `TARGET`, `own` / best of the others. Others that miss it count with their run time."""
     if isinf(own.reached):
         return NOT_REACHED
     return own.reached / min(min(one.reached, one.seconds) for one in others)
@@ -165,7 +165,7 @@ PARTS: Mapping[str, Callable[[Size], dict[str, Measured]]] = {
 
 
 def check(size: Size, parts: Collection[str]) -> None:
-    """Raise UsageError if something that these parts need is missing."""
+    """Raise UsageError if a requirement of these parts is missing."""
     if size is not Size.SMOKE and "losses" in parts:
         train_peer.check()
     if size is not Size.SMOKE and "trace" in parts:
@@ -180,7 +180,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print the tables and the figures."""
     options = arguments()
     parts = options.only or [name for name in PARTS if name != "rates" or options.size is not Size.QUICK]
     check(options.size, parts)

@@ -1,4 +1,4 @@
-"""The job of the scenes with lost nodes. Workers import it, and should not import the benchmark."""
+"""The job of the parts with lost nodes, in a separate module, so that workers do not import the benchmark."""
 
 import os
 import time
@@ -15,16 +15,16 @@ import oddlot
 from oddlot.workloads.digits import digits
 
 BATCH, STEP_SECONDS, COMPUTED = 32, 0.2, 0.25
-"""Samples of a minibatch; seconds of its step; the computed share of them. The rest is a wait for an accelerator."""
+"""Samples of a minibatch, seconds of a step, and its computed share. It waits for the rest, like for an accelerator."""
 WIDTH, WORKERS = 1_000, 2
 TARGET, EVERY = 0.95, 10
-"""The accuracy whose time is compared, and the number of minibatches between two evaluations."""
+"""Accuracy to reach, and number of minibatches between evaluations."""
 Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Settings of SGD."""
+    """Learning rate and momentum of SGD."""
 
     lr: float = 0.05
     momentum: float = 0.9
@@ -34,7 +34,7 @@ class Rate:
 
 
 def network() -> nn.Module:
-    """A network of about a million parameters."""
+    """Return a network with about a million parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(),
                          nn.Linear(WIDTH, 10))  # fmt: skip
 
@@ -46,7 +46,7 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
 
 @dataclass
 class Step:
-    """A training step that computes and then waits. It notes its beginning in a file of its process.
+    """A training step that computes and then waits. It writes its start time to a file of its process.
 
     An evaluation does neither.
     """
@@ -70,12 +70,12 @@ class Step:
 
 
 def outputs(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return what the accuracy compares."""
+    """Return outputs and labels for the accuracy."""
     return model(batch[0].float() / 16), batch[1]
 
 
 def job(step: Callable[[nn.Module, Batch], Tensor], rate: Rate = Rate()) -> oddlot.Job:
-    """Return the job: the packaged digits."""
+    """Return the job on the packaged digits."""
     given = digits()
     return oddlot.Job(
         network, given.train_data, training_step=step, eval_data=given.eval_data,
@@ -85,17 +85,17 @@ def job(step: Callable[[nn.Module, Batch], Tensor], rate: Rate = Rate()) -> oddl
 
 
 def begun_by_worker(notes: Path) -> list[list[float]]:
-    """Return when each worker began its steps, in Unix seconds."""
+    """Return the start times of each worker's steps, in Unix seconds."""
     lines = (file.read_text().split() for file in notes.iterdir())
     return [[float(line) for line in some] for some in lines if some]
 
 
 def begun(notes: Path) -> list[float]:
-    """Return when steps were begun, in Unix seconds."""
+    """Return the start times of all steps in ascending order, in Unix seconds."""
     return sorted(chain.from_iterable(begun_by_worker(notes)))
 
 
 def step_rate(by_worker: Sequence[Sequence[float]]) -> float:
-    """Return the steps per second from when all workers have begun their first one."""
+    """Return the steps per second, from the time at which all workers have started a step."""
     start, end = max(min(some) for some in by_worker), max(map(max, by_worker))
     return sum(one > start for some in by_worker for one in some) / (end - start)

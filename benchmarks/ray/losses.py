@@ -1,4 +1,4 @@
-"""oddlot beside Ray Train on one job, undisturbed and while nodes are lost, and how soon losses are noticed."""
+"""oddlot compared with Ray Train on one job, without losses and while nodes are lost."""
 
 import threading
 import time
@@ -21,45 +21,45 @@ from oddlot.history.audit import prove
 from oddlot.workloads.digits import digits
 
 CHECKPOINT_SECONDS, JOIN_SECONDS = 10.0, 10.0
-"""Seconds between checkpoints; between the loss of a node and the start of another one."""
+"""Seconds between checkpoints, and from the loss of a node to the start of another node."""
 
 
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """Results of a run."""
 
     seconds: float
-    """from the first step to the end of the last one"""
+    """Seconds from the first step to the end of the last step."""
     steps: int
-    """begun by all workers"""
+    """Steps started by all workers."""
     needed: float
-    """steps that the samples need"""
+    """Steps that the samples need."""
     accuracy: float
     reached: float
-    """seconds from the first step until a version with an accuracy of `TARGET`; infinity if there is none"""
+    """Seconds from the first step to a version with an accuracy of `TARGET`, or infinity."""
     records: Sequence[Record] = ()
     by_worker: Sequence[Sequence[float]] = ()
-    """When each worker began its steps, in Unix seconds."""
+    """Start times of each worker's steps, in Unix seconds."""
 
     @property
     def repeated(self) -> float:
-        """Steps whose results were lost."""
+        """Return the number of steps with lost results."""
         return self.steps - self.needed
 
     @property
     def longest_pause(self) -> float:
-        """Longest time between two updates, in seconds."""
+        """Return the longest time between two updates, in seconds."""
         arrivals = [record.now for record in self.records if isinstance(record.event, Arrived)]
         return max(after - before for before, after in pairwise(arrivals))
 
 
 class Losses:
-    """Kills a node with a worker at given times after the first step, and starts another one some seconds later."""
+    """A thread that kills a node with a worker at each of `times` after the first step, and later adds another."""
 
     def __init__(self, nodes: Nodes, notes: Path, times: Sequence[float]) -> None:
         self.nodes, self.notes, self.times = nodes, notes, times
         self.killed: list[float] = []
-        """Times of the losses, in Unix seconds"""
+        """Times of the losses, in Unix seconds."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -104,7 +104,7 @@ def ours(
     rate: Rate = Rate(),  # noqa: B008 - frozen
     in_flight: int = 1,
 ) -> Outcome:
-    """Train with oddlot, and lose nodes at these times after the first step. Each worker has `in_flight` tasks."""
+    """Train with oddlot, and lose nodes at `times` after the first step, in seconds."""
     with TemporaryDirectory(prefix="ray-benchmark-") as name:
         folder = Path(name)
         (folder / "notes").mkdir()
@@ -138,7 +138,7 @@ def ours(
 def theirs(
     nodes: Nodes, epochs: int, seconds: float, times: Sequence[float], elastic: bool, rate: Rate
 ) -> Outcome:
-    """Train with Ray Train, and lose nodes at these times after the first step."""
+    """Train with Ray Train, and lose nodes at `times` after the first step, in seconds."""
     samples = epochs * len(digits().train_data[1])
     with TemporaryDirectory(prefix="ray-benchmark-") as name:
         folder = Path(name)

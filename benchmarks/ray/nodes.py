@@ -1,4 +1,4 @@
-"""Ray clusters of several nodes on this machine."""
+"""Ray clusters with several nodes on one machine."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ from oddlot.engines.ray.cluster import LOOPBACK
 
 HEAD_CPUS = 2
 STORE_BYTES = 100_000_000
-"""Size of a node's object store."""
+"""Bytes of a node's object store."""
 
 
 class Nodes:
-    """A cluster whose head has two processors and runs the hub."""
+    """A cluster with a head that runs the hub."""
 
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
@@ -31,7 +31,7 @@ class Nodes:
         self.killed: list[Any] = []
 
     def add(self, cpus: int = 2, **environment: str) -> Any:
-        """Add a node, perhaps with further environment variables."""
+        """Add a node, optionally with further environment variables."""
         node = self.cluster.add_node(
             num_cpus=cpus,
             node_ip_address=LOOPBACK,
@@ -44,11 +44,11 @@ class Nodes:
 
     @property
     def alive(self) -> list[Any]:
-        """The nodes besides the head that were not killed, the oldest first."""
+        """Return the nodes that were added and not killed, oldest first."""
         return [node for node in self.added if node not in self.killed]
 
     def kill(self, node: Any) -> None:
-        """Kill all processes of a node, as if its machine had been switched off."""
+        """Kill all processes of a node, like a power failure."""
         self.killed.append(node)
         self.send(node, signal.SIGKILL)
 
@@ -57,22 +57,22 @@ class Nodes:
         self.send_to(self.pids(node), number)
 
     def send_to(self, pids: Iterable[int], number: signal.Signals) -> None:
-        """Send a signal to these processes."""
+        """Send a signal to processes."""
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def pids(self, node: Any) -> list[int]:
-        """The raylet of a node, and the workers below it."""
+        """Return the process ids of a node's raylet and its descendants."""
         return [self.raylet(node), *_descendants(self.raylet(node))]
 
     def raylet(self, node: Any) -> int:
-        """The process id of a node's raylet."""
+        """Return the process id of a node's raylet."""
         return int(node.all_processes["raylet"][0].process.pid)
 
 
 def _descendants(parent: int) -> list[int]:
-    """The processes below a process."""
+    """Return the process ids of all descendants of a process."""
     told = subprocess.run(["ps", "-eo", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
     families: dict[int, list[int]] = {}
     for pid, above in (map(int, line.split()) for line in told.splitlines()):
@@ -87,21 +87,21 @@ def _descendants(parent: int) -> list[int]:
 def cluster(
     workers: int = 0, head_cpus: int = HEAD_CPUS, cpus: int = 2, store_bytes: int = STORE_BYTES
 ) -> Iterator[Nodes]:
-    """A cluster with a head and some more nodes, to which this process is connected."""
+    """Start a cluster with a head and `workers` further nodes, and connect this process to it."""
     before = signal.getsignal(signal.SIGTERM)
     with (
         TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
         warnings.catch_warnings(),
-        # RAY_TMPDIR has Ray's note of the present cluster: that of a user's own cluster stays as it is.
-        # Ray's workers are as nice as other processes: at Ray's default of 15, raylets and hubs would slow them down.
+        # Ray writes the address of the current cluster to RAY_TMPDIR. A user's own cluster keeps its address. Ray's
+        # default niceness of 15 would let raylets and hubs slow down the workers.
         patch.dict(os.environ, {"RAY_TMPDIR": folder, "RAY_worker_niceness": "0"}),
     ):
-        warnings.simplefilter("ignore")  # Ray's own
+        warnings.simplefilter("ignore")  # warnings of Ray
         (Path(folder) / "ray").mkdir()
         head = {"num_cpus": head_cpus, "include_dashboard": False, "node_ip_address": LOOPBACK}
         made = Cluster(
             initialize_head=True,
-            shutdown_at_exit=False,  # it needs the main thread; the end of this context is enough
+            shutdown_at_exit=False,  # it needs the main thread, and leaving this context is enough
             head_node_args={**head, "object_store_memory": store_bytes, "temp_dir": folder},
         )
         nodes = Nodes(made)
@@ -124,7 +124,7 @@ def cluster(
 
 
 def drain(node: str, seconds: float) -> None:
-    """Have Ray drain a node, as `ray drain-node` and autoscalers do when it is to be preempted."""
+    """Drain a node through Ray, like `ray drain-node` and autoscalers before a preemption."""
     preemption = 2
     client = ray._private.worker.global_worker.gcs_client
     accepted, reason = client.drain_node(node, preemption, "spot", int((time.time() + seconds) * 1000))

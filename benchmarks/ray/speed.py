@@ -1,4 +1,4 @@
-"""Samples per second of two Ray workers over two local workers, in alternating blocks."""
+"""Samples per second of two Ray workers / two local workers, in alternating blocks."""
 
 import statistics
 import time
@@ -32,7 +32,7 @@ FEATURES = 32
 
 
 def network(parameters: int) -> nn.Module:
-    """A network of about so many parameters in two square layers."""
+    """Return a network with about `parameters` parameters in two square layers."""
     width = round((parameters / 2) ** 0.5)
     return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
                          nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))  # fmt: skip
@@ -40,10 +40,10 @@ def network(parameters: int) -> nn.Module:
 
 @dataclass
 class Step:
-    """A training step that computes and then waits."""
+    """A training step that waits and then computes."""
 
     wait: float
-    """Seconds."""
+    """Seconds to wait."""
 
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the loss of a minibatch."""
@@ -52,7 +52,7 @@ class Step:
 
 
 def job(parameters: int, batch: int, wait: float) -> oddlot.Job:
-    """Return a job with random rows: only their number matters here."""
+    """Return a job with random rows."""
     chance = torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, FEATURES, generator=chance), torch.randn(ROWS, 1, generator=chance)
     return oddlot.Job(
@@ -62,7 +62,7 @@ def job(parameters: int, batch: int, wait: float) -> oddlot.Job:
 
 
 def batch_for(parameters: int, seconds: float) -> int:
-    """Return the batch whose gradient takes about so many seconds with one thread."""
+    """Return the batch size with which a gradient takes about `seconds` with one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model, batch = network(parameters), 8
@@ -78,7 +78,7 @@ def batch_for(parameters: int, seconds: float) -> int:
 
 
 class Driven:
-    """A run that is driven for some seconds at a time. Between two blocks its workers wait."""
+    """A run that is advanced in blocks of some seconds. Its workers wait between blocks."""
 
     def __init__(self, training: Training) -> None:
         self.host = training.host
@@ -92,16 +92,16 @@ class Driven:
         self.arrivals += isinstance(record.event, Arrived)
 
     def until(self, fact: Callable[[], bool]) -> None:
-        """Go on until something holds."""
+        """Run until `fact` returns True."""
         drive(self.host, self.engine, lambda: "done" if fact() else "")
 
     def during(self, seconds: float) -> None:
-        """Go on for some seconds."""
+        """Run for some seconds."""
         end = time.perf_counter() + seconds
         self.until(lambda: time.perf_counter() >= end)
 
     def rate(self, seconds: float, workers: int = WORKERS) -> float:
-        """Return the updates per second of a block, without those that were ready before it."""
+        """Return the updates per second of a block. Updates that were ready before it are not counted."""
         most = self.arrivals + 3 * workers * IN_FLIGHT
         self.until(lambda: self.arrivals >= most)
         before, began = self.arrivals, time.perf_counter()
@@ -111,7 +111,7 @@ class Driven:
 
 @contextmanager
 def driven(task: oddlot.Job, on: Any, workers: int = WORKERS) -> Iterator[Driven]:
-    """Yield a run of the job on this engine that has so many workers."""
+    """Yield a run of the job on an engine, once its workers have joined and warmed up."""
     recipe = Recipe(task, oddlot.Asynchronous(), on, RunConfig(until="epochs>=1000000"))
     with prepared(recipe) as training:
         run = Driven(training)
@@ -121,7 +121,7 @@ def driven(task: oddlot.Job, on: Any, workers: int = WORKERS) -> Iterator[Driven
 
 
 def ratios(parameters: int, seconds: float, block: float, count: int) -> list[float]:
-    """Return samples per second, Ray over local, of `count` pairs of blocks with steps of so many seconds."""
+    """Return samples per second, Ray / local, of `count` pairs of blocks. A step takes about `seconds`."""
     task = job(parameters, batch_for(parameters, COMPUTED * seconds), (1 - COMPUTED) * seconds)
     on_ray = oddlot.Ray(WORKERS, in_flight=IN_FLIGHT)
     on_local = oddlot.Local(WORKERS, threads=1, in_flight=IN_FLIGHT)
@@ -130,7 +130,7 @@ def ratios(parameters: int, seconds: float, block: float, count: int) -> list[fl
 
 
 def copies(parameters: int, updates: int) -> tuple[float, float]:
-    """Return the copies of an update's tensors on their way in, and of the weights' on their way out."""
+    """Return the copies of an update's tensors on the way to the hub, and of the weights on the way to the workers."""
     task = job(parameters, 8, 0.0)
     written = {"in": 0.0, "out": 0.0}
     with driven(task, oddlot.Ray(WORKERS, in_flight=IN_FLIGHT)) as run:
@@ -154,7 +154,7 @@ def copies(parameters: int, updates: int) -> tuple[float, float]:
 
 
 def _is_in_store(address: int) -> bool:
-    """Whether an address belongs to Ray's object store."""
+    """Return True if an address belongs to Ray's object store."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(number, 16) for number in line.split()[0].split("-"))
         if begin <= address < end:

@@ -1,4 +1,4 @@
-"""A recorded spot market on a Ray cluster whose nodes come and go, many times faster."""
+"""A recorded spot market, replayed at higher speed on a Ray cluster with changing nodes."""
 
 import os
 import signal
@@ -22,20 +22,20 @@ from oddlot.workloads.digits import digits
 
 FILE = "spot_bamboo_2020/aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv"
 BEGIN, FASTER, MOST = 24_300.0, 60.0, 4
-"""First second of the trace; how many times faster it is played; the largest number of nodes."""
+"""First second of the trace, replay speed, and maximum number of nodes."""
 
 
 @dataclass
 class Counts:
-    """How many nodes there are over time."""
+    """Number of nodes over time."""
 
     changes: Sequence[tuple[float, int]]
-    """Seconds from the beginning, and the number of nodes from then on"""
+    """Pairs of seconds since the start and the number of nodes from then on."""
     seconds: float
 
 
 def data() -> Path:
-    """Return the folder that has the trace. UsageError: it has none."""
+    """Return the folder with the trace. Raises UsageError if there is none."""
     folder = os.environ.get("ODDLOT_DATA")
     if not folder or not (Path(folder) / FILE).exists():
         raise UsageError(f"$ODDLOT_DATA has no {FILE}.", "no_data", path=FILE)
@@ -51,12 +51,12 @@ def counts(data: Path, end: float) -> Counts:
 
 
 class Market:
-    """Kills and adds nodes as the counts say, in a thread. Nodes are lost without notice."""
+    """A thread that kills and adds nodes according to the counts. Nodes are lost without notice."""
 
     def __init__(self, nodes: Nodes, given: Counts) -> None:
         self.nodes, self.given = nodes, given
         self.lost: dict[str, float] = {}
-        """Time of the loss of each node, by Ray's id of it"""
+        """Time of each node's loss, by Ray's node id."""
         self._thread = threading.Thread(target=self._run, args=(time.monotonic(),), daemon=True)
         self._thread.start()
 
@@ -76,18 +76,18 @@ class Market:
 
 
 class Present:
-    """An observer that notes from when to when each worker was there."""
+    """An observer that records when each worker was present."""
 
     def __init__(self, run: Driven) -> None:
         self.run = run
         self.since: dict[str, tuple[float, str]] = {}
-        """By worker: the time at which it joined, and Ray's id of its node"""
+        """Time of joining and Ray's node id, by worker."""
         for node in run.host.conductor.slots:
             self._note(node)
         run.host.observers.append(self)
 
     def __call__(self, record: Record) -> None:
-        """Note a worker that joins."""
+        """Record a worker that joins."""
         if isinstance(record.event, Joined):
             self._note(record.event.node)
 
@@ -105,19 +105,19 @@ class Present:
 
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """Results of a run."""
 
     goodput: float
-    """What was merged, relative to what the present machines do undisturbed"""
+    """Merged updates relative to the speed of the present machines without losses."""
     proved: bool
     kill_noticed: float
-    """Seconds from the end of a worker's process to its loss in the log"""
+    """Seconds from the end of a worker's process to its loss in the log."""
     freeze_noticed: float
-    """Seconds from the freeze of a node to the loss of its workers in the log"""
+    """Seconds from the freeze of a node to the loss of its workers in the log."""
 
 
 def play(given: Counts, undisturbed_seconds: float) -> Outcome:
-    """Play a trace on a cluster. Then kill a worker, and freeze the node of another one."""
+    """Replay a trace on a cluster. Then kill a worker, and freeze the node of another worker."""
     first = given.changes[0][1]
     with (
         cluster(first, head_cpus=0, cpus=1) as nodes,
@@ -136,7 +136,7 @@ def play(given: Counts, undisturbed_seconds: float) -> Outcome:
 
 
 def killed(run: Driven) -> float:
-    """Kill a worker. Return the seconds until the hub knows it."""
+    """Kill a worker. Return the seconds until the hub detects it."""
     run.until(lambda: bool(run.host.conductor.slots))
     node = next(iter(run.host.conductor.slots))
     began = time.monotonic()
@@ -146,7 +146,7 @@ def killed(run: Driven) -> float:
 
 
 def frozen(run: Driven, nodes: Nodes) -> float:
-    """Freeze the node of a worker. Return the seconds until the hub knows it."""
+    """Freeze the node of a worker. Return the seconds until the hub detects it."""
     run.until(lambda: bool(run.host.conductor.slots))
     node = next(iter(run.host.conductor.slots))
     place = run.engine.actors.running[node].started.ray_node

@@ -21,13 +21,13 @@ OPTIONS = {
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "10",
 }
 RESIZE_SECONDS = 2.0
-"""Interval at which an elastic group looks for more workers."""
+"""Seconds between an elastic group's checks for more workers."""
 
 
 def check() -> None:
     """Raise UsageError if Ray Train is not installed."""
     try:
-        import ray.train  # noqa: F401 - only whether it can be imported
+        import ray.train  # noqa: F401   # only tests the import
     except ImportError as error:
         text = "Ray Train is not installed. Install it: pip install 'ray[train]'."
         raise UsageError(text, "no_ray_train", package="ray[train]", reason=str(error)) from error
@@ -60,7 +60,7 @@ def train_loop(config: dict[str, Any]) -> None:
         rows = order[done + rank * BATCH : done + (rank + 1) * BATCH]
         rows = rows if len(rows) else order[:BATCH]  # the last step needs all workers
         optimizer.zero_grad()
-        step(model, (images[rows], labels[rows])).backward()  # type: ignore[no-untyped-call]  # PyTorch's
+        step(model, (images[rows], labels[rows])).backward()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         optimizer.step()
         before, done, steps = done, done + world * BATCH, steps + 1
         if rank == 0 and done // (EVERY * BATCH) > before // (EVERY * BATCH):
@@ -76,13 +76,13 @@ def train_loop(config: dict[str, Any]) -> None:
 
 
 def shuffled(epochs: int, samples: int, seed: int = 0) -> torch.Tensor:
-    """Return the order of the samples in these epochs."""
+    """Return the order of the samples in all epochs."""
     chances = (torch.Generator().manual_seed(1_000 * seed + epoch) for epoch in range(epochs))
     return torch.cat([torch.randperm(samples, generator=chance) for chance in chances])
 
 
 def _evaluate(model: torch.nn.Module, notes: Path) -> None:
-    """Note the time and the accuracy, in a thread: no step waits for it."""
+    """Write the time and the accuracy to a file, in a thread, so that steps do not wait."""
     now, kept = time.time(), copy.deepcopy(model)
 
     def note() -> None:
@@ -93,7 +93,7 @@ def _evaluate(model: torch.nn.Module, notes: Path) -> None:
 
 
 def accuracies(folder: Path) -> list[tuple[float, float]]:
-    """Return times, in Unix seconds, and accuracies that a run has noted."""
+    """Return the times, in Unix seconds, and the accuracies that a run has written."""
     lines = (folder / "accuracies").read_text().splitlines()
     return sorted((float(now), float(found)) for now, found in (line.split() for line in lines))
 
@@ -108,7 +108,7 @@ def accuracy(model: torch.nn.Module) -> float:
 def fit(
     folder: Path, epochs: int, seconds: float, elastic: bool, checkpoint_seconds: float, rate: Rate
 ) -> dict[str, Any]:
-    """Train to the end, and return the last metrics. `folder` is for notes and checkpoints."""
+    """Train to the end, and return the last metrics. `folder` receives notes and checkpoints."""
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 

@@ -1,7 +1,7 @@
-"""Learning rate and momentum of both sides, found in the same grid, before any cluster is started.
+"""Search of learning rate and momentum on one grid for both sides, before a cluster is started.
 
-oddlot's runs are simulated: two machines under a virtual clock, with real gradients. Two workers of Ray Train compute
-what one process computes with minibatches of twice the size.
+oddlot's runs are simulated: two machines with a virtual clock and real gradients. Two workers of Ray Train are
+equivalent to one process with minibatches of twice the size.
 """
 
 import json
@@ -27,7 +27,7 @@ SEEDS, EPOCHS = 3, 6
 
 
 def chosen(size: Size) -> dict[str, Rate]:
-    """Return the rate of each side: that of the saved figures in a quick run if they have it, else search it."""
+    """Return the rate of each side. A quick run uses the saved rates, if there are any. Otherwise search them."""
     path = RESULTS / "ray.json"
     figures = json.loads(path.read_text())["figures"] if path.exists() else {}
     values = {side: [figures.get(key, {}).get("median") for key in keys] for side, keys in KEYS.items()}
@@ -41,7 +41,7 @@ def chosen(size: Size) -> dict[str, Rate]:
 
 @cache
 def search(size: Size) -> dict[str, Rate]:
-    """Return the rate with which each side is at `TARGET` first: the median of the seeds. Print all."""
+    """Return the rate with the least median time to `TARGET` for each side, and print all."""
     epochs = size.pick(1, EPOCHS, EPOCHS)
     asked = [
         (side, rate, seed)
@@ -59,7 +59,7 @@ def search(size: Size) -> dict[str, Rate]:
 
 
 def _seconds(epochs: int, asked: tuple[str, Rate, int]) -> float:
-    """Return the seconds to `TARGET`; infinity if it is not reached."""
+    """Return the seconds to `TARGET`, or infinity if it is not reached."""
     side, rate, seed = asked
     return (_ours if side == OURS else _theirs)(epochs, rate, seed)
 
@@ -68,7 +68,7 @@ def _ours(epochs: int, rate: Rate, seed: int) -> float:
     machines = [Machine(f"m{number}", STEP_SECONDS / BATCH) for number in range(WORKERS)]
     goal = f"accuracy>={TARGET} or epochs>={epochs}"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it may diverge
+        warnings.simplefilter("ignore")  # a run may diverge
         try:
             run = oddlot.fit(job(loss, rate), oddlot.Asynchronous(), oddlot.Simulated(machines, seed), until=goal,
                              evaluate_every=f"{EVERY} versions", seed=seed, quiet=True)  # fmt: skip
@@ -86,7 +86,7 @@ def _theirs(epochs: int, rate: Rate, seed: int) -> float:
     for step in range(1, len(order) // rows + 1):
         some = order[(step - 1) * rows : step * rows]
         optimizer.zero_grad()
-        loss(model, (images[some], labels[some])).backward()  # type: ignore[no-untyped-call]  # PyTorch's
+        loss(model, (images[some], labels[some])).backward()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         optimizer.step()
         if step * WORKERS % EVERY == 0 and train_peer.accuracy(model) >= TARGET:
             return step * STEP_SECONDS

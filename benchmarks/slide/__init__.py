@@ -1,7 +1,7 @@
-"""Huge output layers on a CPU: `python -m benchmarks.slide`."""
+"""Benchmark of huge output layers on a CPU: `python -m benchmarks.slide`."""
 
 import os
 
 os.environ.setdefault(
     "OMP_WAIT_POLICY", "PASSIVE"
-)  # threads that wait sleep, for all systems alike; read as PyTorch loads
+)  # waiting threads sleep, in all systems; must be set before PyTorch is imported

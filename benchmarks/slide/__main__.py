@@ -1,7 +1,7 @@
 """Layers with very many outputs on a CPU.
 
-`oddlot.sparse` computes few of the outputs for each example. Its speed, memory and P@1 are compared with those of dense
-PyTorch and of sampled softmax in PyTorch, on generated data sets with 30,000 to 670,091 outputs and on real labels.
+`oddlot.sparse` computes only a few outputs for each example. Its speed, memory and P@1 are compared with dense PyTorch
+and with sampled softmax in PyTorch, on generated datasets with 30,000 to 670,091 outputs and on real labels.
 
 ODDLOT_DATA=... python -m benchmarks.slide [--quick|--smoke] [--save] [--shape 30k|200k|670k ...] [--only PART ...]
 """
@@ -39,13 +39,13 @@ PARTS: dict[str, Callable[[Size, list[str]], Figures]] = {
 }
 WITHOUT_FIGURES = ("ablations", "updates")
 FULL_ONLY = ("real", "hashing", *WITHOUT_FIGURES, "200k", "670k")
-"""parts and shapes that the quick form leaves out, so that it never replaces figures of full runs"""
+"""Parts and shapes that --quick skips, so that it never replaces figures of full runs."""
 SEARCH = "search"
-"""minutes of work whose result stands in quality.py: asked for by name alone"""
+"""Part that takes minutes and whose result is in quality.py. It runs only on request."""
 
 
 def chosen(size: Size, every: Iterable[str], asked: list[str] | None) -> list[str]:
-    """Return the parts or shapes asked for. None: all of this size. Raise ValueError if this size leaves one out."""
+    """Return the requested parts or shapes (None: all of this size). Raises ValueError if this size skips one."""
     left_out = [one for one in every if one in FULL_ONLY and size is Size.QUICK]
     if wrong := [one for one in asked or () if one in left_out]:
         raise ValueError(f"--quick leaves out {', '.join(wrong)}: run without --quick")
@@ -53,7 +53,7 @@ def chosen(size: Size, every: Iterable[str], asked: list[str] | None) -> list[st
 
 
 def main() -> None:
-    """Measure, print the tables, print the line."""
+    """Measure, print the tables and the figures."""
     line = parser("slide", __doc__, "30,000 outputs, without real labels, one seed")
     line.add_argument("--shape", nargs="*", choices=list(SHAPES), help="default: all of this size")
     line.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), help="parts; default: all of this size")

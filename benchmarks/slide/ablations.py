@@ -1,4 +1,4 @@
-"""What each choice is worth: P@1 and time with one thing changed."""
+"""P@1 and time of training with one change at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ CLUSTERS: tuple[Change, ...] = (
     (f"SLIDE: {SIMHASH}", lambda: hashed(SIMHASH, "30k"), {"tuned": OF_HASHES}),
     (f"SLIDE: {DWTA}", lambda: hashed(DWTA, "30k"), {"tuned": OF_HASHES}),
 )
-"""on the generated set with 30,000 outputs; settings as each system's own search has found them"""
+"""Changes on the generated dataset with 30,000 outputs, with the settings that the search found for each system."""
 
 
 def _hashed(
@@ -60,11 +60,11 @@ HASHES: tuple[Change, ...] = (
     ("tables made anew every 10 steps, rows that changed", _hashed(every=10, changed_only=True), {}),
     ("tables made anew every 50 exp(i / 5) steps", _hashed(every=50, slower=0.2), {}),
 )
-"""on real labels, the other rows all alike: there SimHash is better than chance"""
+"""Changes on real labels with uniform random rows, where SimHash is better than random rows alone."""
 
 
 def measure(size: Size) -> dict[str, float]:
-    """Two tables, single runs; no figures."""
+    """Print two tables of single runs. Return no figures."""
     some, passes = size.pick(4, None, None), size.pick(1, PASSES, PASSES)
     examples = EXAMPLES // size.pick(250, 1, 1)
     data = generated(size, "30k", examples // 2)

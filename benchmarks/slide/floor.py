@@ -1,4 +1,4 @@
-"""The time of each phase against its floor: the bytes that it moves, over the bandwidth that such an access has."""
+"""Time of each phase compared with its floor: the time of the same memory accesses alone."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,16 +24,16 @@ from oddlot.sparse.threads import Crew
 WARM, BATCHES, ROUNDS = 60, 16, 7
 ROW = 4 * HIDDEN
 AHEADS = 2, 4, 8, 16
-"""rows after which one is needed that is asked for now: whichever is the fastest"""
+"""Prefetch distances in rows. The fastest one counts."""
 PAIR_READ, PAIR_WRITTEN = 4 + 4 + 4 + 12, 12 + 12
-"""bytes of a pair while it is grouped: rows are read to count, to scatter and to count again, pairs twice written"""
+"""Bytes per pair in grouping. Rows are read to count, to scatter and to count again; pairs are written twice."""
 LOGIT = 4 + 4
-"""bytes of a pair in the softmax: its logit is read, the gradient by it written"""
+"""Bytes per pair in the softmax: its logit is read, and its gradient is written."""
 TAKEN = 4 + 4 + 4
-"""of a pair while it is chosen: its row is written, the mark of who has it read and written"""
+"""Bytes per pair in choosing: its row is written, and the mark of its owner is read and written."""
 GROUPING = ("grouping.count_pairs", "grouping.scatter_pairs", "grouping.sort_pairs")
 Phase = tuple[float, float, float]
-"""bytes, seconds and the seconds of the same bytes alone, of one batch; 0: it has no floor"""
+"""Bytes, seconds, and seconds of the same memory accesses alone, per batch. 0: no floor."""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "clusters": Clusters,
     "uniform 300": lambda: Uniform(300),
@@ -51,7 +51,7 @@ def read_rows(
     one: NDArray[Any],
     out: NDArray[Any],
 ) -> None:
-    """The same rows in the same order, and no more than an inner product with each."""
+    """Compute one inner product with each of the rows, in their order."""
     for i in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
         prefetch_row(matrix, rows[min(i + ahead, len(rows) - 1)])
         out[i] = dot(row(matrix, rows[i]), one)
@@ -59,7 +59,7 @@ def read_rows(
 
 @kernel
 def touch(numbers: NDArray[Any]) -> None:
-    """Read and write them."""
+    """Read and write all numbers."""
     for i in range(numbers.shape[0]):
         numbers[i] += np.float32(1)
 
@@ -74,7 +74,7 @@ def update_rows(
     b: NDArray[Any],
     c: NDArray[Any],
 ) -> None:
-    """The same rows of weights and both moments, read and written."""
+    """Read and write each of the rows in the weights and both moments, in their order."""
     for i in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
         later = rows[min(i + ahead, len(rows) - 1)]
         prefetch_row(a, later)
@@ -87,13 +87,13 @@ def update_rows(
 
 @kernel
 def copy(part: int, parts: int, a: NDArray[Any], b: NDArray[Any]) -> None:
-    """From one place to another, in order."""
+    """Copy `a` to `b` in order."""
     low, high = len(a) * part // parts, len(a) * (part + 1) // parts
     b[low:high] = a[low:high]
 
 
 class Watched:
-    """The seconds of every kernel while inside, by its module and name, and of methods, in so many batches."""
+    """Context manager that measures the seconds of every kernel, by module and name, and of given methods."""
 
     def __init__(self, batches: int) -> None:
         self.seconds, self.batches = dict[str, float](), batches
@@ -107,11 +107,11 @@ class Watched:
             name = f"{what.py_func.__module__.rpartition('.')[2]}.{what.py_func.__name__}"
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
-        Crew.share = timed  # type: ignore[method-assign,assignment]  # for a while
+        Crew.share = timed  # type: ignore[method-assign,assignment]  # restored on exit
         return self
 
     def time(self, owner: object, name: str) -> None:
-        """The same of a method, by its name."""
+        """Measure a method as well, by its name."""
         before = getattr(owner, name)
 
         def timed(*arguments: Any) -> Any:
@@ -126,12 +126,12 @@ class Watched:
         Crew.share = self.before  # type: ignore[method-assign]
 
     def of(self, *names: str) -> float:
-        """Return the seconds of these in one batch."""
+        """Return the seconds per batch of all `names`."""
         return sum(self.seconds[name] for name in names) / self.batches
 
 
 def measure(size: Size, shapes: list[str]) -> dict[str, float]:
-    """How many times its floor the output layer takes, forward and backward together."""
+    """Return the time of the output layer, forward and backward, as a multiple of its floor, and print all phases."""
     figures = dict[str, float]()
     for shape in shapes:
         rows = list[list[str]]()
@@ -162,14 +162,14 @@ def measure(size: Size, shapes: list[str]) -> dict[str, float]:
 
 
 def _phases(size: Size, shape: str, sampler: Sampler) -> dict[str, Phase]:
-    """What a batch consists of."""
+    """Return all phases of a batch."""
     warm, batches = size.pick((2, 2), (WARM, BATCHES), (WARM, BATCHES))
     given = list(generated(size, shape, (warm + batches) * BATCH).batches((warm + batches) * BATCH))
     system = Ours(shape_of(size, shape).features, shape_of(size, shape).labels, FOUND["clusters"], sampler)
     for x, y in given[:warm]:
         system.step(x, y)
     if isinstance(sampler, Clusters):
-        sampler.refresh.next = 0  # with the labels' frequencies so far
+        sampler.refresh.next = 0  # the next step rebuilds clusters with the label frequencies so far
         system.step(*given[warm])
     layers: dict[str, SampledLinear | SparseInputLinear] = {"output": system.output, "input": system.input}
     touched: dict[str, list[NDArray[np.int32]]] = {name: [] for name in layers}
@@ -184,7 +184,7 @@ def _phases(size: Size, shape: str, sampler: Sampler) -> dict[str, Phase]:
                 rows[name] += of.touched / batches
                 pairs[name] += int(of.bucket_starts[-1]) / batches
     own = system.output.sampler
-    making = _making(system, own) if isinstance(own, Clusters) else {}  # of rows as training has left them
+    making = _making(system, own) if isinstance(own, Clusters) else {}  # with the weights after training
     found = dict[str, Phase]()
     for name, layer in layers.items():
         found |= _layer(name, layer, rows[name], touched[name], watched)
@@ -195,7 +195,7 @@ def _phases(size: Size, shape: str, sampler: Sampler) -> dict[str, Phase]:
 
 
 def _of_pairs(of_output: float, every: float, own: Sampler, watched: Watched) -> dict[str, Phase]:
-    """Phases whose bytes are those of a batch's pairs, and of the clusters that they are chosen by."""
+    """Return the phases whose bytes depend on the pairs of a batch and on the clusters."""
     moved = TAKEN * of_output
     if isinstance(own, Clusters):
         moved += own.clustering.product.matrix.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
@@ -207,8 +207,11 @@ def _of_pairs(of_output: float, every: float, own: Sampler, watched: Watched) ->
 
 
 def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
-    """Clusters anew, shared out over the batches of a training: rows are read for their lengths; in each round they
-    are read, written beside those of their group, and read to be averaged."""
+    """Return the phase of rebuilding clusters, spread over the batches of a training.
+
+    Rows are read for their lengths. In each round they are read, written next to the rows of their group, and read for
+    the average.
+    """
     layer = system.output
     steps = batches_for_each(layer.out_features, own.refresh)
     began = time.perf_counter()
@@ -219,7 +222,7 @@ def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
 
 
 def _in_order(moved: float, seconds: float) -> Phase:
-    """A phase whose bytes lie one after the other: its floor is that of copying half as many."""
+    """Return a phase with sequential bytes. Its floor is the time of copying half as many."""
     source = np.ones(int(moved) // 2 // 4, np.float32)
     copied = _median(lambda other: Crew().share(copy, source, other), [np.empty_like(source)] * ROUNDS)
     return moved, seconds, copied
@@ -232,7 +235,7 @@ def _layer(
     touched: list[NDArray[np.int32]],
     watched: Watched,
 ) -> dict[str, Phase]:
-    """The same of a layer's rows, forward and backward, of which the kernels have counted so many a batch."""
+    """Return the forward and backward phases of a layer. `counted`: rows per batch, as counted by the kernels."""
     crew, one, weight = Crew(), np.ones(HIDDEN, np.float32), layer.weight.detach().numpy()
     first, second = (kept.view(np.float32) for kept in (layer._state.first, layer._state.second))
     out = np.empty(len(weight), np.float32)
@@ -268,7 +271,7 @@ def _update(
 
 
 def _median(work: Callable[[NDArray[Any]], None], given: Sequence[NDArray[Any]]) -> float:
-    """Seconds for the rows of one batch."""
+    """Return the median seconds of `work` for the rows of one batch. The first call is not counted."""
     seconds = list[float]()
     for rows in given[:ROUNDS]:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Does a hash earn its place? Rows that it finds, beside as many by chance, on real labels."""
+"""Rows found by hashes or clusters compared with random rows, on real labels."""
 
 from collections.abc import Callable
 from statistics import mean, median
@@ -11,13 +11,13 @@ from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 from oddlot.sparse.sampler import Sampler
 
 ACTIVE, AS_MANY = 230, 290
-"""draws; and by frequency alone as many as give the rows of hashes beside frequency, as frequent labels come twice"""
+"""Draws per example, and draws by frequency that give as many distinct rows as hashes with frequency."""
 TUNED = (
     Tuned(1e-3, 1e-2),
     *(Tuned(3e-3, input_lr) for input_lr in (3e-3, 1e-2, 3e-2)),
     Tuned(3e-3, 1e-2, input_std=0.1),
 )
-"""tried for every sampler with one seed; the best is repeated with others"""
+"""Settings that are tried for every sampler with one seed. The best one is repeated with other seeds."""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "uniform": lambda: Uniform(ACTIVE),
     "unigram": lambda: Unigram(ACTIVE),
@@ -33,8 +33,11 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 
 
 def measure(size: Size) -> dict[str, float]:
-    """Points of P@1, medians, that hashes (simhash, the paper's kind) have more than chance: beside rows that are all
-    alike, and beside rows by the labels' frequency, as many draws and as many rows."""
+    """Return how much P@1 of hashes and clusters exceeds P@1 of random rows, in points, from medians.
+
+    Random rows are uniform or drawn by label frequency. Hashes are SimHash, as in the paper. With frequencies, they are
+    compared with as many draws and with as many rows.
+    """
     figures, (epochs, seeds) = dict[str, float](), size.pick((1, 1), (6, 3), (6, 3))
     settings = TUNED[: size.pick(1, None, None)]
     for name, data in real():

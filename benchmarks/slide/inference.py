@@ -1,4 +1,4 @@
-"""The best label of many examples and of one: all outputs scored by PyTorch, beside few that clusters find."""
+"""Best labels of many examples and of one: exact scoring of all outputs by PyTorch, compared with clusters."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,17 +18,17 @@ from oddlot.sparse.exact_scoring import exact_topk
 from oddlot.sparse.topk import CALIBRATED, Index
 
 SET, PASSES, ROUNDS = {"30k": 64_000, "670k": 256_000}, {"30k": 2, "670k": 1}, {"30k": 5, "670k": 2}
-"""examples that are trained on, how often, and rounds of measuring: at 670,091 outputs one takes minutes"""
+"""Training examples, passes over them, and rounds of measurements. With 670,091 outputs a round takes minutes."""
 PROBES, RECALLS = (2, 4, 8, 16, 32, 64, 128, 256), (0.8, 0.85, 0.86, 0.87, 0.88, 0.89, 0.9, 0.95, 0.99)
 ALL = "all, as fast as was found"
 SHARE = 0.95
-"""of the exact P@1"""
+"""Share of the exact P@1 that must be kept."""
 ONES = 50
 Ask = Callable[[Csr], NDArray[np.int64]]
 
 
 class Asked(NamedTuple):
-    """How it went: what was found, seconds for an example in batches, in rounds in turn, and its median alone."""
+    """Best labels, seconds per example of each round in batches, and median seconds of single examples."""
 
     best: NDArray[np.int64]
     seconds: list[float]
@@ -36,9 +36,9 @@ class Asked(NamedTuple):
 
 
 def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
-    """How many times the examples a second, with the least recall that keeps the share of P@1.
+    """Return the speedup over exact scoring, and the share of its P@1, with the least recall that keeps `SHARE` of it.
 
-    The recall is chosen on other points than those that are told about.
+    The recall is chosen on held-out points.
     """
     figures = dict[str, Measured]()
     for shape in (one for one in shapes if one in SET):
@@ -74,7 +74,7 @@ def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
 
 
 def _tell_making(model: SlideClassifier, x: Csr) -> None:
-    """What is done once after training, by the first call that has examples enough, once kernels are compiled."""
+    """Print the one-time cost of building clusters and measuring their recall, without compilation."""
     few = np.random.default_rng(0).standard_normal((CALIBRATED, 16)).astype(np.float32)
     Index(few, np.zeros(CALIBRATED, np.float32)).topk(few, 1, 1)
     asked = x.rows(np.arange(CALIBRATED))
@@ -83,11 +83,11 @@ def _tell_making(model: SlideClassifier, x: Csr) -> None:
 
 
 def _ways(model: SlideClassifier) -> Iterator[tuple[str, Ask]]:
-    """PyTorch's product of all outputs; `predict` for the recalls that one may ask for; so many clusters."""
+    """Yield exact scoring by PyTorch, `predict` for each recall, and search in a number of clusters."""
     output = model.output
 
     def score_all(x: Csr) -> NDArray[np.int64]:
-        # The fastest way that was found: products of 16,384 outputs at once, and NumPy's argmax of each.
+        # the fastest exact method found: products of 16,384 outputs, and NumPy's argmax of each
         best: NDArray[np.int64] = exact_topk(model._hidden(x), output.weight, output.bias, 1)[1].numpy()[:, 0]
         return best
 
@@ -109,7 +109,7 @@ def _best(ask: Ask, x: Csr) -> NDArray[np.int64]:
 
 
 def _asked(ways: dict[str, Ask], x: Csr, rounds: int, ones: int) -> dict[str, Asked]:
-    """All ways, in turn; before that once, so that clusters are made and counted."""
+    """Measure all methods in turn. A first call builds the clusters and is not counted."""
     best = {name: _best(ask, x) for name, ask in ways.items()}
     batches, seconds = _batches(x), {name: list[float]() for name in ways}
     with torch.no_grad():

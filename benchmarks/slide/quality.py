@@ -1,4 +1,4 @@
-"""P@1 over examples and over time on 30,000 outputs, each system at the best of the same settings."""
+"""P@1 by examples and by time on 30,000 outputs. Each system has the best of the same settings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,18 +14,17 @@ from oddlot.report.svg_charts import Line
 from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 
 PASS, SEARCHED, LARGE, SMALL = 64_000, 2 * 64_000, 256_000, BATCH
-"""examples of a pass, those of the runs by which settings are searched, those of the larger sets, and each of these in
-the smoke form"""
+"""Examples of a pass, of the search runs, of the larger datasets, and of each of these in the smoke form."""
 RATES = (1e-3, 3e-3)
-"""tried on these"""
+"""Learning rates that are tried on the larger datasets."""
 LENGTHS, SEEDS = (2, 3, 4, 5, 6, 8, 12, 16), 3
-"""passes of whole runs, in each of which all learning rates fall linearly to zero"""
+"""Passes of complete runs, and number of seeds. In each run all learning rates decay linearly to zero."""
 GRID: dict[str, tuple[float, ...]] = {
     "lr": (5e-4, 1e-3, 2e-3, 3e-3, 5e-3),
     "input_lr": (3e-2, 5e-2, 8e-2),
     "input_std": (0.03, 0.1),
 }
-"""what is tried for every system alike: one after the other, the others being the best so far"""
+"""Values that are tried for every system, one setting at a time, with the best values so far of the others."""
 SYSTEMS: dict[str, Made] = {
     "dense": Dense,
     "sampled": Sampled,
@@ -40,14 +39,13 @@ SYSTEMS: dict[str, Made] = {
 
 COMPARED, MANY = ("dense", "sampled", "sampled by frequency", "clusters"), "uniform 1000"
 WARM = 1_024
-"""examples of a run before, in which kernels are compiled"""
+"""Examples of a warm-up run, in which kernels are compiled."""
 FIT = {"dense": 3, "sampled": 6, "sampled by frequency": 6, "clusters": 8}
-"""so many of the lengths fit into the time that dense softmax takes for four passes, or nearly; of the others, which
-are not compared, five are run"""
+"""Number of lengths that fit into about the time of dense softmax for four passes. Other systems run five lengths."""
 
 
 def search(size: Size, *names: str) -> None:
-    """Print the setting that ends best for every system, on points held back; the same are tried for all."""
+    """Print the setting with the best P@1 of every system, on held-out points."""
     data = generated(size, "30k", size.pick(SMALL, PASS, PASS))
     examples = size.pick(SMALL, SEARCHED, SEARCHED)
     for name, make in SYSTEMS.items():
@@ -68,17 +66,19 @@ FOUND = dict.fromkeys(SYSTEMS, Tuned(lr=1e-3)) | {
     "sampled by frequency": Tuned(lr=2e-3),
     "clusters": Tuned(lr=2e-3),
 }
-"""by that search"""
+"""Results of the search."""
 
 
 Figures = dict[str, Measured]
 Ends = dict[str, list[list[Point]]]
-"""of every system, for every seed, how its runs ended, the shortest one first"""
+"""End points of each system's runs, by seed, shortest run first."""
 
 
 def seconds_to(points: Sequence[Point], p1: float) -> float | None:
-    """What the shortest run that ends as good takes, between those that were made; None if there is none. Of the
-    shortest one of all it is not known how much sooner it might have been."""
+    """Return the seconds of the shortest run that reaches `p1`, interpolated between the measured lengths, or None.
+
+    The result is not extrapolated below the shortest run.
+    """
     before = points[0]
     for point in points:
         if point is before and point.p1 >= p1:
@@ -91,14 +91,16 @@ def seconds_to(points: Sequence[Point], p1: float) -> float | None:
 
 
 def paced(run: Sequence[Point]) -> list[Point]:
-    """The same with the seconds that its examples take at the median pace of all lengths: what slows the machine down
-    for a minute is not the length's."""
+    """Return the points with seconds at the median pace of all lengths.
+
+    This removes short slowdowns of the machine.
+    """
     pace = median(point.seconds / point.examples for point in run)
     return [point._replace(seconds=pace * point.examples) for point in run]
 
 
 def measure(size: Size, shapes: list[str]) -> Figures:
-    """At 30,000 outputs over time, at more of them at equal examples."""
+    """Measure P@1 over time with 30,000 outputs, and at equal examples with more outputs."""
     figures = Figures()
     if "30k" in shapes:
         figures |= over_time(size)
@@ -108,10 +110,9 @@ def measure(size: Size, shapes: list[str]) -> Figures:
 
 
 def over_time(size: Size) -> Figures:
-    """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best.
+    """Return the speedup of clusters to dense softmax's P@1 less 1 point, and to sampled softmax's best P@1.
 
-    Within the time that dense softmax takes for four passes; with the systems that are compared three times, with the
-    others once.
+    The runs take up to the time of dense softmax for four passes. Compared systems have three seeds, the others one.
     """
     a_pass, seeds = size.pick(SMALL, PASS, PASS), size.pick(1, 1, SEEDS)
     data = generated(size, "30k", a_pass)
@@ -121,7 +122,7 @@ def over_time(size: Size) -> Figures:
         for name in asked:
             ends[name].append([])
             trained(SYSTEMS[name], FOUND[name], data, size.pick(BATCH, WARM, WARM))
-        for passes in LENGTHS:  # in turn, so that whatever slows the machine down slows all of them
+        for passes in LENGTHS:  # in turn, because a slowdown of the machine then affects all systems
             for name in asked:
                 if passes in lengths_of(size, name):
                     ends[name][-1].append(trained(SYSTEMS[name], FOUND[name], data, passes * a_pass, seed))
@@ -138,14 +139,14 @@ def over_time(size: Size) -> Figures:
 
 
 def lengths_of(size: Size, name: str) -> Sequence[int]:
-    """Return the passes of a system's runs. The quick form leaves out shorter runs of sampled softmax, because figures
-    compare with its best precision, at the end of the longest one."""
+    """Return the passes of a system's runs. In the quick form, sampled softmax has only its two longest runs, because
+    figures compare with its best precision."""
     every = LENGTHS[: FIT.get(name, 5)]
     return size.pick(LENGTHS[:2], every[-2:] if "sampled" in name else every, every)
 
 
 def draw(size: Size, ends: Ends) -> None:
-    """Two plots of how runs end, medians of the seeds: over what they have computed, and over how long it took."""
+    """Plot the end points of runs, medians of the seeds, by examples and by seconds."""
     medians = {
         name: [
             (
@@ -173,13 +174,12 @@ def draw(size: Size, ends: Ends) -> None:
 
 
 def of_many(data: Set, examples: int, seed: int) -> float:
-    """P@1 with 1,000 rows by chance for an example, after so many."""
+    """Return P@1 of training with 1,000 uniform rows per example."""
     return trained(SYSTEMS[MANY], FOUND[MANY], data, examples, seed).p1
 
 
 def large(size: Size, shape: str) -> dict[str, float]:
-    """P@1 of clusters above that of 1,000 rows by chance, each at the better of two rates, after one pass over 256,000
-    examples."""
+    """Return P@1 of clusters minus P@1 of 1,000 uniform rows, in points, after a pass with the better of two rates."""
     examples, rows, p1 = size.pick(SMALL, LARGE, LARGE), list[list[str]](), dict[str, float]()
     data = generated(size, shape, examples)
     for name in ("clusters", MANY):
@@ -196,8 +196,7 @@ def large(size: Size, shape: str) -> dict[str, float]:
 
 
 def compared(title: str, ends: Ends, name: str) -> Figures:
-    """A table of how runs ended; how much sooner clusters are there than dense softmax and sampled softmax, each at
-    its pace in that seed, beside the same seed: the median."""
+    """Print the end points of all runs. Return the speedup of clusters to the P@1 of each rival, by seed."""
     rivals = {
         "dense": f"time_to_dense_quality_{name}",
         "sampled": f"time_to_quality_over_sampled_{name}",

@@ -1,4 +1,4 @@
-"""How fast a set in text is read, on one core."""
+"""Speed of reading a dataset in text form on one core."""
 
 import tempfile
 import time
@@ -13,7 +13,7 @@ EXAMPLES, ROUNDS = 64_000, 5
 
 
 def measure(size: Size) -> dict[str, list[float]]:
-    """Megabytes a second of a file that lies in memory, as the processor's seconds count."""
+    """Return the megabytes per second of CPU time, for a file in the page cache."""
     examples, rounds = size.pick((512, 1), (EXAMPLES, ROUNDS), (EXAMPLES, ROUNDS))
     data, speeds = generated(size, "30k", examples), list[float]()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""P@1 over examples and over time on real labels, each system at the best of the same settings, one seed."""
+"""P@1 by examples and by time on real labels. Each system has the best of the same settings, with one seed."""
 
 from benchmarks.report import Size
 from benchmarks.slide.hashing import TUNED
@@ -8,7 +8,7 @@ from benchmarks.slide.setting import BATCH, real
 from oddlot.sparse import Clusters
 
 PASSES = (1, 2, 4, 6)
-"""over the training points, in runs at whose end all learning rates are zero"""
+"""Passes over the training points. In each run all learning rates decay to zero."""
 MADE: dict[str, Made] = {
     **SYSTEMS,
     "clusters, 300 found, none by chance": ours(lambda: Clusters(probes=32, found=300, by_chance=0)),
@@ -16,7 +16,7 @@ MADE: dict[str, Made] = {
 
 
 def measure(size: Size) -> Figures:
-    """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best."""
+    """Return the speedup of clusters to dense softmax's P@1 less 1 point, and to sampled softmax's best P@1."""
     figures, passes = Figures(), size.pick((1, 2), PASSES, PASSES)
     settings, warm = TUNED[: size.pick(1, None, None)], size.pick(BATCH, WARM, WARM)
     for name, data in real():

@@ -1,4 +1,4 @@
-"""Whole runs: training with rates that fall to zero, P@1 at the end, and the best of some settings."""
+"""Complete runs: training with learning rates that decay to zero, P@1 at the end, and the best of some settings."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -15,30 +15,30 @@ from oddlot.sparse.sampler import Sampler
 
 TEST_BATCH = 256
 Made = Callable[[int, int, Tuned, int], System]
-"""by the numbers of features and labels, settings and a seed"""
+"""Constructor of a system from the numbers of features and labels, the settings and a seed."""
 
 
 class Point(NamedTuple):
-    """How a run ended."""
+    """End of a run."""
 
     examples: int
     seconds: float
-    """of its steps"""
+    """Seconds of its steps."""
     p1: float
-    """on the test points"""
+    """P@1 on the test points."""
     held: float = 0.0
-    """P@1 on points by which settings are chosen"""
+    """P@1 on the points that choose settings."""
     active: float = 0.0
-    """rows of an example in the last batch, where that is known"""
+    """Rows per example in the last batch, or 0 if unknown."""
 
 
 def ours(sampler: Callable[[], Sampler], **how: float | str) -> Made:
-    """Our layers with such a sampler."""
-    return lambda features, labels, tuned, seed: Ours(features, labels, tuned, sampler(), seed=seed, **how)  # type: ignore[arg-type]  # as `Ours` has them
+    """Return a constructor of oddlot's layers with a sampler."""
+    return lambda features, labels, tuned, seed: Ours(features, labels, tuned, sampler(), seed=seed, **how)  # type: ignore[arg-type]  # the keyword arguments of `Ours`
 
 
 def trained(make: Made, tuned: Tuned, data: Set, examples: int, seed: int = 0) -> Point:
-    """A whole run; weights, rows by chance and the order of examples are of the seed."""
+    """Train a new system, and return its end point. `seed` is for weights, random rows and the order of examples."""
     system = make(data.x.shape[1], data.y.shape[1], tuned, seed)
     seconds = train(system, data, examples, seed)
     tests = (data.x_test, data.y_test), (data.x_held, data.y_held)
@@ -47,14 +47,14 @@ def trained(make: Made, tuned: Tuned, data: Set, examples: int, seed: int = 0) -
 
 
 def best_of(settings: Iterable[Tuned], make: Made, data: Set, examples: int) -> tuple[Tuned, Point]:
-    """The setting whose run ends best on the points that are held back, and how it ends."""
+    """Return the setting with the best P@1 on held-out points, and its end point."""
     tried = {tuned: trained(make, tuned, data, examples) for tuned in settings}
     best = max(tried, key=lambda tuned: tried[tuned].held)
     return best, tried[best]
 
 
 def train(system: System, data: Set, examples: int, seed: int = 0) -> float:
-    """All learning rates fall linearly to zero; the seconds of the steps."""
+    """Train with learning rates that decay linearly to zero. Return the seconds of the steps."""
     steps, seconds = examples // BATCH, 0.0
     for number, (x, y) in enumerate(data.batches(steps * BATCH, seed)):
         began = time.perf_counter()
@@ -65,7 +65,7 @@ def train(system: System, data: Set, examples: int, seed: int = 0) -> float:
 
 
 def precision(system: System, x: Csr, y: Csr) -> float:
-    """P@1, all outputs being scored."""
+    """Return P@1 with all outputs scored."""
     best = list[NDArray[np.int64]]()
     with torch.no_grad():
         for low in range(0, len(x), TEST_BATCH):

@@ -1,4 +1,4 @@
-"""What every part has in common: sets of three shapes, batches, and P@1."""
+"""Shared code of all parts: datasets of three shapes, batches, and P@1."""
 
 import os
 from collections.abc import Iterator
@@ -27,17 +27,17 @@ SHAPES = {
     "670k": Shape(135_909, 670_091),
 }
 SMALL = {name: Shape(1_000, 1_100 + 100 * number, 20.0) for number, name in enumerate(SHAPES)}
-"""In the smoke form, under the same names. There are samplers of 1,000 outputs."""
+"""Shapes of the smoke form, under the same names. Some samplers need 1,000 outputs."""
 TRAINING = 1_000
-"""batches of a short one, over which what comes now and then is shared out"""
+"""Batches of a short training, over which the cost of rare work is spread."""
 TEST, HELD = 8_192, 10
-"""points to test on; of a real set's training points one of so many is held back, to choose settings by"""
+"""Number of test points. One in `HELD` training points of a real dataset is held out, to choose settings."""
 REAL = ("xmc_tate_subjects", "xmc_delicious")
 
 
 @dataclass(frozen=True)
 class Set:
-    """Features and labels, to train on, to choose settings by, and to test."""
+    """Features and labels for training, for the choice of settings, and for tests."""
 
     x: Csr
     y: Csr
@@ -47,7 +47,7 @@ class Set:
     y_test: Csr
 
     def batches(self, examples: int, seed: int = 0) -> Iterator[tuple[Csr, Csr]]:
-        """So many examples, shuffled anew in each pass."""
+        """Yield batches with `examples` examples in total, reshuffled in each pass."""
         chance, done = np.random.default_rng(seed), 0
         while True:
             order = chance.permutation(len(self.x))
@@ -59,13 +59,13 @@ class Set:
 
 
 def shape_of(size: Size, name: str) -> Shape:
-    """Return the shape that is meant by a name."""
+    """Return the shape with this name."""
     return size.pick(SMALL, SHAPES, SHAPES)[name]
 
 
 @cache
 def generated(size: Size, shape: str, examples: int) -> Set:
-    """A set like the published ones."""
+    """Generate a dataset that resembles the public ones."""
     tests = size.pick(CALIBRATED, TEST, TEST)
     counts = ((examples, 1), (tests, 3), (tests, 2))
     parts = (generate(count, shape_of(size, shape), stream) for count, stream in counts)
@@ -73,7 +73,7 @@ def generated(size: Size, shape: str, examples: int) -> Set:
 
 
 def write_real(folder: Path) -> None:
-    """Write small sets in the place of the real ones."""
+    """Write small datasets in place of the real ones."""
     for name in REAL:
         (folder / name).mkdir()
         for stream, (part, points) in enumerate({"train": 2 * BATCH, "test": 64}.items()):
@@ -81,7 +81,7 @@ def write_real(folder: Path) -> None:
 
 
 def real() -> Iterator[tuple[str, Set]]:
-    """The real sets that are in ODDLOT_DATA, by name; of their training points some are held back."""
+    """Yield the name and data of each real dataset in ODDLOT_DATA. A part of the training points is held out."""
     for name in REAL:
         folder = Path(os.environ.get("ODDLOT_DATA", "")) / name
         if not (folder / "train.txt.gz").is_file():
@@ -97,16 +97,16 @@ def real() -> Iterator[tuple[str, Set]]:
 
 
 def right(best: NDArray[np.int64], y: Csr) -> float:
-    """P@1: the share of points whose best label is one of theirs."""
+    """Return P@1: the share of points with their best label among their true labels."""
     return precision(best[:, None], y, 1)
 
 
 def batches_for_each(rows: int, refresh: Refresh) -> float:
-    """How many of a training's batches there are for each time that what is known about the rows is made anew."""
+    """Return the number of training batches per refresh of a sampler's clusters or tables."""
     refresh = Refresh(refresh.every, refresh.slower)
     return TRAINING / sum(refresh.due(step, rows) for step in range(1, TRAINING + 1))
 
 
 def begin(threads: int = THREADS) -> None:
-    """The same threads for all."""
+    """Set the number of PyTorch's threads."""
     torch.set_num_threads(threads)

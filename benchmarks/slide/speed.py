@@ -1,4 +1,4 @@
-"""Seconds, processor seconds and memory for 1,000 examples: each system in a process of its own, in turn."""
+"""Seconds, CPU seconds and memory per 1,000 examples. Each system runs in a new process, in turn."""
 
 import resource
 import time
@@ -21,15 +21,15 @@ OURS, RIVALS = (
 )
 HASHES = (SIMHASH, DWTA)
 WARM = {"30k": 200, "200k": 100, "670k": 60}
-"""batches before, so that frequencies and clusters are those of a network that learns"""
+"""Warm-up batches, so that frequencies and clusters are typical of a network in training."""
 BATCHES = {"30k": 60, "200k": 30, "670k": 20}
 SLOW, SLOW_WARM = {"30k": 1, "200k": 5, "670k": 5}, {"30k": 5, "200k": 50, "670k": 50}
-"""of dense softmax, so many times fewer"""
+"""Divisors of batches and warm-up batches for dense softmax."""
 ROUNDS = 3
 
 
 def made(size: Size, system: str, shape: str) -> System:
-    """The system, new, at the setting that the search of quality.py found for it."""
+    """Return a new system with the setting that the search of quality.py found."""
     features, labels = shape_of(size, shape).features, shape_of(size, shape).labels
     if system in HASHES:
         return Ours(features, labels, FOUND["simhash 200 + 200"], hashed(system, shape))
@@ -45,7 +45,7 @@ def made(size: Size, system: str, shape: str) -> System:
 
 
 def alone(size: Size, system: str, shape: str, threads: int = THREADS) -> dict[str, float]:
-    """One measurement, in this process."""
+    """Measure a system in this process."""
     begin(threads)
     most = BATCHES[shape] // (SLOW[shape] if system == "dense" else 1)
     batches = size.pick(2, most, most)
@@ -71,7 +71,7 @@ def alone(size: Size, system: str, shape: str, threads: int = THREADS) -> dict[s
 
 
 def refresh(network: System) -> tuple[float, float]:
-    """Return the wall and processor seconds of rebuilding clusters or tables, per 1,000 examples of 1,000 batches.
+    """Return the wall and CPU seconds of rebuilding clusters or tables, per 1,000 examples of 1,000 batches.
 
     They are rebuilt several times in 1,000 batches. The batches that are timed afterwards do not include it.
     """
@@ -89,8 +89,8 @@ def refresh(network: System) -> tuple[float, float]:
 
 
 def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
-    """How much faster the default sampler and SLIDE's own are than dense PyTorch, and how much less memory the default
-    one takes."""
+    """Return the speedup of the default sampler and of SLIDE's samplers over dense PyTorch, and the memory of the
+    default sampler / dense PyTorch."""
     figures, rounds = dict[str, Measured](), size.pick(1, ROUNDS, ROUNDS)
     systems = size.pick(("clusters", "dense"), (*HASHES, "clusters", *RIVALS), (*HASHES, *OURS, *RIVALS))
     for shape in shapes:

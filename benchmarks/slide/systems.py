@@ -1,4 +1,4 @@
-"""The same network, one hidden layer of 128, trained in three ways: ours, dense, and sampled by PyTorch's means."""
+"""The same network, with a hidden layer of 128, in three systems: oddlot, dense and sampled softmax in PyTorch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SHARED, COUNTED_EVERY = 4096, 50
 
 @dataclass(frozen=True)
 class Tuned:
-    """What is searched for every system alike: learning rates of both layers, and how the weights begin."""
+    """Settings that are searched for every system: learning rates and initial weights."""
 
     lr: float = 3e-3
     input_lr: float = 5e-2
@@ -30,17 +30,17 @@ class System(Protocol):
     """A network that can be trained."""
 
     def step(self, x: Csr, y: Csr) -> float:
-        """The loss of a batch, on which it steps."""
+        """Train on a batch, and return its loss."""
 
     def fall(self, factor: float) -> None:
-        """All learning rates are so much of what they were at first."""
+        """Set all learning rates to `factor` times their initial values."""
 
     def scores(self, x: Csr) -> Tensor:
-        """All logits."""
+        """Return the logits of all outputs."""
 
 
 def _falls(optimizers: Sequence[torch.optim.Optimizer]) -> Callable[[float], None]:
-    """A function that changes all their rates."""
+    """Return a function that multiplies the initial learning rates of all optimizers."""
     groups = [(group, group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
 
     def fall(factor: float) -> None:
@@ -51,7 +51,7 @@ def _falls(optimizers: Sequence[torch.optim.Optimizer]) -> Callable[[float], Non
 
 
 class Ours:
-    """`SparseInputLinear` and `SampledLinear`."""
+    """oddlot's `SparseInputLinear` and `SampledLinear`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Ours:
         self.falls(factor)
 
     def hidden(self, x: Csr) -> Tensor:
-        """After the hidden layer."""
+        """Return the outputs of the hidden layer."""
         hidden: Tensor = torch.relu(self.input(x.indptr, x.indices, x.data))
         return hidden
 
@@ -94,7 +94,7 @@ class Ours:
 
 
 class _Bag(nn.Module):
-    """PyTorch's layer on sparse input."""
+    """PyTorch's layer for sparse input."""
 
     def __init__(self, features: int, std: float) -> None:
         super().__init__()
@@ -109,13 +109,13 @@ class _Bag(nn.Module):
 
 
 def mean_over(losses: Tensor, there: Tensor) -> Tensor:
-    """Of the examples that have labels, as ours."""
+    """Return the mean loss of the examples with labels, like oddlot's layers."""
     some = there.any(1)
     return (losses * some).sum() / some.sum().clamp(min=1)
 
 
 def padded(y: Csr) -> tuple[Tensor, Tensor]:
-    """Labels of each example, filled up with label 0, and which of them are meant."""
+    """Return the labels of each example, padded with label 0, and a mask of the real labels."""
     counts = np.diff(y.indptr)
     there = np.arange(counts.max(initial=1)) < counts[:, None]
     table = np.zeros(there.shape, np.int64)
@@ -124,7 +124,7 @@ def padded(y: Csr) -> tuple[Tensor, Tensor]:
 
 
 class Dense:
-    """PyTorch: all outputs, fused Adam on all weights. `log_softmax` is faster than `logsumexp` and a difference."""
+    """PyTorch with all outputs and fused Adam. `log_softmax` is faster than `logsumexp` and a difference."""
 
     def __init__(self, features: int, labels: int, tuned: Tuned, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -144,7 +144,7 @@ class Dense:
         own = torch.log_softmax(logits, 1).gather(1, table)
         loss = mean_over(-(own * there).sum(1) / there.sum(1).clamp(min=1), there)
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
+        loss.backward()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.optimizer.step()
         return float(loss.detach())
 
@@ -154,10 +154,10 @@ class Dense:
 
 
 class Sampled:
-    """PyTorch: the labels and 4,096 outputs by chance, the same for a batch, with log Q; SparseAdam on the rows in use
-    or, `fused`, Adam on all rows, which is faster where they are not too many.
+    """Sampled softmax in PyTorch: the labels and 4,096 random outputs, shared by a batch, with logQ correction.
 
-    The share `frequency` of the draws goes by how often outputs have been labels so far, the rest are all alike.
+    The optimizer is SparseAdam on the rows in use or, with `fused`, Adam on all rows, which is faster with few outputs.
+    The share `frequency` of the draws follows the label frequencies so far. The rest is uniform.
     """
 
     def __init__(
@@ -188,10 +188,10 @@ class Sampled:
         self.fall = _falls(self.optimizers)
 
     def drawn(self, y: Csr) -> tuple[Tensor, Tensor]:
-        """Outputs by chance, each once, and the log of for how many each stands."""
+        """Return distinct random outputs, and for each the negative log of its probability to be drawn."""
         draws = min(SHARED, self.labels)
         if not self.frequency:
-            others = torch.randint(0, self.labels, (draws,), generator=self.chance).unique()  # type: ignore[no-untyped-call]  # PyTorch's
+            others = torch.randint(0, self.labels, (draws,), generator=self.chance).unique()  # type: ignore[no-untyped-call]  # untyped in PyTorch
             return others, torch.full((len(others),), float(np.log(self.labels / len(others))))
         if self.steps % COUNTED_EVERY == 0:
             share = self.frequency if self.steps else 0.0
@@ -201,7 +201,7 @@ class Sampled:
         self.steps += 1
         self.counts += torch.bincount(torch.from_numpy(y.indices).long(), minlength=self.labels)
         places = torch.rand(draws, generator=self.chance, dtype=torch.float64) * self.cumulative[-1]
-        others = torch.searchsorted(self.cumulative, places).clamp(max=self.labels - 1).unique()  # type: ignore[no-untyped-call]  # PyTorch's
+        others = torch.searchsorted(self.cumulative, places).clamp(max=self.labels - 1).unique()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         return others, self.stands_for[others].float()
 
     def step(self, x: Csr, y: Csr) -> float:
@@ -218,7 +218,7 @@ class Sampled:
         loss = mean_over(total - own.masked_fill(~there, 0.0).sum(1) / there.sum(1).clamp(min=1), there)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
+        loss.backward()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         for optimizer in self.optimizers:
             optimizer.step()
         return float(loss.detach())

@@ -1,4 +1,4 @@
-"""Speed against threads: SLIDE's tables and clusters beside dense PyTorch, each in a process of its own, in turn."""
+"""Speed by number of threads: SLIDE's tables and clusters compared with dense PyTorch, in new processes, in turn."""
 
 import os
 from functools import partial
@@ -18,12 +18,12 @@ NAMES = {"clusters": "clusters (oddlot)", "dense": "dense PyTorch"}
 
 
 def counts(cores: int) -> list[int]:
-    """One thread, two, four and so on, and as many as there are cores."""
+    """Return the powers of two up to `cores`, and `cores`."""
     return sorted({*(1 << power for power in range(cores.bit_length())), cores})
 
 
 def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
-    """How many times as much SLIDE gains from all cores as dense PyTorch does."""
+    """Return the speedup of SLIDE's tables on all cores / the speedup of dense PyTorch."""
     figures = dict[str, Measured]()
     threads = counts(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -41,7 +41,7 @@ def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
 
 
 def _draw(size: Size, labels: int, threads: list[int], gains: dict[str, list[list[float]]]) -> None:
-    """Draw the medians of the rounds, next to a speed that grows as the number of threads."""
+    """Plot the medians of the rounds, next to ideal speedup."""
     drawn = [Line("ideal", [(one, float(one)) for one in threads], 7, dashed=True)]
     for number, (system, runs) in enumerate(gains.items()):
         medians = [median(one) for one in zip(*runs, strict=True)]
@@ -53,7 +53,7 @@ def _draw(size: Size, labels: int, threads: list[int], gains: dict[str, list[lis
 
 
 def _gains(size: Size, shape: str, threads: list[int]) -> dict[str, list[list[float]]]:
-    """Print the seconds; return, for each system and round, the speed by threads, relative to that of one."""
+    """Print the seconds. Return the speed relative to one thread, by system, round and number of threads."""
     systems, rounds = (SETTING[shape], "clusters", "dense"), size.pick(1, ROUNDS, ROUNDS)
     seconds = {system: [list[float]() for _ in range(rounds)] for system in systems}
     for number in range(rounds):

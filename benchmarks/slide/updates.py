@@ -1,4 +1,4 @@
-"""How many bytes the updates of an extreme classification job take on their way to the hub."""
+"""Bytes of an extreme classification job's updates on the way to the hub."""
 
 import tempfile
 from pathlib import Path
@@ -19,8 +19,8 @@ STRATEGIES: dict[str, oddlot.Strategy] = {
 
 
 def measure(size: Size, shapes: list[str]) -> dict[str, float]:
-    """The first updates of the task `xmc`, 300 draws by frequency, whole and as they travel, of the two smaller shapes;
-    no figures."""
+    """Print the bytes of the first updates of the workload `xmc`, with 300 draws by frequency, plain and encoded. Skips
+    the largest shape. Returns no figures."""
     rows = []
     for shape in (one for one in shapes if one != "670k"):
         with tempfile.TemporaryDirectory() as folder:

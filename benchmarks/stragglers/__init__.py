@@ -1,1 +1,1 @@
-"""Stragglers: how many workers to wait for, and how much each is to compute."""
+"""Benchmark of stragglers: how many workers to wait for, and how many samples to give to each."""

@@ -37,11 +37,11 @@ PARTS: dict[str, Callable[[argparse.Namespace], Mapping[str, Measured]]] = {
     "real": lambda asked: real.measure(asked.size),
 }
 QUICK = ["floors", "asynchronous", "joint", "real"]
-"""Parts of the quick form. A short run of the others measures no figure."""
+"""Parts of the quick form. Short runs of the other parts measure no figures."""
 
 
 def main() -> None:
-    """Measure, print the tables, print the line."""
+    """Measure, print the tables and the figures."""
     line = parser("stragglers", __doc__, "fewer rounds, ratios and seeds")
     line.add_argument("--only", nargs="*", choices=list(PARTS))
     some = line.add_argument_group("a few tables of a part that takes hours")

@@ -1,9 +1,9 @@
-"""Adapting k beside asynchronous steps: the paper's figure 3.
+"""Adaptive k compared with asynchronous steps, as in figure 3 of the paper.
 
-The figure's asynchronous steps end at 0.015 with its learning rate. That is the closed form for gradients that are not
-stale (k = 1), and a single worker that is as fast as all 50 ends there. Gradients of 50 workers are 49 versions late on
-average. Undamped, they diverge at the figure's rate, so the baseline has the best rate of a grid. `Asynchronous` damps
-by default: the figure's rate is possible, but most steps are short.
+In the figure, asynchronous steps end at a distance of 0.015 with its learning rate. This is the closed form for
+gradients without staleness (k = 1), and a single worker as fast as all 50 ends there. Gradients of 50 workers have a
+mean staleness of 49 versions. Without damping, they diverge at the figure's rate, so the baseline has the best rate of
+a grid. `Asynchronous` damps by default. The figure's rate then works, but most steps are short.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ from oddlot import AdaptiveK, Asynchronous, Strategy
 from oddlot.strategies import ByGradients
 
 RATE, ENDS, DIVERGED = 2e-4, 1_000.0, 1e6
-"""The figure's learning rate, the seconds that it shows, and a distance far above the one of about 600 at the start."""
+"""Learning rate and seconds of the figure, and a distance far above the initial distance of about 600."""
 
 
 class Setting(NamedTuple):
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
     make: Callable[[], Strategy]
     rate: float = RATE
     alone: bool = False
-    """Whether one worker as fast as all takes the steps: its gradients are not stale."""
+    """True for a single worker as fast as all workers, which has no staleness."""
 
 
 def _undamped(rate: float) -> Setting:
@@ -58,11 +58,12 @@ SETTINGS: dict[str, Setting] = {
         lambda: AdaptiveK(rise=5, most=36, switch=ByGradients(1, 10, 200))
     ),
 }
-"""The smoke form and the quick form have the first five."""
+"""Settings of a full run. The smoke form and the quick form have the first five."""
 
 
 def measure(size: Size) -> Mapping[str, Measured]:
-    """The table; the distance of undamped asynchronous steps at the best rate, and that of adaptive k over it."""
+    """Print the table. Return the distance of undamped asynchronous steps at the best rate, and the distance of
+    adaptive k divided by it."""
     seeds, ends = range(size.pick(1, 1, 10)), size.pick(0.4, ENDS, ENDS)
     names = list(SETTINGS)[: size.pick(5, 5, None)]
     asked = [(name, seed) for name in names for seed in seeds]
@@ -78,14 +79,14 @@ def measure(size: Size) -> Mapping[str, Measured]:
 
 
 def _figures(found: Mapping[str, Sequence[float]]) -> Mapping[str, Measured]:
-    """Infinite distances are those of runs that diverged."""
+    """Return the figures. Runs that diverged have infinite distances."""
     best = min((some for name, some in found.items() if name in UNDAMPED), key=median)
     ratios = [ours / theirs for ours, theirs in zip(found[OURS], best, strict=True)]
     return {"asynchronous_error": best, "adaptive_k_error_over_asynchronous": ratios}
 
 
 def _run(size: Size, ends: float, asked: tuple[str, int]) -> float:
-    """Root mean square of the last ten measured distances."""
+    """Return the root mean square of the last ten measured distances."""
     name, seed = asked
     setting, start = SETTINGS[name], torch.zeros(FEATURES, dtype=torch.float64)
     machines = fleet(SECONDS / WORKERS, NOTHING)[:1] if setting.alone else fleet(SECONDS, NOTHING)

@@ -1,4 +1,4 @@
-"""Where the error ends for fixed k, and how much sooner adaptive k is there."""
+"""Final error with fixed k, and speedup of adaptive k."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,29 +27,32 @@ from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Hypoexponential
 
 RATE, KS, SECONDS, NOTHING = 5e-4, (10, 20, 30, 40), 1.0, 1e-9
-"""of the paper's figure 2: learning rate, k, mean seconds of a task; and of communication, which is left out there"""
+"""Learning rate, k and mean seconds of a task in the paper's figure 2. Communication takes no time."""
 FAR = 25.0
-"""distance from the solution at the beginning, as the figure has it"""
+"""Initial distance from the solution, as in the figure."""
 OURS, PAPERS = "by signs of windows' sums", "by signs of rounds (algorithm 1)"
 CLOSE = 1.1
-"""times the floor, which counts as reached where the last ten measures are there, as a root mean square"""
+"""Multiple of the floor that counts as reached, by the root mean square of the last ten measures."""
 
 
 def measure(size: Size) -> dict[str, float]:
-    """Both tables."""
+    """Print both tables, and return their figures."""
     seeds = range(size.pick(1, 1, 10))
     return _floors(size, seeds, size.pick(3, 1_500, 3_000)) | _speedup(size, seeds)
 
 
 def _start(distance: float, seed: int) -> torch.Tensor:
-    """Weights so far from the solution, in a direction by chance."""
+    """Return weights at a distance from the solution, in a random direction."""
     off = torch.from_numpy(np.random.default_rng(seed).standard_normal(len(problem().best)))
     away: torch.Tensor = off * (distance / off.norm())
     return problem().best + away
 
 
 def _floors(size: Size, seeds: range, rounds: int) -> dict[str, float]:
-    """The root mean square of the distance over the last two thirds of the rounds, from twice the floor on."""
+    """Return the largest relative error of the closed form.
+
+    A run starts at twice the floor. Its distance is the root mean square over the last two thirds of the rounds.
+    """
     asked = [(k, seed, rounds) for k in KS for seed in seeds]
     found = in_processes(partial(_ends, size), asked)
     rows, worst = list[list[str]](), 0.0
@@ -89,7 +92,7 @@ def _policies() -> dict[str, Callable[[], Strategy]]:
 
 
 def _speedup(size: Size, seeds: range) -> dict[str, float]:
-    """Seconds until k = 40's floor, from far away."""
+    """Return the speedups to the floor of k = 40, from a large initial distance."""
     asked = [(name, seed) for name in _policies() for seed in seeds]
     found = dict(zip(asked, in_processes(partial(_reaches, size), asked), strict=True))
     rows, ratios = list[list[str]](), dict[str, float]()
@@ -112,7 +115,7 @@ def _speedup(size: Size, seeds: range) -> dict[str, float]:
 
 
 def _reaches(size: Size, asked: tuple[str, int]) -> tuple[float, int]:
-    """Seconds and rows."""
+    """Return the seconds and the rows that were used."""
     name, seed = asked
     close = _close(size) * floor(RATE, 40)
     goal = f"lately<={close} or versions>=20000"

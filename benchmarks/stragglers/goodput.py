@@ -1,9 +1,10 @@
-"""What machines that fail leave of their time: goodput against failures, from 8 to 10,000 learners.
+"""Goodput of failing machines, from 8 to 10,000 learners.
 
-Goodput is the samples that reach the model, times what one takes, over all learners' time, absences included; each
-counts where it was computed, in five eighths of a run. A task takes 30 seconds and scatters as minibatches of a real
-job do; its machine stays for an exponential time, and is there again 60 seconds later. In lock-step each failure takes
-everybody back to the last checkpoint, ten minutes apart, after 120 seconds.
+Goodput is the merged samples times the seconds per sample, divided by the time of all learners, absences included.
+Samples count at the time of their computation, during five eighths of a run. A task takes 30 seconds, and its times
+vary like the minibatches of a real job. A machine stays for an exponential time, and returns 60 seconds later. In
+lock-step, each failure takes all learners back to the last checkpoint, after a restart of 120 seconds. Checkpoints are
+ten minutes apart.
 """
 
 import time
@@ -34,19 +35,19 @@ from oddlot.core.user_warnings import once
 from oddlot.machines import Lifetime, Link, Lognormal
 
 RESTART, CHECKPOINT, REJOIN, TASK = 120.0, 600.0, 60.0, 30.0
-"""seconds"""
+"""Seconds of a restart, between checkpoints, until a machine returns, and of a task."""
 BATCH, STEPS = 8, 16
 SCATTER = Lognormal(0.057)
-"""the nearest to minibatches of Alibaba's first job, of the models that `networks` fits"""
+"""Delay model of those fitted by `networks` that is nearest to the minibatches of Alibaba's first job."""
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 BETWEEN = {"10 minutes": 10 * MINUTE, "1 hour": HOUR, "1 day": DAY, "30 days": 30 * DAY, "1 year": 365 * DAY}
 HOURS = {8: 8.0, 100: 1.0, 1_000: 0.5, 10_000: 0.25}
-"""of a run with so many learners"""
+"""Hours of a run, by number of learners."""
 SEEDS = {8: 5, 100: 5, 1_000: 3, 10_000: 1}
-"""runs of so many learners: those of many differ by little"""
+"""Number of runs, by number of learners. With many learners, runs differ little."""
 FAR = Link(latency_milliseconds=1000)
 AT = 0.27
-"""the goodput of lock-step where the others are compared, as published for Decoupled DiLoCo"""
+"""Goodput of lock-step at which the policies are compared, as published for Decoupled DiLoCo."""
 POLICIES: dict[str, Callable[[int], Strategy]] = {
     "synchronous": lambda _: Synchronous(STEPS * BATCH),
     "joint": lambda learners: AdaptiveLoad(
@@ -56,19 +57,24 @@ POLICIES: dict[str, Callable[[int], Strategy]] = {
     "quorum_no_grace": lambda _: Quorum(LocalSGD(STEPS, SGD(0.7, 0.9, nesterov=True)), grace=0.0),
     "vc_asgd": lambda _: VCASGD(newest=True),
 }
-"""of so many learners; joint: without gradients it stays in its first stage, the soonest rounds that have two fifths of
-the samples of a synchronous one"""
+"""Policies by number of learners.
+
+Without gradients, joint stays in its first stage: the quickest rounds with two fifths of the samples of a synchronous
+round.
+"""
 
 
 def lock_step(learners: int, between: float) -> float:
-    """In the long run: a checkpoint's work takes (exp(rate x CHECKPOINT) - 1) x exp(rate x RESTART) / rate seconds,
-    failures being memoryless, and some of them striking in the midst of a restart."""
+    """Return the long-run goodput of lock-step, with memoryless failures that may also occur during a restart.
+
+    The work between two checkpoints takes (exp(rate x CHECKPOINT) - 1) x exp(rate x RESTART) / rate seconds.
+    """
     rate = learners / between
     return rate * CHECKPOINT * exp(-rate * RESTART) / expm1(min(rate * CHECKPOINT, 700.0))
 
 
 def drawn_lock_step(learners: int, between: float, seconds: float, seed: int = 0) -> float:
-    """The same, drawn: what is kept at the end of so many seconds."""
+    """Return the goodput of lock-step with random failures, up to some seconds."""
     chance, now, kept = Random(seed), 0.0, 0.0
     failure = chance.expovariate(learners / between)
     while now < seconds:
@@ -77,14 +83,14 @@ def drawn_lock_step(learners: int, between: float, seconds: float, seed: int = 0
             continue
         now = failure + RESTART
         failure += chance.expovariate(learners / between)
-        while failure < now < seconds:  # in the midst of a restart, which begins anew
+        while failure < now < seconds:  # a failure during a restart starts it again
             now = failure + RESTART
             failure += chance.expovariate(learners / between)
     return kept / now
 
 
 def between_at(learners: int, goodput: float) -> float:
-    """Seconds between a learner's failures at which lock-step has this goodput, by halving."""
+    """Return the seconds between a learner's failures at which lock-step has this goodput, by bisection."""
     low, high = 1.0, 1e12
     while high / low > 1 + 1e-9:
         middle = (low * high) ** 0.5
@@ -93,7 +99,7 @@ def between_at(learners: int, goodput: float) -> float:
 
 
 def goodput(policy: str, learners: int, between: float, hours: float, seed: int, link: Link) -> float:
-    """Of a run that computes nothing."""
+    """Return the goodput of a run without computation."""
     pace = TASK / (STEPS * BATCH)
     machines = [
         Machine(f"m{number}", pace, SCATTER, link, lifetime=Lifetime(between), seconds_to_return=REJOIN)
@@ -116,11 +122,11 @@ def goodput(policy: str, learners: int, between: float, hours: float, seed: int,
 
 
 def measure(size: Size, some: Sequence[int] | None = None) -> dict[str, float]:
-    """A table for each number of learners, the first row where lock-step is at 0.27.
+    """Print a table for each number of learners. In its first row, the goodput of lock-step is 0.27.
 
-    The worst of those rows, if all numbers are measured, and for as long as a full run does.
+    Return the worst values of these rows, if all numbers of learners are measured in a full run.
     """
-    with once():  # every run of the joint policy says that there are no gradients
+    with once():  # every joint run warns that there are no gradients
         figures = _worst(size, some or list(HOURS)[: size.pick(1, 1, len(HOURS))])
     return {} if some or size is Size.QUICK else figures
 
@@ -138,7 +144,7 @@ def _worst(size: Size, several: Sequence[int]) -> dict[str, float]:
 
 
 def _table(learners: int, between: dict[str, float], hours: float, seeds: range) -> dict[str, float]:
-    """The first row, where lock-step is at 0.27; in the second one links take their time too."""
+    """Return the first row: lock-step's goodput is 0.27. Print a table that also has this row with slow links."""
     rows, first, began = list[list[str]](), dict[str, float](), time.perf_counter()
 
     def add(name: str, seconds: float, plain: tuple[float, ...], link: Link) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Adapting k and the load together, beside adapting k alone, for several ratios of computation to communication."""
+"""Adaptation of k and load compared with adaptation of k alone, for several ratios of computation to communication."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,17 +23,18 @@ from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Hypoexponential
 
 RATE, GOAL, RATIOS, COMMUNICATION = 2e-4, 0.01, (0.3, 1.0, 3.0, 10.0), 1.0
-"""learning rate, distance, mean seconds of a whole task's computation over those of communication, and these"""
+"""Learning rate, distance to reach, ratios of a full task's computation to communication, mean communication
+seconds."""
 LOADS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 36, LOAD)
 BY_ERROR = ("k alone", "k and load", "k and load, fitted")
-"""whose stages end by the error and a constant that are known; fitted: response times are measured in the run"""
+"""Policies with stages by the known error and constant. Fitted: response times are measured during the run."""
 DEFAULTS = "k and load, with the defaults"
 BY_SIGNS: dict[str, Callable[[], Strategy]] = {
     "k alone, by signs": AdaptiveK,
     "k and load, by signs": lambda: AdaptiveLoad(loads=LOADS, least=1),
     DEFAULTS: AdaptiveLoad,
 }
-"""which are not told anything; the last one's rounds have a job's batch at first, LOAD rows"""
+"""Policies without such knowledge. Rounds of the last one initially have the job's batch, LOAD rows."""
 AT_ONE = {
     "least_default_time_over_adaptive_k": (DEFAULTS, "k alone, by signs", "seconds"),
     "gradients_assigned_ratio": (DEFAULTS, "k alone, by signs", "assigned"),
@@ -47,16 +48,17 @@ WORST = {
     "joint_gradient_ratio_by_signs_max": ("k and load, by signs", "k alone, by signs", "used"),
     "joint_iteration_ratio_by_signs_max": ("k and load, by signs", "k alone, by signs", "rounds"),
 }
-"""Figures: a policy, the one that it is compared with, and the measure."""
+"""Figures: a policy, the policy that it is compared with, and the measure."""
 POLICIES = (*BY_ERROR, *BY_SIGNS)
 QUICK = ("k alone, by signs", DEFAULTS)
-"""The policies of the quick form."""
+"""Policies of the quick form."""
 MEASURES = ("seconds", "rounds", "used", "assigned", "uploads", "megabytes", "wasted")
-"""used and assigned: rows; wasted: of the megabytes"""
+"""`used` and `assigned` are rows. `wasted` is a part of the megabytes."""
 
 
 def measure(size: Size, ratios: Sequence[float] | None = None) -> dict[str, float]:
-    """One table a ratio; the quotients at a ratio of 1, and the largest ones if all ratios are measured."""
+    """Print a table for each ratio. Return the quotients at a ratio of 1, and the largest of all ratios in a full
+    run."""
     seeds, ratios = range(size.pick(1, 1, 10)), ratios or size.pick(RATIOS[1:2], RATIOS[1:2], RATIOS)
     policies = size.pick(POLICIES, QUICK, POLICIES)
     figures, worst = dict[str, float](), dict[str, float]()
@@ -74,7 +76,7 @@ def measure(size: Size, ratios: Sequence[float] | None = None) -> dict[str, floa
 
 
 def strategy(ratio: float, policy: str) -> Strategy:
-    """One of `POLICIES`."""
+    """Return a new strategy, by its name in `POLICIES`."""
     if policy in BY_SIGNS:
         return BY_SIGNS[policy]()
     switch = ByError(a_of(RATE), "excess")
@@ -86,7 +88,7 @@ def strategy(ratio: float, policy: str) -> Strategy:
 
 
 def goal(size: Size) -> float:
-    """The distance that ends a run, from one of about 580."""
+    """Return the distance that ends a run. The initial distance is about 580."""
     return size.pick(400.0, GOAL, GOAL)
 
 
@@ -96,7 +98,7 @@ def _run(size: Size, asked: tuple[float, str, int]) -> dict[str, float]:
 
 
 def until_goal(size: Size, strategy: Strategy, machines: list[Machine], seed: int) -> dict[str, float]:
-    """The measures of a run."""
+    """Run to the goal, and return the measures."""
     start, until = torch.zeros(FEATURES, dtype=torch.float64), f"lately<={goal(size)} or versions>=40000"
     run, counts = trained(strategy, machines, RATE, start, seed, until, size=size)
     check_reached(run, "lately", goal(size))
@@ -110,7 +112,7 @@ def until_goal(size: Size, strategy: Strategy, machines: list[Machine], seed: in
 
 
 Found = Mapping[str, Sequence[Mapping[str, float]]]
-"""The measures of each policy's runs."""
+"""Measures of the runs, by policy."""
 
 
 def _show(size: Size, ratio: float, found: Found) -> None:
@@ -126,7 +128,7 @@ def _show(size: Size, ratio: float, found: Found) -> None:
 
 
 def _quotients(found: Found, figures: Mapping[str, tuple[str, str, str]]) -> dict[str, float]:
-    """Medians over the seeds of one policy's measure over another's; figures of missing policies are left out."""
+    """Return the medians over the seeds of one policy's measure / another's. Skip figures of missing policies."""
     return {
         name: median(a[measure] / b[measure] for a, b in zip(found[one], found[other], strict=True))
         for name, (one, other, measure) in figures.items()

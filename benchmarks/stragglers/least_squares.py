@@ -1,10 +1,10 @@
-"""The published study: least squares with 50 workers, whose times are drawn anew for each task.
+"""The paper's study: least squares with 50 workers and random times for each task.
 
 Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP 2020), section
-5. There each worker has rows of its own, of which it uses all in each gradient (`Held`); where loads change, rows are
-drawn anew for each (`Drawn`). Samples that are rows for good would not do: each counts exactly once an epoch, so that
-batches of one epoch have none in common, and end below any floor of the paper. Errors are distances to the
-least-squares solution.
+5. In the paper, each worker has its own rows, and uses all of them in each gradient (`Held`). If loads change, each
+gradient has random rows (`Drawn`). Samples with fixed rows do not fit: each counts exactly once per epoch, so the
+batches of an epoch are disjoint, and errors end below the paper's floors. Errors are distances to the least-squares
+solution.
 """
 
 from collections import deque
@@ -30,29 +30,29 @@ from oddlot.machines import Exponential, Link
 from oddlot.train.data import order
 
 WORKERS, FEATURES, ROWS, LOAD = 50, 100, 2_000, 40
-"""LOAD: rows of a whole task, as each of the workers has them in the paper"""
+"""LOAD: rows of a complete task, which are the rows of a worker in the paper."""
 DRAWN = 4_000_000
-"""rows of an epoch"""
+"""Rows of an epoch."""
 EVERY = 20
-"""rounds from one measure of the error to the next"""
+"""Rounds between measures of the error."""
 
 
 class Problem(NamedTuple):
-    """Integers from 1 to 10 as features, from 1 to 100 as true weights, and noise of variance 1."""
+    """Least squares with integer features from 1 to 10, true weights from 1 to 100, and noise of variance 1."""
 
     features: Tensor
-    """[ROWS, FEATURES], float64"""
+    """[ROWS, FEATURES], float64."""
     targets: Tensor
-    """[ROWS]"""
+    """[ROWS], float64."""
     best: Tensor
-    """[FEATURES]: the least-squares solution"""
+    """[FEATURES]: the least-squares solution."""
     curvature: Tensor
-    """[FEATURES, FEATURES]: of half the mean squared residual"""
+    """[FEATURES, FEATURES]: the Hessian of half the mean squared residual."""
 
 
 @cache
 def problem() -> Problem:
-    """One for all runs, as their floors do not depend on it."""
+    """Return the problem of all runs. Their floors do not depend on it."""
     chance = np.random.default_rng(1)
     x = chance.integers(1, 11, (ROWS, FEATURES)).astype(np.float64)
     y = x @ chance.integers(1, 101, FEATURES) + chance.standard_normal(ROWS)
@@ -61,20 +61,20 @@ def problem() -> Problem:
 
 
 def floor(rate: float, k: int) -> float:
-    """Where the distance ends with the fastest k, of rows of their own: its root mean square, for noise of variance 1.
+    """Return the final root mean square distance with the fastest k workers and `Held` rows, for noise of variance 1.
 
-    The last factor is that of drawing k of n without replacement.
+    The last factor corrects for k of n workers without replacement.
     """
     return sqrt(rate * FEATURES / (2 * k * LOAD) * (WORKERS - k) / (WORKERS - 1))
 
 
 def a_of(rate: float) -> float:
-    """Where the loss above its lowest value ends with gradients of one row."""
+    """Return the final loss above the minimum, with gradients of one row."""
     return rate * float(problem().curvature.trace()) / 4
 
 
 class Drawn:
-    """A data set each of whose samples is a row by chance."""
+    """A dataset of random rows."""
 
     def __init__(self, seed: int, count: int = DRAWN) -> None:
         rows = np.random.default_rng(seed).integers(0, ROWS, count, dtype=np.uint16)
@@ -92,9 +92,10 @@ class Drawn:
 
 
 class Held(Drawn):
-    """A data set each of whose samples is a row of whoever computes it, which it sees as an observer.
+    """A dataset in which each sample is a row of the worker that computes it. The dataset observes the run.
 
-    Two epochs that are under way at once may share samples, of which one has another's row: less than one at each end.
+    Two epochs in progress at once may share samples, on average less than one at each end of an epoch. One of the two
+    tasks then has another worker's row.
     """
 
     def __init__(self, seed: int, count: int = DRAWN) -> None:
@@ -102,7 +103,7 @@ class Held(Drawn):
         self.seed = seed
 
     def __call__(self, record: Record) -> None:
-        """One more record: the samples of whatever begins become its worker's rows, from the first one on."""
+        """Observe a record. The samples of each new task become the rows of its worker, from the first row on."""
         for action in record.actions:
             if isinstance(action, Start):
                 parts = [
@@ -115,20 +116,20 @@ class Held(Drawn):
 
 @dataclass
 class Counts:
-    """An observer: what a run did until each of its measures."""
+    """An observer that counts the work of a run."""
 
     rounds: int = 0
     assigned: int = 0
-    """rows that workers were given"""
+    """Rows of tasks that were sent to workers."""
     used: int = 0
-    """rows of gradients that became steps"""
+    """Rows of merged gradients."""
     uploads: int = 0
     path: list[tuple[float, int, int]] = field(default_factory=list)
-    """seconds, k and load of each round"""
+    """Seconds, k and load of each round."""
     arrived: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, record: Record) -> None:
-        """One more record."""
+        """Observe a record."""
         if isinstance(record.event, Arrived):
             self.uploads += 1
             self.arrived[record.event.update.id] = record.event.update.samples
@@ -143,14 +144,14 @@ class Counts:
 
 
 def fleet(load_seconds: float, communication_seconds: float) -> list[Machine]:
-    """Machines whose computation of a whole task, and communication, are exponential with these means."""
+    """Return machines with exponential times and these means for a full task's computation and communication."""
     link = Link(latency_milliseconds=500 * communication_seconds, delay=Exponential())
     one = Machine("w", load_seconds / LOAD, Exponential(), link, stops_at_once=True)
     return [replace(one, name=f"w{number}") for number in range(WORKERS)]
 
 
 def a_job(rate: float, start: Tensor, data: Drawn) -> Job:
-    """The problem, from these weights."""
+    """Return a job that trains on the problem, from the weights `start`."""
 
     def model() -> nn.Module:
         net = nn.Linear(FEATURES, 1, bias=False).double()
@@ -180,7 +181,7 @@ def _half_squares(net: nn.Module, batch: Any) -> Tensor:
 
 
 def _weights(net: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """Of unit vectors the predictions are the weights."""
+    """Return the weights, as the predictions for unit vectors."""
     out: Tensor = net(batch[0])[:, 0]
     return out, batch[1]
 
@@ -190,7 +191,7 @@ def _distance(weights: Tensor, best: Tensor) -> float:
 
 
 class Lately:
-    """The root mean square of the last ten distances: a single one may be low by chance."""
+    """A metric: the root mean square of the last ten distances. A single distance may be low by chance."""
 
     def __init__(self) -> None:
         self.squares: deque[float] = deque([inf] * 10, maxlen=10)
@@ -201,13 +202,13 @@ class Lately:
 
 
 def check_reached(run: Run, metric: str, goal: float) -> None:
-    """RuntimeError: the run ended for another reason."""
+    """Raise RuntimeError if the run did not reach the goal."""
     if not run.summary["metrics"][metric] <= 1.001 * goal:
         raise RuntimeError(f"{metric} {run.summary['metrics'][metric]} never came to {goal}: {run.ended}")
 
 
 def _excess(weights: Tensor, best: Tensor) -> float:
-    """Half the mean squared residual, above the lowest one."""
+    """Return half the mean squared residual, less its minimum."""
     off = weights - best
     return float(off @ problem().curvature @ off) / 2
 
@@ -226,7 +227,7 @@ def trained(
     data: type[Drawn] = Drawn,
     size: Size = Size.FULL,
 ) -> tuple[Run, Counts]:
-    """A run from `start`, with data and times of this seed."""
+    """Train from `start`, with data and times of this seed."""
     counts, rows = Counts(), data(seed, size.pick(DRAWN // 100, DRAWN, DRAWN))
     run = oddlot.fit(
         a_job(rate, start, rows),

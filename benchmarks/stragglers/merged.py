@@ -1,4 +1,4 @@
-"""What of a run's work was merged, by its records."""
+"""Merged work of a run, from its records."""
 
 from oddlot import Run
 from oddlot.core.commands import Blend, Step
@@ -6,13 +6,13 @@ from oddlot.core.events import Arrived
 from oddlot.core.tasks import Facts
 
 SINCE, UNTIL = 1 / 4, 7 / 8
-"""shares of a run's time: workers have started then, and what was computed before that may be merged after it"""
+"""Shares of a run's time. All workers have started by then, and work computed before the end can still be merged."""
 
 
 def merged_a_second(run: Run) -> float:
-    """Samples computed a second, between these, that were merged in the end.
+    """Return the samples per second that were computed between `SINCE` and `UNTIL` and merged later.
 
-    Each counts where it was computed, evenly over its task's seconds: so it matters little when rounds end.
+    Samples are spread evenly over their task's seconds, so the ends of rounds matter little.
     """
     since, until = SINCE * run.summary["seconds"], UNTIL * run.summary["seconds"]
     arrived, merged = dict[str, tuple[float, Facts]](), 0.0

@@ -1,6 +1,6 @@
-"""Networks on real pictures under real machines' times: seconds until an accuracy, under a virtual clock.
+"""Time to an accuracy of small networks on images, with recorded step times, on a virtual clock.
 
-The clock does not see what a gradient costs here, so that the network is a small one: two convolutions with strides.
+The cost of a gradient on this machine does not affect the clock, so the network is small: two strided convolutions.
 """
 
 import os
@@ -45,20 +45,20 @@ from oddlot.workloads.cifar10 import cifar10
 from oddlot.workloads.mnist import mnist
 
 WORKERS, SECONDS, BATCH, TESTED = 8, 1.0, 64, 5
-"""SECONDS: of a minibatch on average; TESTED: of so many test pictures one is looked at"""
+"""SECONDS: mean time of a minibatch. TESTED: one of this many test images is evaluated."""
 LINK = Link(latency_milliseconds=50)
-"""each way: a tenth of a minibatch there and back"""
+"""Latency of each way. Both ways take a tenth of a minibatch's time."""
 KS = tuple(range(1, WORKERS))
 JOBS: dict[str, tuple[Callable[[], Job], float, tuple[int, int, float, float]]] = {
     "mnist": (mnist, 0.97, (1, 28, 33, 79)),
     "cifar10": (cifar10, 0.5, (3, 32, 121, 64)),
 }
-"""with the accuracy that is waited for, and the pictures' channels, side, mean and deviation"""
+"""Job, accuracy to reach, and the images' channels, side, mean and standard deviation."""
 EPOCHS = 4
-"""after which a run gives up"""
+"""Epochs after which a run stops without the accuracy."""
 BEST_K = "best fixed k"
 PLAIN = "asynchronous, no momentum"
-"""all gradients count in full, by SGD without momentum: many that take turns have some by themselves"""
+"""Asynchronous SGD without damping and without momentum. Many workers in turn have implicit momentum."""
 
 
 def _even(batches: int) -> Strategy:
@@ -70,11 +70,11 @@ def _in_proportion(batches: int) -> Strategy:
 
 
 SWEEP: dict[str, Callable[[], Strategy]] = {
-    f"k = {k}": lambda k=k: FastestK(k=k)  # type: ignore[misc]  # a default is the way to bind it
+    f"k = {k}": lambda k=k: FastestK(k=k)  # type: ignore[misc]  # binds k
     for k in KS
 }
 SHARED = {"a batch": 1, "two batches": 2, "four batches": 4}
-"""rounds of so many, shared out; `Synchronous` alone gives everybody one"""
+"""Batches per round, shared by all workers. `Synchronous` alone gives a batch to each worker."""
 POLICIES: dict[str, Callable[[], Strategy]] = {
     "synchronous": Synchronous,
     **{f"synchronous, {some} for all": partial(_even, batches) for some, batches in SHARED.items()},
@@ -96,7 +96,7 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
 SOME = ["synchronous", "k = 2", "joint", PLAIN, "quorum"]
 """Policies of the smoke form and the quick form."""
 Asked = tuple[str, str, str, int]
-"""job, record, policy and seed"""
+"""Job, record, policy and seed."""
 
 
 RECORDS: dict[str, tuple[str, Callable[[Path], StepTimes]]] = {
@@ -108,11 +108,11 @@ RECORDS: dict[str, tuple[str, Callable[[Path], StepTimes]]] = {
         lambda path: read_vm_times(path, "OSBench", "B8ms"),
     ),
 }
-"""files in ODDLOT_DATA, and what reads them"""
+"""File in ODDLOT_DATA and its reader, by record."""
 
 
 class Small(nn.Module):
-    """Bytes [n, side, side] or [n, channels, side, side] to scores [n, 10]."""
+    """A network from bytes [n, side, side] or [n, channels, side, side] to scores [n, 10]."""
 
     def __init__(self, channels: int, side: int, mean: float, deviation: float) -> None:
         super().__init__()
@@ -137,9 +137,9 @@ def measure(
     records: Sequence[str] | None = None,
     policies: Sequence[str] | None = None,
 ) -> dict[str, float]:
-    """What was fitted, and a table for each job and record.
+    """Print the fitted delay models, and a table for each job and record.
 
-    The worst ratio of joint to the best of all others, if all are measured.
+    Return the worst ratio of joint to the best alternative, if all jobs, records and policies are measured.
     """
     asked = records or list(RECORDS)[: size.pick(None, 1, None)]
     there = [name for name in asked if _path(name).is_file()]
@@ -165,7 +165,7 @@ def _times(record: str) -> StepTimes:
 
 
 def _fits(there: dict[str, StepTimes]) -> None:
-    """Delay models of each record's machines, over each one's own mean."""
+    """Print the delay models of each record. Times are relative to their machine's mean."""
     rows = []
     for name, times in there.items():
         means = [fmean(record) for record in times.values()]
@@ -183,7 +183,7 @@ def _short(delay: Delay) -> str:
 
 
 def _table(size: Size, job: str, record: str, policies: Sequence[str], seeds: range) -> float:
-    """Joint over the best of the others, by medians."""
+    """Print a table. Return joint / best alternative, by medians."""
     asked = [(job, record, policy, seed) for policy in policies for seed in seeds]
     found = dict(zip(asked, in_processes(partial(_run, size), asked), strict=True))
     seconds = {policy: [found[job, record, policy, seed] for seed in seeds] for policy in policies}
@@ -223,7 +223,7 @@ def _goal(size: Size, job: str) -> float:
 
 
 def _run(size: Size, asked: Asked) -> float:
-    """Seconds of virtual time; infinity where the accuracy never came."""
+    """Return the seconds of virtual time to the accuracy, or infinity."""
     name, record, policy, seed = asked
     machines = [replace(one, link=LINK) for one in machines_like(_times(record), WORKERS, SECONDS / BATCH)]
     goal = f"accuracy>={_goal(size, name)} or epochs>={EPOCHS}"

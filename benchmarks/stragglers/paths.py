@@ -1,4 +1,4 @@
-"""Plots of single runs of the joint study: k and load over the distance, and that over time and what was computed."""
+"""Plots of single runs of the joint study: k and load by distance, and distance by time and by computed rows."""
 
 from functools import partial
 from itertools import accumulate
@@ -18,18 +18,18 @@ RATIO = 1.0
 
 
 class Point(NamedTuple):
-    """Where a run was at one of its measures."""
+    """State of a run at one of its measures."""
 
     seconds: float
     error: float
     k: int
     load: int
     used: int
-    """rows of gradients that became steps"""
+    """Rows of merged gradients."""
 
 
 def measure(size: Size) -> dict[str, float]:
-    """Three plots, from one seed; no figures. Quick: a short part of them alone."""
+    """Plot three charts of one seed. Return no figures. The quick form has shorter runs."""
     distance = goal(size) * size.pick(1, 1_000, 1)
     runs = dict(zip(BY_ERROR, in_processes(partial(_run, size, distance), BY_ERROR), strict=True))
     _draw_path(size, distance, runs)
@@ -40,7 +40,7 @@ def measure(size: Size) -> dict[str, float]:
 
 
 def _draw_path(size: Size, distance: float, runs: dict[str, list[Point]]) -> None:
-    """The k and the load over how far the distance has fallen."""
+    """Plot k and load by the decrease of the distance."""
     begin = float(problem().best.norm())
     fallen = {name: [(log10(begin / one.error), one) for one in points] for name, points in runs.items()}
     alone, both, fitted = BY_ERROR
@@ -61,7 +61,7 @@ def _draw_path(size: Size, distance: float, runs: dict[str, list[Point]]) -> Non
 
 
 def _draw_distance(size: Size, runs: dict[str, list[Point]]) -> None:
-    """It over time, and over the gradients that it took."""
+    """Plot the distance by time and by computed gradients."""
     curves = [
         Line(name, [(one.seconds, log10(one.error)) for one in points], number)
         for number, (name, points) in enumerate(runs.items())

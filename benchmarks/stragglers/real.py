@@ -1,4 +1,4 @@
-"""Four processes of this machine, one of which is five times slower: gradients are real, and so is the waiting."""
+"""Four local processes, one of them five times slower, with real gradients and real waiting times."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -28,7 +28,7 @@ from oddlot import (
 from oddlot.workloads.digits import digits
 
 PACE, SLOWER, BATCH, ACCURACY = 0.002, 5.0, 32, 0.95
-"""seconds for a sample, times by which the last one is slower, samples of a minibatch; reached by all"""
+"""Seconds per sample, slowdown of the last process, samples of a minibatch, and an accuracy that all policies reach."""
 PACES = (PACE, PACE, PACE, PACE * SLOWER)
 JOINT = "joint, not told anything"
 POLICIES: dict[str, Callable[[], Strategy]] = {
@@ -41,24 +41,24 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
     "loads in proportion, a batch for all": lambda: ProportionalLoad(Synchronous(BATCH // 4)),
     "k = 3, a batch for three": lambda: FastestK(k=3, samples=BATCH // 3),
 }
-"""the last three: fixed rounds of about one batch, as small as those of the joint policy"""
+"""Policies. The last three have fixed rounds of about one batch, like the rounds of the joint policy."""
 
 
 def measure(size: Size) -> dict[str, list[float]]:
-    """Both tables."""
+    """Print both tables, and return their figures."""
     paces = size.pick([pace / 10 for pace in PACES[2:]], PACES, PACES)
     return goodput(size, paces) | soonest(size, paces)
 
 
 def place(paces: Sequence[float]) -> Local:
-    """The processes, one thread each."""
+    """Return an engine with a process per pace, each with one thread."""
     return Local(
         len(paces), threads=1, as_if=tuple(Machine(f"m{place}", pace) for place, pace in enumerate(paces))
     )
 
 
 def goodput(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
-    """Samples over what the four could do if none ever waited for another."""
+    """Return the goodput: samples per second / samples per second of four processes that never wait."""
     able, times = sum(1 / pace for pace in paces), range(size.pick(1, 1, 3))
     found: dict[str, list[float]] = {
         "synchronous": [],
@@ -89,21 +89,21 @@ def goodput(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
 
 
 def _merged(strategy: Strategy, seed: int, epochs: int, paces: Sequence[float]) -> float:
-    """Samples a second."""
+    """Return the merged samples per second."""
     on, until = place(paces), f"epochs>={epochs}"
     run = fit(digits(batch_size=BATCH), strategy, on, until=until, seed=seed, evaluate_every="100 epochs")
     return merged_a_second(run)
 
 
 def _model() -> tuple[nn.Module, Any, Any, int]:
-    """With twice the batch."""
+    """Return model, inputs, targets and twice the batch size."""
     job = digits(batch_size=BATCH)
     inputs, targets = (torch.as_tensor(part) for part in job.train_data)
     return job.model(), inputs, targets, 2 * BATCH
 
 
 def soonest(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
-    """Seconds until the accuracy, each seed of a policy beside the same one of the others."""
+    """Return ratios of the seconds to the accuracy, by seed."""
     seeds, accuracy = range(size.pick(1, 1, 5)), size.pick(0.2, ACCURACY, ACCURACY)
     rows, seconds = list[list[str]](), dict[str, list[float]]()
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""Records of step times for the smoke form, in the files and formats of the published ones."""
+"""Generated step times for the smoke form, in the files and formats of the public records."""
 
 import gzip
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ MACHINES, STEPS = 4, 12
 
 
 def write(folder: Path) -> None:
-    """Write a few steps of a few machines, the last one slow, as each of the records has them."""
+    """Write a few steps of a few machines, the last of them slow, in the format of each record."""
     forms = {"alibaba": _alibaba, "bytedance-ar": _bytedance, "bytedance-se": _bytedance, "azure": _azure}
     for name, (file, _) in RECORDS.items():
         (folder / file).parent.mkdir(exist_ok=True)
@@ -20,7 +20,7 @@ def write(folder: Path) -> None:
 
 
 def _times() -> Iterator[tuple[int, int, float]]:
-    """Machine, step and time."""
+    """Yield machine, step and time."""
     chance = Random(0)
     for machine in range(MACHINES):
         for step in range(STEPS):

@@ -1,4 +1,4 @@
-"""Adapting k and the load together, beside adapting k alone, where times are not exponential or workers not alike."""
+"""Adaptation of k and load compared with adaptation of k alone, with non-exponential times or unequal workers."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,14 +20,14 @@ FLEETS: dict[str, tuple[Delay, int, float]] = {
     "half of it always, half exponential": (ShiftedExponential(0.5), 0, 1.0),
     "exponential, 10 of 50 workers 5x slower": (Exponential(), 10, 5.0),
 }
-"""how computation scatters, how many workers are slower, and by how much"""
+"""Distribution of computation times, number of slow workers, and their slowdown."""
 POLICIES = ("k alone", "k and load")
 MEASURES = ("seconds", "used", "rounds")
 QUOTIENTS = dict(zip(MEASURES, ("time", "gradient", "iteration"), strict=True))
 
 
 def measure(size: Size) -> dict[str, float]:
-    """A table of all fleets; the largest quotients. The quick form leaves it out, because all fleets take long."""
+    """Print a table of all fleets, and return the largest quotients. The quick form skips it."""
     if size is Size.QUICK:
         return {}
     seeds = range(size.pick(1, 1, 10))
@@ -56,7 +56,7 @@ def _quotient(
 
 
 def _run(size: Size, asked: tuple[str, str, int]) -> dict[str, float]:
-    """Both know the mean seconds of rounds, and the error."""
+    """Run a policy that knows the mean times of rounds and the error."""
     name, policy, seed = asked
     delay, slow, by = FLEETS[name]
     paces = [COMMUNICATION / LOAD * (by if number < slow else 1.0) for number in range(WORKERS)]

@@ -1,4 +1,4 @@
-"""The bound of the paper's example: the error over time with each k alone, and with theorem 1's times.
+"""The bound of the paper's example: error over time with each k alone, and with the switch times of theorem 1.
 
 Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP 2020),
 proposition 1 and theorem 1: five workers with exponential times.
@@ -17,16 +17,16 @@ from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Hypoexponential
 
 WORKERS, MEAN, SAMPLES, NOTHING = 5, 0.2, 10, 1e-9
-"""mean seconds of a task of so many samples; and of communication, which is left out there"""
+"""MEAN: mean seconds of a task. NOTHING: seconds of communication, which the example leaves out."""
 ETA, L, VARIANCE, C, ERROR = 0.001, 2.0, 10.0, 1.0, 100.0
 A = ETA * L * VARIANCE / (2 * C)
-"""the floor of rounds of one sample"""
+"""Floor of rounds with one sample."""
 UNTIL, POINTS = 3_000.0, 300
-"""seconds of the plot"""
+"""Seconds of the plot, and number of points."""
 
 
 def measure(size: Size) -> dict[str, float]:
-    """The plot, and a table of the times; no figures."""
+    """Save the plot, and print a table of the switch times. Return no figures."""
     workers = [Hypoexponential(NOTHING, MEAN / SAMPLES)] * WORKERS
     choices = [Choice(*row) for row in rounds_of(workers, [SAMPLES])]
     found = stages(choices)
@@ -44,7 +44,7 @@ def measure(size: Size) -> dict[str, float]:
 
 
 def _draw(size: Size, choices: list[Choice], begins: list[tuple[float, Choice]]) -> None:
-    seconds = np.linspace(UNTIL / 20, UNTIL, POINTS).tolist()  # at 0 all are at the same error
+    seconds = np.linspace(UNTIL / 20, UNTIL, POINTS).tolist()  # at 0 s all errors are equal
     drawn = [_line(f"k = {one.k}", [(0.0, one)], seconds, one.k) for one in choices]
     save(
         size,
@@ -67,7 +67,8 @@ def _line(
 
 
 def _error(begins: list[tuple[float, Choice]], now: float) -> float:
-    """Proposition 1, stage by stage: what is above the floor falls by the part eta c in each round."""
+    """Return the bound of proposition 1. In each round, the excess over the stage's floor is multiplied by 1 - eta
+    c."""
     error = ERROR
     for (at, choice), (end, _) in pairwise([*begins, (now, begins[-1][1])]):
         rounds = max(0.0, min(end, now) - at) / choice.seconds

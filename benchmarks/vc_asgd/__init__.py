@@ -1,1 +1,1 @@
-"""VC-ASGD on machines that come and go: see `__main__`."""
+"""Benchmark of VC-ASGD on preempted machines: see `__main__`."""

@@ -1,7 +1,7 @@
 """VC-ASGD on spot machines.
 
-VC-ASGD trains on machines that are preempted, and federated averaging on as many machines on demand. Recorded
-preemptions and prices decide what each run takes and costs. Gradients are real, and time is simulated, except in the
+VC-ASGD trains on machines that are preempted, and federated averaging trains on as many machines on demand. Recorded
+preemptions and prices determine the time and cost of each run. Gradients are real, and time is simulated, except in the
 part `preempted`, which runs processes.
 
 ODDLOT_DATA=... python -m benchmarks.vc_asgd [--quick|--smoke] [--save] [--only PART...] [--seed N]
@@ -26,7 +26,7 @@ PARTS: dict[str, Callable[[Size, int], Mapping[str, Measured]]] = {
 
 
 def main() -> None:
-    """Measure, print the tables, print the line."""
+    """Measure, print the tables and the figures."""
     line = parser("vc_asgd", __doc__, "fewer epochs, samples and seeds")
     line.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     line.add_argument("--seed", type=int, default=0, help="of every source of chance; the first of several")

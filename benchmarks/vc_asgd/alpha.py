@@ -1,8 +1,8 @@
-"""What alpha does: the paper's 0.7, 0.95, 0.999 and e / (e + 1), over epochs and time, and with fewer shards.
+"""Effect of alpha: the paper's 0.7, 0.95, 0.999 and e / (e + 1), by epochs and time, and with other numbers of shards.
 
-Atre, Jha, Rao (ScaDL 2021): 0.7 is fast and then noisy, 0.999 slow, e / (e + 1) the best in the end. All tasks of an
-epoch start from its first weights: the paper's mode, `newest=False`. There are 10 slots and 50 shards. Clients use
-Adam at its default rate, with new moments for each task.
+Atre, Jha, Rao (ScaDL 2021): 0.7 is fast and then noisy, 0.999 is slow, and e / (e + 1) is the best at the end. All
+tasks of an epoch start from its first weights: the paper's mode, `newest=False`. There are 10 slots and 50 shards.
+Clients use Adam at its default rate, with new moments for each task.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ ALPHAS = (0.7, 0.95, 0.999, None)
 SLOTS, SEVERAL = 10, (10, 50, 200)
 """SEVERAL: numbers of shards that are compared."""
 SLOW = ("slot0", "slot1")
-"""in the study of damping"""
+"""Slow slots in the study of damping."""
 NEAR = 0.05
-"""of accuracy, below the best, in a plot of its own"""
+"""Points of accuracy / 100 below the best, for a separate plot."""
 
 
 def with_adam(dataset: str, samples: int | None) -> Job:
-    """A job as the paper's clients train it."""
+    """Return a job with the optimizer of the paper's clients."""
     return replace(a_job(dataset, samples), optimizer=Adam())
 
 
 def runs(dataset: str, epochs: int, samples: int | None, shards: int, seed: int) -> dict[str, Run]:
-    """One for each alpha, by its name."""
+    """Return a run for each alpha, by its name."""
     job = with_adam(dataset, samples)
     on = Simulated(clients(job, SLOTS), seed=seed + 1)
     found = {}
@@ -45,7 +45,7 @@ def runs(dataset: str, epochs: int, samples: int | None, shards: int, seed: int)
 
 
 def by_shards(epochs: int, samples: int, several: Sequence[int], seed: int) -> None:
-    """The same alpha is another algorithm with other shards: what stays the same is (1 - alpha) S."""
+    """Compare numbers of shards S at equal alpha, and at equal (1 - alpha) S."""
     job, rows = with_adam("fashion_mnist", samples), []
     for shards in several:
         cells = []
@@ -66,7 +66,7 @@ def by_shards(epochs: int, samples: int, several: Sequence[int], seed: int) -> N
 
 
 def weight_of_slow(run: Run, shards: int) -> float:
-    """What the slow slots' updates weigh in the model at each epoch's end, over their share of the samples."""
+    """Return the weight of the slow slots' updates at the end of an epoch, over their share of the samples."""
     weights, samples, seen = list[float](), list[float](), list[tuple[str, float, int]]()
     sizes = {r.event.update.id: r.event.update for r in run.records if isinstance(r.event, Arrived)}
     for record in run.records:
@@ -75,7 +75,7 @@ def weight_of_slow(run: Run, shards: int) -> float:
                 ((update, share),) = action.shares.items()
                 seen = [(node, before * (1 - share), count) for node, before, count in seen]
                 seen.append((sizes[update].sender, share, sizes[update].samples))
-                if len(seen) == shards:  # an epoch, as they are closed by the barrier
+                if len(seen) == shards:  # an epoch ends with a barrier
                     slow = [one for one in seen if one[0] in SLOW]
                     weights.append(sum(one[1] for one in slow) / sum(one[1] for one in seen))
                     samples.append(sum(one[2] for one in slow) / sum(one[2] for one in seen))
@@ -84,7 +84,7 @@ def weight_of_slow(run: Run, shards: int) -> float:
 
 
 def by_damping(epochs: int, samples: int, shards: int, seed: int) -> None:
-    """Whoever comes last counts most: two slots of ten are five times slower, without damping by staleness and with."""
+    """Compare damping by staleness with two slow slots of ten. Without damping, the last updates count most."""
     job, rows = with_adam("fashion_mnist", samples), []
     fleet = [
         replace(one, seconds_per_sample=5 * one.seconds_per_sample) if one.name in SLOW else one
@@ -102,13 +102,13 @@ def by_damping(epochs: int, samples: int, shards: int, seed: int) -> None:
 
 
 def jumps(run: Run) -> float:
-    """How far the accuracy moves from one evaluation to the next, on average, in the last half of the run."""
+    """Return the mean change of accuracy between evaluations, in points, in the last half of the run."""
     values = [100 * right for _, right in points(run, "epochs")]
     return mean(abs(b - a) for a, b in pairwise(values[len(values) // 2 :]))
 
 
 def draw(size: Size, dataset: str, found: dict[str, Run]) -> None:
-    """Accuracy over epochs and over time, and near the best, where lines cannot be told apart otherwise."""
+    """Plot accuracy by epochs, by time, and near the best accuracy, where lines are otherwise too close."""
     for across, scale, unit in (("epochs", 1.0, "epochs"), ("seconds", 1 / 3600, "hours")):
         drawn = [Line(name, points(run, across, scale), n) for n, (name, run) in enumerate(found.items())]
         save(size, f"vc_asgd_alpha_{dataset}_{unit}", f"{dataset}: alpha", unit, "accuracy", drawn)
@@ -125,11 +125,11 @@ STUDIES: dict[Size, dict[str, tuple[int, int | None]]] = {
     Size.QUICK: {"fashion_mnist": (4, 6_000)},
     Size.FULL: {"fashion_mnist": (40, None), "cifar10": (25, None)},
 }
-"""Epochs and samples (None: all)."""
+"""Epochs and number of samples (None: all)."""
 
 
 def measure(size: Size, seed: int) -> dict[str, float]:
-    """Print the tables, save the plots; nothing of it is a key."""
+    """Print the tables, and save the plots. Return no figures."""
     shards = size.pick(10, SHARDS, SHARDS)
     for dataset, (epochs, samples) in STUDIES[size].items():
         found = runs(dataset, epochs, samples, shards, seed)

@@ -1,9 +1,10 @@
-"""The headline: time, bill and accuracy on demand and on spot machines that real traces preempt and price.
+"""Time, bill and accuracy on demand and on spot machines, with recorded preemptions and prices.
 
-Every system trains the same job to the same accuracy: the final one of federated averaging on 8 machines on demand,
-less one point. A system is a strategy on 8 or 4 machines, on demand or on spot. Spot machines come and go as in real
-traces, and as many are requested as make 8 (or 4) on average. All machines have the same speed, and there is a hub at
-one price everywhere. The trainings do not depend on prices, so each is priced with every trace: see `savings`.
+Every system trains the same job to the same accuracy: the final accuracy of federated averaging on 8 machines on
+demand, less one point. A system is a strategy on 8 or 4 machines, on demand or on spot. Spot machines come and go as in
+recorded traces. The number of requested machines gives 8 (or 4) on average. All machines have the same speed, and the
+hub has the same price everywhere. The trainings do not depend on prices, so each is priced with every trace: see
+`savings`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,15 +34,15 @@ from oddlot.machines import Always
 from oddlot.report.svg_charts import Line
 
 COUNTS = (2, 4, MACHINES, 2 * MACHINES)
-"""Machines that stay."""
+"""Numbers of machines on demand."""
 DRAWN_HOURS = 6.0
 WORST = {"bill_saving_p3_min", "bill_saving_nc6", "time_over_on_demand", "accuracy_gap"}
-"""Figures of the worst trace, which a quick run does not measure: it has one trace."""
+"""Figures of the worst trace. A quick run has only one trace and does not measure them."""
 STAYS = System(NEWEST, MACHINES, False)
 
 
 def systems(size: Size) -> list[System]:
-    """Return those of the keys; in other than quick runs also systems for comparison."""
+    """Return the systems of the figures and, except in quick runs, further systems for comparison."""
     found = [system for pair in COMPARED.values() for system in pair]
     if size is not Size.QUICK:
         found += [System(PAPER, MACHINES, False), System(NEWEST, 4, False), System(NEWEST, 4, True)]
@@ -52,7 +53,7 @@ def systems(size: Size) -> list[System]:
 def trained(
     stays: Stays, traces: Sequence[str], asked: Sequence[System], seed: int
 ) -> dict[System, dict[str, Trained]]:
-    """Return all trainings. They end when they reach the accuracy; ours makes at least the epochs of the base."""
+    """Return all trainings. They end at the accuracy, except that ours trains at least the epochs of the base."""
     runs = {BASE: {"": stays.averaging}, STAYS: {"": stays.newest}}
     for system in asked:
         goal = f"epochs>={1.25 * stays.epochs}" if system == OURS else until(stays.epochs, stays.target)
@@ -71,7 +72,7 @@ def trained(
 
 
 def measure(size: Size, seed: int) -> dict[str, Measured]:
-    """Return the savings in all markets, and time and accuracy on the worst trace."""
+    """Return the savings in all markets, and the time and accuracy of the worst trace."""
     stays, traces = on_machines_that_stay(size, seed), size.pick(1, 1, len(ALIVE))
     found = trained(stays, list(ALIVE)[:traces], systems(size), seed)
     most = found[BASE][""].until
@@ -93,7 +94,7 @@ def measure(size: Size, seed: int) -> dict[str, Measured]:
 
 
 def _draw(size: Size, title: str, found: Mapping[System, Mapping[str, Trained]]) -> None:
-    """Plot accuracy over time; of the systems on spot but ours on the first trace."""
+    """Plot accuracy over time. Systems on spot other than ours have only the first trace."""
     first = next(iter(ALIVE))
     some = {
         f"{system}, {trace}" if trace else f"{system}": points(one.run, "seconds", 1 / 3600)
@@ -109,7 +110,7 @@ def _draw(size: Size, title: str, found: Mapping[System, Mapping[str, Trained]])
 
 
 def _tell_sizes(stays: Stays, counts: Sequence[int], seed: int) -> None:
-    """Print what another number of machines takes: the bill depends on it as much as on the strategy."""
+    """Print time and machine-hours by number of machines, because the bill depends on it as much as on the strategy."""
     rows, goal = [], until(stays.epochs, stays.target)
     for count in counts:
         cells = [f"{count}"]

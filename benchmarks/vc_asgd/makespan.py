@@ -1,9 +1,9 @@
-"""How long a job takes when machines are lost without a word: the paper's formula, and the run itself.
+"""Makespan of a job with losses without notice: the paper's formula compared with a run.
 
-Atre, Jha, Rao (ScaDL 2021): n_s = 2,000 subtasks (50 shards, 40 epochs) of t_e = 144 s on 5 clients that hold two each,
-which are 10 slots; a loss is noticed t_o = 300 s after the subtask was given, and blocks its slot until then. With a
-probability p of a loss during a subtask the n = 200 subtasks of a slot take n (t_e + t_o p), which counts one loss of a
-subtask at most; as it may be lost again, n (t_e + t_o p / (1 - p)).
+Atre, Jha, Rao (ScaDL 2021): n_s = 2,000 subtasks (50 shards, 40 epochs) of t_e = 144 s run on 5 clients with two
+subtasks each, which are 10 slots. A loss is detected t_o = 300 s after the subtask was assigned, and blocks its slot
+until then. With a probability p of a loss during a subtask, the n = 200 subtasks of a slot take n (t_e + t_o p), if
+each subtask is lost at most once. With repeated losses, they take n (t_e + t_o p / (1 - p)).
 """
 
 from math import log
@@ -22,12 +22,12 @@ RATES = (0.05, 0.1, 0.2)
 
 
 def formula(p: float, epochs: int) -> float:
-    """Seconds."""
+    """Return the makespan in seconds, with repeated losses."""
     return SHARDS * epochs / SLOTS * (T_E + T_O * p / (1 - p))
 
 
 def fleet(p: float, unequal: bool) -> list[Machine]:
-    """Slots that are lost during a share p of their subtasks; `unequal`: of other speeds (mean 1), with other times."""
+    """Return slots that are lost during a share p of subtasks. `unequal`: speeds differ (mean 1), and times vary."""
     machines = []
     for slot in range(SLOTS):
         speed = 0.8 + 0.4 * slot / (SLOTS - 1) if unequal else 1.0
@@ -45,7 +45,7 @@ def fleet(p: float, unequal: bool) -> list[Machine]:
 
 
 def seconds(p: float, epochs: int, seed: int, newest: bool, unequal: bool = False) -> float:
-    """A run with nothing computed, a sample a shard."""
+    """Return the seconds of a run without computation, with one sample per shard."""
     data = torch.zeros(SHARDS, 1), torch.zeros(SHARDS, dtype=torch.long)
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
     on = Simulated(fleet(p, unequal), seed=seed, computes=False)
@@ -55,7 +55,7 @@ def seconds(p: float, epochs: int, seed: int, newest: bool, unequal: bool = Fals
 
 
 def measure(size: Size, seed: int) -> dict[str, float]:
-    """The worst of the three rates, by the median over the seeds."""
+    """Return the largest error and the largest ratio of the three rates, by medians over the seeds."""
     epochs, seeds = size.pick(1, 40, 40), range(seed, seed + size.pick(1, 5, 25))
     rows, errors, newest = [], [], []
     for p in RATES:

@@ -1,4 +1,4 @@
-"""Recorded markets: prices, and the numbers of machines that were available."""
+"""Recorded markets: prices and numbers of available machines."""
 
 import csv
 import gzip
@@ -42,7 +42,7 @@ class Recorded(NamedTuple):
 
     steps: Steps
     most: int
-    """Number of machines that was requested."""
+    """Number of machines that were requested."""
 
     @property
     def seconds(self) -> float:
@@ -51,26 +51,26 @@ class Recorded(NamedTuple):
 
     @property
     def availability(self) -> float:
-        """Return the mean share of the requested machines that were available."""
+        """Return the mean available share of the requested machines."""
         return mean(self.steps.at(self.seconds * moment / 1000) for moment in range(1000)) / self.most
 
     @property
     def longest_gap(self) -> float:
-        """Return the largest number of seconds without a machine."""
+        """Return the longest time without a machine, in seconds."""
         starts = zip(self.steps.seconds, self.steps.seconds[1:], self.steps.values, strict=False)
         return max((stop - start for start, stop, count in starts if not count), default=0.0)
 
     def requested(self, machines: int) -> int:
-        """Return how many machines to request for a mean of `machines`. Only the whole trace tells it."""
+        """Return the number of machines to request for a mean of `machines`. This needs the complete trace."""
         return round(machines / self.availability)
 
     def repeated(self, begin: float = 0.0) -> Capacity:
-        """Return the trace from this second on. It repeats."""
+        """Return the trace from second `begin` on. It repeats."""
         return Alive(self.steps.window(0.0, self.seconds).window(begin, self.seconds), of=self.most)
 
 
 def data() -> Path:
-    """Return the folder of the traces. FileNotFoundError names the missing one."""
+    """Return the folder of the traces. Raises FileNotFoundError if a folder is missing."""
     root = Path(os.environ.get("ODDLOT_DATA", "nowhere"))
     for folder in ("spot_gpu_2020", "spot_bamboo_2020"):
         if not (root / folder).is_dir():
@@ -79,7 +79,7 @@ def data() -> Path:
 
 
 def bamboo(name: str, whole: bool = False) -> Recorded:
-    """Return one of the traces of `ALIVE`, from its first machine on unless `whole`."""
+    """Return a trace of `ALIVE`, from its first machine on unless `whole` is True."""
     file, unit = ALIVE[name]
     steps = read_alive(data() / "spot_bamboo_2020" / file, unit)
     counts = zip(steps.seconds, steps.values, strict=True)
@@ -89,7 +89,7 @@ def bamboo(name: str, whole: bool = False) -> Recorded:
 
 
 def gcp() -> Iterator[tuple[str, Recorded]]:
-    """Yield every probe of one preemptible instance, with its name."""
+    """Yield the name and trace of every probe of a preemptible instance."""
     for path in sorted((data() / "spot_gpu_2020").glob("gcp_*.out.gz")):
         with gzip.open(path, "rt") as file:
             kinds = {match.groups()[1:] for match in map(CREATED.search, file) if match}
@@ -110,5 +110,5 @@ def price_traces() -> Iterator[tuple[str, str, Steps]]:
 
 @cache
 def on_demand(machine: str) -> Steps:
-    """Return a price that stays."""
+    """Return a constant price."""
     return Steps((0.0,), (ON_DEMAND[machine],))

@@ -1,8 +1,8 @@
-"""Time on spot with other starts and on other traces than the bill's: four of Bamboo, and Google's probes.
+"""Time on spot with other start times and other traces than the bill's: four traces of Bamboo, and Google's probes.
 
-VC-ASGD makes the number of epochs that it needs on machines that stay, with nothing computed. Traces count as recorded,
-with the hours before their first machine, and repeat. The number of machines to request is the bill's: it makes 8 on
-average from the first machine on. It is also measured with 8 requested machines.
+VC-ASGD runs the number of epochs that it needs on machines on demand, without computation. Traces are used as recorded,
+with the hours before their first machine, and repeat. The number of requested machines is the bill's, which gives 8 on
+average from the first machine on. Runs with 8 requested machines are measured as well.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from oddlot import VCASGD, Job, Simulated, fit
 from oddlot.machines.capacity import Capacity
 
 BEGINNINGS = 40
-"""Moments of a trace at which the job begins, evenly over it."""
+"""Number of start times, evenly spread over a trace."""
 WITHIN = 1.5
 
 
 def seconds(capacity: Capacity, count: int, epochs: float, seed: int) -> float:
-    """Return the time of a run with nothing computed, with the smallest shards that give no warning."""
+    """Return the time of a run without computation, with the smallest shards that cause no warning."""
     samples = 5 * SHARDS
     data = torch.zeros(samples, 1), torch.zeros(samples, dtype=torch.long)
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
@@ -35,7 +35,7 @@ def seconds(capacity: Capacity, count: int, epochs: float, seed: int) -> float:
 
 
 def recorded() -> Iterator[tuple[str, Recorded, int]]:
-    """Yield all traces with their names and the number of machines to request."""
+    """Yield name, trace and number of requested machines of all traces."""
     for name in ALIVE:
         yield f"Bamboo {name}", bamboo(name, whole=True), bamboo(name).requested(MACHINES)
     for name, trace in gcp():
@@ -43,7 +43,7 @@ def recorded() -> Iterator[tuple[str, Recorded, int]]:
 
 
 def measure(size: Size, seed: int) -> dict[str, Measured]:
-    """Return times over the time of federated averaging on demand: all starts on all traces."""
+    """Return the times over the time of federated averaging on demand, for all start times of all traces."""
     stays = on_machines_that_stay(size, seed)
     epochs, most = reached(stays.newest, stays.target, "epochs"), reached(stays.averaging, stays.target)
     assert most is not None, "federated averaging ends above its own accuracy less one point"
@@ -87,5 +87,5 @@ def measure(size: Size, seed: int) -> dict[str, Measured]:
 
 
 def within(ratios: list[float]) -> float:
-    """Return the share of at most `WITHIN`."""
+    """Return the share of ratios of at most `WITHIN`."""
     return sum(one <= WITHIN for one in ratios) / len(ratios)

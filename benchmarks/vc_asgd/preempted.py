@@ -1,4 +1,4 @@
-"""For real: four local workers, killed (kill -9) and back as a compressed trace says, beside four undisturbed ones."""
+"""Four local workers, killed and restarted as in a compressed trace, compared with four undisturbed workers."""
 
 import os
 import tempfile
@@ -15,11 +15,11 @@ from oddlot.machines.market_traces import read_alive
 WORKERS = 4
 TRACE = "spot_bamboo_2020/aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv"
 PERIOD_SECONDS = 30.0
-"""for the trace's twelve hours from its first machine on, over and over"""
+"""Seconds for twelve hours of the trace, from its first machine on. It repeats."""
 
 
 def trace(period: float) -> tuple[Steps, int, str]:
-    """When how many of how many machines were alive, and who says so."""
+    """Return the available machines over time, their maximum, and the name of the source."""
     path = Path(os.environ.get("ODDLOT_DATA", "")) / TRACE
     if path.is_file():
         hours = 12
@@ -32,7 +32,7 @@ def trace(period: float) -> tuple[Steps, int, str]:
 
 
 def run(epochs: int, seed: int, chaos: Chaos | None) -> Run:
-    """The job on MNIST, proved."""
+    """Train on MNIST, and check the log."""
     job = a_job("mnist")
     strategy = VCASGD(newest=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ def run(epochs: int, seed: int, chaos: Chaos | None) -> Run:
 
 
 def measure(size: Size, seed: int) -> dict[str, float]:
-    """How many points of accuracy the preemptions cost, the mean over the seeds."""
+    """Return the loss of accuracy through preemptions, in points, the mean over the seeds."""
     steps, of, told = trace(size.pick(2.0, PERIOD_SECONDS, PERIOD_SECONDS))
     epochs, seeds = size.pick((1, 1), (2, 1), (6, 3))
     found: dict[str, list[Run]] = {"undisturbed": [], "preempted": []}

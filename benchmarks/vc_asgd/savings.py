@@ -1,7 +1,7 @@
-"""The bill by its causes: every system to the same accuracy, in every market.
+"""Bills of all systems, to the same accuracy, in every market.
 
-A market is a recorded price and a recorded number of available machines. The bill of a system on spot is its mean over
-beginnings all over the price trace. On demand, it depends on the price list only.
+A market is a recorded price and a recorded number of available machines. The bill of a system on spot is the mean over
+start times all over the price trace. On demand, it depends only on the price list.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ from oddlot.history.metrics import tally_of
 from oddlot.machines import Steps
 
 HUB_DOLLARS_PER_HOUR = 0.096
-"""Of a machine with two cores and 8 GB, on demand, for every system."""
+"""Price of a hub with two cores and 8 GB on demand, for every system."""
 BEGINNINGS = 40
-"""Moments of a price trace at which the job begins, evenly over it."""
+"""Number of start times, evenly spread over a price trace."""
 SHOWN = {"p3.2xlarge us-east-1c", "NC6 us-east"}
-"""Prices of the table's columns."""
+"""Prices in columns of the table."""
 
 
 OURS, BASE = System(NEWEST, MACHINES, True), System(AVERAGING, MACHINES, False)
@@ -34,21 +34,21 @@ COMPARED = {
     "saving_over_fedavg_4_spot": (OURS, System(AVERAGING, 4, True)),
     "saving_same_system_on_demand": (OURS, System(NEWEST, MACHINES, False)),
 }
-"""Two systems by key: the first one's bill is divided by the second one's."""
+"""Two systems by key. The bill of the first is divided by the bill of the second."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run and the machine-time that it paid for, as spells in seconds of its clock."""
+    """A run and its paid machine-time, as intervals in seconds of its clock."""
 
     run: Run
     spells: Sequence[tuple[float, float]]
     until: float | None
-    """Seconds to the accuracy that all must reach. None: it was not reached."""
+    """Seconds to the required accuracy, or None if it was not reached."""
 
     @classmethod
     def of(cls, run: Run, accuracy: float) -> "Trained":
-        """Read the log: a machine is paid for from its order until it is gone."""
+        """Read the log. A machine is paid for from its order to its end."""
         bill = tally_of(run.records, 1).cost
         end = float(run.summary["seconds"])
         spells = [
@@ -57,19 +57,19 @@ class Trained:
         return cls(run, spells, reached(run, accuracy))
 
     def machine_hours(self) -> float:
-        """Return the machine-hours that were paid for until the accuracy was reached."""
+        """Return the paid machine-hours until the accuracy was reached."""
         assert self.until is not None, "the accuracy was not reached"
         return sum(max(0.0, min(stop, self.until) - start) for start, stop in self.spells) / 3600
 
     def bill(self, prices: Steps, begin: float = 0.0) -> float:
-        """Return the dollars with the hub's, if the run begins at this second of the price trace."""
+        """Return the dollars of machines and hub, if the run starts at second `begin` of the price trace."""
         assert self.until is not None, "the accuracy was not reached"
         spells = [(begin + a, begin + min(b, self.until)) for a, b in self.spells if a < self.until]
         return sum(_paid(prices, a, b) for a, b in spells) + HUB_DOLLARS_PER_HOUR * self.until / 3600
 
 
 Trainings = Mapping[System, Mapping[str, Trained]]
-"""By system and capacity trace. On demand, there is one training."""
+"""Trainings by system and capacity trace. On demand, there is one training, with the key ""."""
 
 
 def _paid(prices: Steps, start: float, stop: float) -> float:
@@ -105,7 +105,7 @@ class Bills:
             yield (price, capacity), mean(bills)
 
     def savings(self, system: System, other: System) -> dict[tuple[str, str], float]:
-        """Return 1 - the bill over the other system's, by market. `-NOT_REACHED`: one of them missed the accuracy."""
+        """Return 1 - bill / other system's bill, by market, or `-NOT_REACHED` if a system missed the accuracy."""
         ours, theirs = self.by_market[system], self.by_market[other]
         return {
             market: 1 - ours[market] / theirs[market] if market in ours and market in theirs else -NOT_REACHED
@@ -114,7 +114,7 @@ class Bills:
 
 
 def measure(trained: Trainings, title: str) -> dict[str, Measured]:
-    """Print both tables. Return the figures: values of all markets."""
+    """Print both tables, and return the figures: values of all markets."""
     bills = Bills(trained)
     _tell(bills, trained, title)
     _tell_prices(bills)
@@ -129,7 +129,7 @@ def measure(trained: Trainings, title: str) -> dict[str, Measured]:
 
 
 def _tell(bills: Bills, trained: Trainings, title: str) -> None:
-    """Print what each system takes, loses, pays and saves, with the range of the capacity traces."""
+    """Print time, losses, bills and savings of each system, with the range of the capacity traces."""
     rows, most = [], trained[BASE][""].until or 1.0
     for system, runs in trained.items():
         done = [one for one in runs.values() if one.until is not None]
@@ -161,7 +161,7 @@ def _tell(bills: Bills, trained: Trainings, title: str) -> None:
 
 
 def _tell_prices(bills: Bills) -> None:
-    """Print our saving by price trace, with the worst capacity trace."""
+    """Print the savings of `OURS` by price trace, with the worst capacity trace."""
     rows, saved = [], bills.savings(OURS, BASE)
     for price, steps in bills.prices.items():
         discount = (

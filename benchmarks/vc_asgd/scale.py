@@ -1,4 +1,4 @@
-"""10,000 machines, 50,000 subtasks an epoch of ten minutes each, preempted by a trace, with nothing computed."""
+"""10,000 machines and 50,000 subtasks of ten minutes per epoch, preempted as in a trace, without computation."""
 
 import os
 import time
@@ -18,7 +18,7 @@ TRACE = "spot_bamboo_2020/aws-spot-instances-p2-xlarge-2020-11-20-to-2020-11-23.
 
 
 def capacity() -> tuple[Capacity, str]:
-    """A real trace of 16 machines, scaled; without it, pools."""
+    """Return a scaled trace of 16 machines or, if it is missing, pools."""
     path = Path(os.environ.get("ODDLOT_DATA", "")) / TRACE
     if path.is_file():
         return Alive(read_alive(path, "hours").window(6 * 3600), of=16), path.name
@@ -26,7 +26,7 @@ def capacity() -> tuple[Capacity, str]:
 
 
 def measure(size: Size, seed: int) -> dict[str, float]:
-    """Virtual days a wall minute."""
+    """Return the virtual days per minute of wall time."""
     zone, told = capacity()
     machines = MACHINES // size.pick(100, 1, 1)
     shards = 5 * machines

@@ -1,4 +1,4 @@
-"""What the studies share: the paper's setting, jobs, clients."""
+"""Shared code of all parts: the paper's setting, jobs, clients."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,14 +13,14 @@ from oddlot.workloads import load_workload
 
 SHARDS = 50
 T_E = 144.0
-"""seconds of one pass over a shard on a client of speed 1"""
+"""Seconds of a pass over a shard on a client of speed 1."""
 SECONDS_TO_START, NOTICED_AFTER = 60.0, 300.0
 proofs: list[bool] = []
-"""of every run with real gradients: whether its log proves that every sample counted exactly once"""
+"""For every run with real gradients, whether its log proves that each sample counted exactly once."""
 
 
 def a_job(dataset: str, samples: int | None = None) -> Job:
-    """A task on real data, or on its first `samples` samples."""
+    """Return a job on a dataset, or on its first `samples` samples."""
     options: dict[str, Any] = {"augment": False} if dataset == "cifar10" else {}
     job = load_workload(dataset, options)
     return (
@@ -29,23 +29,23 @@ def a_job(dataset: str, samples: int | None = None) -> Job:
 
 
 def shard_seconds(job: Job) -> float:
-    """Seconds a sample, so that a shard takes t_e."""
+    """Return the seconds per sample with which a shard takes t_e."""
     return T_E * SHARDS / len(job.train_data[0])
 
 
 def like(job: Job, **changes: Any) -> Machine:
-    """A client of speed 1, whose times scatter by a fifth."""
+    """Return a client of speed 1, with a coefficient of variation of its times of 0.2."""
     return Machine("client", seconds_per_sample=shard_seconds(job), delay=Lognormal(0.2), **changes)
 
 
 def zone(job: Job, count: int, capacity: Capacity) -> Zone:
-    """Return machines of speed 1 that come and go, at one dollar an hour."""
+    """Return a zone of machines of speed 1 that come and go, at one dollar per hour."""
     offer = Offer("any", 1.0, Steps((0.0,), (1.0,)), seconds_to_start=SECONDS_TO_START)
     return Zone("m", offer, count, like(job, noticed_after_seconds=NOTICED_AFTER), capacity)
 
 
 def clients(job: Job, count: int) -> list[Machine]:
-    """Slots of speeds from 0.8 to 1.2."""
+    """Return slots with speeds from 0.8 to 1.2."""
     one = like(job)
     speeds = [0.8 + 0.4 * slot / max(1, count - 1) for slot in range(count)]
     return [
@@ -55,29 +55,29 @@ def clients(job: Job, count: int) -> list[Machine]:
 
 
 def proved(run: Run, job: Job) -> Run:
-    """The same; its proof is noted."""
+    """Check the log of a run, append the result to `proofs`, and return the run."""
     proofs.append(not prove(run.records, len(job.train_data[0])).faults)
     return run
 
 
 def accuracy_at(run: Run, epochs: float) -> float:
-    """Of the newest version that was measured by then."""
+    """Return the accuracy of the newest version that was evaluated within `epochs`."""
     rows = [row for row in run.history if row["epochs"] <= epochs + 1e-9]
     return max(rows, key=lambda row: row["versions"])["accuracy"]
 
 
 def reached(run: Run, accuracy: float, figure: str = "seconds") -> float | None:
-    """Return the seconds (or epochs) until a version had this accuracy."""
+    """Return the seconds (or another figure) at the first version with this accuracy, or None."""
     rows = sorted(run.history, key=lambda row: row["versions"])
     return next((row[figure] for row in rows if row["accuracy"] >= accuracy), None)
 
 
 def once_above(line: Sequence[tuple[float, float]], least: float) -> Sequence[tuple[float, float]]:
-    """The line from where it first gets so high, with all that it does later."""
+    """Return the points of a line from the first one that is not below `least`."""
     return list(dropwhile(lambda point: point[1] < least, line))
 
 
 def points(run: Run, across: str, scale: float = 1.0) -> Sequence[tuple[float, float]]:
-    """The accuracy over one of the history's figures."""
+    """Return the accuracy by a figure of the history."""
     rows = sorted(run.history, key=lambda row: row["versions"])
     return [(row[across] * scale, row["accuracy"]) for row in rows]

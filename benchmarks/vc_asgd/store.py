@@ -1,7 +1,8 @@
-"""A strong store against an eventual one that may overwrite: time as derived, accuracy, and where servers saturate.
+"""A strong store compared with an eventual store that may overwrite: time, accuracy, and saturation of the servers.
 
-Atre, Jha, Rao (ScaDL 2021): 1.29 s an update with transactions, 0.87 s without. A slot waits for its own update, so
-that n_s subtasks on S slots take n_s / S (t_e + u) without queues; a server is busy for u of every t_e / S seconds.
+Atre, Jha, Rao (ScaDL 2021): an update takes 1.29 s with transactions, and 0.87 s without. A slot waits for its own
+update, so n_s subtasks on S slots take n_s / S (t_e + u) without queues. A server is busy for u of every t_e / S
+seconds.
 """
 
 from statistics import mean
@@ -23,7 +24,7 @@ SLOTS = 10
 
 
 def summary(hub: Hub, slots: int, epochs: int, seed: int) -> dict[str, Any]:
-    """Of a run with nothing computed: slots of times within 10 %, 50 shards or as many as there are slots."""
+    """Return the summary of a run without computation. Task times have a coefficient of variation of 0.1."""
     shards = max(SHARDS, 2 * slots)
     data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
@@ -36,7 +37,7 @@ def summary(hub: Hub, slots: int, epochs: int, seed: int) -> dict[str, Any]:
 def accuracies(
     hub: Hub, epochs: int, samples: int, shards: int, seeds: int, first: int
 ) -> tuple[list[float], list[float]]:
-    """Of real gradients, and the share of updates that were overwritten."""
+    """Return the accuracy of training, and the share of overwritten updates, by seed."""
     job = a_job("fashion_mnist", samples)
     found, lost = [], []
     for seed in range(first, first + seeds):
@@ -49,7 +50,7 @@ def accuracies(
 
 
 def measure(size: Size, seed: int) -> dict[str, float]:
-    """Print the table, save the plot; nothing of it is a key."""
+    """Print the table, and save the plot. Return no figures."""
     epochs, rows = size.pick(2, 40, 40), []
     how = size.pick((1, 100, 10, 1), (2, 6_000, SHARDS, 1), (8, 20_000, SHARDS, 3))
     for name, hubs in (("strong, 1.29 s", STRONG), ("eventual, 0.87 s", EVENTUAL)):
@@ -81,7 +82,7 @@ def measure(size: Size, seed: int) -> dict[str, float]:
 
 
 def _saturation(size: Size, seed: int) -> None:
-    """Print and plot the updates an hour of stores with more and more slots."""
+    """Print and plot the updates per hour by number of slots."""
     slots = size.pick((20, 80), (20, 80, 160, 320), (10, 20, 40, 80, 120, 160, 240, 320, 480))
     stores = {f"strong, servers: {servers}": STRONG[servers] for servers in (1, 5)}
     stores |= {f"eventual, servers: {servers}": hub for servers, hub in EVENTUAL.items()}

@@ -26,11 +26,11 @@ from oddlot.machines.capacity import Capacity
 
 DATASET, DEADLINE = "fashion_mnist", 1800.0
 RATE = 0.06
-"""the learning rate: of 0.03, 0.06 and 0.1 the best one of federated averaging and of VC-ASGD alike, after 5 epochs"""
+"""Learning rate: the best of 0.03, 0.06 and 0.1 after 5 epochs, for federated averaging and for VC-ASGD."""
 LIMIT = 5
-"""A system that needs more than this many times the epochs of federated averaging has missed the accuracy."""
+"""Maximum epochs of a system, as a multiple of federated averaging's epochs. After that, it has missed the accuracy."""
 AVERAGING, PAPER, NEWEST = "federated averaging", "VC-ASGD, newest=False", "VC-ASGD, newest"
-"""PAPER: the paper's mode of VC-ASGD, which was the default when `saving_default_mode` got its name."""
+"""PAPER: the paper's mode of VC-ASGD, the default when `saving_default_mode` was named."""
 ONE, ELASTIC, DOWNPOUR = "one machine", "elastic averaging", "Downpour"
 WHOLE = {ONE, ELASTIC, DOWNPOUR}
 """Strategies without shards."""
@@ -59,7 +59,7 @@ class Stays:
 
 
 def strategies(job: Job) -> dict[str, Callable[[], Strategy]]:
-    """Return a maker of each strategy by name."""
+    """Return a factory of each strategy, by name."""
     steps = max(1, len(job.train_data[0]) // SHARDS // job.batch_size)
     return {
         ONE: Synchronous,
@@ -72,7 +72,7 @@ def strategies(job: Job) -> dict[str, Callable[[], Strategy]]:
 
 
 def train(job: Job, strategy: str, until: str, seed: int, capacity: Capacity, count: int) -> Run:
-    """Train on machines of one speed that come and go; prices come afterwards."""
+    """Train on machines of equal speed that come and go. Prices are applied later."""
     on = Simulated([zone(job, count, capacity)], seed=seed + 1)
     made, shards = strategies(job)[strategy](), 1 if strategy in WHOLE else SHARDS
     run = fit(job, made, on, until=until, shards=shards, seed=seed, evaluate_every="0.25 epochs")
@@ -81,7 +81,7 @@ def train(job: Job, strategy: str, until: str, seed: int, capacity: Capacity, co
 
 @cache
 def on_machines_that_stay(size: Size, seed: int) -> Stays:
-    """Return the trainings on which others build. The accuracy to reach is federated averaging's, less one point."""
+    """Return the trainings on demand. The accuracy to reach is federated averaging's, less one point."""
     job = replace(a_job(DATASET, size.pick(100, None, None)), optimizer=SGD(lr=RATE, momentum=0.9))
     epochs = size.pick(1, 3, 12)
     averaging = train(job, AVERAGING, f"epochs>={epochs}", seed, Always(), MACHINES)
@@ -91,5 +91,5 @@ def on_machines_that_stay(size: Size, seed: int) -> Stays:
 
 
 def until(epochs: int, target: float) -> str:
-    """Return the goal of systems that end as soon as they have reached the accuracy."""
+    """Return the goal of systems that stop once they have reached the accuracy."""
     return f"epochs>={LIMIT * epochs} or accuracy>={target}"

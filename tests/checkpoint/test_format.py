@@ -21,6 +21,7 @@ from oddlot.checkpoint.format import Checkpoint, Snapshot
 from oddlot.checkpoint.storage import Storage
 from oddlot.checkpoint.writer import BackgroundSaver
 from oddlot.core.errors import CheckpointError
+from oddlot.core.records import HostState
 from tests.transcripts import check, raises
 
 LIFE = "a1b2c3"
@@ -48,7 +49,7 @@ def snapshot(version: int = 42, value: float = 1.0, **changes: Any) -> Snapshot:
         "version": version,
         "records": 10 * version,
         "job": "abc",
-        "conductor": {"open": ["w1:7"], "now": 1.5},
+        "hosts": {"": HostState({"open": ["w1:7"], "now": 1.5}, 10 * version)},
         "layout": {"sections": [{"dtype": "float32"}]},
         "tensors": tensors,
     }
@@ -63,13 +64,13 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     assert (found.version, found.job, found.records, found.warnings) == (42, "abc", 420, ())
     after = found.load()
     assert (after.version, after.job, after.records) == (42, "abc", 420)
-    assert (after.conductor, after.layout) == (before.conductor, before.layout)
+    assert (after.hosts, after.layout) == (before.hosts, before.layout)
     assert list(after.tensors) == list(load_file(path / "tensors.safetensors"))
     for name, tensor in before.tensors.items():
         assert after.tensors[name].dtype == tensor.dtype
         assert torch.equal(after.tensors[name], tensor)
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["format"], manifest["version"], manifest["job"]) == (2, 42, "abc")
+    assert (manifest["format"], manifest["version"], manifest["job"]) == (3, 42, "abc")
     assert set(manifest["files"]) == {"conductor.json", "tensors.safetensors"}
 
 
@@ -141,7 +142,7 @@ def test_where_no_checkpoint_is_whole_or_there_at_all_each_is_told(
     path = save(tmp_path, snapshot())
     later = save(tmp_path, snapshot(43))
     (later / "conductor.json").unlink()
-    monkeypatch.setattr(checkpoint, "FORMAT", 3)
+    monkeypatch.setattr(checkpoint, "FORMAT", 4)
     with raises(CheckpointError, "no_whole_checkpoint") as caught:
         newest(tmp_path)
     damage = [(each.code, each.fields["path"]) for each in caught.fields["damage"]]
@@ -263,7 +264,7 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tmp_path
     order = Mock()
     log = tmp_path / "records.jsonl"
     log.write_text("a record\n")
-    saver = BackgroundSaver(Storage(tmp_path / "checkpoints"), log)
+    saver = BackgroundSaver(Storage(tmp_path / "checkpoints"), lambda: {"": log})
     with patch.multiple(saver_module, sync_path=order.sync, save=order.save):
         saver.save(snapshot())
         assert saver.close() == []
@@ -273,7 +274,7 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tmp_path
 
 def test_a_log_that_is_gone_for_a_while_is_a_problem_and_the_same_is_saved_later(tmp_path: Path) -> None:
     log, place = tmp_path / "records.jsonl", tmp_path / "checkpoints"
-    saver = BackgroundSaver(Storage(place), log)
+    saver = BackgroundSaver(Storage(place), lambda: {"": log})
     assert not saver.save(snapshot())
     (told,) = saver.problems()
     check(told, "checkpoint_not_written", path=str(place))
@@ -318,7 +319,7 @@ def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
     assert saver.close() == []
     saved = newest(tmp_path).load()
     assert saved.version == 1
-    assert saved.conductor == {"open": ["w1:7"]}
+    assert saved.hosts[""].conductor == {"open": ["w1:7"]}
     assert saved.tensors["weights/1"].flatten().tolist() == [1.0] * 15
 
 

@@ -22,8 +22,12 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
         ("train digits --workers 0", "invalid_value", {"flag": "--workers 0", "given": 0}),
         ("train digits --workers 9999", "too_few_samples", {"flag": "--workers 9999", "samples": 1437}),
         ("train digits --workers two", "invalid_value", {"flag": "--workers two", "given": "two"}),
-        ("train digits --workers 16-2", "invalid_value", {"flag": "--workers 16-2", "given": [16, 2]}),
-        ("train digits --workers 2-16", "range_of_workers", {"flag": "--workers 2-16", "given": (2, 16)}),
+        (
+            "train digits --engine ray --workers 16-2",
+            "invalid_value",
+            {"flag": "--workers 16-2", "given": [16, 2]},
+        ),
+        ("train digits --workers 2-16", "range_of_workers", {"flag": "--workers 2-16", "given": [2, 16]}),
         ("train digits --engine rai", "unknown_name", {"flag": "--engine rai", "kind": "engine"}),
         (
             "train digits --engine ray --set engine.threads=2",

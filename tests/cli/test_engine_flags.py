@@ -21,8 +21,8 @@ def engines(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     oddlot.starts_early = True
     found: list[Any] = []
 
-    def fit(_: Asked, settings: Any, place: Any, *__: Any) -> int:
-        found.append(place(settings))
+    def fit(asked: Asked, settings: Any, *_: Any) -> int:
+        found.append(settings.engine(asked.fleet))
         return 0
 
     monkeypatch.setattr(Asked, "_fit", fit)

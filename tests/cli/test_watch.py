@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -109,6 +110,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     whole = (tmp_path / "whole" / "records.jsonl").read_bytes()
     (tmp_path / "run").mkdir()
     log = tmp_path / "run" / "records.jsonl"
+    shutil.copy(tmp_path / "whole" / "run.json", tmp_path / "run")
     header = whole.index(b"\n") + 1
     log.write_bytes(whole[:header])
     follower, seen = Follower(RunFolder(tmp_path / "run")), 0

@@ -1,6 +1,8 @@
 """Job files and `--set`: what good ones mean, and how each bad one is refused."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,14 +11,13 @@ from typing import Any
 import pytest
 
 from oddlot.config import job_file
-from oddlot.config.dataclass_tables import settings_of
 from oddlot.config.describe import describe_settings
 from oddlot.config.job_file import JobFile
-from oddlot.config.job_tables import OF_ONE_ENGINE, EngineTable
 from oddlot.config.overrides import Override
 from oddlot.core.errors import UsageError, UsageErrors
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.strategy import Strategy
+from oddlot.core.validation import settings_of
 from oddlot.engines.local.config import Local
 from oddlot.engines.ray.config import Ray
 from oddlot.strategies import AdaptiveK, AdaptiveLoad, FastestK, LocalSGD, Quorum, Synchronous
@@ -157,8 +158,8 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
             "invalid_value",
             {"line": 10, "name": "engine.workers", "given": 2.5},
         ),
-        ("workers = 3", "workers = [16, 2]", "invalid_value", {"line": 10, "given": [16, 2]}),
-        ("workers = 3", "workers = [2, 16]", "range_of_workers", {"line": 10, "given": (2, 16)}),
+        ("workers = 3", "kind = 'ray'\nworkers = [16, 2]", "invalid_value", {"line": 11, "given": [16, 2]}),
+        ("workers = 3", "workers = [2, 16]", "range_of_workers", {"line": 10, "given": [2, 16]}),
         ("workers = 3", "kind = 'rai'", "unknown_name", {"line": 10, "kind": "engine", "nearest": "ray"}),
         (
             "workers = 3",
@@ -247,7 +248,7 @@ def test_a_fault_in_a_file_has_its_line(
         ("job.optimizer.kind=[]", "unknown_name", {"kind": "optimizer", "given": "[]"}),
         ("workload.hidden=-1", "invalid_value", {"name": "hidden", "given": -1}),
         ("engine.num_cpus=3", "setting_of_another_engine", {"engine": "local", "name": "num_cpus"}),
-        ("engine.workers=[1, 2]", "range_of_workers", {"given": (1, 2)}),
+        ("engine.workers=[1, 2]", "range_of_workers", {"given": [1, 2]}),
         ("engine.workrs=3", "unknown_key", {"given": "workrs", "nearest": "workers"}),
         ("until=3", "unknown_key", {"given": "until", "nearest": "run.until"}),
         ("run.workers=3", "unknown_key", {"given": "workers", "nearest": "engine.workers"}),
@@ -275,9 +276,10 @@ def test_a_value_of_brackets_in_brackets_is_refused() -> None:
 
 
 def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
-    text = 'workload = "digits"\nstrategy = "fastest_k"\n[job]\noptimizer = "adam"\n'
-    settings = read(tmp_path, text, "strategy.k=3", "job.optimizer.lr=0.5")
+    text = 'workload = "digits"\nstrategy = "fastest_k"\nengine = "ray"\n[job]\noptimizer = "adam"\n'
+    settings = read(tmp_path, text, "strategy.k=3", "job.optimizer.lr=0.5", "engine.workers=3")
     assert settings.strategy() == FastestK(k=3)
+    assert settings.engine() == Ray(3)
     assert settings.job().optimizer == Adam(lr=0.5)
     other = read(tmp_path, text, "strategy=local_sgd", "strategy.server=adam")
     assert other.strategy() == LocalSGD(server=Adam())
@@ -419,13 +421,6 @@ def test_only_kinds_that_a_setting_may_have_are_listed() -> None:
     assert 'switch.kind = "gradients"   # gradients, plateau, error\n' in kinds[AdaptiveLoad]
 
 
-def test_the_engine_table_has_the_settings_of_both_engines() -> None:
-    local, ray = settings_of(Local).keys() - {"as_if"}, settings_of(Ray).keys()
-    assert EngineTable.model_fields.keys() == {"kind"} | local | ray
-    only = dict.fromkeys(local - ray, "local") | dict.fromkeys(ray - local, "ray")
-    assert only == OF_ONE_ENGINE
-
-
 @pytest.mark.parametrize(
     ("table", "sets", "engine"),
     [
@@ -449,9 +444,10 @@ def test_an_engine_is_chosen(tmp_path: Path, table: str, sets: list[str], engine
 
 
 def test_an_engine_s_own_checks_have_their_place(tmp_path: Path) -> None:
-    file = read(tmp_path, 'workload = "digits"\n[engine]\nkind = "ray"\nworkers = [2, 20_000]\n')
-    with raises(UsageError, "invalid_value", name="workers", line=4), file.source.placed_in_any():
-        file.engine()
+    with raises(UsageError, "invalid_value", name="engine.workers", line=4):
+        read(tmp_path, 'workload = "digits"\n[engine]\nkind = "ray"\nworkers = [2, 20_000]\n')
+    with raises(UsageError, "too_many_workers", line=3):
+        read(tmp_path, 'workload = "digits"\n[engine]\nworkers = 20_000\n')
 
 
 def test_an_earlier_run_s_settings_of_another_engine_are_left_out(tmp_path: Path) -> None:
@@ -463,3 +459,26 @@ def test_an_earlier_run_s_settings_of_another_engine_are_left_out(tmp_path: Path
     earlier = [Override.parse("engine.threads=2"), Override.parse("engine.workers=3")]
     assert JobFile.read(str(path), [ray], earlier=earlier).engine() == Ray(3)
     assert JobFile.read(str(path), earlier=earlier).engine() == Local(3, threads=2)
+
+
+def test_reading_settings_imports_no_pytorch(tmp_path: Path) -> None:
+    """Nor do the settings of an engine and the descriptions of strategies."""
+    (tmp_path / "job.toml").write_text(JOB)
+    program = """\
+import sys
+import oddlot.cli.app
+from oddlot import Local, Machine, Ray, Simulated
+from oddlot.cli.completion import keys
+from oddlot.config.describe import describe_settings
+from oddlot.config.job_file import JobFile
+from oddlot.config.overrides import Override
+from oddlot.strategies import AdaptiveK
+sets = "engine.kind=ray", "engine.lost_after_seconds=5", "job.batch_size=9", "job.lr_schedule={kind='cosine', epochs=3}"
+file = JobFile.read(sys.argv[1], [Override.parse(each) for each in sets])
+assert file.engine() == Ray(3, lost_after_seconds=5.0)
+file.strategy(), file.run_settings(), Local(), Simulated([Machine("m1", 0.1)])
+list(describe_settings(AdaptiveK, "strategy.")), keys()
+sys.exit(bool({"torch", "numpy"} & set(sys.modules)))
+"""
+    path = str(tmp_path / "job.toml")
+    assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == 0

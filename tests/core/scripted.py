@@ -1,4 +1,4 @@
-"""A strategy that says what a test tells it to say, and remembers what it was told."""
+"""A scripted strategy for tests, which returns given commands and records the events that it receives."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Answer = list[Command] | Callable[[View], list[Command]]
 
 @dataclass
 class Scripted(Strategy):
-    """Answers the next event with the commands that were laid down for it, later ones with nothing."""
+    """Returns scripted commands in response to the next events, and then no more commands."""
 
     answers: list[Answer] = field(default_factory=list)
     told: list[Event] = field(default_factory=list)
@@ -28,7 +28,10 @@ class Scripted(Strategy):
 
 
 class Stage:
-    """A conductor of a scripted strategy: `say` lays down commands, lets something happen and gives the actions."""
+    """A conductor with a scripted strategy.
+
+    `say` sets the commands for an event, passes the event to the conductor and returns the actions.
+    """
 
     def __init__(self, ledger: Ledger | None = None, in_flight: int = 1) -> None:
         self.strategy = Scripted()
@@ -42,18 +45,18 @@ class Stage:
         return self.conductor.handle(event or Evaluated(0, {}), when).actions
 
     def tell(self, event: Stimulus, now: float | None = None) -> list[Event]:
-        """What the strategy is told of this; it says nothing."""
+        """Handle an event to which the strategy returns no command. Return the events that the strategy receives."""
         self.strategy.told.clear()
         self.strategy.answers.clear()
         self.conductor.handle(event, self.conductor.now if now is None else now)
         return list(self.strategy.told)
 
     def actions(self, event: Stimulus, now: float | None = None) -> tuple[Action, ...]:
-        """What is done about this; the strategy says nothing."""
+        """Handle an event to which the strategy returns no command. Return the actions."""
         return self.say([], event, now)
 
     def start(self, node: str, samples: int = 8, kind: Kind = "gradient") -> Task:
-        """A task for the worker, who joins if it is not there."""
+        """Assign a task to a worker, which joins first if necessary."""
         if node not in self.conductor.busy:
             self.tell(Joined(node))
         (action,) = self.say([Assign(node, samples, kind)])
@@ -65,7 +68,7 @@ class Stage:
         return Arrived(Facts(task.id, task.node, task.version, samples, task.kind))
 
     def arrived(self, node: str, kind: Kind = "gradient") -> Task:
-        """A task whose update waits in the inbox."""
+        """Return a task with its update in the inbox."""
         task = self.start(node, kind=kind)
         self.tell(self.answer(task))
         return task

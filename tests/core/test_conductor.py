@@ -1,4 +1,4 @@
-"""What events mean for the books, what strategies are told, and how their wishes are made concrete."""
+"""The conductor: effects of events on its state, events for strategies, and actions for commands."""
 
 from math import inf
 
@@ -183,7 +183,10 @@ def test_a_task_times_out_and_its_worker_stays_busy() -> None:
 
 
 def test_before_anybody_has_answered_a_task_times_out_only_if_somebody_waits() -> None:
-    """Looked at each ten minutes; c, who has a free slot but works, does not wait. What was wished is not put off."""
+    """Timeouts are checked every ten minutes. Worker c, with a task and a free slot, does not count as waiting.
+
+    Requested deadlines are not postponed.
+    """
     stage = Stage(in_flight=2)
     first = stage.start("a")
     stage.start("c")
@@ -215,7 +218,7 @@ def test_workers_that_all_hang_in_their_first_tasks_are_evicted() -> None:
 
 
 def test_a_worker_that_sends_nothing_for_ten_timeouts_is_evicted() -> None:
-    """At least 30 s: its timeout is a second here. One that answers another task is not."""
+    """The minimum is 30 s, because the timeout is 1 s here. A worker that acknowledges another task is not evicted."""
     stage = Stage(in_flight=2)
     for _ in range(5):
         stage.tell(stage.answer(stage.start("a")), now=stage.conductor.now + 0.01)
@@ -236,7 +239,7 @@ def test_a_worker_that_sends_nothing_for_ten_timeouts_is_evicted() -> None:
 
 
 def test_a_process_that_ends_by_its_own_fault_counts_against_what_it_computed() -> None:
-    """The first of its tasks; a lost machine counts against none."""
+    """A strike counts against the first task of the process. A lost machine causes no strike."""
     stage = Stage(Ledger(32, skip_bad=True), in_flight=2)
     for life, cause in enumerate(["exit code 3", None, "SIGSEGV", "SIGABRT"]):
         node = f"w{life}"
@@ -261,7 +264,7 @@ def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(seconds: f
     stage.tell(Joined("c"))
     stage.say([Assign("c", 8, deadline=300_000.0)])
     stage.tell(Joined("d"))
-    stage.tell(Cancelled(stage.start("d").id, "d"), now=0.5)  # which says nothing about what a task takes
+    stage.tell(Cancelled(stage.start("d").id, "d"), now=0.5)  # shows no duration of a task
     assert stage.tell(stage.answer(first), now=seconds) == [stage.answer(first)]
     assert stage.conductor.alarm == timeout
     assert stage.tell(Ticked(), now=timeout) == [Cancelled(other.id, "b")]
@@ -506,7 +509,7 @@ def test_chance_is_the_strategys_own_and_seeded() -> None:
 
 
 def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
-    """Also within the commands of one event, and what was skipped counts as well."""
+    """The count includes skipped samples and earlier commands for the same event."""
     stage = Stage(Ledger(20, skip_bad=True))
     stage.conductor.scheduled = True
     task, other = stage.start("a"), stage.start("b")
@@ -529,7 +532,7 @@ def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
 
 
 def test_a_schedule_counts_once() -> None:
-    """Deltas are made of local steps, which have followed it already."""
+    """Local steps have already applied the schedule to deltas."""
     stage = Stage()
     stage.conductor.scheduled = True
     deltas = [stage.arrived(node, "delta") for node in "ab"]

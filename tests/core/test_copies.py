@@ -1,4 +1,4 @@
-"""A conductor is copied, saved, read back and replayed; it needs nothing but the standard library."""
+"""Copies, saved states and replays of a conductor, which needs the standard library only."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ def records(conductor: Conductor) -> list[Record]:
     lines = EVENTFUL.replace("\n", "/").split("/")
     told: list[Record] = []
     for line in lines:
-        with suppress(UsageError):  # not every strategy has given them something to answer
+        with suppress(UsageError):  # with some strategies, the worker has no task to finish
             told += play.do(line)
     return told
 

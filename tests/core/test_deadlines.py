@@ -1,4 +1,4 @@
-"""By when answers are due, whatever has come in between."""
+"""Deadlines of open tasks, in order."""
 
 from math import inf
 from random import Random
@@ -7,7 +7,7 @@ from oddlot.core.deadlines import MAX_STALE, Deadlines
 
 
 def filled(count: int = 100) -> Deadlines:
-    """Of 0, 1, 2, ... at these times, set in a wild order; each third is provisional."""
+    """Return deadlines of tasks 0, 1, 2, ... at 0 s, 1 s, 2 s, ..., set in random order. Every third is provisional."""
     deadlines = Deadlines()
     for n in Random(1).sample(range(count), count):
         deadlines.set(float(n), f"{n}", provisional=n % 3 == 0)
@@ -32,7 +32,7 @@ def test_provisional_ones_are_taken_out_once() -> None:
 
 
 def test_of_tasks_that_are_over_only_a_few_are_kept() -> None:
-    """Of 1,000 only each hundredth is open."""
+    """Every hundredth of 1,000 tasks is open."""
     deadlines, still_open = filled(1_000), {f"{n}": None for n in range(0, 1_000, 100)}
     deadlines.forget(still_open)
     assert len(deadlines.heap) <= 2 * len(still_open) + MAX_STALE

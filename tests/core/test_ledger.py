@@ -1,4 +1,4 @@
-"""Leases: every position of every epoch reaches the model exactly once, whatever happens on the way."""
+"""The ledger: every position of every epoch is merged exactly once, whatever happens to its tasks."""
 
 import json
 
@@ -41,7 +41,7 @@ deeds = st.integers(0, 60).flatmap(lambda count: st.lists(deed, min_size=count, 
 
 
 class Fate:
-    """A ledger's tasks as their spans alone tell: who was given what, and what has been counted."""
+    """An independent model of a ledger, from the spans of its tasks: open tasks, the inbox, and counted positions."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -296,7 +296,7 @@ def test_samples_refused_three_times_stop_the_run_and_are_named() -> None:
 
 
 def test_where_other_samples_are_refused_too_the_training_may_have_diverged() -> None:
-    """Those that were merged since do not count."""
+    """Samples that were merged since their rejection do not count."""
     ledger = Ledger(10)
     for task, samples in (("a", 4), ("b", 3), ("c", 3)):
         ledger.lease(task, samples, "n")
@@ -324,14 +324,14 @@ def test_bad_samples_are_skipped_where_that_is_wished_and_close_their_epoch() ->
 
 
 def struck(ledger: Ledger, task: str, samples: int) -> Skipped:
-    """A process ends while it computes so many samples."""
+    """Lease `samples` samples and let the process end while it computes them."""
     spans = ledger.lease(task, samples, "n")
     ledger.give_back(task)
     return ledger.strike(spans, "ended by SIGSEGV")
 
 
 def test_samples_that_three_processes_computed_when_they_ended_are_named() -> None:
-    """Only those that all three had."""
+    """Only samples of all three processes are named."""
     ledger = Ledger(10)
     struck(ledger, "a", 8)
     struck(ledger, "b", 6)

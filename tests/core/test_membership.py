@@ -1,4 +1,4 @@
-"""Members of a mesh in a world of messages that can be cut: who knows whom, and when."""
+"""Membership of a mesh with simulated messages and broken connections."""
 
 from collections.abc import Callable
 from math import log2
@@ -14,7 +14,7 @@ SETTINGS = MembershipSettings(ping_seconds=0.5, suspicion_seconds=2.0, retry_sec
 
 
 class World:
-    """Peers whose messages take 10 ms, unless `is_cut(sender, receiver)`."""
+    """Simulated peers. Messages take 10 ms and are dropped if `is_cut(sender, receiver)`."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
         self.events: EventQueue[None] = EventQueue()
@@ -106,7 +106,7 @@ def test_a_newcomer_with_one_address_is_known_to_all() -> None:
 
 
 def test_one_broken_path_is_no_loss() -> None:
-    """Other peers ping the one that cannot be reached."""
+    """Other peers ping the peer that cannot be reached."""
     world = World(6)
     world.is_cut = lambda sender, receiver: {sender, receiver} == {"p0", "p1"}
     world.run(60)
@@ -158,7 +158,7 @@ def test_messages_of_exchanges_spare_pings() -> None:
 
 
 def test_strange_news_change_nothing() -> None:
-    """News of oneself as lost is refuted, and older news of others is ignored."""
+    """A peer refutes news of its own loss, and ignores outdated news of others."""
     from oddlot.core.membership import News, Ping
 
     world = World(3)

@@ -1,4 +1,4 @@
-"""Rules check their numbers."""
+"""Validation of the settings of optimizers."""
 
 from collections.abc import Callable
 from math import inf, nan

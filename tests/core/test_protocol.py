@@ -1,4 +1,4 @@
-"""What a strategy must not ask for."""
+"""Invalid commands of strategies."""
 
 from collections.abc import Callable
 from math import inf, nan
@@ -127,11 +127,11 @@ def test_an_update_is_merged_once_even_in_one_answer() -> None:
 
 
 def test_a_strategy_keeps_so_many_versions_and_no_more() -> None:
-    """Each is a whole model: the same number on every engine."""
+    """Each kept version is a complete model, so their number is limited on every engine."""
     stage = Stage()
     for number in range(MAX_KEPT):
         stage.say([Keep(number)])
-        stage.say([Keep(number)])  # again is no more
+        stage.say([Keep(number)])  # keeping a version twice does not count twice
         stage.arrived("a")
         stage.say([Step({f"a:{number + 1}": 1.0})])
     with raises(ProtocolError, "too_many_kept"):

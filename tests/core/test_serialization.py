@@ -1,4 +1,4 @@
-"""Words become JSON-able data and come back as they were."""
+"""Round trips of events, commands and actions through JSON."""
 
 import json
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ RULES = {
     rules.Adam: st.builds(rules.Adam, share, st.tuples(share, share), above_zero, share),
     rules.AdamW: st.builds(rules.AdamW, share, st.tuples(share, share), above_zero, share),
 }
-"""rules check their numbers"""
+"""Strategies for optimizers with valid settings."""
 st.register_type_strategy(int, st.integers(1 - MOST, MOST - 1))
 WORDS = [*get_args(Stimulus), *get_args(Action), *get_args(Command)]
 PARTS = [Task, Facts, Record, *RULES]
@@ -42,17 +42,17 @@ def test_numbers_of_numpy_are_numbers() -> None:
     plain = to_plain([np.int64(3), np.float32(0.5), np.float64(0.25)])
     assert plain == [3, 0.5, 0.25]
     assert [type(number) for number in plain] == [int, float, float]
-    assert FastestK(k=np.int64(2)).k == 2  # type: ignore[arg-type]  # it counts as one
+    assert FastestK(k=np.int64(2)).k == 2  # type: ignore[arg-type]  # accepted as an int
 
 
 @pytest.mark.parametrize("kind", [*dict.fromkeys([*WORDS, *PARTS])], ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_every_word_comes_back(kind: type, data: st.DataObject) -> None:
     value = data.draw(RULES[kind] if kind in RULES else st.from_type(kind))
-    assume("nan" not in repr(value))  # which does not equal itself
+    assume("nan" not in repr(value))  # NaN does not equal itself
     back = through_json(kind, value)
     assert back == value
-    assert json.dumps(to_plain(back)) == json.dumps(to_plain(value))  # 1 is not 1.0
+    assert json.dumps(to_plain(back)) == json.dumps(to_plain(value))  # distinguishes 1 from 1.0
 
 
 @pytest.mark.parametrize("union", [Stimulus, Action, Command, rules.Optimizer])
@@ -114,7 +114,8 @@ def test_containers_keep_their_types() -> None:
 
 
 def test_what_is_none_as_it_is_unless_said_is_left_out() -> None:
-    """So that a log is as small as it was before a word could say more, and an older one is read as it was meant."""
+    """Fields that are None by default are left out, so logs stay small. Data with an explicit None can still be
+    read."""
     task = Task("a:1", "a", (spans.Span(0, 1, 2),), 3)
     assert to_plain(task) == {
         "is": "Task", "id": "a:1", "node": "a", "spans": [[0, 1, 2]], "version": 3, "kind": "gradient"

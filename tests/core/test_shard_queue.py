@@ -1,4 +1,4 @@
-"""Which lane is leased next: what the index finds, against a look at all of them."""
+"""The choice of the next lane to lease from: the index, compared with a search of all lanes."""
 
 from copy import deepcopy
 from math import inf
@@ -11,14 +11,15 @@ from oddlot.core.spans import Span
 
 
 def ready(ledger: Ledger) -> list[int]:
-    """The lanes with work that may be leased now."""
+    """Return the lanes with samples to lease now."""
     latest = inf if ledger.epochs is None else ledger.epochs - 1
     latest = min(latest, ledger.epoch) if ledger.epoch_barrier else latest
     return [n for n, lane in enumerate(ledger.lanes) if lane.first < lane.last and lane.next_epoch <= latest]
 
 
 def first_choice(ledger: Ledger, node: str) -> int | None:
-    """Of the oldest epoch what the node holds, or else what nobody holds, or else the first."""
+    """Return the lane to choose: of the oldest epoch; a lane that the node has, then one that no node has; then the
+    first."""
 
     def reluctance(number: int) -> tuple[int, int, int]:
         lane = ledger.lanes[number]

@@ -1,4 +1,4 @@
-"""The tables of states in the design pages below docs/, row by row, with a real conductor."""
+"""The state tables in the design pages of docs/, checked row by row with a real conductor."""
 
 from collections.abc import Callable
 from itertools import product, takewhile
@@ -34,7 +34,7 @@ from tests.core.scripted import Stage
 
 DOCS = Path(__file__).parents[2] / "docs"
 TASK = Task("a:1", "a", (), 0)
-"""The only task; its worker `a` is the only one with work."""
+"""The only task. No worker but `a` has one."""
 COPY = "b:2"
 
 
@@ -99,11 +99,11 @@ WAYS = {
     "stalled": ("Joined", "Assign", "Cancel"),
     "leaving": ("Joined", "Assign", "Leaving"),
 }
-"""How a task or worker comes into a state."""
+"""Events and commands that lead to each state of a task or worker."""
 
 
 def rows(kind: str) -> list[tuple[str, ...]]:
-    """Each state with each event, the next state and what follows it, of the table of tasks or workers."""
+    """Return the rows of the table of tasks or workers: state, event, next state and consequences."""
     pages = [page.read_text() for page in sorted(DOCS.glob("design*")) if page.is_file()]
     pages += [page.read_text() for page in sorted(DOCS.glob("design/*.md"))]
     lines = iter("\n".join(pages).splitlines())
@@ -117,7 +117,7 @@ def rows(kind: str) -> list[tuple[str, ...]]:
 
 
 def after(state: str, event: str, kind: str) -> Stage:
-    """A conductor in which this has happened to a task or worker of this state. Another worker, b, has no task."""
+    """Return a conductor after an event for a task or worker in a state. Another worker, b, has no task."""
     stage = Stage()
     stage.tell(happened.Joined("b"))
     stage.tell(happened.PeerJoined("p"))

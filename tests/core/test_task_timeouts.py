@@ -1,4 +1,4 @@
-"""Timeouts of tasks without a conductor: deadlines that pass, and workers that hang."""
+"""Timeouts of tasks, without a conductor: expired deadlines and hung workers."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -12,7 +12,7 @@ from oddlot.core.worker_stats import Roster
 
 @dataclass
 class Assigned:
-    """Workers with a task of 10 samples each, which have all begun at 0 s."""
+    """Workers with a task of 10 samples each, all assigned at 0 s."""
 
     now: float = 0.0
     roster: Roster = field(default_factory=Roster)

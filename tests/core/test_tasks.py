@@ -1,4 +1,4 @@
-"""Ids of tasks, nodes and machines: what is made of parts gives them back."""
+"""Ids of tasks, nodes and machines: parsing returns the parts that they were made of."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tracebacks of the job's own code: whatever a text's length, its type, place and beginning are told."""
+"""Shortened tracebacks of user code, which keep the type, location and start of the message."""
 
 import traceback
 
@@ -10,7 +10,7 @@ LONG = "Expected 3 columns. " + "x" * 200_000
 
 
 class Shy(Exception):
-    """It cannot be shown."""
+    """An exception that cannot be converted to a string."""
 
     def __str__(self) -> str:
         raise RuntimeError

@@ -1,4 +1,4 @@
-"""What is known about a worker: how patient to be with it, and how much to give it."""
+"""Statistics of workers: timeouts and task sizes."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def roster(results: int = 0, seconds: float = 8.0, samples: int = 4) -> Roster:
 
 
 def slow(times: float = 64.0) -> Roster:
-    """Beside b and c, a is so much slower."""
+    """Return a roster in which a is `times` times slower than b and c."""
     it = roster(results=1, seconds=times)
     for node in ("b", "c"):
         it.join(node, now=0.0)
@@ -69,7 +69,7 @@ def test_a_new_worker_has_four_times_what_others_took() -> None:
 def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
     it = roster(results=5)
     assert it.timeout("a", 3) == 4 * 2.0 * 3
-    for seconds_per_sample in range(1, 21):  # the twenty latest count: 1 to 20 seconds a sample
+    for seconds_per_sample in range(1, 21):  # the twenty latest tasks count: 1 to 20 s per sample
         it.result("a", 2, seconds_per_sample * 2.0, now=20.0)
     assert len(it.members["a"].seconds_per_sample) == 20
     assert it.timeout("a", 3) == 4 * 19.0 * 3
@@ -109,7 +109,7 @@ def test_two_drops_in_a_row_halve_a_slow_worker_s_load(drops: int, load: int) ->
 
 @pytest.mark.parametrize(("times", "load"), [(0.5, 64), (1.0, 64), (1.2, 64), (1.5, 32), (4.0, 16), (8.0, 8)])
 def test_a_load_is_halved_until_its_tasks_take_as_long_as_those_of_others(times: float, load: int) -> None:
-    """Of equals, none is: smaller tasks for everybody would leave all as late as before, and be halved for ever."""
+    """Tasks of workers of equal speed are not halved: smaller tasks for all would not reduce staleness."""
     it = slow(times)
     for _ in range(100):
         it.dropped("a")
@@ -163,7 +163,7 @@ def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
     assert it.load("a", 8) == 4
     for _ in range(19):
         it.merged("a")
-    it.dropped("a")  # begins the row anew
+    it.dropped("a")  # restarts the count of merges in a row
     it.merged("a")
     assert it.load("a", 8) == 4
     for _ in range(100):

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-import torch
 
 from oddlot.core.events import Cancelled
 from oddlot.core.spans import Span
@@ -12,6 +11,7 @@ from oddlot.core.tasks import Facts, Task
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.learner import Learner
+from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half
 from oddlot.wire.packet import Packet
@@ -57,7 +57,7 @@ def ran(
     weights.gather(model)
     for _, part in out.sections():
         part.zero_()
-    learner = Learner(job, layout, layout.constants(model), 0, 1, torch.device("cpu"))
+    learner = Learner(LearnerInputs(job=job, layout=layout, constants=layout.constants(model)))
     answer = TaskRunner(learner, codec, clock).run(TASK, weights, out, control)
     if isinstance(answer, Facts):
         assert any(part.any() for _, part in out.sections())

@@ -34,7 +34,7 @@ from oddlot.core.events import (
 )
 from oddlot.engines.base import EngineConfig
 from oddlot.faults import Chaos, Fault
-from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import RunFolder
 from oddlot.lr_schedules import Cosine, Linear
 from oddlot.machines import Link
@@ -95,7 +95,7 @@ def test_peers_process_every_sample_once_and_agree_better_than_alone(
     strategy: Strategy, tmp_path: Path
 ) -> None:
     run = gossiped(strategy, out=tmp_path)
-    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.whole, proof.merged) == ((), 3, 3 * SAMPLES)
     assert run.summary["exchanges"] > 0
     alone = gossiped(AdaptiveGossip(threshold=1e9))
@@ -185,7 +185,7 @@ def test_late_peer_takes_over_weights_and_processes_its_whole_share(tmp_path: Pa
     assert set(run.summary["peers_averaged"]) == {"m0", "m1", "m2", "late"}
     assert sum(r.event == PeerJoined("late") for r in run.records) == 3
     assert sum(isinstance(r.event, PeerJoined) and r.now == log[0].now for r in log) == 3
-    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.whole, proof.left_out) == ((), 6, 0)
     assert replay(tmp_path).difference is None
 

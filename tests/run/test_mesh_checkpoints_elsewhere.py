@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("warm_start")
 
 def lines(folder: Path) -> dict[str, list[str]]:
     """The lines of the log of each peer."""
-    return {node: path.read_text().splitlines() for node, path in RunFolder(folder).peer_logs().items()}
+    return {node: path.read_text().splitlines() for node, path in RunFolder(folder).logs().items()}
 
 
 def test_another_machine_goes_on_with_the_logs_of_all_peers(tmp_path: Path, url: str) -> None:
@@ -69,7 +69,7 @@ def test_a_fetch_that_was_killed_is_made_again(tmp_path: Path, url: str) -> None
 
 def test_another_log_of_a_peer_is_not_the_checkpoint_s(tmp_path: Path, url: str) -> None:
     trained(tmp_path, checkpoints=url)
-    log = RunFolder(tmp_path).peer_log("m1")
+    log = RunFolder(tmp_path).log_of("m1")
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:5]))
     with raises(CheckpointError, "gone_on_elsewhere"):
         trained(tmp_path, "epochs>=4", resume="latest")
@@ -77,18 +77,18 @@ def test_another_log_of_a_peer_is_not_the_checkpoint_s(tmp_path: Path, url: str)
 
 def test_a_log_that_is_missing_is_named(tmp_path: Path, url: str) -> None:
     trained(tmp_path, checkpoints=url)
-    RunFolder(tmp_path).peer_log("m1").unlink()
+    RunFolder(tmp_path).log_of("m1").unlink()
     with raises(CheckpointError, "log_too_short", sound=0):
         trained(tmp_path, "epochs>=4", resume="latest")
 
 
 def test_a_run_that_goes_on_elsewhere_is_noticed(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    first, second = (SharedSaver(storage, 3, dict, launch=launch) for launch in ("aaaa", "bbbb"))
+    first, second = (SharedSaver(storage, dict, 3, launch=launch) for launch in ("aaaa", "bbbb"))
     first.save(snapshot())
     first.wait()
     assert not first.problems()
-    resumed = SharedSaver(storage, 3, dict, launch="bbbb", there=saved(storage))
+    resumed = SharedSaver(storage, dict, 3, launch="bbbb", there=saved(storage))
     resumed.save(snapshot())
     resumed.wait()
     assert not resumed.problems()
@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_elsewhere_is_noticed(tmp_path: Path) -> None:
 def test_a_line_that_is_being_written_is_not_copied(tmp_path: Path, written: bytes, copied: int) -> None:
     log, storage = tmp_path / "w1.jsonl", Storage(tmp_path / "place")
     log.write_bytes(written)
-    saver = SharedSaver(storage, 3, lambda: {"w1": log}, copy_logs=True)
+    saver = SharedSaver(storage, lambda: {"w1": log}, 3, copy_logs=True)
     saver.save(snapshot())
     saver.wait()
     assert sum(len(storage.read(f"log/{name}")) for name in storage.names("log")) == copied

@@ -26,17 +26,18 @@ from oddlot.core.records import Record
 from oddlot.engines.host import Envelope
 from oddlot.engines.mesh.messages import ModelMessage, PeerMessage, Snapshot, Tensors
 from oddlot.engines.mesh.network_faults import corrupted
-from oddlot.engines.mesh.simulated import SimulatedMesh
+from oddlot.engines.mesh.simulated import SimulatedMesh, SimulatedPort
 from oddlot.engines.simulated import progress
 from oddlot.engines.simulated.execution import Execution
 from oddlot.engines.simulated.worker import Worker
 from oddlot.faults import Chaos, Fault
 from oddlot.history.outcome import FAILED
-from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines import Deterministic, Lifetime
 from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
+from oddlot.run.session import HUNG_MEASURE_SECONDS
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
 from tests.run.test_damage import steep
 from tests.run.test_mesh import SAMPLES, STEP_SECONDS, gossiped, peers
@@ -65,7 +66,7 @@ def test_every_fault_is_survived(tmp_path: Path) -> None:
     assert rejected == [("m1", "numbers_not_finite")]
     assert {"m1", "m3"} <= {e.peer for e in events if isinstance(e, PeerLost)}
     assert set(run.summary["peers_averaged"]) == {"m0", "m1.2", "m2", "m3.2"}
-    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert prove_run(RunFolder(tmp_path), SAMPLES).faults == ()
     assert replay(tmp_path).difference is None
 
 
@@ -232,7 +233,7 @@ def test_replacement_takes_over_what_no_other_model_includes(
 ) -> None:
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=killed_at),))
     run = gossiped(strategy, peers(seconds_to_return=0.3), until="epochs>=20", out=tmp_path, chaos=chaos)
-    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
     assert run.summary["samples_left_out"] == 0
     assert replay(tmp_path).difference is None
@@ -312,7 +313,7 @@ def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
     chaos = Chaos((*freezes, Fault("kill", machine="m2", at_seconds=(0.35,))))
     on = peers(seconds_to_return=0.3)
     run = gossiped(Gossip(mode="push", topology="ring"), on, until="epochs>=20", out=tmp_path, chaos=chaos)
-    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
     assert replay(tmp_path).difference is None
     assert {r.peer for r in run.records} == {"m0", "m1", "m2", "m2.2", "m3"}
@@ -339,3 +340,18 @@ def test_peers_that_never_live_long_enough_for_a_task_end_the_run(monkeypatch: p
     on = peers(2, lifetime=Lifetime(STEP_SECONDS / 2, Deterministic()), seconds_to_return=0.0)
     with raises(JobError, "lifetimes_too_short", workers=21):
         gossiped(Gossip(), on)
+
+
+def test_a_final_evaluation_that_hangs_does_not_hold_a_run_with_a_goal_of_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evaluate = SimulatedPort.evaluate
+
+    def evaluate_before_the_end(port: SimulatedPort, version: int, weights: Any) -> None:
+        if port.mesh.now < 2.0:
+            evaluate(port, version, weights)
+
+    monkeypatch.setattr(SimulatedPort, "evaluate", evaluate_before_the_end)
+    with warns("final_not_measured", seconds=HUNG_MEASURE_SECONDS):
+        run = gossiped(Gossip(), peers(), until="seconds>=2")
+    assert HUNG_MEASURE_SECONDS <= run.summary["seconds"] < HUNG_MEASURE_SECONDS + 10

@@ -13,7 +13,7 @@ from oddlot.core.records import Record
 from oddlot.faults import Chaos, Fault
 from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.outcome import COUNTED
-from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_audit import prove_run
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
@@ -25,7 +25,7 @@ from tests.transcripts import mask, raises, warns
 
 def test_log_of_a_peer_that_changes_during_the_run_ends_it(tmp_path: Path) -> None:
     """It is checked whenever weights of the peer leave, and so before the model is saved."""
-    log = RunFolder(tmp_path).peer_log("m1")
+    log = RunFolder(tmp_path).log_of("m1")
     seen: list[Record] = []
 
     def spoil(record: Record) -> None:
@@ -45,15 +45,15 @@ def test_launcher_notices_a_log_that_it_cannot_follow(tmp_path: Path) -> None:
     gossiped(Gossip(), peers(2), until="versions>=2", out=tmp_path)
     logs = PeerLogs(run)
     read = len([record for record in logs.read_own() if record.peer == "m1"])
-    with run.peer_log("m1").open("ab") as file:
+    with run.log_of("m1").open("ab") as file:
         file.write(b"{}\n")
-    with raises(JobError, "log_changed", path=str(run.peer_log("m1")), line=read + 2):
+    with raises(JobError, "log_changed", path=str(run.log_of("m1")), line=read + 2):
         logs.read_own()
 
 
 def test_swapped_logs_are_noticed(tmp_path: Path) -> None:
     gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
-    first, second = (RunFolder(tmp_path).peer_log(node) for node in ("m0", "m1"))
+    first, second = (RunFolder(tmp_path).log_of(node) for node in ("m0", "m1"))
     first.rename(tmp_path / "third")
     second.rename(first)
     (tmp_path / "third").rename(second)
@@ -67,7 +67,7 @@ def test_swapped_logs_are_noticed(tmp_path: Path) -> None:
 def test_summary_of_a_mesh_is_compared_with_the_logs(tmp_path: Path) -> None:
     """Peers log a few records after the summary is written."""
     run = gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
-    summary, log = tmp_path / SUMMARY, RunFolder(tmp_path).peer_log("m1")
+    summary, log = tmp_path / SUMMARY, RunFolder(tmp_path).log_of("m1")
     given = json.loads(summary.read_text())
     for figure in COUNTED:
         wrong = {"figure": figure, "given": given[figure] + 1, "counted": run.summary[figure]}
@@ -101,7 +101,7 @@ def test_damaged_log_does_not_take_the_work_of_others(
     """New peers do what is left, and none of the samples of damaged records again. These count as left out."""
     trained(tmp_path)
     run = RunFolder(tmp_path)
-    before, log = IncludedSamples.read(run), run.peer_log("m2")
+    before, log = IncludedSamples.read(run), run.log_of("m2")
     damage(log)
     settings: dict[str, Any] = {
         "on": peers(seconds_to_return=0.1),
@@ -115,7 +115,7 @@ def test_damaged_log_does_not_take_the_work_of_others(
     lost = sum(
         stop - start for _, start, stop, _ in set(before.pieces(included)) - set(before.pieces(intact))
     )
-    assert ended.summary["samples_left_out"] == prove_peers(run, SAMPLES).left_out == lost > wasted == 0
+    assert ended.summary["samples_left_out"] == prove_run(run, SAMPLES).left_out == lost > wasted == 0
     assert {fault.code for fault in Figures.read(tmp_path).proof.faults} == {"not_merged"}
     assert replay(tmp_path).difference is None
 

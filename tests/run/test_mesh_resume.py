@@ -1,6 +1,7 @@
 """Checkpoints of a mesh, and runs that are resumed from them."""
 
 import shutil
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,11 @@ from oddlot.engines.mesh.messages import PeerMessage, Snapshot, Tensors
 from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
 from oddlot.history.log import read_log
-from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_audit import prove_run
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.live_log import Follower
 from oddlot.report.run_report import Figures
-from oddlot.run.mesh_saving import PEERS as BOOKS
 from tests.fits import BATCH
 from tests.run.test_mesh import PEERS, SAMPLES, gossiped, peers
 from tests.transcripts import raises
@@ -68,7 +68,7 @@ def kill(folder: Path, kept: int) -> None:
 
 def check(folder: Path, epochs: int) -> None:
     """Check the logs of all peers: every sample once in each epoch, and every decision reproduced."""
-    proof = prove_peers(RunFolder(folder), SAMPLES)
+    proof = prove_run(RunFolder(folder), SAMPLES)
     assert (proof.faults, proof.whole, proof.merged) == ((), epochs, epochs * SAMPLES)
     assert replay(folder).difference is None
 
@@ -133,12 +133,12 @@ def test_peers_begin_with_the_average_and_the_optimizer_of_the_checkpoint(tmp_pa
 
 def test_a_run_that_has_reached_its_goal_starts_no_peer(tmp_path: Path) -> None:
     before = trained(tmp_path)
-    logs = {path: path.read_bytes() for path in RunFolder(tmp_path).peer_logs().values()}
+    logs = {path: path.read_bytes() for path in RunFolder(tmp_path).logs().values()}
     seen: list[Any] = []
     after = resumed(tmp_path, "epochs>=3", observers=[seen.append])
     assert after.summary == before.summary
     assert len(seen) == len(before.records)
-    assert {path: path.read_bytes() for path in RunFolder(tmp_path).peer_logs().values()} == logs
+    assert {path: path.read_bytes() for path in RunFolder(tmp_path).logs().values()} == logs
 
 
 def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> None:
@@ -146,14 +146,14 @@ def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> 
     on = peers(step_seconds=0.04, seconds_to_return=0.01)
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.4,)),))
     trained(tmp_path, "seconds>=6", on=on, chaos=chaos, checkpoint_every="100 versions")
-    assert RunFolder(tmp_path).peer_log("m1.2").exists()
+    assert RunFolder(tmp_path).log_of("m1.2").exists()
     kill(tmp_path, 1)
     run = resumed(tmp_path, "seconds>=12", on=on, chaos=chaos)
     work = [record.now for record in run.records if record.peer == "m1.2" and record.actions]
     assert work == []
     assert set(run.summary["peers_averaged"]) == {f"m{i}" for i in range(PEERS)}
     assert sum(isinstance(record.event, Struck) for record in run.records) == 0, "it was in the lost work"
-    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert prove_run(RunFolder(tmp_path), SAMPLES).faults == ()
     assert replay(tmp_path).difference is None
 
 
@@ -163,7 +163,7 @@ def test_a_machine_without_a_peer_in_the_checkpoint_gets_a_new_one(tmp_path: Pat
         trained(tmp_path, "seconds>=6", chaos=chaos, checkpoint_every="100 versions")
     run = resumed(tmp_path, "seconds>=8", chaos=chaos, checkpoint_every="100 versions")
     assert set(run.summary["peers_averaged"]) == {"m0", "m1.2", "m2", "m3"}
-    proof = prove_peers(RunFolder(tmp_path), SAMPLES)
+    proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.left_out) == ((), 0), "it takes over the samples of m1 that the model lacks"
     assert sum(isinstance(record.event, Struck) for record in run.records) == 1, "it is not injected again"
 
@@ -291,11 +291,11 @@ def test_work_that_others_had_beyond_the_books_is_kept(
     on = peers(step_seconds=0.04)
     trained(tmp_path, "epochs>=35", on=on)
     kill(tmp_path, 2)
-    books = newest(RunFolder(tmp_path).storage).load().conductor[BOOKS]
+    books = newest(RunFolder(tmp_path).storage).load().hosts
     resumed(tmp_path, "epochs>=40", on=on)
-    for node, path in RunFolder(tmp_path).peer_logs().items():
+    for node, path in RunFolder(tmp_path).logs().items():
         [event] = [record.event for record in read_log(path) if isinstance(record.event, Resumed)]
-        assert (event.after_record > books[node]["records"] + 50) == (node not in lost), node
+        assert (event.after_record > books[node].records + 50) == (node not in lost), node
     check(tmp_path, 40)
     sent, averaged = dict[str, float](), list[tuple[str, float]]()
     for record in read_run_log(RunFolder(tmp_path)):
@@ -304,3 +304,17 @@ def test_work_that_others_had_beyond_the_books_is_kept(
             (model, record.now) for one in record.actions if isinstance(one, Average) for model in one.shares
         ]
     assert [model for model, now in averaged if sent[model] > now] == [], "no name of a model is used again"
+
+
+def test_a_mesh_without_its_logs_resumes_with_new_peers(tmp_path: Path) -> None:
+    trained(tmp_path)
+    kill(tmp_path, 1)
+    for path in RunFolder(tmp_path).logs().values():
+        path.unlink()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        run = resumed(tmp_path)
+    codes = [getattr(each.message, "code", "") for each in warned]
+    assert codes.count("peer_log_too_short") == len(set(run.summary["peers_averaged"])) > 1
+    assert "samples_left_out" in codes
+    assert run.summary["samples_left_out"] > 0

@@ -155,7 +155,7 @@ def test_one_process_at_a_time_holds_a_run_and_after_kill_9_of_everything_it_goe
 
 
 def _goes_on_with_exact_books(folder: Path, on: Place) -> None:
-    books_then = checkpoint.newest(Storage(folder / "checkpoints")).load().conductor["ledger"]
+    books_then = checkpoint.newest(Storage(folder / "checkpoints")).load().hosts[""].conductor["ledger"]
     # Epochs overlap: the newest one begun counts.
     reached = max(lane["epoch"] for lane in books_then["lanes"]) + 1
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
@@ -219,7 +219,7 @@ def test_updates_that_waited_in_the_inbox_are_merged_later(tmp_path: Path) -> No
     """More of them than the next engine has workers."""
     job = a_job(count=128)
     oddlot.fit(job, Synchronous(), fleet(16), until="seconds>=0.36", out=tmp_path)
-    assert len(checkpoint.newest(Storage(tmp_path / "checkpoints")).load().conductor["inbox"]) == 15
+    assert len(checkpoint.newest(Storage(tmp_path / "checkpoints")).load().hosts[""].conductor["inbox"]) == 15
     _, books = trained(job, Synchronous(), local(1), "epochs>=2", RunFolder(tmp_path), resume=True)
     assert sorted(books.merged) == everything(128, 2)
 
@@ -332,7 +332,7 @@ def test_versions_that_a_strategy_keeps_are_there_again(tmp_path: Path) -> None:
     strategy = Timed(seconds=0.1)
     job = a_job(eval_data=rows(20))
     trained(job, strategy, fleet(2), "epochs>=2", RunFolder(tmp_path))
-    assert checkpoint.newest(Storage(tmp_path / "checkpoints")).load().conductor["kept"]
+    assert checkpoint.newest(Storage(tmp_path / "checkpoints")).load().hosts[""].conductor["kept"]
     _, books = trained(job, strategy, fleet(2), "epochs>=4", RunFolder(tmp_path), resume=True)
     assert sorted(books.merged) == everything(SAMPLES, 4)
 

@@ -1,4 +1,4 @@
-"""For tests of kernels and what calls them."""
+"""Fixtures for tests of kernels and of the modules that call them."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,6 @@ from tests.sparse.layers import threads
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """For tests of what is the same on any number of threads, which other tests make sure of."""
+    """Use one thread. Other tests check that results do not depend on the number of threads."""
     with threads(1):
         yield

@@ -1,4 +1,4 @@
-"""Rows in clusters, and what a sampler finds of them."""
+"""Clustered rows, and the rows that a sampler finds."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ COLUMNS = 32
 def rows_for(
     sampler: Any, weight: NDArray[Any], hidden: NDArray[Any], bias: NDArray[Any] | float = 0.0
 ) -> list[set[int]]:
-    """What was found for each of these vectors, beside one label and what is taken by chance."""
+    """Return the rows found for each hidden vector, without its label and the randomly drawn rows."""
     layer = SampledLinear(weight.shape[1], len(weight), sampler, None)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight))
@@ -30,7 +30,7 @@ def rows_for(
 
 
 def some_rows(count: int = 2000) -> NDArray[np.float32]:
-    """In clusters of ten."""
+    """Return `count` rows in clusters of ten."""
     chance = np.random.default_rng(2)
     centers = np.repeat(chance.standard_normal((count // 10, COLUMNS)), 10, axis=0)
     rows: NDArray[np.float32] = (centers + 0.5 * chance.standard_normal((count, COLUMNS))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A small layer, vectors and labels for it, and what PyTorch makes of them."""
+"""A small layer with hidden vectors and labels, and reference results from PyTorch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ def some_hidden(batch: int = BATCH, seed: int = 3) -> Tensor:
 
 
 def trained(sampler: Sampler, count: int = 2) -> SampledLinear:
-    """With so many threads."""
+    """Return a layer trained on `count` threads."""
     with threads(count):
         layer = SampledLinear(COLUMNS, 500, sampler, Adam(lr=0.01), seed=5)
         chance = torch.Generator().manual_seed(6)
@@ -52,7 +52,7 @@ def trained(sampler: Sampler, count: int = 2) -> SampledLinear:
 
 
 def dense_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """What PyTorch makes of labels that share the target equally."""
+    """Return PyTorch's loss, with the target probability divided equally among an example's labels."""
     targets = torch.zeros(len(hidden), len(weight) + 1).scatter_(1, labels % (len(weight) + 1), 1.0)[:, :-1]
     some = targets.sum(1) > 0
     targets = targets[some] / targets[some].sum(1, keepdim=True)
@@ -60,7 +60,7 @@ def dense_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> 
 
 
 def gradient(of: Tensor) -> Tensor:
-    """With its zeros."""
+    """Return the gradient as a dense tensor."""
     assert of.grad is not None
     return of.grad.to_dense()
 
@@ -71,11 +71,11 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 
 @contextmanager
 def memory_of(count: float) -> Iterator[None]:
-    """This machine has no more than so many bytes."""
+    """Limit the memory of this machine to `count` bytes."""
     with patch("oddlot.sparse.memory._limits", lambda: [int(count)]):
         yield
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[Any, ...]]:
-    """What the sentences of the log are about."""
+    """Return the arguments of the log messages."""
     return [record.args for record in caplog.records if isinstance(record.args, tuple)]

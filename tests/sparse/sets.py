@@ -1,4 +1,4 @@
-"""A generated set that tests of the estimator share, and a network trained on it."""
+"""A generated dataset for tests of the estimator, and a network trained on it."""
 
 import pickle
 from functools import cache
@@ -14,7 +14,7 @@ X_TEST, Y_TEST = generate(600, SHAPE, stream=1)
 
 
 def fresh(sampler: Any = None, **settings: Any) -> SlideClassifier:
-    """One that learns the set by heart in 5 epochs."""
+    """Return an untrained classifier that can memorize the dataset in 5 epochs."""
     usual: dict[str, Any] = {"hidden": 32, "epochs": 5, "batch": 64, "lr": 0.03, "input_lr": 0.1}
     return SlideClassifier(sampler, **usual | settings)
 
@@ -26,6 +26,6 @@ def _pickled(**settings: Any) -> bytes:
 
 
 def trained(**settings: Any) -> SlideClassifier:
-    """A copy of one that each process trains once."""
+    """Return a copy of a classifier that is trained once per process."""
     found: SlideClassifier = pickle.loads(_pickled(**settings))
     return found

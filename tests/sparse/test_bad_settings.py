@@ -1,4 +1,4 @@
-"""Settings, matrices and files that make no sense are refused with a code, before anything is computed."""
+"""Errors for invalid settings, matrices and files, raised with a code before any computation."""
 
 from collections.abc import Callable
 from math import inf, nan
@@ -139,7 +139,7 @@ TWO = {"indptr": np.array([0, 1, 3]), "data": np.ones(3, np.float32), "shape": (
 
 
 def changed(**parts: Any) -> Any:
-    """The set, with other arrays."""
+    """Return the dataset's matrix with other arrays."""
     return SimpleNamespace(**vars(X) | parts)
 
 
@@ -160,14 +160,14 @@ DATA = [
     (changed(data=np.ones((20, 1))), Y, "not_1d_integers", {"name": "X"}),
     (changed(data=X.data[:3]), Y, "invalid_row_pointers", {"name": "X"}),
     (changed(indptr=X.indptr[::-1]), Y, "invalid_row_pointers", {"name": "X"}),
-    # differences of unsigned numbers are never negative
+    # differences of unsigned integers are never negative
     (
         changed(**TWO | {"indptr": np.array([0, 3, 2], np.uint32)}, indices=np.array([1, 2, 3])),
         Y,
         "invalid_row_pointers",
         {"name": "X"},
     ),
-    # and 2**32 + 5 is not 5
+    # 2**32 + 5 must not wrap around to 5
     (
         changed(**TWO, indices=np.array([1, 2, 2**32 + 5])),
         Y,
@@ -260,7 +260,7 @@ def test_predictions_and_more_labels_than_there_were() -> None:
     ids=["dtype", "fewer rows", "two rows", "bias", "view"],
 )
 def test_parameters_of_another_kind(name: str, value: Tensor, code: str, fields: dict[str, Any]) -> None:
-    """Kernels would read and write beside them."""
+    """Otherwise, kernels would access memory out of bounds."""
     output, given = SampledLinear(4, 5), SparseInputLinear(5, 4)
     for layer, inputs in ((output, (torch.zeros(1, 4), [0])), (given, ([0, 1], [0], [1.0]))):
         setattr(layer, name, nn.Parameter(value))
@@ -277,7 +277,7 @@ STARTS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("of", ["features", "labels"])
 def test_starts_of_no_rows(of: str) -> None:
-    """Of two values."""
+    """Row pointers do not fit two values."""
     for code, given in STARTS.items():
         for starts in given:
             with raises(ValueError, code, name=f"the starts of {of}"):
@@ -330,7 +330,7 @@ HIDDEN = [
     (BOTH, [3, -2], "out_of_range", {"name": "labels", "given": -2, "size": 5}),
     (BOTH, (np.array([0, 1]),), "not_1d_integers", {"name": "labels"}),
     (ONE, ([0, 1], [[1]]), "not_1d_integers", {"name": "labels"}),
-    # ones and zeros would be taken for the labels 0 and 1
+    # zeros and ones would be read as the labels 0 and 1
     (BOTH, [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]], "zeros_and_ones", {"shape": (2, 5)}),
     (BOTH, [[1, 0, 0], [0, 1, 0]], "zeros_and_ones", {"shape": (2, 3)}),
     (BOTH, [[2, 0, 0, 1], [0, 1, 0, 0]], "zeros_and_ones", {"shape": (2, 4)}),
@@ -377,7 +377,7 @@ def test_a_gradient_is_taken_once() -> None:
 
 @pytest.mark.parametrize("large", [1e16, 1e30])
 def test_a_finite_loss_whose_gradient_is_too_large_changes_nothing(large: float) -> None:
-    """Its square, in a second moment, could be infinite."""
+    """The square of the gradient, in the second moment, could be infinite."""
     for optimizer in (Adam(), Adam(moments="bf16"), RowAdagrad()):
         layer = SampledLinear(8, 50, Uniform(10), optimizer)
         before = layer.weight.detach().clone()
@@ -406,7 +406,7 @@ def test_samplers_and_optimizers_that_are_set_later() -> None:
 
 
 def test_a_rate_that_becomes_none() -> None:
-    """Spoils no row, not even those that wait."""
+    """No row is changed, not even rows with delayed updates."""
     layer: Any = SampledLinear(8, 50, Uniform(10), Adam(decay=True))
     for label in (1, 2, 3):
         layer(torch.ones(1, 8, requires_grad=True), [label]).backward()
@@ -460,7 +460,7 @@ def hashed(sampler: Any, rows: int = 500, examples: int = 1) -> Tensor:
 
 
 def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose limit may be `max`."""
+    """The limit of a container can be `max`."""
     monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
     (tmp_path / "memory.max").write_text("max\n")
     SampledLinear(64, 10_000)
@@ -470,8 +470,8 @@ def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_does_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both layers of a network; clusters for prediction beside what is held."""
-    one_each = 20 * 128 * 8  # bytes of a layer: weights, and two moments in 16 bits
+    """Test two layers of a network, and clusters for prediction in addition to the memory in use."""
+    one_each = 20 * 128 * 8  # bytes of a layer: weights and two 16-bit moments
     what = "a network of 20 features and 20 labels"
     with memory_of(1.5 * one_each), raises(MemoryError, "not_enough_memory", what=what, needs=2 * one_each):
         SlideClassifier(epochs=1).fit(X, Y)

@@ -1,4 +1,4 @@
-"""Moments that are kept as bfloat16: right in the mean, and never stuck."""
+"""Moments stored as bfloat16 with stochastic rounding: unbiased, and never stuck."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_a_number_is_kept_as_one_of_the_two_next() -> None:
 
 
 def moments(steps: int, gradient: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """What the first and the second are after steps with the same gradient."""
+    """Return the first and second moments after steps with the same gradient."""
     first, second = np.zeros((2, 4096), np.uint16)
     weight, given = np.zeros(4096, np.float32), np.full(4096, gradient, np.float32)
     for step in range(1, steps + 1):
@@ -56,7 +56,8 @@ def moments(steps: int, gradient: float) -> tuple[NDArray[np.float32], NDArray[n
 
 
 def test_a_second_moment_is_right_in_the_mean() -> None:
-    """A step changes it by a thousandth, a fourth of what bfloat16 tells apart: to the nearest, it would stay."""
+    """A step changes it by a thousandth, a quarter of the resolution of bfloat16. With rounding to nearest, it would
+    not change."""
     _, found = moments(3000, 0.5)
     assert found.mean() == pytest.approx(0.25 * (1 - 0.999**3000), rel=0.005)
     assert 0 < found.std() < 0.1 * found.mean()
@@ -68,7 +69,7 @@ def test_neighbours_are_rounded_apart() -> None:
 
 
 def test_both_moments_are_rounded_apart() -> None:
-    """After one step, where each is rounded for the first time."""
+    """One step rounds each moment once."""
     first, second = moments(1, 0.507)
     assert min(first.std(), second.std()) > 0
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
@@ -93,7 +94,7 @@ def test_weights_go_where_float32_moments_lead(decay: bool) -> None:
 
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 def test_two_layers_are_the_same_on_any_number_of_threads(moments: Moments) -> None:
-    """The hidden vectors' gradient is summed in one order, which the layer below learns by."""
+    """The gradient of the hidden vectors, which the lower layer trains on, is summed in a fixed order."""
     ends = list[torch.Tensor]()
     starts, chance = np.arange(17) * 5, np.random.default_rng(1)
     features, values = chance.integers(0, 50, 80), chance.random(80).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The estimator: it learns, ends early, and says what it cannot take."""
+"""The estimator: training, early stopping, progress and errors."""
 
 import logging
 import re
@@ -18,11 +18,11 @@ from tests.transcripts import mask, raises, transcribe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EACH = Y.indices[Y.indptr[:-1]]
-"""one label of each example"""
+"""One label per example."""
 
 
 def of_scipy(matrix: Csr) -> Any:
-    """The same, with numbers of other types."""
+    """Return the matrix as a SciPy matrix with values of another dtype."""
     return csr_matrix((matrix.data.astype(np.float64), matrix.indices, matrix.indptr), matrix.shape)
 
 
@@ -63,7 +63,7 @@ def test_it_learns() -> None:
 
 
 def stored_zeros() -> Csr:
-    """The labels, and places where a zero is stored."""
+    """Return the labels with additional explicit zeros."""
     other = Csr(2 * Y.indptr, np.repeat(Y.indices, 2), np.repeat(Y.data, 2), Y.shape)
     other.indices[1::2] = (other.indices[1::2] + 7) % Y.shape[1]
     other.data[1::2] = 0
@@ -112,7 +112,7 @@ def test_scikit_learn_puts_it_into_a_pipeline() -> None:
 def test_progress_is_printed_if_wanted(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As it is logged."""
+    """The output is the same as the log."""
     fresh(epochs=1).fit(X, Y)
     assert capsys.readouterr().out == ""
     for sampler in (None, LSH(digits=4, tables=9)):
@@ -149,7 +149,7 @@ def test_it_ends_early_with_the_best_weights(caplog: pytest.LogCaptureFixture) -
 
 
 class Spy(Uniform):
-    """Notes the labels that are learnt from."""
+    """A sampler that records the labels of training batches."""
 
     seen: set[int]
 
@@ -159,7 +159,7 @@ class Spy(Uniform):
 
 
 def test_examples_that_are_held_back_teach_nothing() -> None:
-    """Each has a label of its own, which is never learnt."""
+    """Each held-out example has a unique label, which never occurs in training."""
     y, spy = np.arange(1200) % 2, Spy(20)
     held = np.random.default_rng(0).permutation(1200)[:120]
     y[held], spy.seen = 2 + np.arange(120), set()
@@ -196,7 +196,7 @@ def test_one_label_each() -> None:
 
 
 def test_labels_that_come_later() -> None:
-    """Or in another fold of scikit-learn's."""
+    """Labels may also be missing from a cross-validation fold of scikit-learn."""
     from sklearn.model_selection import KFold, cross_val_score
 
     found = SlideClassifier(labels=400, hidden=8).partial_fit(X, np.minimum(EACH, 3))
@@ -210,7 +210,7 @@ BY_PROCESSOR = {"number": r"(?<= )\S*(nan|inf|e\+)\S*(?=,)", "batch": r"(?<=batc
 
 
 def test_rates_that_diverge_are_told() -> None:
-    """At the first batch that is not finite, on which nothing steps."""
+    """The error is raised at the first batch that is not finite, before any step on it."""
     found = fresh(lr=1e30, input_lr=1e30)
     mask(**BY_PROCESSOR)
     with raises(FloatingPointError, "diverged", epoch=1):
@@ -220,7 +220,7 @@ def test_rates_that_diverge_are_told() -> None:
 
 
 def test_whatever_a_fit_raises_leaves_what_was_learnt() -> None:
-    """Such as a sampler's error that is for as many labels as another set has."""
+    """An example is the error of a sampler with counts for another number of labels."""
     found = trained(epochs=1)
     before, history = found.predict(X_TEST), found.history
     found.validation = 0.5
@@ -238,7 +238,7 @@ def test_whatever_a_fit_raises_leaves_what_was_learnt() -> None:
 
 
 def test_examples_without_labels_teach_nothing() -> None:
-    """Not even through what Adam knows of the batches before."""
+    """Adam's moments from earlier batches do not change the weights either."""
     labelled = np.arange(0, len(X), 2)
     counts = np.diff(Y.indptr) * (np.arange(len(X)) % 2 == 0)
     there = np.repeat(counts > 0, np.diff(Y.indptr))
@@ -272,7 +272,7 @@ def test_a_batch_that_diverges_leaves_what_was_learnt() -> None:
 
 
 def test_settings_are_asked_for_and_changed_as_scikit_learn_does() -> None:
-    """Its `clone` wants the very objects back that it made a classifier with."""
+    """scikit-learn's `clone` requires the same objects that were passed to the constructor."""
     sampler = Uniform(10)
     first = SlideClassifier(sampler, hidden=16, lr=0.01)
     params = first.get_params(deep=False)

@@ -1,4 +1,4 @@
-"""Learnt clusters: every row is in one, they are others each time, and those are chosen that promise most."""
+"""Clustering of rows: each row is in one cluster, clusters differ by seed, and the most promising ones are chosen."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.sparse.found import COLUMNS, rows_for, some_rows
 
 
 def test_rows_that_point_the_same_way_are_together_however_long_they_are() -> None:
-    """After one round, in which all rows are centers: a long one draws none but its own."""
+    """In the only round, all rows are centers. A long row attracts only rows of its own direction."""
     ways = np.eye(COLUMNS, dtype=np.float32)[:4] + np.float32(0.5)
     way, long = np.arange(40) % 4, np.where(np.arange(40) % 4 == 0, 100, 1).astype(np.float32)
     clustering = Clustering(1, rounds=1, groups=40)
@@ -26,7 +26,7 @@ def test_rows_that_point_the_same_way_are_together_however_long_they_are() -> No
 @pytest.mark.parametrize(("rows", "each"), [(1, 2), (3, 8), (37, 4), (1000, 16), (1024, 16)])
 def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
     weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
-    weight[rows // 2 :] = weight[rows // 2]  # the same row many times cannot be told apart
+    weight[rows // 2 :] = weight[rows // 2]  # equal rows cannot be separated by clustering
     bias = np.random.default_rng(2).standard_normal(rows).astype(np.float32)
     sampler = Clusters(each, probes=1 << 20, found=rows, by_chance=0)
     found = rows_for(sampler, weight, weight[:3], bias)
@@ -52,7 +52,7 @@ def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
 
 
 def test_clusters_find_those_that_there_are() -> None:
-    """2,000 rows in 200 clusters; by chance the share of pairs would be 0.105."""
+    """There are 2,000 rows in 200 clusters. Random clusters would have a share of 0.105."""
     weight, bias = some_rows(), np.zeros(2000, np.float32)
     own = Clustering(each=10)
     own.update(Crew(), weight, bias, 0)
@@ -72,7 +72,8 @@ def test_clusters_are_others_each_time() -> None:
 
 
 def test_a_row_goes_to_the_center_that_it_points_to_most() -> None:
-    """Nearly: of centers in a few groups. Where there are few groups, of all."""
+    """The result is approximate, because only a few groups of centers are searched. With few groups, all are
+    searched."""
     chance = np.random.default_rng(3)
     rows, centers, crew = some_rows(), some_rows()[::10], Crew()
     best = (rows @ centers.T).argmax(1)
@@ -102,7 +103,7 @@ def test_a_row_is_in_as_many_clusters_as_asked_for() -> None:
 
 
 def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group's rows may lie in several blocks."""
+    """The rows of a group may be in several blocks."""
     rows, centers = some_rows(), some_rows()[::10]
     found = [nearest(Crew(), rows, centers, 3, np.random.default_rng(3))]
     monkeypatch.setattr("oddlot.sparse.assign_clusters.SCORES", 500)
@@ -111,7 +112,7 @@ def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_of_two_clusters_the_wider_one_promises_more() -> None:
-    """Its mean is as good, and its largest logit better."""
+    """The clusters have equal mean logits, but the wider one has a larger maximum."""
     own = Clustering(each=10)
     near = np.tile(np.eye(COLUMNS, dtype=np.float32)[0], (10, 1))
     wide, turned = near.copy(), np.eye(COLUMNS, dtype=np.float32)[1:11]
@@ -127,7 +128,7 @@ def test_of_two_clusters_the_wider_one_promises_more() -> None:
 
 
 def best_by(products: NDArray[Any], wanted: int, **given: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Of vectors of length 0, with scales of 1."""
+    """Return the best clusters, by default for zero vectors and scales of 1."""
     examples, clusters = products.shape
     ones, zeros = (np.full(max(products.shape), number, np.float32) for number in (1, 0))
     plain = {"scales": ones[:examples], "cluster_scales": ones[:clusters]}
@@ -154,7 +155,7 @@ def test_a_score_is_the_product_by_both_scales_the_spread_by_the_length_and_the_
 @pytest.mark.parametrize("wanted", [1, 10, 128, 300])
 @pytest.mark.parametrize("steps", [5, 1 << 24])
 def test_the_best_clusters_are_those_with_the_largest_scores(clusters: int, wanted: int, steps: int) -> None:
-    """Also of scores of which many are alike."""
+    """Test scores with many ties too."""
     wanted = min(wanted, clusters)
     scores = np.random.default_rng(clusters).integers(-steps, steps, (7, clusters)).astype(np.float32)
     best = best_by(scores, wanted)

@@ -1,4 +1,4 @@
-"""Kernels are compiled once, with a word; then they come from disk."""
+"""Kernels are compiled once, with a message, and then loaded from disk."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ print(more(1))
 
 @pytest.fixture
 def callee(tmp_path: Path) -> Path:
-    """A kernel that another one calls, of a package that has nothing else."""
+    """Return the file of a kernel that another kernel calls, in an otherwise empty package."""
     kernels = tmp_path / "oddlot" / "sparse" / "kernels"
     kernels.mkdir(parents=True)
     for folder in (kernels, kernels.parent, kernels.parent.parent):
@@ -40,7 +40,7 @@ def callee(tmp_path: Path) -> Path:
 
 
 def called(path: Path, processes: int = 1) -> tuple[set[int], list[str]]:
-    """What the other kernel gives in each process, and what these say meanwhile."""
+    """Return the results of the calling kernel in all processes, and the lines of their stderr."""
     begun = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
@@ -56,7 +56,7 @@ def called(path: Path, processes: int = 1) -> tuple[set[int], list[str]]:
 
 
 def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(callee: Path, tmp_path: Path) -> None:
-    """Though its own file is the same; said once, by the one process that does it."""
+    """Its own file is unchanged. Only the process that compiles shows the message."""
     callee.write_text(f"{BEGIN}@kernel\ndef one():\n    return 1\n")
     found, told = called(tmp_path, processes=2)
     assert found == {2}

@@ -1,4 +1,4 @@
-"""Rows of few numbers each."""
+"""Matrices in CSR format."""
 
 import numpy as np
 import pytest

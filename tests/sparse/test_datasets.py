@@ -1,4 +1,4 @@
-"""Files of extreme classification: what is read, what is told of a bad line; metrics by hand; sets that are made."""
+"""Datasets of extreme classification: reading, errors, metrics and generated sets."""
 
 import bz2
 import errno
@@ -32,7 +32,7 @@ def written(folder: Path, text: str, name: str = "set.txt") -> Path:
 @pytest.mark.parametrize("change", [str, lambda text: text.replace("\n", "\r\n"), lambda text: text[:-1]])
 @pytest.mark.parametrize("name", ["set.txt", "set.txt.gz"])
 def test_a_set_is_read(tmp_path: Path, name: str, change: object) -> None:
-    """Without labels, without features, with a feature twice; other systems' line ends; no line end at the end."""
+    """Test lines without labels or features, duplicate features, other line endings, and no final line ending."""
     x, y = read_xmc(written(tmp_path, change(TEXT), name))  # type: ignore[operator]  # a function
     assert (x.shape, y.shape) == ((4, 10), (4, 6))
     assert x.indptr.tolist() == [0, 2, 3, 3, 6]
@@ -116,7 +116,7 @@ def test_a_packed_file_of_far_more_than_its_size_is_not_unpacked(
 ) -> None:
     monkeypatch.setattr(reading, "MIN_BYTES", 10_000)
     path = written(tmp_path, "1 2 2\n0 " + " " * 3_000_000 + "1:1\n", "set.txt.gz")
-    mask(most=r"[\d,]+(?= bytes)")  # of the packed size, which depends on the zlib library
+    mask(most=r"[\d,]+(?= bytes)")  # the compressed size depends on the zlib library
     with raises(BadSet, "unpacks_to_too_much", path=str(path)):
         read_xmc(path)
 
@@ -139,7 +139,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_what_cannot_be_written_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But what was there before."""
+    """An earlier file stays."""
     x, y = generate(50, Shape(features=200, labels=100, nonzeros=9.0))
     write_xmc(tmp_path / "set.txt", x, y)
     before = (tmp_path / "set.txt").read_text()
@@ -183,7 +183,7 @@ def test_points_have_as_many_features_as_are_wanted(nonzeros: float, labels_each
 
 @pytest.mark.parametrize("labels_each", [1.0, 2.0, 12.0, 50.0])
 def test_points_have_as_many_labels_as_are_wanted(labels_each: float) -> None:
-    """As often as not of one cluster of 16, so that many are drawn twice."""
+    """Most further labels of a point are from one cluster of 16, so many are drawn twice."""
     _, y = generate(1_000, Shape(5_000, 3_000, 75.0, labels_each, seed=3))
     assert len(y.indices) / len(y) == pytest.approx(labels_each, rel=0.07)
 
@@ -210,7 +210,7 @@ def test_metrics_by_hand() -> None:
 
 
 def test_metrics_of_labels_as_the_estimator_takes_them() -> None:
-    """Scipy's matrices, with zeros that are stored and labels twice; arrays; one label each."""
+    """Test SciPy matrices with explicit zeros and duplicate labels, arrays, and one label per example."""
     matrix = csr_matrix((LABELS.data, LABELS.indices, LABELS.indptr), LABELS.shape)
     columns, starts = np.array([1, 3, 3, 4, 0, 1, 2, 2]), np.array([0, 4, 4, 8])
     stored = csr_matrix((np.array([1, 1, 1, 0, 1, 1, 1, 1]), columns, starts), LABELS.shape)

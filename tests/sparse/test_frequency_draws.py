@@ -1,4 +1,4 @@
-"""Rows by chance: alike or by frequency, for how many each stands, and for whom they are the same."""
+"""Random rows, uniform or by label frequency: their weights, and groups of examples that share them."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def test_a_group_of_examples_draws_the_same_rows(make: Any) -> None:
     layer = SampledLinear(
         COLUMNS, 1000, make(20, group=4, **({"refresh": Refresh(1)} if make is Unigram else {})), None
     )
-    for _ in range(2):  # the second time labels are known
+    for _ in range(2):  # labels are known the second time
         layer(torch.zeros(8, COLUMNS), torch.arange(8))
     active = layer._begin(np.zeros((8, COLUMNS), np.float32), Labels.of(np.zeros(8, np.int64), 1)).active
     ends = active.starts + active.counts
@@ -43,7 +43,7 @@ def test_an_alias_table_has_the_chances_that_it_was_made_of() -> None:
 
 
 def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
-    """And each as often as it stands for less."""
+    """The weight of a row is the inverse of its draw frequency."""
     sampler = Unigram(60, refresh=Refresh(5))
     layer = SampledLinear(COLUMNS, 1000, sampler, None)
     labels = torch.from_numpy(np.random.default_rng(1).integers(0, 30, 200) ** 2)
@@ -65,7 +65,7 @@ def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
 
 @pytest.mark.parametrize("make", [LSH, Clusters, Unigram])
 def test_frequencies_that_are_known_are_there_from_the_first_batch_on(make: Any) -> None:
-    """And stay, whatever labels come and whatever is forgotten."""
+    """Later labels and `forget` do not change known frequencies."""
     counts = np.zeros(1000, np.int64)
     counts[:4] = 25
     sampler = make(counts=counts)
@@ -115,7 +115,7 @@ def test_who_has_seen_no_labels_draws_all_alike() -> None:
 
 
 def test_many_outputs_have_more_rows_by_chance() -> None:
-    """None stands for more than 1,500 others: that would be noise."""
+    """No row has a weight of more than 1,500, which would be too noisy."""
     assert [Clusters().most(outputs) for outputs in (100, 30_000, 300_000, 670_091)] == [100, 400, 400, 646]
     assert Clusters(by_chance=0).most(670_091) == 200
 

@@ -1,4 +1,4 @@
-"""What the rest of the package calls of the kernels is what their interface says."""
+"""The interface of the kernels is complete and has no unused functions."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,7 @@ KERNELS = "oddlot.sparse.kernels"
 
 
 def called(text: str) -> set[tuple[str, str]]:
-    """Functions of modules of kernels, by module and name; constants, in capitals, are not among them."""
+    """Return the kernel functions that a source text calls, by module and name, without constants in capitals."""
     tree = ast.parse(text)
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     own = {
@@ -26,7 +26,7 @@ def called(text: str) -> set[tuple[str, str]]:
 
 
 def test_the_rest_calls_what_the_interface_says() -> None:
-    """And imports modules of kernels alone, not their functions."""
+    """Other modules import kernel modules only, not functions from them."""
     texts = [path.read_text() for path in PACKAGE.rglob("*.py") if PACKAGE / "kernels" not in path.parents]
     found = set[tuple[str, str]]().union(*map(called, texts))
     assert found == {(module, name) for module, names in INTERFACE.items() for name in names}

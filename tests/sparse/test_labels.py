@@ -1,4 +1,4 @@
-"""The forms that labels have, and examples without any."""
+"""Formats of labels, and examples without labels."""
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ def test_a_batch_without_any_label_or_any_example() -> None:
 
 
 def test_rows_of_examples_without_labels_stay_where_they_are() -> None:
-    """Also with an optimizer that moves rows by what it knows of batches before."""
+    """The optimizer has momentum from an earlier batch."""
     layer = a_layer(Uniform(ROWS), Adam(lr=0.1))
     layer(some_hidden(2), torch.tensor([1, 2])).backward()
     before = layer.weight.detach().clone()

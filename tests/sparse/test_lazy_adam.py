@@ -1,4 +1,4 @@
-"""Adam for gradients that are sparse, dense, or both, beside PyTorch's."""
+"""LazyAdam with sparse and dense gradients, compared with PyTorch's optimizers."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -18,7 +18,7 @@ SETTINGS: dict[str, Any] = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6}
 
 
 def steps(make: Callable[[list[Tensor]], torch.optim.Optimizer], sparse: bool) -> nn.Embedding:
-    """A table after some steps, in each of which three rows have a gradient."""
+    """Return an embedding after some steps, each with a gradient for a few rows."""
     torch.manual_seed(0)
     table, chance = nn.Embedding(ROWS, WIDTH, sparse=sparse), torch.Generator().manual_seed(1)
     optimizer = make([*table.parameters()])
@@ -43,7 +43,7 @@ def test_rows_that_are_touched_twice_step_once_on_the_sum() -> None:
         torch.manual_seed(0)
         table = nn.Embedding(ROWS, WIDTH, sparse=True)
         optimizer = make([*table.parameters()])
-        for rows in ([3, 3, 5], [5, 7]):  # of which the gradients are added up
+        for rows in ([3, 3, 5], [5, 7]):  # gradients accumulate
             table(torch.tensor(rows)).sum().backward()
         optimizer.step()
         weight: Tensor = table.weight
@@ -59,7 +59,7 @@ def test_dense_gradients_move_all_as_with_adam() -> None:
 
 
 def test_scalars_vectors_and_rates_that_change() -> None:
-    """A scheduler of PyTorch's halves the rate after each step."""
+    """A PyTorch scheduler halves the learning rate after each step."""
     ends = list[list[Tensor]]()
     for kind in (LazyAdam, torch.optim.Adam):
         parameters = [torch.tensor(1.0, requires_grad=True), torch.ones(3, requires_grad=True)]
@@ -105,7 +105,7 @@ def test_few_numbers_are_stepped_on_without_waking_a_thread(monkeypatch: pytest.
 def test_several_threads_step_on_many_rows(count: int, sparse: bool) -> None:
     chance = torch.Generator().manual_seed(1)
     begin, gradient = (torch.randn(1001, 16, generator=chance) for _ in range(2))
-    gradient += gradient.sign()  # so that eps counts little
+    gradient += gradient.sign()  # makes eps negligible
     rows = torch.randperm(1001, generator=chance)[: 701 if sparse else 1001]
     shape = begin.shape
     like = torch.sparse_coo_tensor(rows[None], gradient[rows], shape, check_invariants=True)
@@ -124,7 +124,7 @@ def test_several_threads_step_on_many_rows(count: int, sparse: bool) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_input_layer_gives_a_sparse_gradient(count: int) -> None:
-    """That of the dense product, in the rows of features that occur."""
+    """The gradient is that of the dense product, with rows only for features that occur."""
     layer = SparseInputLinear(ROWS, WIDTH, optimizer=None)
     starts, features = np.array([0, 2, 2, 5]), np.array([1, 7, 7, 3, 1])
     values = np.array([0.5, -1.0, 2.0, 3.0, 1.5], np.float32)
@@ -141,7 +141,7 @@ def test_the_input_layer_gives_a_sparse_gradient(count: int) -> None:
 
 
 def test_gradients_of_what_was_computed_before_a_step_are_refused() -> None:
-    """As PyTorch's own optimizers have it: the weights that they are of are gone."""
+    """As with PyTorch's optimizers, the step has overwritten the weights that the gradient needs."""
     weight = nn.Parameter(torch.ones(3, 2))
     optimizer, loss = LazyAdam([weight]), weight.pow(2).sum()
     torch.autograd.backward(loss, retain_graph=True)

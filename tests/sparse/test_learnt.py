@@ -1,4 +1,4 @@
-"""What a layer's sampler learns of it, and when it begins anew."""
+"""State that a sampler learns from a layer, and when it is reset."""
 
 import pickle
 from typing import Any
@@ -57,7 +57,7 @@ def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
 
 @pytest.mark.parametrize("sampler", [Unigram(4), LSH(found=4, by_chance=2)])
 def test_a_sampler_learns_nothing_of_a_bad_batch(sampler: Unigram | LSH) -> None:
-    """By which digits would be chosen, and labels counted."""
+    """The batch must change neither the choice of digits nor the label counts."""
     layer, hidden = a_layer(sampler, optimizer=Adam()), some_hidden()
     layer(hidden, SEVERAL).backward()
 
@@ -73,7 +73,7 @@ def test_a_sampler_learns_nothing_of_a_bad_batch(sampler: Unigram | LSH) -> None
 
 
 def test_a_sampler_that_comes_back_begins_anew() -> None:
-    """Rows that another one's batches have moved meanwhile are no longer those that it knew."""
+    """Batches with another sampler have changed the rows."""
     known, layer = LSH(changed_only=True), a_layer(optimizer=SGD())
     for sampler in (known, Uniform(4), known):
         layer.sampler = sampler
@@ -99,7 +99,7 @@ def test_a_sampler_of_another_layer_begins_anew() -> None:
 
 
 def test_a_sampler_of_two_layers_never_mixes_them_up() -> None:
-    """It begins anew whenever the other one asks, also with hashes for other sizes."""
+    """The sampler is reset whenever the layer changes, including hash functions for other sizes."""
     for sampler in (Clusters(), LSH(), LSH("dwta"), Mixed([LSH(by_chance=0), Mixed([Clusters()])])):
         wide, narrow = SampledLinear(64, 3000, sampler, None), SampledLinear(COLUMNS, 30, sampler, None)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Rows of several samplers: each once, those of all but the last found ones, and nothing known about other rows."""
+"""Mixed: rows of several samplers without duplicates. Only the last one draws random rows. State is reset together."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @dataclass
 class Shifted:
-    """With the seeds of one at this place."""
+    """A sampler with the seeds that it would have at position `place` of `Mixed`."""
 
     of: Sampler
     place: int
@@ -76,7 +76,7 @@ def test_no_other_may(first: Sampler) -> None:
 
 
 def test_all_forget() -> None:
-    """What they know is of rows that are others now."""
+    """After `rows` are replaced, the state of all samplers is outdated."""
     both = Mixed([Clusters(by_chance=0), LSH(**LONG)])
     rows_for(both, some_rows(), some_rows()[:10])
     changed = -some_rows()[:, ::-1].copy()

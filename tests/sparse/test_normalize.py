@@ -1,4 +1,4 @@
-"""Features are scaled to unit rows, wherever they are used."""
+"""Scaling of features to rows of unit length."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 X, Y = generate(200, Shape(80, 40, 20.0, 2.0))
 LENGTHS = np.exp2(np.random.default_rng(0).integers(-8, 9, len(X))).astype(np.float32)
-"""powers of 2: only exponents change"""
+"""Powers of 2, which change exponents only."""
 LONG = replace(X, data=X.data * np.repeat(LENGTHS, np.diff(X.indptr)))
 
 
@@ -41,7 +41,7 @@ def test_features_as_they_are() -> None:
 
 
 def test_rows_of_any_size_are_unit_ones_and_empty_ones_stay() -> None:
-    """Of the largest and the smallest float32, too."""
+    """Test the largest and smallest float32 values too."""
     limits = np.finfo(np.float32)
     values = np.array([3, -4, 0, limits.max, limits.max, limits.smallest_subnormal], np.float32)
     x = Csr(np.array([0, 2, 2, 3, 5, 6]), np.arange(6, dtype=np.int32), values, (5, 6))
@@ -54,7 +54,7 @@ def test_rows_of_any_size_are_unit_ones_and_empty_ones_stay() -> None:
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_saved_classifier_keeps_how_it_was_trained(normalize: bool, tmp_path: Path) -> None:
-    """A setting for the next fit does not change that."""
+    """Settings for the next fit have no effect on the saved file."""
     made = fresh(normalize=normalize).fit(LONG, Y)
     expected = made.predict_topk(LONG).tolist()
     made.set_params(normalize=not normalize).save(tmp_path)

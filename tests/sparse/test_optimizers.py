@@ -1,4 +1,4 @@
-"""Steps on rows, against PyTorch's on whole matrices."""
+"""Optimizer steps on rows, compared with PyTorch's steps on complete matrices."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stepped(optimizer: Optimizer, kind: Any, steps: int = 5, **options: Any) -> None:
-    """The layer's own optimizer, beside PyTorch's on the same losses."""
+    """Compare the layer's own optimizer with PyTorch's on the same losses."""
     layer, plain = a_layer(optimizer=optimizer), a_layer()
     weight, bias = (nn.Parameter(one.detach().clone()) for one in (plain.weight, plain.bias))
     other = kind([weight, bias], **options)
@@ -36,7 +36,7 @@ def test_its_optimizers_step_as_those_of_pytorch() -> None:
 
 
 class _RowAdagrad:
-    """As the formula says."""
+    """Row-wise Adagrad, written as in its formula."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
         self.parameters, self.lr = parameters, lr
@@ -60,7 +60,7 @@ def test_row_wise_adagrad_is_its_formula() -> None:
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.99), (0.0, 0.9)])
 def test_a_row_that_waited_is_where_dense_adam_has_it(betas: tuple[float, float]) -> None:
-    """Each step touches few rows; the others' moments fade, and go on moving them."""
+    """Each step has gradients for few rows. The decaying moments of the other rows keep moving them."""
     rows, hidden = 50, some_hidden(2)
     layer = a_layer(Uniform(3), Adam(lr=0.01, betas=betas, decay=True), rows)
     twin = a_layer(Uniform(3), None, rows)
@@ -68,23 +68,23 @@ def test_a_row_that_waited_is_where_dense_adam_has_it(betas: tuple[float, float]
     for step in range(60):
         labels = torch.tensor([step % rows, (step * 7) % rows])
         for one in (layer, twin):
-            one.batches = step  # the same rows by chance
+            one.batches = step  # draws the same random rows
             one(hidden.detach(), labels).backward()
         for parameter in twin.parameters():
             parameter.grad = gradient(parameter)
         dense.step()
         dense.zero_grad()
-        if step < 20:  # until rows touched differ by what eps and rounding do
+        if step < 20:  # later, rows differ because of eps and rounding
             touched = torch.from_numpy(layer._touched == step + 1)
             close(layer.weight[touched], twin.weight[touched], 2e-4)
-        if step == 12:  # those that wait too, where they are asked for
+        if step == 12:  # logits also include the delayed steps of other rows
             close(layer(hidden), twin(hidden), 5e-3)
         if step == 19:
             close(layer.state_dict()["weight"], twin.weight, 5e-4)
 
 
 def test_a_long_wait_is_summed_to_its_end() -> None:
-    """With a first moment that fades slowly; the row has one gradient, and 1,000 steps pass."""
+    """The first moment decays slowly, and 1,000 steps follow the row's only gradient."""
     layer = a_layer(Uniform(1), Adam(lr=0.01, betas=(0.99, 0.9999), decay=True), 2)
     twin = nn.Parameter(layer.weight.detach().clone())
     dense = torch.optim.Adam([twin], lr=0.01, betas=(0.99, 0.9999))
@@ -111,7 +111,7 @@ def test_weights_that_are_loaded_do_not_wait() -> None:
 
 
 def test_what_is_asked_between_a_loss_and_its_gradient_changes_nothing() -> None:
-    """Nor does a loss whose gradient is never taken."""
+    """A loss without a backward pass changes nothing either."""
     layers = [a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2)]
     for step in range(4):
         for which, layer in enumerate(layers):
@@ -126,7 +126,7 @@ def test_what_is_asked_between_a_loss_and_its_gradient_changes_nothing() -> None
 
 
 def test_two_open_losses_wait_for_each_other() -> None:
-    """Rows of the second that are not of the first have waited one step when it is their turn."""
+    """At the second backward pass, rows that are only in the second loss have waited one step."""
     layer = a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50)
     twin = a_layer(Uniform(3), None, 50)
     dense = torch.optim.Adam(twin.parameters(), lr=0.05)
@@ -146,7 +146,7 @@ def test_two_open_losses_wait_for_each_other() -> None:
 
 
 def test_another_optimizer_may_take_its_place() -> None:
-    """Of the same kind it goes on; of another it begins anew, with what it keeps."""
+    """An optimizer of the same type keeps the state. One of another type starts with new state."""
     layer = a_layer(optimizer=Adam(lr=0.1))
     layer(some_hidden(), SEVERAL).backward()
     kept = layer._state.first

@@ -1,4 +1,4 @@
-"""Pairs sorted by row, on any number of threads."""
+"""Sorting of (row, example) pairs by row, on any number of threads."""
 
 from itertools import pairwise
 from threading import Event, Timer
@@ -23,7 +23,7 @@ def test_pairs_are_sorted_by_row_and_then_by_example(
     crew = Crew()
     crew.parts = parts
     pairs = Pairs(rows)
-    for _ in range(2):  # there is room from the last time
+    for _ in range(2):  # the second time reuses buffers
         pairs.group(crew, starts, counts, of)
         bounds, bucket_starts, row_by, example_by, slot_by = pairs.sorted
         order = np.argsort(of, kind="stable")
@@ -39,7 +39,7 @@ def test_pairs_are_sorted_by_row_and_then_by_example(
 
 @pytest.mark.parametrize("bad", [0, 1, 3])
 def test_a_crew_ends_all_parts_before_it_raises(bad: int) -> None:
-    """However long the others take."""
+    """The error is raised only after slow parts have ended."""
     ended, goes_on = set[int](), Event()
 
     def work(part: int, parts: int) -> None:

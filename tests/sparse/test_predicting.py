@@ -1,4 +1,4 @@
-"""The estimator's predictions: few labels are scored, with a recall that is told."""
+"""Predictions of the estimator that score only some labels, with a measured recall."""
 
 import logging
 import pickle
@@ -31,7 +31,7 @@ def test_making_clusters_for_prediction_is_told(capsys: pytest.CaptureFixture[st
 
 
 def test_the_recall_that_is_told_is_had_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One at a time, all are scored until there are enough examples to count on."""
+    """If examples come one at a time, all labels are scored until enough examples are known to measure the recall."""
     monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
     found = trained(epochs=3)
     many = found.predict(X, exact=False)
@@ -47,7 +47,7 @@ def test_the_recall_that_is_told_is_had_whoever_asks(monkeypatch: pytest.MonkeyP
 
 
 def test_of_a_file_in_any_order_some_of_all_examples_are_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as one that is sorted by label."""
+    """The file may be sorted by label."""
     found, show, shown = trained(epochs=1), Search.show, list[bytes]()
 
     def watched(self: Search, hidden: NDArray[np.float32]) -> None:
@@ -61,7 +61,7 @@ def test_of_a_file_in_any_order_some_of_all_examples_are_counted_on(monkeypatch:
 
 
 def test_whoever_reads_a_pickle_makes_clusters_again() -> None:
-    """They are as large as the weights, and of weights of the other process."""
+    """Pickles leave out the clusters, which are as large as the weights."""
     found = trained(epochs=1)
     before = len(pickle.dumps(found))
     few = found.predict(X_TEST, exact=False)

@@ -1,4 +1,4 @@
-"""Products in 8 bits: near those of float32, for all numbers."""
+"""8-bit products, compared with float32."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_rows_of_zeros_and_of_no_numbers_are_rounded_too() -> None:
 def test_products_are_those_of_the_numbers(
     in_bytes: bool, vectors: int, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A product in 8 bits is off by a step of each number, and these are off by chance."""
+    """Rounding errors of 8-bit products are random, so their sum grows with the square root of the columns."""
     monkeypatch.setattr(products, "has_bytes", lambda: in_bytes)
     chance = np.random.default_rng(2)
     own, matrix = (chance.standard_normal((count, columns)).astype(np.float32) for count in (vectors, rows))

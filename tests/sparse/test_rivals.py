@@ -1,4 +1,4 @@
-"""What the benchmark compares with: PyTorch's sampled softmax is that of all outputs, and times are those of runs."""
+"""Baselines of the benchmark: sampled softmax in PyTorch, and times of runs."""
 
 import math
 
@@ -20,15 +20,15 @@ X = Csr(np.array([0, 2, 3, 4]), np.array([0, 1, 2, 3], np.int32), np.ones(4, np.
 
 
 def labels(count: int) -> Csr:
-    """One of two labels, one, none."""
+    """Return labels of three examples: two labels, one label, none."""
     return Csr(np.array([0, 2, 3, 3]), np.array([1, 2, 2], np.int32), np.ones(3, np.float32), (3, count))
 
 
 @pytest.mark.parametrize("frequency", [0.0, 0.8])
 def test_of_few_outputs_all_are_sampled(frequency: float) -> None:
-    """Labels that are drawn too count once."""
+    """Labels that are also drawn count once."""
     dense, sampled = Dense(5, 6, Tuned()), Sampled(5, 6, Tuned(), frequency=frequency)
-    sampled.drawn = lambda y: (torch.arange(6), torch.zeros(6))  # type: ignore[method-assign]  # all of them
+    sampled.drawn = lambda y: (torch.arange(6), torch.zeros(6))  # type: ignore[method-assign]  # draws all outputs
     with torch.no_grad():
         sampled.weight.weight.copy_(dense.output.weight)
         sampled.input.bag.weight.copy_(dense.input.bag.weight)
@@ -37,7 +37,7 @@ def test_of_few_outputs_all_are_sampled(frequency: float) -> None:
 
 @pytest.mark.parametrize("frequency", [0.0, 0.8])
 def test_those_that_are_drawn_stand_for_all(frequency: float) -> None:
-    """Where all logits are alike the loss is the log of how many outputs there are, on average."""
+    """If all logits are equal, the mean of exp(loss) is the number of outputs."""
     outputs, losses = 20_000, list[float]()
     system = Sampled(5, outputs, Tuned(lr=0.0, input_lr=0.0), frequency=frequency)
     torch.nn.init.zeros_(system.weight.weight)

@@ -1,4 +1,4 @@
-"""A layer that computes few of its rows: against PyTorch where it computes all, and its estimates where it does not."""
+"""SampledLinear: with all rows, compared with PyTorch; with few rows, unbiased estimates."""
 
 import pickle
 from copy import deepcopy
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_of_all_rows_it_is_the_softmax_of_pytorch(count: int) -> None:
-    """Several labels, the same one twice, and an example without any."""
+    """The labels include several per example, a duplicate, and an example without labels."""
     with threads(count):
         layer, hidden, plain = a_layer(), some_hidden(), some_hidden()
         loss = layer(hidden, SEVERAL)
@@ -71,7 +71,7 @@ def test_hidden_vectors_that_were_changed_in_place_are_told() -> None:
 
 
 def test_without_a_seed_all_chance_is_that_of_pytorch() -> None:
-    """The same state draws the same rows, hash functions and first weights, another one others."""
+    """PyTorch's random state determines drawn rows, hash functions and initial weights."""
     losses, planes = list[Tensor](), list[Tensor]()
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -86,14 +86,13 @@ def test_without_a_seed_all_chance_is_that_of_pytorch() -> None:
 
 
 def estimates(sampler: Sampler) -> NDArray[np.float64]:
-    """The sums over all rows that a layer would take its softmax over, at each of 1,000 draws; relative to the true
-    one."""
+    """Return 1,000 random estimates of the sum over all rows in the softmax, relative to the true sum."""
     layer, hidden = a_layer(sampler), some_hidden(1, seed=9).detach()
     examples = 1 if isinstance(sampler, Shared) else 10
     labels = Labels.of([4] * examples, ROWS)
-    layer(some_hidden(), SEVERAL)  # of labels that do not occur alike
+    layer(some_hidden(), SEVERAL)  # labels have different frequencies
     if hasattr(sampler, "refresh"):
-        sampler.refresh.forget()  # so that they are counted up
+        sampler.refresh.forget()  # forces an update of the label counts
     full = torch.logsumexp(layer(hidden)[0], 0)
     own = layer(hidden)[0, 4]
     losses, same = list[NDArray[np.float64]](), np.repeat(hidden.numpy(), examples, 0)
@@ -230,7 +229,7 @@ def test_products_of_its_own_are_in_float32_under_autocast(sampler: Sampler) -> 
 
 
 def test_marks_that_run_out_begin_anew() -> None:
-    """No row is taken twice, though marks of long ago come again."""
+    """No row is taken twice, even if old marks have the same values as new ones."""
     layer, plain = (SampledLinear(COLUMNS, 500, Uniform(100), None) for _ in range(2))
     for _ in range(2):
         layer(some_hidden(), SEVERAL)

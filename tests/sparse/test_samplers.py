@@ -1,4 +1,4 @@
-"""What samplers find: hashes against their collision laws, clusters, and what is told where they do not fit."""
+"""Samplers: hash collision probabilities, recall of hashes and clusters, and warnings for unsuitable tables."""
 
 import logging
 import warnings
@@ -41,14 +41,14 @@ def two_vectors(angle: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 @pytest.mark.parametrize("angle", [0.2, 0.8, 1.6, 2.6])
 @pytest.mark.parametrize("digits", [1, 4])
 def test_simhash_collides_as_the_angle_says(angle: float, digits: int) -> None:
-    """Each bit with probability 1 - angle / pi (Charikar, STOC 2002)."""
+    """Each bit is equal with probability 1 - angle / pi (Charikar, STOC 2002)."""
     first, second = codes(drawn("simhash", digits, 4000), *two_vectors(angle)).T
     law = (1 - angle / pi) ** digits
     assert np.mean(first == second) == pytest.approx(law, abs=4 * (law * (1 - law) / 4000) ** 0.5)
 
 
 def test_signs_that_are_found_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many tables there are, room is for so many signs."""
+    """The memory for signs is limited, whatever the number of tables."""
     vectors = np.random.default_rng(7).standard_normal((20, COLUMNS))
     whole = codes(drawn("simhash", 4), *vectors)
     for signs in (1, 3 * 4 * 50):
@@ -72,7 +72,7 @@ def test_dwta_goes_by_the_order_of_coordinates_alone() -> None:
 
 
 def test_digits_of_dwta_have_three_bits_each() -> None:
-    """Of the published code they share bits, so that few of the buckets are ever used."""
+    """In the published code, digits share bits, so few buckets are ever used."""
     lsh = drawn("dwta", 2, 16)
     vector = np.random.default_rng(5).standard_normal(COLUMNS)
     for table, code in enumerate(codes(lsh, vector)[:, 0]):
@@ -83,7 +83,7 @@ def test_digits_of_dwta_have_three_bits_each() -> None:
 
 @pytest.mark.parametrize(("family", "digits"), [("dwta", 8), ("simhash", 24)])
 def test_long_codes_are_folded_into_the_table(family: Any, digits: int) -> None:
-    """The published setting for 670,091 outputs is DWTA with 8 digits, which have 24 bits. Each digit counts."""
+    """The published setting for 670,091 outputs is DWTA with 8 digits of 3 bits. Each digit must affect the bucket."""
     chance = np.random.default_rng(5)
     vectors = chance.standard_normal((400, COLUMNS)).astype(np.float32)
     near = vectors + 0.03 * chance.standard_normal(vectors.shape).astype(np.float32)
@@ -115,8 +115,8 @@ def test_vectors_that_have_nothing_in_common_collide_once_in_eight(digits: int) 
 
 @pytest.mark.parametrize("alike", [0.5, 0.9])
 def test_dwta_collides_as_the_order_of_eight_numbers_does(alike: float) -> None:
-    """Of correlated vectors: as often as the largest of eight pairs is the same one in both, here counted on pairs of
-    their own."""
+    """Correlated vectors collide as often as the largest of eight independent pairs has the same position in both
+    vectors."""
     chance = np.random.default_rng(8)
 
     def pairs(count: int, columns: int) -> NDArray[np.float64]:
@@ -131,7 +131,8 @@ def test_dwta_collides_as_the_order_of_eight_numbers_does(alike: float) -> None:
 
 
 def test_sparse_vectors_are_told_apart_by_bins_that_borrow() -> None:
-    """Two coordinates in 32 leave most bins empty; without densification these would all agree."""
+    """Vectors with two nonzero coordinates of 32 have mostly empty bins. Without densification, empty bins would all
+    agree."""
     one, other, none = np.zeros((3, COLUMNS))
     one[[3, 17]], other[[4, 20]] = 1.0, 1.0
     found = codes(drawn("dwta", 2), one, one, other, none)
@@ -150,7 +151,7 @@ def test_tables_hold_every_row_once_by_its_code() -> None:
 
 
 def recall(sampler: Any) -> float:
-    """The share of the ten largest logits that is found for vectors like the rows."""
+    """Return the share of the ten largest logits that is found for vectors similar to the rows."""
     weight = some_rows()
     hidden = weight[5:2000:20] + 0.3 * np.random.default_rng(4).standard_normal((100, COLUMNS)).astype(
         np.float32
@@ -162,7 +163,7 @@ def recall(sampler: Any) -> float:
 
 
 def test_what_is_found_has_large_logits() -> None:
-    """Of 2,000 rows 300 by chance would have 0.15 of them."""
+    """300 random rows of 2,000 would have a recall of 0.15."""
     assert recall(Clusters(each=10, probes=20, found=250, by_chance=0)) > 0.8
     assert recall(LSH(tables=50, digits=7, found=250, by_chance=0)) > 0.5
     assert recall(LSH("dwta", tables=50, digits=2, found=250, by_chance=0)) > 0.4
@@ -173,7 +174,7 @@ def test_what_is_found_has_large_logits() -> None:
 def test_digits_and_tables_are_chosen_by_what_is_found(
     family: Any, found: int, rows: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No more of both than are needed."""
+    """With one table less, or one digit more, too few rows are found."""
     weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
     sampler = LSH(family, found=found, by_chance=0)
     with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
@@ -184,7 +185,7 @@ def test_digits_and_tables_are_chosen_by_what_is_found(
     enough = 2 * min(found, rows)
     assert sampler.chosen.taken >= enough
     others = [LSH(family, digits, tables - 1, found, 0)]
-    if digits < (8 if family == "simhash" else 2):  # so many tell 300 rows apart
+    if digits < (8 if family == "simhash" else 2):  # this many digits separate 300 rows
         others.append(LSH(family, digits + 1, 50, found, 0))
     for other in others:
         with warnings.catch_warnings():
@@ -194,7 +195,7 @@ def test_digits_and_tables_are_chosen_by_what_is_found(
 
 
 def test_digits_follow_what_is_asked() -> None:
-    """At first rows are asked, and then vectors that point elsewhere."""
+    """The first choice is based on rows, the next on hidden vectors of another direction."""
     chance = np.random.default_rng(5)
     weight = chance.standard_normal((4000, COLUMNS)).astype(np.float32)
     weight[:, 0] += 8
@@ -219,7 +220,7 @@ def test_digits_follow_what_is_asked() -> None:
 
 @pytest.mark.parametrize("family", ["simhash", "dwta"])
 def test_only_rows_that_changed_are_hashed_again(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which makes no difference but time."""
+    """Results are the same; only time is saved."""
     hashed, codes = list[int](), LSH._codes
 
     def counted(self: LSH, crew: Crew, vectors: NDArray[Any]) -> NDArray[np.int32]:
@@ -249,7 +250,7 @@ def test_only_rows_that_changed_are_hashed_again(family: Any, monkeypatch: pytes
 def test_wrong_digits_and_tables_are_told_with_what_would_be_better(
     digits: int | None, tables: int | None, rows: int, found: int
 ) -> None:
-    """Empty buckets, and overfull ones; what is told is taken without a word."""
+    """Buckets are empty or too full. The suggested settings cause no warning."""
     chance = np.random.default_rng(1)
     weight, hidden = (chance.standard_normal((count, COLUMNS)).astype(np.float32) for count in (rows, 5))
     with warnings.catch_warnings(record=True, action="always") as warned:
@@ -263,7 +264,7 @@ def test_wrong_digits_and_tables_are_told_with_what_would_be_better(
 
 
 def of_a_cone() -> NDArray[np.float32]:
-    """8,000 rows, a fifth of which point nearly the same way."""
+    """Return 8,000 rows, a fifth of them with nearly the same direction."""
     chance = np.random.default_rng(6)
     weight = chance.standard_normal((8_000, COLUMNS)).astype(np.float32)
     weight[::5] = 0.1 * weight[::5] + chance.standard_normal(COLUMNS)
@@ -271,14 +272,14 @@ def of_a_cone() -> NDArray[np.float32]:
 
 
 def test_a_few_long_buckets_do_not_hide_many_short_ones() -> None:
-    """Half of the vectors get what they want, whatever those get that ask where most rows are."""
+    """At least half of the vectors get enough rows, however many rows the vectors in the dense direction get."""
     weight = of_a_cone()
     found = [len(rows) for rows in rows_for(LSH(found=200, by_chance=0), weight, weight[::19])]
     assert np.median(found) > 100
 
 
 def test_digits_that_find_nothing_for_vectors_as_they_come_are_told() -> None:
-    """Asked for rows they find enough."""
+    """With rows as queries, enough would be found."""
     sampler = LSH(digits=12, tables=20, found=60, by_chance=0, refresh=Refresh(1))
     layer = SampledLinear(COLUMNS, 8_000, sampler, None, std=1.0)
     with torch.no_grad():
@@ -289,11 +290,11 @@ def test_digits_that_find_nothing_for_vectors_as_they_come_are_told() -> None:
     with warns("unsuitable_tables", wanted=60):
         layer(away, torch.zeros(64, dtype=torch.int64))
     assert sampler.chosen.taken < 1
-    layer(away, torch.zeros(64, dtype=torch.int64))  # said once
+    layer(away, torch.zeros(64, dtype=torch.int64))  # warns only once
 
 
 def test_hash_functions_are_drawn_anew_from_time_to_time() -> None:
-    """Within 2,000 steps of what is usual."""
+    """With default settings, this happens within 2,000 steps."""
     sampler, weight, bias = LSH(found=20, by_chance=5), some_rows(200), np.zeros(200, np.float32)
     drawn = set()
     for step in range(2_000):
@@ -303,7 +304,7 @@ def test_hash_functions_are_drawn_anew_from_time_to_time() -> None:
 
 
 def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:
-    """All rows are the same, so that each table has one bucket of all: of it 8 are taken, others for each example."""
+    """All rows are equal, so the only bucket has all of them. Each example takes 8 rows, at different positions."""
     weight = np.ones((1000, COLUMNS), np.float32)
     sampler = LSH(digits=2, tables=1, found=10, by_chance=0, most_of_bucket=8)
     found = rows_for(sampler, weight, weight[:200])
@@ -312,10 +313,10 @@ def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:
 
 
 def test_each_example_begins_with_another_table() -> None:
-    """Each table has more rows than are wanted, and row i is in table i % 40 alone."""
+    """Each table has more rows than requested, and row i is only in table i % 40."""
     sampler, hidden = LSH(tables=40, found=8, by_chance=0), np.ones((200, COLUMNS), np.float32)
     layer, labels = SampledLinear(COLUMNS, 1000, sampler, None), Labels.of(np.zeros(200, np.int64), 1)
-    layer._begin(hidden, labels)  # which makes tables
+    layer._begin(hidden, labels)  # builds the tables
     sampler.begins[:, 0], sampler.begins[:, 1:] = 0, 25
     sampler.members[:, :25] = np.arange(1000).reshape(25, 40).T
     sampler._codes = lambda crew, vectors: np.zeros((40, len(vectors)), np.int32)  # type: ignore[method-assign]

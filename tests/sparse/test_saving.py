@@ -1,4 +1,4 @@
-"""A classifier comes back from its file, or a sentence says why not."""
+"""Saving and loading of classifiers, and errors for invalid files."""
 
 import re
 from pathlib import Path
@@ -21,13 +21,13 @@ X, Y = generate(200, Shape(80, 40, 20.0, 2.0))
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """The file of a classifier."""
+    """Return the file of a saved classifier."""
     SlideClassifier(hidden=4, epochs=1).fit(X, Y).save(tmp_path)
     return tmp_path / "classifier.safetensors"
 
 
 def test_it_comes_back_from_its_file(tmp_path: Path) -> None:
-    """With the settings that it was made with, in a file that others may read as they may read any."""
+    """The settings are restored, and the file has the default permissions."""
     made = SlideClassifier(Uniform(5), hidden=8, epochs=2).fit(X, Y)
     made.save(tmp_path / "model")
     again = SlideClassifier.load(tmp_path / "model", Uniform(5))
@@ -69,14 +69,14 @@ def test_a_file_that_ends_early(length: int, saved: Path) -> None:
 
 
 def test_numbers_that_are_taken_for_others(saved: Path) -> None:
-    """Of as many bytes."""
+    """The other dtype has the same size."""
     saved.write_bytes(saved.read_bytes().replace(b'"F32"', b'"I32"'))
     with raises(ValueError, "wrong_checksum", path=str(saved)):
         SlideClassifier.load(saved.parent)
 
 
 def test_a_bit_that_has_changed_anywhere(saved: Path) -> None:
-    """In the header, the settings or the weights."""
+    """The bit may be in the header, the settings or the weights."""
     data, codes = saved.read_bytes(), set[str]()
     for place in range(0, len(data), 37):
         changed = bytearray(data)
@@ -102,7 +102,7 @@ def test_a_bit_that_has_changed_anywhere(saved: Path) -> None:
     ids=["cut", "empty", "list", "number", "setting", "size", "weights"],
 )
 def test_a_classifier_of_another_version(settings: str, code: str, reason: str, tmp_path: Path) -> None:
-    """Whose checksum is right."""
+    """The checksum is correct."""
     weights = {"weight": torch.zeros(1)}
     header = {"settings": settings, "sha256": saving._checksum(settings, weights)}
     save_file(weights, tmp_path / saving.FILE, header)
@@ -124,7 +124,7 @@ def test_a_disk_that_is_full_leaves_what_was_saved(
 
     before = saved.read_bytes()
     monkeypatch.setattr("safetensors.torch.save_file", full)
-    # and not the file that is written first
+    # the message names this file, not the temporary one
     with raises(OSError, "unwritable_file", path=str(saved), reason="No space left on device"):
         SlideClassifier.load(saved.parent).save(saved.parent)
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]

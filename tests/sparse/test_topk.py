@@ -1,4 +1,4 @@
-"""The largest logits: exact in blocks, and of few rows with a recall that is measured."""
+"""Largest logits: exact in blocks, and approximate from few rows with a measured recall."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -17,7 +17,7 @@ from oddlot.sparse.topk import FIRST_PROBES, MAX_WANTED, Index, Search
 
 
 def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Hidden vectors, and rows in clusters of ten."""
+    """Return hidden vectors, rows in clusters of ten, and biases."""
     chance = torch.Generator().manual_seed(1)
     centers = torch.randn(rows // 10, 16, generator=chance).repeat_interleave(10, 0)
     weight = centers + 0.5 * torch.randn(rows, 16, generator=chance)
@@ -61,7 +61,7 @@ def test_all_clusters_find_all() -> None:
 
 
 def test_rows_that_8_bits_do_not_tell_apart_are_scored_exactly() -> None:
-    """Of four rows that are the same by eight bits the largest logit is found."""
+    """The largest logit is found among four rows that are equal in 8 bits."""
     chance = np.random.default_rng(1)
     hidden = chance.standard_normal((50, 16)).astype(np.float32)
     hidden /= np.linalg.norm(hidden, axis=1, keepdims=True)
@@ -90,7 +90,7 @@ def test_clusters_find_most_with_products_of_either_kind(
 
 @pytest.mark.parametrize("in_bytes", [True, False])
 def test_two_threads_may_ask_at_once(in_bytes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one asks while clusters have been scored and not chosen yet."""
+    """Another query runs between scoring and choosing of clusters."""
     monkeypatch.setattr("oddlot.sparse.products.has_bytes", lambda: in_bytes)
     hidden, weight, bias = (one.numpy() for one in a_layer())
     index = Index(weight, bias)
@@ -108,7 +108,7 @@ def test_two_threads_may_ask_at_once(in_bytes: bool, monkeypatch: pytest.MonkeyP
 
 
 def test_another_thread_may_take_the_last_room() -> None:
-    """Between a look whether there is any and taking it."""
+    """The other thread takes the buffer between the check and the pop."""
 
     class Taken(list[NDArray[Any]]):
         def __bool__(self) -> bool:
@@ -122,7 +122,7 @@ def test_another_thread_may_take_the_last_room() -> None:
 
 
 def a_search(examples: int = 512) -> tuple[Search, NDArray[np.float32]]:
-    """That was shown so many, each of them once."""
+    """Return a search that was shown `examples` distinct examples, and the examples."""
     hidden, weight, bias = (one.numpy() for one in a_layer())
     chance = np.random.default_rng(1)
     shown = hidden[chance.integers(len(hidden), size=examples)]
@@ -133,7 +133,7 @@ def a_search(examples: int = 512) -> tuple[Search, NDArray[np.float32]]:
 
 
 def test_until_512_examples_were_shown_all_rows_are_scored_and_no_clusters_made() -> None:
-    """One at a time as well as many at once; a recall that is counted on few may be far off."""
+    """A recall measured on few examples could be far off."""
     search, shown = a_search(511)
     assert search.probes_for(5, 0.9) == (0, 1.0)
     assert "index" not in vars(search)
@@ -146,7 +146,7 @@ def test_until_512_examples_were_shown_all_rows_are_scored_and_no_clusters_made(
 
 
 def test_threads_that_ask_at_once_get_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 512 examples, though each shows as many while another one counts."""
+    """The recall is measured once, on 512 examples, although each thread shows more of them at that time."""
     search, shown = a_search(511)
     counted, measured = list[int](), Search._measured
 

@@ -1,4 +1,4 @@
-"""Parts of arrays for inner loops are what slices are."""
+"""Views of arrays in kernels, compared with NumPy slices."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""`oddlot xmc-generate`: what it writes can be read and learnt."""
+"""`oddlot xmc-generate`: generated datasets can be read and learned."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def test_a_set_is_written_over_if_that_is_wanted(oddlot: Oddlot) -> None:
 
 
 def test_of_two_sets_none_is_made_of_both(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is killed between the files leaves one of them."""
+    """A process that is killed between the two files leaves only one."""
     assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
 
     def killed(path: Path, x: Csr, y: Csr) -> None:

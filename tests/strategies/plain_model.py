@@ -1,5 +1,6 @@
-"""Runs that train a model of a few numbers without PyTorch. Strategy, conductor and simulated fleet are the real ones,
-so use these where figures decide what a strategy does and no other part of a training matters.
+"""Runs that train a model of a few numbers without PyTorch, with the real strategy, conductor and simulator.
+
+Use them in tests of decisions that depend on values of gradients or metrics only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +25,14 @@ from oddlot.train.merging import Change
 
 
 class Gradient(list[float]):
-    """Of one update."""
+    """The gradient of one update."""
 
     def release(self) -> None:
-        """Do nothing: there is no memory to give back."""
+        """Do nothing: there is no memory to release."""
 
 
 Loss = Callable[[Sequence[float], float], list[float]]
-"""Gradient at these weights, for samples with this mean."""
+"""Function of the weights and the mean of the samples that returns the gradient."""
 
 
 @dataclass
@@ -43,40 +44,40 @@ class PlainModel:
     loss: Loss = lambda weights, mean: [mean]
     lr: float = 0.01
     weights: list[list[float]] = field(default_factory=lambda: [[1.0]])
-    """By version."""
+    """Weights of each version."""
     cuts: tuple[int, ...] = ()
-    """Bounds of the shards, where the data have shards."""
+    """Bounds of the shards. Empty: the data have no shards."""
     inbox: dict[UpdateId, Gradient] = field(default_factory=dict)
     merged: list[list[float]] = field(default_factory=list)
     """Gradients of the current window."""
     before: list[float] = field(default_factory=list)
-    """Their sum in the window before."""
+    """Sum of the gradients of the previous window."""
     bytes_down: int = 0
     bytes_up: int = 0
 
     def values(self, spans: Sequence[Span]) -> list[float]:
-        """The numbers that stand there."""
+        """Return the numbers at these positions."""
         places = (order(0, epoch, len(self.numbers), self.cuts or 1)[a:b].tolist() for epoch, a, b in spans)
         return [self.numbers[place] for place in chain.from_iterable(places)]
 
     def compute(self, task: Task, weights: list[float]) -> tuple[float, Gradient]:
-        """The gradient, and no loss."""
+        """Return a loss of 0 and the gradient."""
         return 0.0, Gradient(self.loss(weights, fmean(self.values(task.spans))))
 
     def acquire(self, version: int) -> list[float]:
-        """All versions are kept."""
+        """Return the weights of a version. All versions are kept."""
         return self.weights[version]
 
     def evaluate(self, weights: list[float]) -> dict[str, float]:
-        """The first weight."""
+        """Return the first weight, as the metric and as the loss."""
         return {"error": weights[0], "loss": weights[0]}
 
     def receive(self, facts: Facts, payload: Gradient) -> None:
-        """Keep it until it is merged."""
+        """Keep an update until it is merged."""
         self.inbox[facts.id] = payload
 
     def drop(self, update: UpdateId) -> None:
-        """Forget an update."""
+        """Remove an update."""
         del self.inbox[update]
 
     def release(self, version: int) -> None:
@@ -92,7 +93,7 @@ class PlainModel:
         merged: int | None = None,
         drift: DriftOf | None = None,
     ) -> Change | None:
-        """A step of SGD. Of windows of `measure` steps it tells as `oddlot.train.merging.Meter` does."""
+        """Take a step of SGD. Measure windows of `measure` steps like `oddlot.train.merging.Meter`."""
         parts = [[share * one for one in self.inbox.pop(update)] for update, share in shares.items()]
         mean = [sum(each) for each in zip(*parts, strict=True)]
         self.weights.append([one - self.lr * d for one, d in zip(self.weights[-1], mean, strict=True)])
@@ -112,7 +113,7 @@ class PlainModel:
 
 @dataclass
 class Played:
-    """What `played` did, with what is used of an `oddlot.Run`."""
+    """The result of `played`, with the attributes of `oddlot.Run` that tests use."""
 
     records: list[Record]
     seconds: float
@@ -130,7 +131,7 @@ def played(
     evaluate_every: float = inf,
     in_flight: int = 1,
 ) -> Played:
-    """Train for so many versions, seconds or epochs. Evaluate every so many versions."""
+    """Train for a number of `versions`, `seconds` or `epochs`. Evaluate every `evaluate_every` versions."""
     strategy = deepcopy(strategy)
     conductor = Conductor(
         strategy, Ledger(len(model.numbers), epochs, cuts=list(model.cuts)), batch, in_flight

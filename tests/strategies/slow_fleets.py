@@ -1,4 +1,4 @@
-"""Small jobs on machines of which one is slow, under the virtual clock."""
+"""Small jobs on simulated machines, one of them slow."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from oddlot import SGD, Job, Machine, Run, Shards, Simulated, Strategy
 from oddlot.machines import Trace
 
 BATCH, PACE = 5, 0.1
-"""samples of a minibatch, and seconds for each of a machine that is as fast as most"""
+"""Samples per minibatch, and seconds per sample of a typical machine."""
 STRAGGLES = Trace((1.0,) * 19 + (100.0,))
 
 
@@ -22,7 +22,7 @@ def zero() -> nn.Module:
 
 
 def distance(model: nn.Module, batch: Any) -> Tensor:
-    """Half the squared distance of the weight from a number: its best value is the mean of all."""
+    """Return half the mean squared distance of the weight from the numbers. The best weight is their mean."""
     out: Tensor = 0.5 * (model(torch.ones(1, 1)).sum() - batch[0]).square().mean()
     return out
 
@@ -35,14 +35,14 @@ def ran(
     lr: float | None = None,
     **how: Any,
 ) -> Run:
-    """Computes nothing, unless a learning rate is given."""
+    """Run the strategy in the simulator. Gradients are computed only if a learning rate is given."""
     data = numbers if isinstance(numbers, Shards) else (numbers,)
     job = Job(zero, data, training_step=distance, optimizer=SGD(lr=lr or 1.0), batch_size=BATCH)
     return oddlot.fit(job, strategy, Simulated(machines, computes=lr is not None), until=until, **how)
 
 
 def machines(count: int, slow: float = 1.0, **how: Any) -> list[Machine]:
-    """Alike, but for the last one, which takes so many times as long."""
+    """Return equal machines, except that the last one takes `slow` times as long."""
     alike = [Machine(f"m{number}", PACE, **how) for number in range(count)]
     return [*alike[:-1], replace(alike[-1], seconds_per_sample=slow * PACE)]
 

@@ -1,4 +1,4 @@
-"""Rounds wait for more workers when gradients point back and forth, or at times that are given, and not before."""
+"""AdaptiveK: k rises when gradients oscillate, when a metric reaches a plateau, or at given times."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ MACHINES = [Machine(f"m{number}", 0.25, Lognormal(0.5)) for number in range(WORK
 
 
 def slope(model: nn.Module, batch: Any) -> Tensor:
-    """Whose gradient is the mean of the batch's numbers."""
+    """Return a loss with the mean of the batch's numbers as its gradient."""
     out: Tensor = model(torch.ones(1, 1)).sum() * batch[0].mean()
     return out
 
@@ -41,12 +41,13 @@ def trained(strategy: Strategy, numbers: Tensor, computes: bool = True) -> Run:
 
 
 def played_on(strategy: Strategy, numbers: Tensor, **how: Any) -> Played:
-    """As `trained`, without PyTorch."""
+    """Train like `trained`, but without PyTorch."""
     return played(strategy, MACHINES, PlainModel(numbers.tolist(), lr=LR), BATCH, epochs=1, **how)
 
 
 def rounds(run: Run | Played) -> list[tuple[float, int]]:
-    """When each was closed, and with how many results. At the end of the data there is less: it is left out."""
+    """Return the end time and the number of updates of each round, without the smaller rounds at the end of the
+    data."""
     found = [
         (record.now, len(action.shares))
         for record in run.records
@@ -69,7 +70,7 @@ def test_it_waits_for_more_when_gradients_are_noise() -> None:
 
 @pytest.mark.parametrize("window", [1, 4])
 def test_a_real_training_takes_the_same_decisions(window: int) -> None:
-    """As the plain model that most tests here use."""
+    """The plain model in the other tests takes the same decisions."""
     strategy, numbers = AdaptiveK(switch=ByGradients(window, threshold=0)), NOISE[:400]
     real, plain = trained(strategy, numbers), played_on(strategy, numbers)
     assert rounds(real) == rounds(plain)
@@ -97,8 +98,8 @@ def test_it_stays_as_long_as_the_model_moves_on() -> None:
 def test_by_default_a_steep_direction_hides_no_progress(
     strategy: AdaptiveK, down: float, rises: bool
 ) -> None:
-    """Along one direction the learning rate times the curvature is 1.5, so that gradients take turns; along another it
-    goes down: what single rounds do not tell, their sums do."""
+    """Gradients alternate along a direction in which the learning rate times the curvature is 1.5, and agree along
+    another direction. Sums over windows reveal the progress that gradients of single rounds hide."""
 
     def valley(weights: Sequence[float], mean: float) -> list[float]:
         return [150 * (weights[0] - mean), -down]
@@ -116,7 +117,7 @@ def test_nothing_is_measured_where_k_cannot_rise() -> None:
 
 
 def test_gradients_that_are_no_numbers_any_more_are_no_figures() -> None:
-    """Though the model's are still: the run goes on, and the log takes them."""
+    """The weights are still finite, so the run continues and the log can be written."""
     with warns("weights_too_large"):
         run = trained(AdaptiveK(switch=ByGradients(window=1)), torch.full((200,), 3e30))
     told = [record.event for record in run.records if isinstance(record.event, Changed)]
@@ -144,7 +145,7 @@ def test_steps_of_k_and_its_limit() -> None:
 
 
 def test_k_rises_when_a_metric_gets_no_better() -> None:
-    """As soon as its patience is over, at each evaluation here, up to all workers; never for gradients."""
+    """k rises after `patience` evaluations without improvement, up to the number of workers, whatever the gradients."""
     plateau = AdaptiveK(switch=ByPlateau("error", "min", patience=2))
     model = PlainModel([0.0] * SAMPLES, lr=LR)
     run = played(plateau, MACHINES, model, BATCH, epochs=1, evaluate_every=50)
@@ -153,7 +154,7 @@ def test_k_rises_when_a_metric_gets_no_better() -> None:
 
 
 def test_times_that_are_given() -> None:
-    """Whatever the gradients are."""
+    """Gradients have no effect."""
     times = (20.0, 2), (40.0, 4)
     for numbers in (NOISE, torch.ones(SAMPLES)):
         found = rounds(played_on(AdaptiveK(times=times), numbers[:2_000]))
@@ -177,7 +178,7 @@ def test_of_windows_progress_of_long_ago_is_forgotten() -> None:
 
 
 def test_windows_of_rounds_are_what_is_compared() -> None:
-    """Whoever never ends one never learns anything."""
+    """If no window is completed, k does not rise."""
     for window, found in ((4, {1, 2, 3, 4, 5}), (SAMPLES, {1})):
         assert set(ks(AdaptiveK(switch=ByGradients(window=window, threshold=0)), NOISE[:1_000])) == found
 

@@ -1,4 +1,4 @@
-"""Rounds wait for as many and load as much as is the best at the error, by times that are given or measured."""
+"""AdaptiveLoad: the best k and samples per task at each error, with given or measured round times."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ FALLING, NOISE = torch.ones(SAMPLES), torch.randn(SAMPLES, generator=torch.Gener
 
 
 def slope(model: nn.Module, batch: Any) -> Tensor:
-    """Whose gradient is the mean of the batch's numbers."""
+    """Return a loss with the mean of the batch's numbers as its gradient."""
     out: Tensor = model(torch.ones(1, 1)).sum() * batch[0].mean()
     return out
 
@@ -48,7 +48,8 @@ def one() -> nn.Module:
 
 
 def a_job(numbers: Tensor) -> Job:
-    """A weight that falls from 1 by LR in each round, and is measured as the error."""
+    """Return a job with one weight, which is also the metric `error`. If all numbers are 1, each round lowers it by
+    LR."""
     return Job(
         one,
         (numbers,),
@@ -76,7 +77,7 @@ def played_until(
     machines: Sequence[Machine] = MACHINES,
     in_flight: int = 1,
 ) -> Played:
-    """As `trained`, without PyTorch."""
+    """Train like `trained`, but without PyTorch."""
     model = PlainModel(numbers.tolist(), lr=LR)
     how = {"versions": versions, "evaluate_every": 1, "in_flight": in_flight}
     return played(strategy, machines, model, BATCH, **how)
@@ -88,7 +89,7 @@ def by_error() -> Played:
 
 
 def rounds(run: Run | Played) -> list[tuple[float, int, int]]:
-    """When each began, how many results closed it, and how many samples each task of it had."""
+    """Return the start time, number of updates and samples per task of each round."""
     found, began, given = [], 0.0, 0
     for record in run.records:
         for action in record.actions:
@@ -101,7 +102,7 @@ def rounds(run: Run | Played) -> list[tuple[float, int, int]]:
 
 
 def fits_of(run: Run | Played) -> list[Record]:
-    """Those that tell what rounds take."""
+    """Return the records with fitted round times."""
     return [record for record in run.records if isinstance(record.event, Fitted)]
 
 
@@ -109,7 +110,7 @@ def test_the_error_decides_which_rounds_there_are() -> None:
     run = by_error()
     path = stages(Choice(*row) for row in ROWS)
     seen = set[int]()
-    for version, (_, k, samples) in list(enumerate(rounds(run)))[2:]:  # nothing is measured before
+    for version, (_, k, samples) in list(enumerate(rounds(run)))[2:]:  # no evaluation before
         at = next(i for i, stage in enumerate(path) if (1 - LR * version) / A >= stage.until)
         near = {(path[i].choice.k, path[i].choice.samples) for i in (max(0, at - 1), at)}
         assert (k, samples) in near, "the round under way keeps its load"
@@ -129,7 +130,7 @@ def test_those_that_are_not_waited_for_are_cancelled_and_begin_anew_at_once() ->
 
 
 def test_a_metric_that_has_ceased_to_fall_ends_stages() -> None:
-    """Here all rounds make it fall, or none."""
+    """The metric falls in all rounds, or in none."""
     first, *_, last = (
         (stage.choice.k, stage.choice.samples) for stage in stages(Choice(*row) for row in ROWS)
     )
@@ -160,7 +161,7 @@ def test_gradients_that_are_noise_end_stages() -> None:
 
 
 def test_rounds_become_smaller_than_a_batch_while_gradients_agree() -> None:
-    """Unless `least` forbids it. After a stage has ended, they only grow."""
+    """`least` prevents smaller rounds. After the end of a stage, rounds only grow."""
     switch = ByGradients(2, threshold=1)
     falling = [k * samples for _, k, samples in rounds(played_until(120, AdaptiveLoad(ROWS, switch)))]
     assert falling[0] >= BATCH
@@ -178,7 +179,7 @@ def test_rounds_become_smaller_than_a_batch_while_gradients_agree() -> None:
 
 
 def test_rounds_that_hardly_take_longer_are_taken_at_once() -> None:
-    """Where the way to the hub takes most of the time; not by the error, which knows when smaller ones are faster."""
+    """The network takes most of the time here. `ByError` still uses smaller rounds while they are faster."""
     rows = ((WORKERS, 4, 2.0), (WORKERS, 16, 2.1))
     for switch, taken in ((ByGradients(), 16), (ByError(1e-9, "error"), 4)):
         found = rounds(played_until(5, AdaptiveLoad(rows, switch, least=1)))
@@ -277,7 +278,7 @@ def test_fits_that_differ_do_not_lead_back_to_earlier_stages() -> None:
 
 
 def test_what_was_seen_of_gradients_is_of_the_rounds_that_there_are() -> None:
-    """Where a new fit makes other rounds of a stage, it begins anew."""
+    """The gradient statistics restart if a new fit changes the rounds of the stage."""
     strategy = AdaptiveLoad(loads=(4, 16))
     assert isinstance(strategy.switch, ByGradients)
     books = Conductor(strategy, Ledger(SAMPLES), BATCH)
@@ -300,7 +301,7 @@ def test_a_fleet_that_grows_is_measured_anew() -> None:
 
 
 def test_who_joins_while_everybody_is_waited_for_waits_for_the_next_round() -> None:
-    """Where somebody joined all the time, such a round would never end."""
+    """Otherwise, a round would never end if workers kept joining."""
     books = Conductor(AdaptiveLoad(), Ledger(SAMPLES), BATCH)
     for node in ("a", "b"):
         books.handle(Joined(node), 0.0)
@@ -320,7 +321,7 @@ def test_machines_that_come_and_go_in_a_large_fleet_do_not_make_it_another_one()
 
 
 class Mine(ProportionalLoad):
-    """One of a user's own."""
+    """A user-defined subclass."""
 
 
 @pytest.mark.parametrize("around", [ProportionalLoad, Mine])
@@ -333,7 +334,7 @@ def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure(
 
 
 def unsteady(seconds: int, **how: Any) -> Run:
-    """Five machines that take 2 s for a batch, exponentially."""
+    """Run on five machines with exponential times of 2 s per batch on average."""
     machines = [Machine(f"m{n}", 0.1, Exponential(), **how) for n in range(5)]
     on = Simulated(machines, computes=False)
     with warns("no_gradients_to_adapt_to", strategy="AdaptiveLoad"):
@@ -344,8 +345,8 @@ def unsteady(seconds: int, **how: Any) -> Run:
 
 @pytest.mark.parametrize(("at_once", "seconds"), [(False, 800), (True, 400)])
 def test_answers_that_are_measured_are_waited_for(at_once: bool, seconds: int) -> None:
-    """Though their workers' answers so far were among the first ones; and those who have yet to hear that they are
-    cancelled take part."""
+    """Timeouts are long enough although earlier updates of the workers were among the first of their rounds. Workers
+    that have not acknowledged a cancellation take part."""
     run = unsteady(seconds, stops_at_once=at_once)
     assert not any(isinstance(record.event, Ticked) for record in run.records), "a lease has lapsed"
     assert len(fits_of(run)) >= 2
@@ -391,8 +392,8 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
     [
         (lambda: AdaptiveLoad(((0, 1, 1.0),)), "invalid_value", "table"),
         (lambda: AdaptiveLoad(((1, 1, float("nan")),)), "invalid_value", "table"),
-        (lambda: AdaptiveLoad(((1, 1),)), "invalid_value", "table"),  # type: ignore[arg-type]  # so wrong
-        (lambda: AdaptiveLoad(5), "invalid_value", "table"),  # type: ignore[arg-type]  # so wrong
+        (lambda: AdaptiveLoad(((1, 1),)), "invalid_value", "table"),  # type: ignore[arg-type]  # on purpose
+        (lambda: AdaptiveLoad(5), "invalid_value", "table"),  # type: ignore[arg-type]  # on purpose
         (lambda: AdaptiveLoad(((1, 1, "x"),)), "invalid_value", "table"),  # type: ignore[arg-type]
         (lambda: AdaptiveLoad(((1.5, 2, 1.0),)), "invalid_value", "table"),  # type: ignore[arg-type]
         (lambda: AdaptiveLoad(((True, 2, 1.0),)), "invalid_value", "table"),

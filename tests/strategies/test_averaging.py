@@ -34,7 +34,7 @@ PLACES: dict[str, Place] = {"local": local(2), "simulated": fleet(2)}
 
 
 def local_pass(job: Job, start: nn.Module, spans: tuple[Span, ...], shards: int) -> nn.Module:
-    """What a client makes of a model in one pass over its shard, with an optimizer that begins anew."""
+    """Return the model after one pass over a client's shard with a new optimizer."""
     model = job.model()
     model.load_state_dict(start.state_dict())
     assert isinstance(job.optimizer, oddlot.SGD)
@@ -49,7 +49,7 @@ def local_pass(job: Job, start: nn.Module, spans: tuple[Span, ...], shards: int)
 
 
 def average(parts: list[tuple[float, nn.Module]]) -> nn.Module:
-    """The weighted sum of models."""
+    """Return the weighted sum of models."""
     total = deepcopy(parts[0][1])
     with torch.no_grad():
         for name, parameter in total.named_parameters():
@@ -59,7 +59,7 @@ def average(parts: list[tuple[float, nn.Module]]) -> nn.Module:
 
 
 def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
-    """The run's merges in their order, computed with PyTorch alone."""
+    """Repeat the merges of a run in order, with PyTorch only."""
     torch.manual_seed(0)
     versions, given = [job.model()], dict[str, Task]()
     ends, homes = dict[str, nn.Module](), dict[str, nn.Module]()
@@ -144,7 +144,7 @@ def test_alpha_grows_with_the_epoch() -> None:
 
 @pytest.mark.filterwarnings("ignore:VCASGD assigns whole shards")
 def test_a_store_that_overwrites_loses_what_was_written_since_it_was_read() -> None:
-    """Two servers, each at work all the time: what one writes, the other one has not read."""
+    """Two servers are always busy, so each overwrites updates that it has not read."""
     job, hub = a_job(), Hub(seconds_per_update=0.4, servers=2, overwrites=True)
     on = Simulated([Machine(f"m{i}", 0.01 * (1 + i / 4)) for i in range(6)], hub=hub)
     run = fit(job, VCASGD(alpha=0.5), on, until="epochs>=4", shards=SHARDS)

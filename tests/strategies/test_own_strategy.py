@@ -1,4 +1,4 @@
-"""The example of a user's own strategy keeps what a strategy promises."""
+"""The example of a user-defined strategy passes `check_strategy`."""
 
 from examples.own_strategy import DropStale
 from oddlot.testing import check_strategy

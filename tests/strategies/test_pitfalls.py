@@ -1,4 +1,4 @@
-"""What averaging parameters means for all that is no parameter: statistics, moments, the number of shards."""
+"""Effects of averaging weights on BatchNorm statistics and optimizer state, and effects of the number of shards."""
 
 from dataclasses import replace
 from math import exp, prod
@@ -29,7 +29,7 @@ def normed() -> nn.Module:
 
 
 def blended(model: State, client: State, start: State, share: float) -> State:
-    """W <- (1 - share) W + share W_c, for statistics too; a counter adds what the client has counted."""
+    """Return (1 - share) W + share W_c, for statistics too. Counters increase by the client's count."""
     return {
         name: (1 - share) * part + share * client[name]
         if part.is_floating_point()
@@ -39,7 +39,7 @@ def blended(model: State, client: State, start: State, share: float) -> State:
 
 
 def replayed(job: Job, run: Run, keep: bool = False) -> nn.Module:
-    """The run with PyTorch alone; a node's optimizer is made anew for each task, or kept."""
+    """Repeat a run with PyTorch only. `keep` keeps each node's optimizer between tasks."""
     torch.manual_seed(0)
     model = job.model()
     versions = [{name: part.clone() for name, part in model.state_dict().items()}]
@@ -91,7 +91,7 @@ def test_adams_moments_begin_anew_with_each_task_or_stay_with_the_worker(on: Pla
 
 
 def test_a_worker_that_is_lost_takes_its_moments_along() -> None:
-    """Its successor is another node, and begins with none: the run is the same as one that says so."""
+    """The replacement is a new node without optimizer state, as in the repeated run."""
     job = replace(a_job(net), optimizer=Adam(lr=0.01), keep_optimizer=True)
     mortal = Simulated(
         [Machine("a", 0.01, lifetime=Lifetime(0.3), seconds_to_return=0.0), Machine("b", 0.012)]
@@ -103,7 +103,8 @@ def test_a_worker_that_is_lost_takes_its_moments_along() -> None:
 
 @pytest.mark.parametrize("shards", [4, 8, 16])
 def test_what_an_epoch_keeps_of_its_beginning_depends_on_the_shards(shards: int) -> None:
-    """alpha to the power of S: the same alpha is another algorithm with more shards; (1 - alpha) S says which."""
+    """With S shards, an epoch keeps the share alpha ** S of the weights. It depends on (1 - alpha) S, not on alpha
+    alone."""
     kept = []
     for alpha in (0.95, 1 - 2.0 / shards):
         run, _ = trained(a_job(), VCASGD(alpha=alpha), fleet(2), "epochs>=1", shards=shards)
@@ -124,7 +125,7 @@ def test_a_smaller_shard_counts_less_or_as_much(by_samples: bool) -> None:
 
 
 def test_damping_takes_from_the_late_what_they_count_too_much() -> None:
-    """Five machines, one of them ten times slower: its updates are many versions late."""
+    """One of five machines is ten times slower, so its updates are many versions stale."""
     machines = [Machine(f"m{i}", 0.1 if i == 4 else 0.01) for i in range(5)]
     for damping in (0.0, 1.0):
         run, _ = trained(
@@ -147,7 +148,7 @@ def test_damping_takes_from_the_late_what_they_count_too_much() -> None:
 
 
 def versions_before(run: Run, record: Record) -> int:
-    """How many merges were made before this record."""
+    """Return the number of merges before a record."""
     before = run.records[: list(run.records).index(record)]
     return sum(isinstance(action, Blend) for one in before for action in one.actions)
 

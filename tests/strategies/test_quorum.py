@@ -1,4 +1,4 @@
-"""Learners on their own clocks: who is waited for, for how long, and how much each counts."""
+"""Quorum: which workers a round waits for, how long, and the shares of their updates."""
 
 import re
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ wait alarm
 
 
 def test_learners_wait_for_no_straggler() -> None:
-    """One is a hundred times slower: the others merge without it, and its steps count when they come."""
+    """One worker is a hundred times slower. The others merge without it, and its late updates are merged too."""
     run = ran(Quorum(LocalSGD(steps=4)), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     assert run.summary["samples_merged"] > 2.5 * waits.summary["samples_merged"]
@@ -68,7 +68,8 @@ def test_learners_wait_for_no_straggler() -> None:
     ids=repr,
 )
 def test_a_quorum_of_everybody_has_the_rounds_of_the_one_inside(inside: Strategy) -> None:
-    """The same tasks, the same rule, and the same shares where all minibatches are whole."""
+    """A quorum of 1.0 has the same tasks, optimizer and shares as the inner strategy if all minibatches are
+    complete."""
     one, other = (
         ran(strategy, machines(3), torch.arange(90.0), "epochs>=2", lr=0.1)
         for strategy in (inside, Quorum(inside, quorum=1.0))
@@ -81,7 +82,7 @@ def test_a_quorum_of_everybody_has_the_rounds_of_the_one_inside(inside: Strategy
 
 
 def test_gradients_count_by_their_samples() -> None:
-    """Also where that is a part of a task; who is late is merged with the next round."""
+    """Partial updates count by their samples too. A late update is merged with the next round."""
     story = """strategy Quorum(Synchronous(samples=8), quorum=0.6, grace=0.0)
 data size=100 in_flight=1 batch=4
 join a
@@ -102,7 +103,7 @@ finish c
 
 @dataclass
 class Never(Strategy):
-    """Says that it waits for everybody, and steps for nobody."""
+    """A strategy with `waits_for_all` that never steps."""
 
     def traits(self, batch_size: int) -> Traits:
         return Traits(waits_for_all=True)
@@ -117,7 +118,8 @@ def test_what_makes_no_step_of_a_whole_round_is_told() -> None:
 
 
 def test_learners_that_are_silent_are_not_waited_for() -> None:
-    """Two of four freeze for good, one of the others is slow: once leases have lapsed, a half of two are enough."""
+    """Two of four workers freeze forever, and one of the others is slow. After timeouts, half of the remaining two
+    are enough."""
     chaos = oddlot.faults.Chaos(
         [oddlot.faults.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m0", "m1")]
     )
@@ -154,12 +156,12 @@ wait 1
 finish a
 wait alarm
 """
-"""of what b is at, and brought something in this round"""
+"""A story in which a has a copy of b's task and has sent an update in this round."""
 
 
 @pytest.mark.parametrize(("at_once", "who_come_back"), [(1, ""), (2, "late b\nlate c")])
 def test_who_does_not_say_that_it_has_stopped_is_not_waited_for(at_once: int, who_come_back: str) -> None:
-    """`a` freezes with a copy of what `b` brings after all: two of the three others are a quorum."""
+    """`a` freezes with a copy of a task that `b` finishes. Two of the three other workers are a quorum."""
     story = f"""{A_HAS_A_COPY.replace("batch=4", f"batch=4 in_flight={at_once}")}finish c
 finish d
 finish b
@@ -174,7 +176,8 @@ finish d
 
 
 def test_who_has_stopped_and_has_brought_something_is_counted() -> None:
-    """`a` holds an aborted copy of what `b` brings, and waits with an update: three of four are a quorum."""
+    """`a` has an aborted copy of a task that `b` finishes, and an update in this round. Three of four workers are a
+    quorum."""
     told = run_story(A_HAS_A_COPY + "finish b\nfinish c\n")
     assert "finish b\n> abort a:9\n" in told, told
     assert "> step" not in told.partition("> abort a:9")[2].partition("finish c")[0], told
@@ -182,7 +185,7 @@ def test_who_has_stopped_and_has_brought_something_is_counted() -> None:
 
 
 def test_nobody_has_two_tasks_at_once() -> None:
-    """They would begin with the same version, and count as two learners."""
+    """Both tasks would start from the same version and count as two workers."""
     machines = [Machine(f"m{number}", 0.01, link=Link(latency_milliseconds=20)) for number in range(3)]
     one, two = (
         trained(
@@ -194,7 +197,7 @@ def test_nobody_has_two_tasks_at_once() -> None:
 
 
 def test_a_learner_that_leaves_is_not_counted() -> None:
-    """Of three that wait for all of them one leaves when it has brought something: then the other two are all."""
+    """One of three workers leaves after its update. The round then waits for the other two."""
     story = """strategy Quorum(LocalSGD(steps=1), quorum=1.0, grace=9.0)
 data size=100 in_flight=1 batch=4
 join a
@@ -222,13 +225,14 @@ wait alarm
 
 
 def test_who_is_late_counts_for_less() -> None:
-    """By one version for a half: trusted in full, late steps and momentum swing against each other."""
+    """A staleness of one version halves the share. Without damping, stale updates and momentum make the model
+    oscillate."""
     story = f"strategy Quorum(LocalSGD(steps=1), grace=0.0)\n{ONE_IS_LATE}"
     assert "> step b:2*0.25 a:3*0.50" in run_story(story), run_story(story)
 
 
 def test_how_much_less_is_a_setting() -> None:
-    """And a round ends where everybody has brought something, however long the window is."""
+    """A round also ends as soon as every worker has reported, however long the window of grace."""
     story = f"strategy Quorum(LocalSGD(steps=1), grace=0.0, damping={{}})\n{ONE_IS_LATE}"
     assert "> step b:2*0.50 a:3*0.50" in run_story(story.format(0.0))
     assert "> step b:2*0.12 a:3*0.50" in run_story(story.format(2.0))
@@ -242,7 +246,7 @@ def test_how_much_less_is_a_setting() -> None:
 
 
 def test_what_a_leaver_hands_over_is_not_of_the_quorum() -> None:
-    """A half of three are two of those who stay; its steps count all the same."""
+    """The quorum is two of the three remaining workers. The update of the leaving worker is merged too."""
     story = """strategy Quorum(LocalSGD(steps=2), quorum=0.5, grace=0.0)
 data size=100 in_flight=1 batch=4
 join a
@@ -260,7 +264,7 @@ finish a
 
 @dataclass
 class Hears(Wrapper):
-    """Keeps the kinds of events that it is told of."""
+    """A wrapper that records the types of the events that it receives."""
 
     heard: list[str] = field(default_factory=list)
 
@@ -270,7 +274,7 @@ class Hears(Wrapper):
 
 
 def test_the_one_inside_is_told_of_what_closes_a_round() -> None:
-    """Such as the loss of the last one that was waited for."""
+    """An example is the loss of the last worker that the round waits for."""
     conductor = Data(100, 1, batch=4).conductor(Quorum(Hears(LocalSGD(steps=1)), quorum=1.0))
     play = Play(conductor)
     for line in ("join a", "join b", "finish a", "lose b"):
@@ -281,7 +285,7 @@ def test_the_one_inside_is_told_of_what_closes_a_round() -> None:
 
 
 def test_deadlines_inside_hurry_each_task_once() -> None:
-    """Though rounds close, and the one inside sees nobody at work then."""
+    """When a round closes, the inner strategy sees no busy workers, but does not end tasks a second time."""
     run = ran(
         Quorum(Deadline(LocalSGD(steps=4), 3.0)), machines(4, 100.0), torch.zeros(40_000), "seconds>=400"
     )
@@ -290,7 +294,7 @@ def test_deadlines_inside_hurry_each_task_once() -> None:
 
 
 def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
-    """A fast learner that waits for the merge does what three slow ones have begun, over and over."""
+    """A fast worker that waits for the merge repeats the tasks of three slow workers."""
     three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]
     alone, both = (
         ran(make(Quorum(LocalSGD(steps=4))), three_slow, torch.zeros(40_000), "seconds>=1000")
@@ -300,7 +304,7 @@ def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
 
 
 def test_who_is_late_is_not_of_the_quorum() -> None:
-    """A half of four are two: two that are late and one that is not are too few."""
+    """The quorum is two of four workers. Two late updates and one other update do not reach it."""
     story = """strategy Quorum(LocalSGD(steps=1), quorum=0.5, grace=0.0)
 data size=100 in_flight=1 batch=4
 join a
@@ -322,7 +326,7 @@ finish a
 
 
 def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
-    """7 samples in a task are minibatches of 5 and 2."""
+    """A task of 7 samples has minibatches of 5 and 2."""
     strategy = Quorum(LocalSGD(steps=2), quorum=1.0)
     run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
     (step,) = actions(run, Step)

@@ -1,4 +1,4 @@
-"""Learning rates that follow a schedule, and clipped gradients, under every strategy: against plain PyTorch."""
+"""Learning rate schedules and gradient clipping with every strategy, compared with plain PyTorch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -47,11 +47,12 @@ ONE: dict[str, tuple[Strategy, dict[str, Any]]] = {
     "vc_asgd": (strategies.VCASGD(alpha=0.0), {}),
     "elastic_averaging": (ElasticAveraging(steps=2, rate=0.4), {}),
 }
-"""With one worker a plain loop over batches; elastic averaging pulls its weights and the model together in between."""
+"""Settings that equal a plain loop over batches with one worker. Elastic averaging also pulls worker and model
+together."""
 
 
 REAL = {"asynchronous", "local_sgd", "vc_asgd", "elastic_averaging"}
-"""One for each kind of task, run by a real worker too."""
+"""One strategy for each kind of task, which a local worker also runs."""
 
 
 def scheduled(**changes: Any) -> Job:
@@ -61,7 +62,7 @@ def scheduled(**changes: Any) -> Job:
 
 
 def learn(job: Job, model: nn.Module, rows: Any) -> None:
-    """Leave the clipped gradient of these samples in the model."""
+    """Compute the clipped gradient of these samples in `grad` of the model's parameters."""
     model.zero_grad()
     batch = tuple(part[torch.from_numpy(rows.copy())] for part in job.train_data)
     job.batch_loss(model, batch).backward()  # type: ignore[no-untyped-call]  # PyTorch's
@@ -78,7 +79,7 @@ def optimizer_of(job: Job, model: nn.Module) -> torch.optim.SGD:
 
 
 def move(target: nn.Module, parts: Sequence[tuple[float, nn.Module]]) -> None:
-    """Make the target the weighted sum of these."""
+    """Set the target to the weighted sum of models."""
     with torch.no_grad():
         theirs = [[share * parameter for parameter in model.parameters()] for share, model in parts]
         sums = [torch.stack(terms).sum(dim=0) for terms in zip(*theirs, strict=True)]
@@ -87,7 +88,7 @@ def move(target: nn.Module, parts: Sequence[tuple[float, nn.Module]]) -> None:
 
 
 def plain(job: Job, meet_every: int = 0, rate: float = 0.0) -> nn.Module:
-    """A loop with PyTorch's scheduler and PyTorch's clipping, as anybody writes it."""
+    """Train in a plain loop with PyTorch's scheduler and gradient clipping."""
     torch.manual_seed(0)
     model = job.model()
     centre = deepcopy(model)
@@ -130,7 +131,7 @@ def test_one_worker_is_a_plain_loop_with_pytorch_s_scheduler_and_clipping(name: 
 
 
 class Again:
-    """A run's merges in their order with PyTorch alone, its merged samples counted from what was given and merged."""
+    """Repeats the merges of a run in order, with PyTorch only, and counts merged samples independently."""
 
     def __init__(self, job: Job, shards: int = 1) -> None:
         torch.manual_seed(0)
@@ -177,7 +178,7 @@ class Again:
             self.versions.append(deepcopy(self.model))
 
     def step(self, tasks: Sequence[Task], shares: Sequence[float]) -> None:
-        """With the factor of what was merged before it."""
+        """Step with the learning rate factor for the samples merged before."""
         sums = [torch.zeros_like(parameter) for parameter in self.model.parameters()]
         for task, share in zip(tasks, shares, strict=True):
             for total, gradient in zip(sums, self.brought[task.id].parameters(), strict=True):
@@ -199,7 +200,7 @@ class Again:
             yield torch.tensor(rows[start:stop]).numpy()
 
     def gradient(self, task: Task) -> nn.Module:
-        """The mean of the minibatches' clipped gradients, as a module that has it in place of weights."""
+        """Return the mean of the minibatches' clipped gradients, as a module with gradients in place of weights."""
         model, found = deepcopy(self.versions[task.version]), deepcopy(self.model)
         sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
         for rows in self.batches(task):
@@ -213,7 +214,7 @@ class Again:
         return found
 
     def local(self, task: Task) -> nn.Module:
-        """Steps with the factor of what was merged when the task was made, and of its own samples."""
+        """Take local steps with the factor for the samples merged before the task, plus those of the task."""
         model = deepcopy(self.versions[task.version])
         if task.pull is not None and task.node in self.homes:
             move(model, [(task.pull, deepcopy(model)), (1 - task.pull, self.homes[task.node])])
@@ -250,7 +251,7 @@ def test_with_several_workers_the_rate_follows_the_samples_merged(make: Callable
 
 
 def test_the_same_samples_merged_have_the_same_rate_whatever_the_workers() -> None:
-    """Rates of the hub's steps, by samples merged before them."""
+    """Learning rates of the hub's steps depend on the samples merged before."""
     found = []
     for workers in (1, 2, 3):
         run, _ = trained(scheduled(), strategies.Synchronous(), equals(workers), f"epochs>={EPOCHS}")

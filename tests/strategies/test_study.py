@@ -1,4 +1,4 @@
-"""What the study of stragglers (`benchmarks.stragglers`) reckons by: its clock, its closed forms, its policies."""
+"""The benchmark of stragglers (`benchmarks.stragglers`): measures, closed forms and policies."""
 
 from dataclasses import is_dataclass
 from math import inf
@@ -22,7 +22,7 @@ from tests.strategies.slow_fleets import BATCH, PACE, machines, ran
 
 
 def test_lock_step_keeps_what_is_drawn() -> None:
-    """Eight learners, each of which fails every hour or every ten, over a hundred thousand hours."""
+    """Eight workers fail every 1 or 10 hours each, for 100,000 hours."""
     for between in (goodput.HOUR, 10 * goodput.HOUR):
         drawn = goodput.drawn_lock_step(8, between, 1e5 * goodput.HOUR)
         assert drawn == pytest.approx(goodput.lock_step(8, between), rel=0.02)
@@ -30,14 +30,14 @@ def test_lock_step_keeps_what_is_drawn() -> None:
 
 
 def test_the_least_squares_have_the_paper_s_constants() -> None:
-    """Distances at which rounds of 10, 20, 30 and 40 workers end, and a loss of rounds of one row."""
+    """Compare the final errors of rounds of 10, 20, 30 and 40 workers, and the constant for rounds of one row."""
     floors = [least_squares.floor(5e-4, k) for k in (10, 20, 30, 40)]
     assert floors == pytest.approx([7.1e-3, 4.4e-3, 2.9e-3, 1.8e-3], rel=0.02)
     assert least_squares.a_of(2e-4) == pytest.approx(0.19, rel=0.02)
 
 
 def test_each_worker_of_the_least_squares_computes_its_own_rows() -> None:
-    """A round of all is a whole gradient, without noise, though samples are leased anew and an epoch is cut."""
+    """A round of all workers is an exact gradient, even if samples are leased again or a task spans two epochs."""
     held = least_squares.Held(seed=3)
 
     def begins(worker: str, *spans: Span) -> Record:
@@ -68,7 +68,8 @@ def test_each_worker_of_the_least_squares_computes_its_own_rows() -> None:
 
 
 def test_work_counts_where_it_was_computed_and_only_if_it_was_merged() -> None:
-    """Three alike work all the time; of a fourth, ten times as slow, rounds of the first three take nothing."""
+    """Three equal machines are always busy. Rounds that wait for three never use a fourth machine, ten times as
+    slow."""
     run = ran(Synchronous(), machines(3), torch.zeros(3_000), "epochs>=1")
     assert merged_a_second(run) == pytest.approx(3 / PACE)
     far = Link(latency_milliseconds=500)
@@ -105,7 +106,7 @@ def test_asynchronous_baseline_has_its_best_rate() -> None:
 def test_worst_ratio_needs_all_ratios(
     size: Size, ratios: list[float] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise --save would write a part of the study over all of it."""
+    """Otherwise, --save would overwrite complete results with partial ones."""
     ends = dict.fromkeys(joint.MEASURES, 1.0)
     monkeypatch.setattr(joint, "in_processes", lambda run, asked: [ends] * len(asked))
     is_complete = size is Size.FULL and ratios is None

@@ -1,4 +1,4 @@
-"""How much every update counts."""
+"""Shares of updates in a merge."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from tests.transcripts import raises
 
 
 def steps(strategy: Strategy, lines: str, size: int = 1000) -> Iterator[dict[str, float]]:
-    """The shares of every step that the strategy takes while this happens."""
+    """Yield the shares of every step of the strategy during the given events."""
     play = Play(Data(size).conductor(strategy))
     for line in lines.split("/"):
         for record in play.do(line):

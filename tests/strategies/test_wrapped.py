@@ -1,4 +1,4 @@
-"""Strategies around strategies: what is inside is saved, read back and named in job files."""
+"""Wrapped strategies: saving, loading, and settings in job files."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ from tests.transcripts import raises, transcribe
 
 @dataclass
 class Mine(Wrapper):
-    """Changes nothing."""
+    """A wrapper that changes nothing."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         return self.inner.on(event, view)
@@ -88,7 +88,7 @@ def test_a_heading_that_names_something_else(place: str, code: str, tmp_path: Pa
 
 
 def test_a_saved_strategy_whose_class_is_not_known_is_told() -> None:
-    """One of the same name in another module is another one."""
+    """A class of the same name in another module is a different class."""
     saved = to_plain(BackupTasks(Synchronous()))
     saved["inner"]["is"] = "elsewhere:Synchronous"
     with raises(Misfit):
@@ -97,7 +97,7 @@ def test_a_saved_strategy_whose_class_is_not_known_is_told() -> None:
 
 @dataclass
 class Alternating(Strategy):
-    """Gives each event to one of several strategies in turn."""
+    """A strategy that passes each event to one of several strategies in turn."""
 
     inners: list[Strategy]
     spare: tuple[Strategy, ...] = ()
@@ -212,7 +212,7 @@ def test_job_files_name_what_is_inside() -> None:
 
 
 def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
-    """What is not said stays as DiLoCo has it, also where what is there already is named."""
+    """Settings that are not given keep the values of DiLoCo, even if the default inner strategy is given."""
     quorum = "strategy=quorum"
     nesterov = SGD(0.7, 0.9, nesterov=True)
     assert named(quorum) == Quorum(LocalSGD(8, nesterov))
@@ -243,7 +243,7 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
         ),
         (["strategy=adaptive_load", "strategy.switch.a=1"], [("strategy.switch.a=1", "unknown_key")]),
         (["strategy=backup_tasks", "strategy.inner.steps=2"], [("strategy.inner.steps=2", "unknown_key")]),
-        (  # those around all of it count too
+        (  # the outer wrapper counts too
             ["strategy=quorum", "strategy.inner=proportional_load", "strategy.inner.inner.steps=2"],
             [("strategy.inner.inner.steps=2", "unknown_key")],
         ),
@@ -251,11 +251,11 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
             ["strategy=backup_tasks", "strategy.inner.name=proportional_load", "strategy.inner.inner.slow=2"],
             [("strategy.inner.inner.slow=2", "unknown_key")],
         ),
-        (  # those of which a quorum is no use are not named
+        (  # no strategy is suggested that a quorum cannot wrap
             ["strategy=quorum", "strategy.inner.k=3"],
             [("strategy.inner.k=3", "unknown_key")],
         ),
-        (  # nor is what is there already; all faults are told
+        (  # the current strategy is not suggested; all errors are reported
             ["strategy=deadline", *(f"strategy.inner.{said}" for said in ("samples=0", "k=3", "seconds=3"))],
             [
                 ("strategy.inner.samples=0", "invalid_value"),

@@ -1,4 +1,4 @@
-"""Strategies around strategies: what stragglers cost, and that they bias nothing."""
+"""Wrappers: the cost of stragglers, and unbiased updates."""
 
 import re
 from collections import Counter
@@ -45,9 +45,9 @@ from tests.transcripts import check, raises
 
 
 def test_backup_tasks_wait_for_no_straggler() -> None:
-    """Of 20 tasks one takes 100 times as long: each third round of eight waits for one, or for its copy."""
+    """One of 20 tasks takes 100 times as long, so every third round of eight waits for a straggler or its copy."""
     numbers, eight = torch.zeros(4_000), machines(8, delay=STRAGGLES, stops_at_once=True)
-    eight = [replace(one, seconds_per_sample=PACE / 5) for one in eight]  # 10 s at most: none counts as hung
+    eight = [replace(one, seconds_per_sample=PACE / 5) for one in eight]  # at most 10 s: none counts as hung
     waits = ran(Synchronous(), eight, numbers, "epochs>=1")
     backs = ran(BackupTasks(Synchronous()), eight, numbers, "epochs>=1")
     assert backs.summary["seconds"] < 0.6 * waits.summary["seconds"]
@@ -57,7 +57,7 @@ def test_backup_tasks_wait_for_no_straggler() -> None:
 
 @pytest.mark.parametrize(("times", "at_most"), [(1.7, 1.01), (3.0, 0.6), (6.0, 0.27)])
 def test_who_is_known_to_be_slow_is_not_waited_for_long(times: float, at_most: float) -> None:
-    """Of four; its task is begun again as soon as somebody is idle, where that one would be sooner."""
+    """One of four workers is slow. An idle worker repeats its task if it would finish first."""
     fleet = [*machines(3), oddlot.Machine("slow", times * PACE)]
     waits = ran(Synchronous(), fleet, torch.zeros(4_000), "epochs>=1")
     backs = ran(BackupTasks(Synchronous()), fleet, torch.zeros(4_000), "epochs>=1")
@@ -99,7 +99,7 @@ lose a
 
 
 def test_what_three_have_refused_is_not_begun_again() -> None:
-    """Its samples are skipped, while the first one who has them is still at it."""
+    """The samples are skipped while their first worker still computes them."""
     story = """strategy BackupTasks(Deadline(Synchronous(samples=8), 50.0))
 data size=400 batch=8 skip_bad=true
 join a
@@ -125,7 +125,7 @@ wait 1
 
 @dataclass
 class Watched(BackupTasks):
-    """Nobody is idle while a task is late, by a half more than it may be, that nobody has begun again."""
+    """Checks that no worker is idle while a task without a copy is late by half a task or more."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         commands = list(super().on(event, view))
@@ -160,7 +160,7 @@ def test_whoever_becomes_idle_begins_what_is_late_already(inside: Strategy, slow
 
 
 def test_backups_start_from_the_version_that_is_kept() -> None:
-    """An epoch's tasks begin with its snapshot, while arrivals make newer versions."""
+    """An epoch's tasks start from its first version, while updates make newer versions."""
     run = ran(BackupTasks(VCASGD(newest=False)), machines(4, 3.0), torch.arange(400.0), "epochs>=3", shards=8)
     still_out: dict[str, Task] = {}
     newest, behind = 0, 0
@@ -179,7 +179,7 @@ def test_backups_start_from_the_version_that_is_kept() -> None:
 
 
 def test_a_deadline_ends_rounds() -> None:
-    """The slow one does in 8 s what others do in 1, and hands over after the minibatch in which the time is up."""
+    """The slow worker takes 8 times as long. It hands over after the minibatch that it computes at the deadline."""
     seconds, slow = 4 * BATCH * PACE, 8.0
     deadline = Deadline(LocalSGD(steps=8), seconds)
     run = ran(deadline, machines(4, slow), torch.zeros(2_000), "versions>=10")
@@ -194,7 +194,7 @@ def test_a_deadline_ends_rounds() -> None:
 
 
 def test_loads_in_proportion_waste_nothing() -> None:
-    """One of four is five times slower: rounds that wait for it have a quarter of what the machines could do."""
+    """One of four workers is five times slower. Rounds that wait for it reach a quarter of the possible throughput."""
 
     def goodput(strategy: Strategy) -> float:
         run = ran(strategy, machines(4, 5.0), torch.zeros(8_000), "epochs>=1")
@@ -206,7 +206,7 @@ def test_loads_in_proportion_waste_nothing() -> None:
 
 
 def test_nobody_s_load_is_forgotten() -> None:
-    """A machine that is a hundred times slower has a twentieth, and goes on being measured."""
+    """A machine that is a hundred times slower gets a twentieth of the samples, and is still measured."""
     loads = ProportionalLoad(Synchronous(samples=40))
     run = ran(loads, machines(3, 100.0), torch.zeros(3_000), "seconds>=800")
     sizes = [samples_in(one.task.spans) for one in actions(run, Start) if one.task.node == "m2"]
@@ -231,7 +231,7 @@ def test_backups_do_not_keep_a_slow_one_from_being_measured(make: Callable[[], S
 
 @pytest.mark.parametrize("around", [False, True])
 def test_a_slow_one_s_small_load_is_not_late(around: bool) -> None:
-    """Whichever is around the other: two of four are three times slower, and have a third of the samples."""
+    """Two of four workers are three times slower and get a third of the samples, in either order of the wrappers."""
     fleet = [
         oddlot.Machine(f"m{n}", PACE * (3 if n > 1 else 1), oddlot.machines.Lognormal(0.2)) for n in range(4)
     ]
@@ -249,7 +249,7 @@ def test_a_worker_s_own_task_is_not_begun_again() -> None:
 
 
 def test_a_deadline_has_one_alarm() -> None:
-    """Nothing takes as long as the deadline: an alarm in a while, not one for each task."""
+    """No task reaches the deadline, and there are few alarms: not one per task."""
     tasks = Asynchronous(samples=2 * BATCH)
     run = ran(Deadline(tasks, 50 * BATCH * PACE), machines(4), torch.zeros(4_000), "epochs>=1")
     assert not actions(run, HandOver)
@@ -258,7 +258,7 @@ def test_a_deadline_has_one_alarm() -> None:
 
 @dataclass
 class Own(Backups):
-    """Of a user's own, with settings that are called as ours are and mean something else."""
+    """A user-defined strategy with settings that have the names of built-in ones and another meaning."""
 
     steps: str = "auto"
     loads: float = 0.5
@@ -269,7 +269,7 @@ class Own(Backups):
     [
         (Synchronous(), "inner.samples"),
         (Synchronous(BATCH), "inner.samples"),
-        (Synchronous(BATCH + 1), "inner.samples"),  # which stands in no minibatch alone
+        (Synchronous(BATCH + 1), "inner.samples"),  # the extra sample is added to the minibatch
         (Synchronous(2 * BATCH), ""),
         (BackupTasks(Synchronous()), "inner.inner.samples"),
         (ProportionalLoad(Synchronous()), ""),
@@ -354,7 +354,7 @@ wait 5
 
 
 def test_what_was_handed_over_tells_of_paces_too() -> None:
-    """Loads above the batch, none of which is ever computed whole."""
+    """Task sizes exceed the batch size, and no task is computed completely."""
     strategy = Deadline(oddlot.AdaptiveLoad(loads=(5, 10, 20)), 4 * PACE)
     model = PlainModel([0.0] * 4_000)
     run = played(strategy, machines(4), model, BATCH, versions=30)
@@ -362,7 +362,7 @@ def test_what_was_handed_over_tells_of_paces_too() -> None:
 
 
 def test_nobody_begins_its_own_task_again() -> None:
-    """With two tasks at once the slow one has a free place too."""
+    """With two tasks in flight, the slow worker has a free slot too."""
     story = """strategy BackupTasks(Synchronous(samples=8), slow=1.0)
 data size=400 in_flight=2 batch=8
 join a
@@ -377,7 +377,7 @@ finish b
 
 
 def test_what_only_its_own_worker_could_begin_again_is_for_whoever_is_idle_next() -> None:
-    """Before the next alarm."""
+    """Another worker repeats the task as soon as it is idle, before the next alarm."""
     story = """strategy BackupTasks(Synchronous(samples=8))
 data size=400 in_flight=2 batch=8
 join b
@@ -426,10 +426,10 @@ join c
     assert "> assign c:6 8" in told, told
 
 
-# --- what is learnt --------------------------------------------------------------------------------
+# --- bias ------------------------------------------------------------------------------------------
 
 RISING = torch.arange(400.0) // 100
-"""0, 1, 2, 3, a hundred of each"""
+"""The numbers 0, 1, 2 and 3, a hundred times each."""
 LR = 0.015
 
 
@@ -446,14 +446,14 @@ LR = 0.015
     ids=lambda strategy: repr(strategy).partition("(")[0],
 )
 def test_who_is_always_slow_does_not_bias_the_data(strategy: Strategy) -> None:
-    """A shard has one of the numbers alone, and workers are given what they have: a scheme that discards what is late
-    would not see those of the slow one's."""
+    """Each shard has one number, and workers keep their shards. A strategy that discards late updates would never
+    merge the slow worker's number."""
     assert mean_learnt(strategy, 4) == pytest.approx(1.5, abs=0.2)
 
 
 @pytest.mark.parametrize("strategy", [FastestK(k=3), oddlot.AdaptiveLoad(), Quorum(LocalSGD(steps=1))])
 def test_who_is_always_slow_has_had_its_part_of_the_samples_in_the_midst_of_a_run(strategy: Strategy) -> None:
-    """Ten passes take about 400 s; the slow one's share is cut as everybody's is."""
+    """Ten epochs take about 400 s. At 390 s, the slow worker's shard is as complete as the others."""
     run = played(strategy, machines(4, 20.0), in_shards(4), BATCH, seconds=390)
     merged, given = Counter[int](), dict[str, Any]()
     for record in run.records:
@@ -468,7 +468,7 @@ def test_who_is_always_slow_has_had_its_part_of_the_samples_in_the_midst_of_a_ru
 
 
 def test_three_of_four_shards_lead_elsewhere() -> None:
-    """So the test above can fail."""
+    """Verify that `test_who_is_always_slow_does_not_bias_the_data` can fail."""
     assert mean_learnt(FastestK(k=3), 3) == pytest.approx(1.0, abs=0.2)
 
 
@@ -479,7 +479,8 @@ def test_the_plain_model_learns_what_pytorch_does() -> None:
 
 
 def in_shards(shards: int) -> PlainModel:
-    """The first shards, and the squared distance of the weight from a number as the loss."""
+    """Return a model of the first `shards` shards, with the squared distance of the weight from the numbers as its
+    loss."""
 
     def distance(weights: Sequence[float], mean: float) -> list[float]:
         return [weights[0] - mean]
@@ -489,14 +490,14 @@ def in_shards(shards: int) -> PlainModel:
 
 
 def mean_learnt(strategy: Strategy, shards: int, epochs: int = 20) -> float:
-    """With one of four workers slow by 20."""
+    """Return the learned weight if one of four workers is 20 times slower."""
     model = in_shards(shards)
     played(strategy, machines(4, 20.0), model, BATCH, epochs=epochs)
     return model.weights[-1][0]
 
 
 def test_the_mean_over_what_was_handed_over_has_the_right_expectation() -> None:
-    """One step from 0 with a rate of 1 leads to the mean over all samples that were computed, 1.5 on average."""
+    """One step from 0 with learning rate 1 leads to the mean of all computed samples, 1.5 on average."""
     deadline = Deadline(Synchronous(samples=40), 10 * PACE)
     ends, counts = [], set()
     for seed in range(80):

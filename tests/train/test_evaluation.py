@@ -12,6 +12,7 @@ from oddlot.train.evaluation import evaluate
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import Job
 from oddlot.train.learner import Learner
+from oddlot.train.learner_inputs import LearnerInputs
 from tests.transcripts import raises
 
 ROWS = torch.arange(10.0).reshape(10, 1)
@@ -56,7 +57,7 @@ def measured(weight: float = 1.0, **changes: Any) -> dict[str, float]:
     weights.gather(model)
     weights.view("linear.weight").fill_(weight)
     weights.view("linear.bias").fill_(0)
-    learner = Learner(job, layout, layout.constants(model))
+    learner = Learner(LearnerInputs(job=job, layout=layout, constants=layout.constants(model)))
     modes = [part.training for part in learner.model.modules()]
     metrics = evaluate(job, learner, weights)
     assert [part.training for part in learner.model.modules()] == modes
@@ -211,6 +212,7 @@ def test_evaluation_weighs_batches_with_the_returned_number() -> None:
         layout = Layout.from_module(model)
         weights = FlatBuffer.empty(layout)
         weights.gather(model)
-        found.append(evaluate(job, Learner(job, layout, {}), weights)["loss"])
+        learner = Learner(LearnerInputs(job=job, layout=layout, constants={}))
+        found.append(evaluate(job, learner, weights)["loss"])
     assert found[0] == pytest.approx(found[1])
     assert "loss" not in measured(loss=lambda y, t: (mse_loss(y, t), 0)), "there is no token"

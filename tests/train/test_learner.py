@@ -21,6 +21,7 @@ from oddlot.train.data import order
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import Job, choose_device
 from oddlot.train.learner import Learner, seed_of
+from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.lr_schedules import Linear, MultiStep
 from oddlot.train.seeding import generators_of
 from tests.transcripts import raises, warns
@@ -47,7 +48,10 @@ class Bench:
         self.layout = Layout.from_module(self.model, job.as_buffers)
         self.weights = FlatBuffer.empty(self.layout)
         self.weights.gather(self.model)
-        self.learner = Learner(job, self.layout, self.layout.constants(self.model), **options)
+        learns = {name: options.pop(name) for name in ("device", "clock") if name in options}
+        constants = self.layout.constants(self.model)
+        inputs = LearnerInputs(job=job, layout=self.layout, constants=constants, **options)
+        self.learner = Learner(inputs, **learns)
 
     def compute(
         self,

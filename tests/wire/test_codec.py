@@ -1,4 +1,4 @@
-"""Codecs: what comes back, what is lost, and what a damaged packet gives."""
+"""Codecs: round trips, rounding and damaged packets."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ def through_bytes(packet: Packet, spare: int = 0) -> Packet:
     ids=["plain", "bf16", "fp16"],
 )
 def test_half_rounds_wide_floats_and_nothing_else_is_lost(codec: Codec, half: torch.dtype | None) -> None:
-    """What `check_codec` tries with other values, with all dtypes."""
+    """Test all dtypes. `check_codec` tests other values."""
     back = codec.decode(through_bytes(codec.encode(TENSORS), spare=7))
     assert [name for name, _ in back] == [name for name, _ in TENSORS]
     for (_, before), (_, after) in zip(TENSORS, back, strict=True):
@@ -91,7 +91,7 @@ def test_a_packet_that_does_not_fit_is_told() -> None:
 
 @given(st.data())
 def test_damaged_packets_give_frame_errors_or_tensors(data: st.DataObject) -> None:
-    """A packet has no checksum of its own (frames have), but damage never gives anything but `FrameError`."""
+    """Packets, unlike frames, have no checksum. Reading a damaged packet raises no error but `FrameError`."""
     codecs: list[Codec] = [Plain(), Half()]
     codec = data.draw(st.sampled_from(codecs))
     packet = codec.encode([("a", torch.zeros(4)), ("b", torch.zeros(3, dtype=torch.int64))])

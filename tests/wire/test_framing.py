@@ -1,4 +1,4 @@
-"""Frames: what was packed comes back, and nothing damaged does."""
+"""Frames: round trips, and errors for damaged frames."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Zeros that do not travel: what comes back, what it takes, and what a damaged packet gives."""
+"""The codec that leaves out zeros: round trips, sizes and damaged packets."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ def test_what_was_sent_comes_back(codec: NonZero, error: float) -> None:
 
 
 def rows(*which: int) -> Tensor:
-    """A table of numbers in these rows alone."""
+    """Return a flattened table with nonzero values in the given rows only."""
     table = torch.zeros(ROWS, WIDTH)
     for row in which:
         table[row] = torch.arange(WIDTH) + row
@@ -38,7 +38,7 @@ def rows(*which: int) -> Tensor:
 
 
 def test_only_blocks_with_numbers_travel() -> None:
-    """A row is one block of 64 bytes here; a bit each says which are there."""
+    """A row is one block of 64 bytes here, with one bit in the bitmap."""
     packet = NonZero().encode([("0", rows(3, 999)), ("1", rows())])
     assert [array.size for array in packet.arrays] == [125, 2 * 64, 125, 0]
     ((_, first), (_, second)) = NonZero().decode(packet)
@@ -47,7 +47,7 @@ def test_only_blocks_with_numbers_travel() -> None:
 
 
 def test_what_is_left_behind_the_last_block_comes_back() -> None:
-    """Two blocks of zeros, and ten bytes."""
+    """The array has two blocks of zeros and ten more bytes."""
     sent = torch.cat([torch.zeros(128, dtype=torch.uint8), torch.arange(1, 11, dtype=torch.uint8)])
     packet = NonZero().encode([("0", sent)])
     assert [array.size for array in packet.arrays] == [1, 10]
@@ -102,7 +102,7 @@ def name_of(strategy: Strategy) -> str:
 
 
 def embedding() -> Job:
-    """Each sample touches one row of a table that is large beside it."""
+    """Return a job in which each sample uses one row of a large embedding."""
     words = torch.arange(SAMPLES) * 10
     targets = torch.sin(words.float())[:, None]
 
@@ -124,7 +124,7 @@ def ran(strategy: Strategy, on: Place, codec: Codec | None = None, **settings: A
     "strategy", [Synchronous(), Asynchronous(), LocalSGD(steps=2), VCASGD(alpha=0.5)], ids=name_of
 )
 def test_a_run_is_the_same_with_fewer_bytes(strategy: Strategy) -> None:
-    """Bit by bit, whatever a strategy's tasks bring: gradients, changes, weights."""
+    """The results are bitwise equal for all kinds of updates: gradients, deltas and weights."""
     on = Simulated([Machine("a", 0.01), Machine("b", 0.013)])
     whole, few = (ran(strategy, on, codec) for codec in (Plain(), NonZero()))
     assert distance(few.model, whole.model) == 0
@@ -135,7 +135,7 @@ def test_a_run_is_the_same_with_fewer_bytes(strategy: Strategy) -> None:
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("strategy", [Asynchronous(), LocalSGD(steps=2), VCASGD(alpha=0.5)], ids=name_of)
 def test_workers_send_fewer_bytes(strategy: Strategy, tmp_path: Path) -> None:
-    """With one worker the order is that of the simulator, so the numbers are."""
+    """With one worker, the order of tasks and thus the results are those of the simulator."""
     found = ran(strategy, local(1), out=tmp_path)
     like = ran(strategy, Simulated([Machine("w1", 0.01)]))
     assert found.summary["bytes_up"] == like.summary["bytes_up"]

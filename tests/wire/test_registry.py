@@ -1,4 +1,4 @@
-"""Codecs by name, and users' own by their import path."""
+"""Codecs by name, and user-defined codecs by import path."""
 
 import subprocess
 import sys
@@ -29,18 +29,18 @@ print(*sorted({"torch", "numpy"} & set(sys.modules)))
 
 
 class Mine(Plain):
-    """Does as Plain does."""
+    """A user-defined codec without changes."""
 
 
 class Scaled(Plain):
-    """It needs an argument."""
+    """A codec with a required argument."""
 
     def __init__(self, factor: float) -> None:
         raise NotImplementedError(factor)
 
 
 class Unfinished(Codec):
-    """It cannot decode, nor encode."""
+    """A codec without `encode` and `decode`."""
 
 
 def test_each_codec_has_its_name() -> None:
@@ -74,7 +74,7 @@ def test_a_class_that_cannot_be_the_codec_is_refused(given: str, code: str) -> N
 
 
 def test_the_names_are_known_without_pytorch() -> None:
-    """The command line asks for them."""
+    """The command line lists the names."""
     found = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
 

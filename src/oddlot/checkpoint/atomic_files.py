@@ -22,20 +22,20 @@ def write_model(model: "nn.Module", path: Path) -> None:
     """Write the model's parameters and buffers atomically."""
     from torch import Tensor
 
-    # Extra state is left out.
+    # Extra state, which is no tensor, is left out.
     state = {name: one for name, one in model.state_dict().items() if isinstance(one, Tensor)}
     write_tensors(state, path)
 
 
 def write_tensors(state: "Mapping[str, Tensor]", path: Path) -> None:
-    """Write named tensors atomically, tied ones once."""
+    """Write named tensors atomically. Tied tensors are written once."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
         draft.touch(exist_ok=False)
         mode = draft.stat().st_mode
         _save(state, draft)
-        draft.chmod(mode)  # as other files: safetensors lets only the owner read
+        draft.chmod(mode)  # safetensors makes files that only their owner can read
         sync_path(draft)
         rename(draft, path)
     finally:
@@ -43,15 +43,15 @@ def write_tensors(state: "Mapping[str, Tensor]", path: Path) -> None:
 
 
 def _save(state: "Mapping[str, Tensor]", path: Path) -> None:
-    from safetensors.torch import save_model  # PyTorch comes with it
+    from safetensors.torch import save_model  # imports PyTorch
 
     whole = {name: one.contiguous() for name, one in state.items()}
-    tensors: Any = SimpleNamespace(state_dict=lambda: whole)  # nothing else of a module is asked for
+    tensors: Any = SimpleNamespace(state_dict=lambda: whole)  # `save_model` uses nothing else
     save_model(tensors, str(path))
 
 
 def read_model(model: "nn.Module", path: Path) -> None:
-    """Load what `write_model` wrote into a model. Raise CheckpointError if the file is damaged."""
+    """Load a file of `write_model` into a model. Raise CheckpointError if the file is damaged."""
     from torch import Tensor
 
     found = read_tensors(path)
@@ -67,7 +67,7 @@ def read_model(model: "nn.Module", path: Path) -> None:
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":
-    """Return the tensors that `write_tensors` wrote. Raise CheckpointError if the file is damaged."""
+    """Return the tensors in a file of `write_tensors`. Raise CheckpointError if the file is damaged."""
     from safetensors.torch import load_file
 
     try:
@@ -82,7 +82,7 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
 
 
 def check_name(path: str, setting: str) -> None:
-    """Raise UsageError if the file system cannot have a file of this name. `setting` is the setting that has it."""
+    """Raise UsageError if the file system does not support this path, the value of the setting `setting`."""
     encoding = sys.getfilesystemencoding()
     try:
         os.fsencode(path)
@@ -99,7 +99,7 @@ def check_name(path: str, setting: str) -> None:
 
 @contextmanager
 def told_where(path: str | Path) -> Iterator[None]:
-    """Raise JobError, with advice, if an error inside shows that the path cannot be written."""
+    """Turn an error inside this context into a JobError with advice: the path cannot be written."""
     try:
         yield
     except (OSError, SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""Files of a run folder: only regular files, with syncing to the disk."""
+"""Files of a run folder: regular files only, synced to the disk."""
 
 import errno
 import os
@@ -47,13 +47,13 @@ def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         sync_path(folder.parent)
-    if not missing:  # it may be new, but not synced
+    if not missing:  # it may exist but not be synced yet
         with suppress(PermissionError):
             sync_path(path.parent)
 
 
 def replace_file(path: Path, content: bytes, private: bool = False) -> None:
-    """Write a file atomically, also with respect to a loss of power."""
+    """Write a file atomically, even if power is lost."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:

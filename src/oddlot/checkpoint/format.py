@@ -1,9 +1,9 @@
 """The format of checkpoints. A manifest shows whether a checkpoint is complete.
 
-`FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the conductor's
-state), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and, written last,
-`manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is the hub's own, drawn
-anew in each of its lives, so that no name ever comes twice and nothing is replaced.
+`FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the states of the
+conductors of all hosts), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and,
+written last, `manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is random
+and new for every process, so names are unique and no checkpoint is overwritten.
 """
 
 import errno
@@ -27,16 +27,17 @@ from torch import Tensor
 from oddlot.checkpoint.disk import open_to_read
 from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadable
 from oddlot.core.errors import CheckpointError
-from oddlot.core.serialization import DAMAGED, from_plain
+from oddlot.core.records import HUB, HostState
+from oddlot.core.serialization import DAMAGED, from_plain, to_plain
 from oddlot.core.tasks import NodeId
 
-FORMAT = 2
+FORMAT = 3
 UNFINISHED = "unfinished_checkpoint"
 BEGIN_ANEW = "start again: there is no older checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
 NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
 PART = re.compile(r"(?:(?P<peer>[^/]+)\.)?[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
-"""Name of a part of a log, in its folder. A part of the log of a peer has its name before."""
+"""File name of a part of a log. For a peer's log, it starts with the name of the peer."""
 MAX_HEADER_BYTES = 100_000_000
 """Largest header of a safetensors file that its library reads."""
 _DTYPES = {
@@ -48,18 +49,21 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The content of a checkpoint. `job` is the job's fingerprint, and `records` the number of earlier log records."""
+    """The content of a checkpoint. `job` is the job's fingerprint.
+
+    `records` is the number of earlier records of a hub or, on a mesh, the number of the checkpoint.
+    """
 
     version: int
     records: int
     job: str
-    conductor: Mapping[str, Any]
+    hosts: Mapping[NodeId, HostState]
     layout: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
 
 class Part(NamedTuple):
-    """A part of the run's log, or of the log of a peer, that is stored beside the checkpoints."""
+    """A part of the log of a run or of a peer, stored next to the checkpoints."""
 
     name: str
     bytes: int
@@ -67,14 +71,14 @@ class Part(NamedTuple):
 
     @property
     def check(self) -> dict[str, int]:
-        """Size and CRC-32, as `Storage.write` returned them."""
+        """Return the size and CRC-32, in the form of `Storage.write`."""
         return {"bytes": self.bytes, "crc32": self.crc32}
 
     @property
-    def peer(self) -> NodeId:
-        """Return the peer that wrote the log; empty for the log of a hub."""
+    def host(self) -> NodeId:
+        """Return the host that wrote the log."""
         found = PART.fullmatch(self.name.removeprefix(f"{LOG_PARTS}/"))
-        return (found["peer"] or "") if found else ""
+        return (found["peer"] or HUB) if found else HUB
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> "Part":
@@ -96,30 +100,29 @@ class Checkpoint:
     records: int
     job: str
     log: tuple[Part, ...]
-    """Parts of the logs up to this checkpoint, if they are stored beside it."""
+    """Parts of the logs up to this checkpoint, if they are stored next to it."""
     warnings: tuple[CheckpointError, ...] = ()
-    """A warning for each newer checkpoint that is damaged and was skipped. Unfinished ones have none."""
+    """A warning for each newer checkpoint that is damaged and was skipped. Incomplete checkpoints have no warning."""
 
-    def log_of(self, peer: NodeId = "") -> tuple[Part, ...]:
-        """Return the parts of the log of the hub, or of a peer."""
-        return tuple(part for part in self.log if part.peer == peer)
+    def log_of(self, host: NodeId) -> tuple[Part, ...]:
+        """Return the parts of the log of a host."""
+        return tuple(part for part in self.log if part.host == host)
 
     def load(self) -> Snapshot:
         """Load the snapshot. Raise CheckpointError if the files are invalid."""
         tensors_name = f"{self.name}/{TENSORS}"
         try:
-            conductor = json.loads(self.storage.read(f"{self.name}/{CONDUCTOR}"))
+            plain = json.loads(self.storage.read(f"{self.name}/{CONDUCTOR}"))
+            hosts = from_plain(dict[str, HostState], plain)
             if path := self.storage.local(tensors_name):
                 with path.open("rb") as file:
                     layout, tensors = _layout(file), load_file(path)
             else:
                 data = self.storage.read(tensors_name)
                 layout, tensors = _layout(BytesIO(data)), load(data)
-            if not isinstance(conductor, dict):
-                raise ValueError(f"{CONDUCTOR} has no conductor state")
         except (OSError, SafetensorError, *DAMAGED) as error:
             raise unreadable(self.storage.path(self.name), error, "checkpoint ") from error
-        return Snapshot(self.version, self.records, self.job, conductor, layout, tensors)
+        return Snapshot(self.version, self.records, self.job, hosts, layout, tensors)
 
 
 def name_of(snapshot: Snapshot, life: str) -> str:
@@ -135,7 +138,7 @@ def save(storage: Storage, snapshot: Snapshot, life: str, log: tuple[Part, ...] 
     name = name_of(snapshot, life)
     try:
         files = {
-            CONDUCTOR: storage.write(f"{name}/{CONDUCTOR}", [to_json(snapshot.conductor)]),
+            CONDUCTOR: storage.write(f"{name}/{CONDUCTOR}", [to_json(to_plain(dict(snapshot.hosts)))]),
             TENSORS: storage.write(f"{name}/{TENSORS}", _safetensors(snapshot)),
         }
         manifest: dict[str, Any] = {"format": FORMAT, "version": snapshot.version}
@@ -163,7 +166,7 @@ def newest(
 ) -> Checkpoint:
     """Return the newest complete checkpoint. Damaged ones are skipped and named in its warnings.
 
-    Checkpoints whose number of records is `void` belong to a discarded history. `with_log` requires a valid log beside
+    Checkpoints whose number of records is `void` belong to a discarded history. `with_log` requires a valid log next to
     the checkpoint. Raise CheckpointError if there is no complete one, if one cannot be read, or if it was made after
     more `records` than the log has.
     """
@@ -207,7 +210,8 @@ def age(name: str) -> tuple[int, int]:
 
 
 def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
-    """Return the log's parts of a checkpoint; none if it is damaged. Raise OSError if it cannot be read."""
+    """Return the parts of a checkpoint's log, or an empty tuple if the checkpoint is damaged. Raise OSError if it
+    cannot be read."""
     try:
         manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), name)
         return tuple(map(Part.read, manifest["log"]))
@@ -216,18 +220,18 @@ def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
 
 
 def logs_of(checkpoint: Checkpoint) -> dict[NodeId, bytes]:
-    """Return the logs up to this checkpoint, by peer; that of a hub has an empty name. Raise CheckpointError."""
+    """Return the logs up to this checkpoint, by host. Raise CheckpointError if they cannot be read."""
     logs = dict[NodeId, bytes]()
     try:
         for part in checkpoint.log:
-            logs[part.peer] = logs.get(part.peer, b"") + checkpoint.storage.read(part.name)
+            logs[part.host] = logs.get(part.host, b"") + checkpoint.storage.read(part.name)
         return logs
     except OSError as error:
         raise unreadable(str(checkpoint.storage), error, "the log in ") from error
 
 
 def _check_log_beside(checkpoint: Checkpoint) -> None:
-    """Raise Damaged if the log beside the checkpoint is invalid."""
+    """Raise Damaged if the log next to the checkpoint is invalid."""
     path = checkpoint.storage.path(checkpoint.name)
     try:
         for part in checkpoint.log:
@@ -236,9 +240,9 @@ def _check_log_beside(checkpoint: Checkpoint) -> None:
         raise _damaged(path, error) from error
 
 
-def check_log(checkpoint: Checkpoint, log: Path, peer: NodeId = "") -> None:
-    """Raise CheckpointError unless the file is the log, of the hub or a peer, from which this checkpoint was made."""
-    parts = checkpoint.log_of(peer)
+def check_log(checkpoint: Checkpoint, log: Path, host: NodeId = HUB) -> None:
+    """Raise CheckpointError unless the file is the log of a host at the time of this checkpoint."""
+    parts = checkpoint.log_of(host)
     size = sum(part.bytes for part in parts)
     with open_to_read(log) as file:
         is_whole = os.fstat(file.fileno()).st_size >= size
@@ -325,7 +329,7 @@ def _damaged(path: str, error: Exception) -> Damaged:
 
 
 def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
-    """Return a complete checkpoint. Raise Damaged with its fault, or CheckpointError if it cannot be read now."""
+    """Return a complete checkpoint. Raise Damaged if it is damaged, or CheckpointError if it cannot be read now."""
     path = storage.path(name)
     try:
         return _checked(storage, name, with_log)

@@ -11,9 +11,10 @@ MAX_NAMED = 3
 
 
 def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layout) -> None:
-    """Raise CheckpointError if the checkpoint, with the layout `saved`, is that of a model with other tensors.
+    """Raise CheckpointError if the checkpoint, with the layout `saved`, is of a model with other tensors than `layout`.
 
-    Field `different`: by name, the dtype and shape in the run and now. Another error: `saved` is no layout.
+    The field `different` has the dtype and shape in the run and now, by tensor name. If `saved` is not a layout,
+    another error is raised.
     """
     if checkpoint.job == layout.fingerprint:
         return

@@ -1,4 +1,4 @@
-"""Files in a folder of this machine, or of an object store, through fsspec."""
+"""Files in a local folder or, through fsspec, in an object store."""
 
 import errno
 import os
@@ -16,16 +16,16 @@ from oddlot.core.masked_urls import masked, passwords
 
 PIECE_BYTES = 1 << 24
 LOG_PARTS = "log"
-"""Folder of the log's parts, beside checkpoints outside of the run folder."""
+"""Folder of the log's parts, for checkpoints outside of the run folder."""
 
 
 class Storage:
     """A folder at a path, or at any URL that fsspec supports: `s3://bucket/run`, `gs://...`, `memory://...`.
 
     Local files are written atomically. An object store may keep a partial file after a failure, so size and CRC-32 are
-    checked. Names are paths below the folder: paths out of it, by `..` or by a symbolic link, are rejected. The folder
-    itself may be a link. Passwords in the URL are masked in all messages.
-    Failures are OSErrors. Raise UsageError if fsspec does not support the URL.
+    checked. Names are paths below the folder. Paths that leave it by `..` or by a symbolic link are rejected. The
+    folder itself may be a link. Passwords in the URL are masked in all messages. Failures are OSErrors. Raise
+    UsageError if fsspec does not support the URL.
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
@@ -57,7 +57,7 @@ class Storage:
         """Write a file, and sync it if it is local. Return its size and CRC-32."""
         size, check = 0, Future[int]()
         check.set_result(0)
-        # A piece's checksum is computed while it is written, which saves a third of the time.
+        # Each piece's checksum is computed during its write, which saves a third of the time.
         at = self._at(f"{name}.partial" if self.is_local else name)
         with (
             ThreadPoolExecutor(1) as aside,
@@ -73,7 +73,7 @@ class Storage:
             if self.is_local:
                 _sync(file)
         if self.is_local:
-            Path(at).replace(self._at(name))  # an object store's file is there at once, when it is closed
+            Path(at).replace(self._at(name))  # object stores show a file only once it is closed
         return {"bytes": size, "crc32": check.result()}
 
     def read(self, name: str) -> bytes:
@@ -97,7 +97,7 @@ class Storage:
             )
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in the folder; none if it does not exist."""
+        """Return the names in the folder, or an empty list if it does not exist."""
         with self._reached():
             self._fs.invalidate_cache()
             try:
@@ -134,7 +134,7 @@ class Storage:
 
     @contextmanager
     def _whole_or_gone(self, path: str) -> Iterator[None]:
-        """Remove a file that could not be written."""
+        """Remove the file if an error is raised inside."""
         try:
             yield
         except BaseException:
@@ -143,7 +143,7 @@ class Storage:
             raise
 
     def _at(self, name: str) -> str:
-        """Return the path of a file or folder. Raise OSError if it is not below this one."""
+        """Return the path of a file or folder. Raise OSError if it is not below this folder."""
         at = self._root.rstrip("/")
         for part in name.split("/") if name else ():
             if part in {"", ".", ".."} or "\0" in part:
@@ -164,14 +164,14 @@ class Storage:
             name = () if error.filename is None else (self._masked(str(error.filename)),)
             kind = type(error) if type(error).__module__ == "builtins" else OSError
             raise kind(*shown, *name) from None
-        except Exception as error:  # every object store has its own errors
+        except Exception as error:  # object stores raise errors of their own
             told = self._masked(f"{type(error).__name__}: {error}")
             if passwords(self.url):
                 raise OSError(told) from None
             raise OSError(told) from error
 
     def _masked(self, text: str) -> str:
-        """Without this URL's password, also where the text has the URL without its beginning."""
+        """Return the text with this URL's password masked, even if the text lacks the start of the URL."""
         for password in passwords(self.url):
             text = text.replace(f":{password}@", ":***@")
         return masked(text)
@@ -179,18 +179,19 @@ class Storage:
 
 @contextmanager
 def _thrown_away_on_error(file: Any) -> Iterator[None]:
-    """Otherwise an object store would keep, at its closing, what there is of it."""
+    """Discard the file on an error. Otherwise an object store would keep the partial content when the file is
+    closed."""
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # not every kind of file can
+        with suppress(Exception):  # not all file types support it
             file.discard()
             file.closed = True
         raise
 
 
 def _check_own(path: str) -> None:
-    """OSError: what is at the path leads to another place, or is a pipe or a device."""
+    """Raise OSError if the path is a symbolic link, a pipe or a device."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -202,7 +203,7 @@ def _check_own(path: str) -> None:
 
 
 def unreadable(path: str, error: Exception, what: str = "", then: str = "") -> CheckpointError:
-    """Return the error for something that cannot be read."""
+    """Return the error for a file or folder that cannot be read."""
     told, reason = f"{what}{path} cannot be read: {error}{then}", str(error)
     return CheckpointError(told, "unreadable_file", path=path, reason=reason)
 

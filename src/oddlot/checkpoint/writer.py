@@ -1,8 +1,9 @@
-"""Checkpoints that are written in the background of a run."""
+"""Writing of checkpoints in the background of a run."""
 
 import json
+import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from math import inf
@@ -18,28 +19,29 @@ from oddlot.checkpoint.format import Checkpoint, Part, Snapshot, name_of, parts_
 from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage
 from oddlot.core.defaults import KEEP_CHECKPOINTS
 from oddlot.core.errors import JobError
+from oddlot.core.records import HUB, HostState
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 
 MAX_PARTS = 100
 LONG_WRITE_SECONDS = 60.0
-"""Seconds of writing one checkpoint after which its location is reported as hanging."""
+"""Seconds for writing one checkpoint after which the storage is reported as hanging."""
+LogSizes = Mapping[NodeId, tuple[Path, int]]
+"""By host: its log, and the size of the complete lines in the log, in bytes."""
 
 
 class LogCopy:
-    """Copies a growing log, part by part, to the checkpoints, so that another machine can resume the run.
+    """Copies the growing log of a host, part by part, to the checkpoint storage, so another machine can resume the
+    run."""
 
-    `peer` is the peer whose log it is; empty for that of a hub.
-    """
-
-    def __init__(self, storage: Storage, log: Path, life: str, peer: NodeId = "") -> None:
+    def __init__(self, storage: Storage, log: Path, life: str, host: NodeId) -> None:
         self.storage, self.log, self.life = storage, log, life
-        self.prefix = f"{peer}." if peer else ""
+        self.prefix = f"{host}." if host != HUB else ""
         self.parts: tuple[Part, ...] = ()
         self._bytes = 0
 
     def catch_up(self, size: int) -> tuple[Part, ...]:
-        """Copy what was added since the last call, up to this number of bytes. Return all parts."""
+        """Copy the lines added since the last call, up to `size` bytes of the log. Return all parts."""
         if len(self.parts) >= MAX_PARTS:  # start again with one part, to limit the size of manifests
             self.parts, self._bytes = (), 0
         if size > self._bytes:
@@ -57,54 +59,57 @@ class LogCopy:
 
 
 class BackgroundSaver:
-    """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` whole ones.
+    """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` complete ones.
 
-    The `log` is synced first, so that no checkpoint is made after more records than are on the disk; with `copy_log` it
-    is brought to the storage too. What fails (a full disk) is an error in `problems()` and never ends the run.
+    The `logs` of all hosts, by host name, are synced first, so the disk has all records that a checkpoint follows. With
+    `copy_logs`, their complete lines are also copied to the storage. Errors, such as a full disk, are returned by
+    `problems()` and do not end the run.
 
-    A resumed run passes the checkpoint that it continues from (`begun_from`), and those that were `there` at that time.
-    Of those it removes what it needs no more; others are another process's, and stay: JobError, from the next call.
+    A resumed run passes the checkpoint that it continues from (`begun_from`), and the checkpoints that were `there` at
+    that time. It removes those of them that it no longer needs. Any other checkpoint is that of another process and
+    stays; the next call then raises JobError.
     """
 
     def __init__(
         self,
         storage: Storage,
-        log: Path | None = None,
+        logs: Callable[[], Mapping[NodeId, Path]] = dict,
         keep: int = KEEP_CHECKPOINTS,
-        copy_log: bool = False,
+        *,
+        copy_logs: bool = False,
         begun_from: Checkpoint | None = None,
         there: Collection[str] = (),
     ) -> None:
-        self.storage, self.log, self.keep = storage, log, keep
+        self.storage, self.logs, self.keep = storage, logs, keep
         self.life = secrets.token_hex(3)
-        self.copies_log = copy_log
+        self.copies_logs = copy_logs
         self._copies: dict[NodeId, LogCopy] = {}
-        """Copies of the logs, by peer; that of a hub has an empty name."""
+        """Copies of the logs, by host."""
         self._writing: Future[None] | None = None
         self._since = 0.0
-        """Start of that writing, on the monotonic clock."""
+        """Start of the current write, on the monotonic clock."""
         self._newest = (-1, -1)
-        """Records and version of the newest snapshot that was passed."""
+        """Records and version of the newest snapshot passed to `save`."""
         self._staged: list[Tensor] = []
         self._problems: list[JobError] = []
         self.taken_over = False
-        """Whether another process saves here. Nothing is written after that."""
+        """Whether another process writes checkpoints of this run. Nothing is written after that."""
         self._known = set(there)
         """Checkpoints of this run."""
         self._parts: dict[str, tuple[Part, ...]] = {}
-        """Parts of the log, by the complete checkpoints that need them, the oldest first."""
+        """Complete checkpoints, the oldest first, with the parts of the log that each needs."""
         if begun_from is not None:
             self._parts[begun_from.name] = begun_from.log
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """Return whether a checkpoint is being written."""
         return self._writing is not None and not self._writing.done()
 
     def save(self, snapshot: Snapshot) -> bool:
         """Copy the snapshot and write it in the background. Return False, without a copy, while one is being written.
 
-        What was given may change as soon as this returns. One that is already saved is not written again.
+        You may change the snapshot as soon as this returns. A snapshot that is already saved is not written again.
         """
         if self.busy or self.taken_over:
             return False
@@ -112,7 +117,7 @@ class BackgroundSaver:
         if (snapshot.records, snapshot.version) == self._newest:
             return True
         try:
-            log_bytes = self.log.stat().st_size if self.log is not None else 0
+            sizes = {host: (log, _bytes_of_lines(log)) for host, log in self.logs().items()}
         except OSError as error:
             self._not_written(error)
             return False
@@ -120,14 +125,14 @@ class BackgroundSaver:
             snapshot.version,
             snapshot.records,
             snapshot.job,
-            json.loads(to_json(snapshot.conductor)),
+            {host: _copied_state(state) for host, state in snapshot.hosts.items()},
             dict(snapshot.layout),
             self._stage(snapshot.tensors),
         )
         self._newest = snapshot.records, snapshot.version
         self._writing, self._since = Future(), monotonic()
-        # A daemon, so that storage that hangs does not keep the process alive.
-        arguments = self._writing, staged, log_bytes
+        # A daemon thread: hanging storage must not keep the process from exiting.
+        arguments = self._writing, staged, sizes
         Thread(target=self._settle, args=arguments, name="checkpoint", daemon=True).start()
         return True
 
@@ -140,11 +145,12 @@ class BackgroundSaver:
 
     @property
     def newest(self) -> int:
-        """Version of the newest complete checkpoint of the run; -1 if there is none."""
+        """Return the version of the newest complete checkpoint of the run; -1 if there is none."""
         return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
 
     def wait(self, seconds: float = inf) -> bool:
-        """Wait until nothing is being written, at most this long; False if it still is. A second Ctrl-C ends this."""
+        """Wait at most `seconds` until nothing is being written. Return False on a timeout. A second Ctrl-C ends the
+        wait."""
         until = monotonic() + seconds
         while not self._written_within(max(0.0, min(LONG_WRITE_SECONDS, until - monotonic()))):
             self.warn_if_hung()
@@ -153,7 +159,7 @@ class BackgroundSaver:
         return True
 
     def warn_if_hung(self) -> None:
-        """Warn if the checkpoint that is being written has taken `LONG_WRITE_SECONDS`."""
+        """Warn if the current write has taken `LONG_WRITE_SECONDS`."""
         if not self.busy or monotonic() - self._since < LONG_WRITE_SECONDS:
             return
         self._since = monotonic()
@@ -161,7 +167,7 @@ class BackgroundSaver:
 
     @property
     def hung(self) -> JobError:
-        """The error for storage that does not answer."""
+        """Return the error for storage that hangs."""
         told = (
             f"writing a checkpoint into {self.storage} has taken over {LONG_WRITE_SECONDS:g} s: the storage may hang. "
             "Press Ctrl-C to end the run without it (twice while the run trains)"
@@ -169,9 +175,9 @@ class BackgroundSaver:
         return JobError(told, "checkpoint_place_hangs", path=str(self.storage), seconds=LONG_WRITE_SECONDS)
 
     def close(self, patience: float = inf) -> list[JobError]:
-        """Wait for the last checkpoint, at most `patience` seconds; return the `problems` that are left.
+        """Wait for the last checkpoint, at most `patience` seconds, and return the remaining `problems`.
 
-        That the run was taken over is not among them: the caller has seen that already.
+        The error that another process has taken over the run is left out, because the caller has seen it already.
         """
         with suppress(JobError):
             return self.problems() if self._written_within(patience) else []
@@ -180,18 +186,18 @@ class BackgroundSaver:
     def _written_within(self, seconds: float) -> bool:
         return self._writing is None or bool(wait([self._writing], None if seconds == inf else seconds).done)
 
-    def _settle(self, writing: Future[None], snapshot: Snapshot, log_bytes: int) -> None:
-        """Write in this thread, and set the result."""
+    def _settle(self, writing: Future[None], snapshot: Snapshot, logs: LogSizes) -> None:
+        """Write a checkpoint in this thread, and set the result of `writing`."""
         try:
-            self._write(snapshot, log_bytes)
+            self._write(snapshot, logs)
         except BaseException as error:  # noqa: BLE001 - the hub's thread raises it
             writing.set_exception(error)
         else:
             writing.set_result(None)
 
-    def _write(self, snapshot: Snapshot, log_bytes: int) -> None:
-        if self.log is not None:
-            sync_path(self.log)
+    def _write(self, snapshot: Snapshot, logs: LogSizes) -> None:
+        for log, _ in logs.values():
+            sync_path(log)
         for stranger in self._strangers():
             self.taken_over = True
             path = self.storage.path(stranger)
@@ -202,20 +208,22 @@ class BackgroundSaver:
                 path=path,
             )
         self._known.add(name_of(snapshot, self.life))
-        log = self._copied(log_bytes) if self.copies_log else ()
-        self._parts[save(self.storage, snapshot, self.life, log)] = log
+        parts = self._copied(logs) if self.copies_logs else ()
+        self._parts[save(self.storage, snapshot, self.life, parts)] = parts
         try:
             self._prune()
         except OSError as error:
             told = f"old checkpoints cannot be removed from {self.storage}: {error}"
             self._note(told, "old_checkpoints_not_removed", error)
 
-    def _copied(self, log_bytes: int) -> tuple[Part, ...]:
-        """Copy the log up to this number of bytes, and return its parts."""
-        return self._copy("", self.log).catch_up(log_bytes) if self.log is not None else ()
+    def _copied(self, logs: LogSizes) -> tuple[Part, ...]:
+        """Copy the logs up to these numbers of bytes, and return their parts."""
+        for host, (log, _) in logs.items():
+            self._copies.setdefault(host, LogCopy(self.storage, log, self.life, host))
+        return tuple(part for host, (_, size) in logs.items() for part in self._copies[host].catch_up(size))
 
-    def _copy(self, peer: NodeId, log: Path) -> LogCopy:
-        return self._copies.setdefault(peer, LogCopy(self.storage, log, self.life, peer))
+    def _parts_of(self, name: str) -> tuple[Part, ...]:
+        return parts_of(self.storage, name) if self.copies_logs else ()
 
     def _strangers(self) -> Collection[str]:
         """Return the checkpoints of other processes."""
@@ -228,7 +236,7 @@ class BackgroundSaver:
         kept = list(self._parts)[-self.keep :]
         needed = {part for name in kept for part in self._parts[name]}
         for name in sorted(self._known.difference(kept)):
-            parts = self._parts.get(name) or (parts_of(self.storage, name) if self.copies_log else ())
+            parts = self._parts.get(name) or self._parts_of(name)
             self.storage.remove(name)
             for part in set(parts) - needed:
                 self.storage.remove(part.name)
@@ -236,7 +244,7 @@ class BackgroundSaver:
             self._parts.pop(name, None)
 
     def _collect(self) -> None:
-        """Take the result of the last writing."""
+        """Process the result of the last write."""
         writing, self._writing = self._writing, None
         if writing is None or (error := writing.exception()) is None:
             return
@@ -265,3 +273,21 @@ class BackgroundSaver:
             staged[name].copy_(tensor)
         self._staged = list(staged.values())
         return staged
+
+
+def _copied_state(state: HostState) -> HostState:
+    """Return a copy, made through JSON. For plain data, this is faster than `deepcopy`."""
+    return HostState(json.loads(to_json(state.conductor)), state.records)
+
+
+def _bytes_of_lines(log: Path) -> int:
+    """Return the size of the complete lines of a log, in bytes."""
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - PIECE_BYTES)
+            file.seek(start)
+            if found := 1 + file.read(end - start).rfind(b"\n"):
+                return start + found
+            end = start
+    return 0

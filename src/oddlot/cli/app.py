@@ -6,7 +6,7 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,16 +15,10 @@ from oddlot.cli import completion as completing
 from oddlot.cli import options
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.robust_stdio import lasting_output
-from oddlot.cli.run_command import FLAGS, Asked, without_nan
-from oddlot.cli.sample_fleet import sample_fleet
+from oddlot.cli.run_command import Asked, without_nan
 from oddlot.config.given_files import check_kinds
 from oddlot.core.errors import CheckpointError, JobError, OddlotError, UsageError
 from oddlot.core.printable import printable
-from oddlot.history.run_settings import resume_mode
-
-if TYPE_CHECKING:
-    from oddlot.config.job_file import JobFile
-    from oddlot.engines.simulated.config import Simulated
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 internal error, or `report` or `replay` found an inconsistency; 2 invalid input; "
@@ -32,9 +26,6 @@ EXIT_CODES = (
     "resumed; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."
 )
 ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
-
-NOT_SIMULATED = {f"engine.{name}" for name in completing.ENGINE_SETTINGS if name != "in_flight"}
-"""Settings of workers that simulated machines do not have."""
 
 app = typer.Typer(
     cls=PlainGroup,
@@ -48,90 +39,32 @@ command = partial(app.command, cls=PlainCommand)
 
 
 @command(epilog=EXIT_CODES)
-@options.with_run_options
-def train(
-    workload: options.Workload,
-    strategy: options.Strategy = None,
-    engine: options.Engine = None,
-    workers: options.Workers = None,
-    lr: options.Rate = None,
-    batch_size: options.BatchSize = None,
-    device: options.Device = None,
-    data: options.Data = None,
-    epochs: options.Epochs = None,
-    sets: options.Sets = None,
-    out: options.Out = None,
-    checkpoints: options.Checkpoints = None,
-    resume: options.Resume = None,
-    force: options.Force = False,
-    chaos: options.ChaosFile = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    *,
-    run: dict[str, Any],
-) -> None:
+@options.with_options("machines", "seeds", "computes")
+def train(given: dict[str, Any]) -> None:
     """Train a workload on worker processes of this machine, or on a Ray cluster."""
-    flags = _flags(locals() | run)
-    check_kinds(workload, chaos=chaos)
+    asked = Asked.of("train", given)
+    check_kinds(asked.workload, chaos=asked.chaos)
     _find_modules_here()
-    command, mode = ["train", workload], resume_mode(resume)
-    asked = Asked(command, workload, flags, sets or [], mode, force, as_json, quiet, chaos, on_workers=True)
-    asked.run("", lambda settings: settings.engine())
+    asked.run()
 
 
 @command(epilog=EXIT_CODES)
-@options.with_run_options
-def simulate(
-    workload: options.Workload,
-    machines: options.Machines = None,
-    strategy: options.Strategy = None,
-    lr: options.Rate = None,
-    batch_size: options.BatchSize = None,
-    device: options.Device = None,
-    data: options.Data = None,
-    epochs: options.Epochs = None,
-    sets: options.Sets = None,
-    out: options.SimulatedOut = None,
-    checkpoints: options.Checkpoints = None,
-    resume: options.Resume = None,
-    force: options.Force = False,
-    chaos: options.ChaosFile = None,
-    seeds: options.Seeds = None,
-    computes: options.Compute = True,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    *,
-    run: dict[str, Any],
-) -> None:
+@options.with_options("engine", "workers", out=options.SIMULATED_OUT)
+def simulate(given: dict[str, Any]) -> None:
     """Train a workload on a simulated fleet, under a virtual clock, and report time and cost.
 
     With --seeds N, simulate N runs on spot machines and N on demand, and compare them.
     """
-    flags = _flags(locals() | run)
-    check_kinds(workload, machines, chaos)
-    path = machines or sample_fleet(quiet=quiet)
-    for text in sets or []:
-        if (key := text.partition("=")[0].strip()) in NOT_SIMULATED:
-            told = f"--set {text}: `{key}` is for `oddlot train`; {path} describes the machines"
-            raise UsageError(told, "not_simulated", flag=f"--set {text}", name=key)
-
-    def fleet(settings: "JobFile") -> "Simulated":
-        from oddlot.config.fleet_file import read_fleet
-        from oddlot.engines.simulated.config import Simulated
-
-        seed, in_flight = settings.run_settings().get("seed", 0), settings.table.engine.in_flight or 1
-        return Simulated.of(read_fleet(path), seed, in_flight, computes)
-
+    asked = Asked.of("simulate", given)
+    check_kinds(asked.workload, asked.machines, asked.chaos)
+    asked.check_simulated()
     _find_modules_here()
-    given = ["--machines", machines] if machines else []
-    command = ["simulate", workload, *given, *([] if computes else ["--no-compute"])]
-    asked = Asked(command, workload, flags, sets or [], resume_mode(resume), force, as_json, quiet, chaos)
-    if seeds is None:
-        asked.run("-simulated", fleet)
+    if asked.seeds is None:
+        asked.run()
     else:
         from oddlot.cli.estimate_command import estimate_runs
 
-        estimate_runs(asked, path, seeds, computes)
+        estimate_runs(asked)
 
 
 @command()
@@ -181,7 +114,7 @@ def _describe_strategy(name: str) -> None:
 
 @command()
 def replay(
-    run: options.RunDir,
+    run: options.RUN_FOLDER,
     import_strategy: Annotated[
         bool, typer.Option("--import", help="Import the strategy that the log names. This runs its code.")
     ] = False,
@@ -203,7 +136,7 @@ def replay(
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders.")],
     html: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write a report page.")] = None,
-    as_json: options.Json = False,
+    as_json: options.JSON = False,
 ) -> None:
     """Summarize runs and verify exactly-once sample accounting."""
     from rich.console import Console
@@ -238,7 +171,7 @@ def report(
 
 
 @command()
-def watch(run: options.RunDir) -> None:
+def watch(run: options.RUN_FOLDER) -> None:
     """Follow a run in the terminal, from its folder, until it ends.
 
     Exit code 3 if the run failed or was killed.
@@ -348,11 +281,6 @@ def common(
     ] = False,
 ) -> None:
     """Hold the options of all commands."""
-
-
-def _flags(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a command that are settings, by name."""
-    return {name: given[name] for name in FLAGS if name in given}
 
 
 def _find_modules_here() -> None:

@@ -1,79 +1,85 @@
 """Words that a shell completes after TAB. Nothing heavy is imported: a user waits for the answer."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 
+from oddlot.core.validation import settings_of
 from oddlot.history.run_settings import MODES
-from oddlot.run.config import RunConfig
+from oddlot.run.config import RunKeys
 from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-ENGINES = {"local": "Worker processes of this machine.", "ray": "Workers on a Ray cluster."}
-ENGINE_SETTINGS = (
-    *("kind", "workers", "threads", "num_cpus", "num_gpus", "resources", "runtime_env", "address"),
-    *("in_flight", "lost_after_seconds", "respawn", "dollars_per_hour"),
-)
-"""Keys of `[engine]`."""
-SETTINGS = (
-    *(f"run.{name}" for name in RunConfig.flags()),
-    *(f"run.{name}" for name in ("checkpoints", "out")),
-    *(f"engine.{name}" for name in ENGINE_SETTINGS),
-    *(f"job.{name}" for name in ("batch_size", "device", "keep_optimizer", "lr_schedule", "max_grad_norm")),
-    "job.optimizer",
-    "job.optimizer.lr",
-    "strategy",
-    "workload",
-)
-"""What `--set` takes, beside the settings of a strategy."""
-
-Choice = tuple[str, str]
-"""A word and its meaning."""
+Choice = str | tuple[str, str]
+"""A word, or a word and its meaning."""
 
 
-def workloads(incomplete: str) -> list[Choice]:
-    """Return the built-in workloads that begin so."""
+def _completer(choices: Callable[[], Iterable[Choice]]) -> Callable[[str], list[Choice]]:
+    """Return the function that completes a word to one of these choices."""
+
+    def complete(incomplete: str) -> list[Choice]:
+        return [choice for choice in choices() if _word(choice).startswith(incomplete)]
+
+    return complete
+
+
+def _word(choice: Choice) -> str:
+    return choice if isinstance(choice, str) else choice[0]
+
+
+def _workloads() -> Iterable[Choice]:
     from oddlot.workloads.registry import WORKLOADS
 
-    return list(_beginning(incomplete, ((name, entry.description) for name, entry in WORKLOADS.items())))
+    return [(name, entry.description) for name, entry in WORKLOADS.items()]
 
 
-def strategies(incomplete: str) -> list[Choice]:
-    """Return the strategies that begin so."""
+def _strategies() -> Iterable[Choice]:
     from oddlot.strategies.summaries import STRATEGIES, WRAPPERS
 
-    return list(_beginning(incomplete, {**STRATEGIES, **WRAPPERS}.items()))
+    return {**STRATEGIES, **WRAPPERS}.items()
 
 
-def engines(incomplete: str) -> list[Choice]:
-    """Return the engines of `oddlot train` that begin so."""
-    return list(_beginning(incomplete, ENGINES.items()))
+def _engines() -> Iterable[Choice]:
+    from oddlot.engines.registry import ENGINES
+
+    return [(kind, str(each.__doc__).partition(".")[0]) for kind, each in ENGINES.items()]
 
 
-def resume_modes(incomplete: str) -> list[Choice]:
-    """Return the values of `--resume` that begin so."""
-    return list(_beginning(incomplete, MODES.items()))
+workloads, strategies, engines = map(_completer, (_workloads, _strategies, _engines))
+devices, codecs, resume_modes = (
+    _completer(lambda: DEVICES),
+    _completer(lambda: CODECS),
+    _completer(MODES.items),
+)
 
 
-def devices(incomplete: str) -> list[str]:
-    """Return the devices that begin so."""
-    return [name for name in DEVICES if name.startswith(incomplete)]
+def engine_settings() -> set[str]:
+    """Return the keys of `[engine]`."""
+    from oddlot.engines.registry import ENGINES
+
+    return {f"engine.{name}" for each in ENGINES.values() for name in ("kind", *settings_of(each))}
 
 
-def codecs(incomplete: str) -> list[str]:
-    """Return the codecs that begin so."""
-    return [name for name in CODECS if name.startswith(incomplete)]
+def keys() -> list[str]:
+    """Return the keys of `--set`, without those of a strategy."""
+    from oddlot.train.job_settings import JobSettings
+
+    run = {f"run.{name}" for name in settings_of(RunKeys)}
+    job = {f"job.{name}" for name in (*settings_of(JobSettings), "optimizer.lr")}
+    return sorted({"strategy", "workload", *run, *job, *engine_settings()})
+
+
+COMPLETERS = {
+    "run.codec": codecs,
+    "job.device": devices,
+    "engine.kind": engines,
+    "strategy": strategies,
+    "strategy.name": strategies,
+}
+"""Completers of the values of settings."""
 
 
 def settings(incomplete: str) -> list[str]:
     """Return the settings that begin so and, of a setting with `=`, the values that it may have."""
     name, equals, begin = incomplete.partition("=")
     if not equals:
-        return [f"{each}=" for each in SETTINGS if each.startswith(name)]
-    values = {"run.codec": CODECS, "job.device": DEVICES, "engine.kind": ENGINES}.get(name, ())
-    if name in {"strategy", "strategy.name"}:
-        values = tuple(each for each, _ in strategies(begin))
-    return [f"{name}={value}" for value in values if value.startswith(begin)]
-
-
-def _beginning(incomplete: str, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Yield the choices whose word begins so."""
-    return (choice for choice in choices if choice[0].startswith(incomplete))
+        return [f"{each}=" for each in keys() if each.startswith(name)]
+    return [f"{name}={_word(each)}" for each in COMPLETERS[name](begin)] if name in COMPLETERS else []

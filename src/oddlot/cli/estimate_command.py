@@ -22,8 +22,8 @@ MAX_COLUMNS = 1000
 """Largest width of a table, in columns."""
 
 
-def estimate_runs(asked: Asked, machines: str, seeds: int, computes: bool) -> None:
-    """Simulate `seeds` runs on spot machines and on demand, and print their time and cost."""
+def estimate_runs(asked: Asked) -> None:
+    """Simulate the runs on spot machines and on demand, and print their time and cost."""
     from oddlot.run.signals import StopRequest
 
     if asked.resume or asked.force:
@@ -31,7 +31,7 @@ def estimate_runs(asked: Asked, machines: str, seeds: int, computes: bool) -> No
         raise UsageError(told, "not_with_seeds", flag="--resume" if asked.resume else "--force")
     with StopRequest().heard() as stop:  # from the first import until the end of the output
         try:
-            done = _estimate(asked, machines, seeds, computes)
+            done = _estimate(asked)
         except KeyboardInterrupt:  # the second one
             print("killed", file=sys.stderr)
             raise typer.Exit(SIGNALLED + signal.SIGINT) from None
@@ -40,7 +40,7 @@ def estimate_runs(asked: Asked, machines: str, seeds: int, computes: bool) -> No
         raise typer.Exit(SIGNALLED + stop.signal)
 
 
-def _estimate(asked: Asked, machines: str, seeds: int, computes: bool) -> int:
+def _estimate(asked: Asked) -> int:
     """Simulate and print, and return the number of completed runs."""
     from rich.console import Console
     from rich.measure import Measurement
@@ -50,11 +50,10 @@ def _estimate(asked: Asked, machines: str, seeds: int, computes: bool) -> int:
     from oddlot.machines.market import names_in
     from oddlot.planner.estimate import EstimateInterrupted, estimate, estimates
 
-    settings = JobFile.read(asked.workload, asked.overrides())
-    fleet, in_flight = read_fleet(machines), settings.table.engine.in_flight or 1
-    options = {"seed": 0} | settings.run_settings() | {"in_flight": in_flight}
+    settings = JobFile.read(asked.workload, asked.overrides)
+    fleet = read_fleet(asked.fleet_file)
     console = Console(stderr=asked.as_json, quiet=asked.quiet)
-    folder = asked.flags["out"] or settings.out
+    folder = settings.out
 
     def told(bought: str, number: int) -> None:
         Console(stderr=True, quiet=asked.quiet).print(
@@ -68,17 +67,18 @@ def _estimate(asked: Asked, machines: str, seeds: int, computes: bool) -> int:
                 settings.job(),
                 settings.strategy(),
                 fleet,
-                seeds=seeds,
-                computes=computes,
+                seeds=asked.seeds or 1,
+                computes=asked.computes,
+                in_flight=settings.engine().in_flight,
                 out=folder,
                 on_run_start=told,
                 chaos=asked.chaos_on(names_in(fleet.machines)),
-                **options,
+                **settings.run_settings(),
             )
         except EstimateInterrupted as stopped:
             found = stopped.found
     if found:
-        shown = estimates(f"{settings.name} on {machines}", found)
+        shown = estimates(f"{settings.name} on {asked.fleet_file}", found)
         whole = Measurement.get(console, console.options.update(max_width=MAX_COLUMNS), shown).maximum
         console.width = max(console.width, whole)  # a figure is never cut
         console.print(shown, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -10,10 +10,13 @@ import typer
 from oddlot.cli import completion as completing
 from oddlot.core.errors import InvalidValue
 from oddlot.core.field_docs import field_docs
+from oddlot.core.validation import default_of, hints_of, settings_of
 from oddlot.history.run_settings import resume_mode
-from oddlot.run.config import RunConfig
+from oddlot.run.config import RunConfig, RunKeys
+from oddlot.train.job_settings import JobSettings
 
-METAVARS = {"until": "GOAL", "codec": "NAME", "evaluate_every": "INTERVAL", "checkpoint_every": "INTERVAL"}
+METAVARS = dict.fromkeys(("codec", "device"), "NAME") | {"until": "GOAL", "out": "DIR", "checkpoints": "URL"}
+METAVARS |= dict.fromkeys(("evaluate_every", "checkpoint_every"), "INTERVAL")
 PLAIN = (bool, int, float, str)
 NUMBERS = {int: "N", float: "X"}
 
@@ -27,161 +30,11 @@ def _checked_resume(given: str | None) -> str | None:
         raise error.retold(told, flag=f"--resume {given}") from None
 
 
-Workload = Annotated[
-    str,
-    typer.Argument(
-        metavar="WORKLOAD",
-        help="Built-in workload, module:function, or job file (.toml).",
-        autocompletion=completing.workloads,
-    ),
-]
-Strategy = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Strategy (see `oddlot strategies`), or package.module:Class.",
-        show_default="synchronous",
-        autocompletion=completing.strategies,
-    ),
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="A.B=C",
-        help="A job file setting, such as strategy.k=3 or engine.in_flight=2. Repeatable.",
-        autocompletion=completing.settings,
-    ),
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Stop after N epochs: --until 'epochs>=N'. Not with --until."),
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(
-        "--lr",
-        metavar="RATE",
-        help="Learning rate: --set job.optimizer.lr=RATE.",
-        show_default="the workload's",
-    ),
-]
-BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Samples per minibatch: --set job.batch_size=N.",
-        show_default="the workload's",
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Device: auto, cpu, cuda, cuda:1 or mps.",
-        show_default="the workload's",
-        autocompletion=completing.devices,
-    ),
-]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder of the workload's files: --set workload.data_dir=DIR.",
-        show_default="$ODDLOT_DATA",
-    ),
-]
-Out = Annotated[str | None, typer.Option(metavar="DIR", help="Run folder.", show_default="runs/WORKLOAD-N")]
-SimulatedOut = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Run folder.", show_default="runs/WORKLOAD-simulated-N")
-]
-Checkpoints = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Folder or URL for checkpoints, such as s3://bucket/run.",
-        show_default="in the run folder",
-    ),
-]
-Resume = Annotated[
-    str | None,
-    typer.Option(
-        metavar="latest|auto",
-        callback=_checked_resume,
-        help="Resume --out (default: the workload's newest run). auto: or start one.",
-        autocompletion=completing.resume_modes,
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the run in --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
-Engine = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Where workers run: local (this machine) or ray (a Ray cluster).",
-        show_default="local",
-        autocompletion=completing.engines,
-    ),
-]
-Workers = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Number of workers. With --engine ray also MIN-MAX.", show_default="2"),
-]
-ChaosFile = Annotated[str | None, typer.Option("--chaos", metavar="FILE.toml", help="Faults to inject.")]
-RunDir = Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")]
-Seeds = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Number of runs, on spot and on demand each."),
-]
-Compute = Annotated[bool, typer.Option("--compute/--no-compute", help="Train, or only simulate the time.")]
-Machines = Annotated[
-    str | None, typer.Option(metavar="FILE.toml", help="Fleet file.", show_default="a sample fleet")
-]
-
-
-def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each run setting, in place of its parameter `run`, a dict of those settings."""
-    own = signature(command)
-    added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option)
-        for name, option in RUN.items()
-    ]
-    parameters = [
-        each.replace(kind=Parameter.KEYWORD_ONLY) for each in own.parameters.values() if each.name != "run"
-    ]
-
-    @wraps(command)
-    def with_run(**given: Any) -> None:
-        run = {name: given.pop(name) for name in RUN}
-        command(run=run, **given)
-
-    with_run.__signature__ = own.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
-    with_run.__annotations__ = {each.name: each.annotation for each in [*parameters, *added]}
-    return with_run
-
-
-def _run_option(name: str, hint: Any) -> Any:
-    """Return the option of a run setting, with the first sentence about it as help."""
-    help_text, stop, _ = field_docs(RunConfig)[name].partition(". ")
-    default, kind = getattr(RunConfig(), name), _plain_type(hint)
-    return Annotated[
-        kind | None,
-        typer.Option(
-            metavar=METAVARS.get(name) or NUMBERS.get(kind),
-            help=help_text + "." * bool(stop),
-            show_default=False if default in (None, "") else _default(name, default),
-            rich_help_panel="Run settings",
-            autocompletion=completing.codecs if name == "codec" else None,
-        ),
-    ]
-
-
-def _default(name: str, default: Any) -> str:
-    """Return a default as text: that of a flag as the flag."""
-    flag = name.replace("_", "-")
-    return str(default) if not isinstance(default, bool) else f"--{flag}" if default else f"--no-{flag}"
+def _default(name: str, default: Any) -> str | bool:
+    """Return a default as help has it: that of a flag as the flag; False for none."""
+    if isinstance(default, bool):
+        return f"--{name}".replace("_", "-") if default else f"--no-{name}".replace("_", "-")
+    return False if default in (None, "") else str(default)
 
 
 def _plain_type(hint: Any) -> Any:
@@ -192,5 +45,132 @@ def _plain_type(hint: Any) -> Any:
     return next((kind for kind in kinds or [hint] if kind in PLAIN), str)
 
 
-RUN = {name: _run_option(name, hint) for name, hint in RunConfig.flags().items()}
+def _setting(of: type, name: str, default: str | None = None, complete: Any = None) -> Any:
+    """Return the option of a setting that a dataclass declares, with the first sentence about it as help."""
+    help_text, stop, _ = field_docs(of)[name].partition(". ")
+    kind = _plain_type(hints_of(of)[name])
+    return Annotated[
+        kind | None,
+        typer.Option(
+            metavar=METAVARS.get(name) or NUMBERS.get(kind),
+            help=help_text + "." * bool(stop),
+            show_default=default or _default(name, default_of(settings_of(of)[name])),
+            autocompletion=complete,
+        ),
+    ]
+
+
+def _text(metavar: str, help_text: str, **more: Any) -> Any:
+    """Return an option with a text."""
+    return Annotated[str | None, typer.Option(metavar=metavar, help=help_text, **more)]
+
+
+def _number(help_text: str) -> Any:
+    """Return an option with a whole number of at least 1."""
+    return Annotated[int | None, typer.Option(min=1, metavar="N", help=help_text)]
+
+
+def _switch(help_text: str, *names: str) -> Any:
+    """Return an option without a value."""
+    return Annotated[bool, typer.Option(*names, help=help_text)]
+
+
+OF_WORKLOAD = "the workload's"
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
+RUN_FOLDER = Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")]
+RUN = {
+    name: _setting(RunConfig, name, complete=completing.codecs if name == "codec" else None)
+    for name in settings_of(RunConfig)
+}
 """An option for each run setting."""
+SIMULATED_OUT = _setting(RunKeys, "out", "runs/WORKLOAD-simulated-N")
+OPTIONS = {
+    "workload": Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="Built-in workload, module:function, or job file (.toml).",
+            autocompletion=completing.workloads,
+        ),
+    ],
+    "machines": _text("FILE.toml", "Fleet file.", show_default="a sample fleet"),
+    "strategy": _text(
+        "NAME",
+        "Strategy (see `oddlot strategies`), or package.module:Class.",
+        show_default="synchronous",
+        autocompletion=completing.strategies,
+    ),
+    "engine": _text(
+        "NAME",
+        "Where workers run: local (this machine) or ray (a Ray cluster).",
+        show_default="local",
+        autocompletion=completing.engines,
+    ),
+    "workers": _text("N", "Number of workers. With --engine ray also MIN-MAX.", show_default="2"),
+    "lr": Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATE",
+            help="Learning rate: --set job.optimizer.lr=RATE.",
+            show_default=OF_WORKLOAD,
+        ),
+    ],
+    "batch_size": _setting(JobSettings, "batch_size", OF_WORKLOAD),
+    "device": _setting(JobSettings, "device", OF_WORKLOAD, completing.devices),
+    "data": _text(
+        "DIR", "Folder of the workload's files: --set workload.data_dir=DIR.", show_default="$ODDLOT_DATA"
+    ),
+    "epochs": _number("Stop after N epochs: --until 'epochs>=N'. Not with --until."),
+    "sets": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="A.B=C",
+            help="A job file setting, such as strategy.k=3 or engine.in_flight=2. Repeatable.",
+            autocompletion=completing.settings,
+        ),
+    ],
+    "out": _setting(RunKeys, "out", "runs/WORKLOAD-N"),
+    "checkpoints": _setting(RunKeys, "checkpoints", "in the run folder"),
+    "resume": _text(
+        "latest|auto",
+        "Resume --out (default: the workload's newest run). auto: or start one.",
+        callback=_checked_resume,
+        autocompletion=completing.resume_modes,
+    ),
+    "force": _switch("Overwrite the run in --out.", "--force"),
+    "chaos": _text("FILE.toml", "Faults to inject."),
+    "seeds": _number("Number of runs, on spot and on demand each."),
+    "computes": _switch("Train, or only simulate the time.", "--compute/--no-compute"),
+    "as_json": JSON,
+    "quiet": _switch("Print errors and warnings only.", "--quiet"),
+    **RUN,
+}
+"""The arguments and options of `oddlot train` and `oddlot simulate`."""
+DEFAULTS = {"workload": Parameter.empty, "computes": True}
+
+
+def with_options(
+    *without: str, **other: Any
+) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
+    """Give a command all `OPTIONS` except some, in place of its parameter, a dict of their values."""
+    options = {name: other.get(name, option) for name, option in OPTIONS.items() if name not in without}
+    defaults = {
+        name: False if get_args(option)[0] is bool else None for name, option in options.items()
+    } | DEFAULTS
+
+    def decorate(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_given(**given: Any) -> None:
+            command(given)
+
+        with_given.__signature__ = Signature(  # type: ignore[attr-defined]
+            [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=option)
+                for name, option in options.items()
+            ]
+        )
+        with_given.__annotations__ = options
+        return with_given
+
+    return decorate

@@ -4,9 +4,10 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -14,32 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from oddlot.cli.completion import engine_settings
 from oddlot.cli.options import RUN
 from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
+from oddlot.cli.sample_fleet import sample_fleet
 from oddlot.core.errors import ClusterLost, OddlotError, UsageError
 from oddlot.core.user_warnings import warn
+from oddlot.core.validation import settings_of
 from oddlot.history.provenance import GIVEN
-from oddlot.history.run_settings import (
-    AUTO,
-    COMMAND,
-    LATEST,
-    Resume,
-    engine_kind,
-    resuming,
-)
+from oddlot.history.run_settings import AUTO, COMMAND, LATEST, Resume, engine_kind, resuming
 
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
     from oddlot.config.overrides import Override
-    from oddlot.engines.base import EngineConfig
     from oddlot.engines.host import Observer
     from oddlot.faults.plan import Chaos
     from oddlot.history.metrics import Tally
     from oddlot.history.run_folder import RunFolder
+    from oddlot.machines.market import Fleet
     from oddlot.run.result import Run
 
 SIGNALLED = 128
 """Exit code of a stopped command, plus the number of the signal."""
+TRAIN = "train"
 LOCAL = "local"
 """The default engine of `oddlot train`."""
 RANGE = re.compile(r"([+-]?\d+)(?:-(\d+))?")
@@ -53,43 +51,73 @@ FLAGS = {
     "device": ("job", "device"),
     "data": ("workload", "data_dir"),
     "epochs": ("run", "until"),
-    "out": ("run", "out"),
-    "checkpoints": ("run", "checkpoints"),
-    **{name: ("run", name) for name in RUN},
+    **{name: ("run", name) for name in ("out", "checkpoints", *RUN)},
 }
 """Keys of a job file that the flags set."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """The arguments of `oddlot train` or `oddlot simulate`."""
 
-    command: Sequence[str]
-    """The command's name, and its arguments that are not settings."""
+    name: str
+    """`train` or `simulate`."""
     workload: str
     flags: dict[str, Any]
-    sets: Sequence[str]
+    """Values of the flags in `FLAGS`."""
+    sets: Sequence[str] | None
     resume: Resume | None
     force: bool
     as_json: bool
     quiet: bool
-    chaos: str | None = None
+    chaos: str | None
     """Path of the faults file."""
-    on_workers: bool = False
-    """Whether the run starts workers, by default as processes of this machine."""
+    machines: str | None = None
+    """Path of the fleet file. None: the sample fleet."""
+    computes: bool = True
+    """Whether the simulation trains the model."""
+    seeds: int | None = None
 
-    def run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
+    @classmethod
+    def of(cls, name: str, given: dict[str, Any]) -> "Asked":
+        """Return the arguments of a command by name."""
+        flags = {each: given.pop(each) for each in FLAGS if each in given}
+        return cls(name=name, flags=flags, **given)
+
+    @cached_property
+    def fleet_file(self) -> str:
+        """Return the path of the fleet file of `oddlot simulate`."""
+        return self.machines or sample_fleet(quiet=self.quiet)
+
+    def check_simulated(self) -> None:
+        """Raise UsageError if a setting of workers is given that simulated machines do not have."""
+        from oddlot.engines.simulated.config import Simulated
+
+        path, known = self.fleet_file, {f"engine.{name}" for name in settings_of(Simulated)}
+        for each in self.overrides:
+            if (name := ".".join(each.keys[:2])) in engine_settings() - known:
+                told = f"{each.flag}: `{name}` is for `oddlot train`; {path} describes the machines"
+                raise UsageError(told, "not_simulated", flag=each.flag, name=name)
+
+    @cached_property
+    def fleet(self) -> "Fleet | None":
+        """Return the fleet of `oddlot simulate`; None for `oddlot train`."""
+        from oddlot.config.fleet_file import read_fleet
+
+        return None if self.name == TRAIN else read_fleet(self.fleet_file)
+
+    def run(self) -> None:
         """Run the command and print the summary. Worker processes import PyTorch at the same time as this one."""
         from oddlot.engines.local.fork_client import end_early, start_early
 
         try:
-            if self.on_workers and self.flags["engine"] in {None, LOCAL}:
+            if self.name == TRAIN and self.flags["engine"] in {None, LOCAL}:
                 start_early()
-            self._run(suffix, place)
+            self._run()
         finally:
             end_early()
 
-    def _run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
+    def _run(self) -> None:
         from oddlot.config.job_file import JobFile
         from oddlot.engines.local.fork_client import end_early
         from oddlot.history.run_folder import RunFolder
@@ -101,12 +129,12 @@ class Asked:
         try:
             # What `latest` continues may have settings without which the flags make no sense.
             has_own = self.resume != LATEST or self.workload.endswith(".toml")
-            own = JobFile.read(self.workload, self.overrides()) if has_own else None
-            folder = self._folder(own, suffix)
+            own = JobFile.read(self.workload, self.overrides) if has_own else None
+            folder = self._folder(own)
             settings, continues = self._settings(own, folder)
-            if settings.table.engine.kind != LOCAL:
+            if settings.engine().kind != LOCAL:
                 end_early()
-            stopped_by = self._fit(settings, place, Path(folder), continues)
+            stopped_by = self._fit(settings, Path(folder), continues)
         except ClusterLost as error:
             raise error.retold(f"{error}\nThe run is saved {self._hint(folder)}") from None
         except OddlotError:
@@ -135,11 +163,12 @@ class Asked:
     def _hint(self, folder: str) -> str:
         return f"in {folder}. To resume:\n  {self.again(folder)}"
 
-    def _folder(self, own: "JobFile | None", suffix: str) -> str:
+    def _folder(self, own: "JobFile | None") -> str:
         """Return the run folder. A new one below `runs` is made."""
         if given := self.flags["out"] or (own.out if own else None):
             return str(given)
-        name = (own.name if own else self.workload.rpartition(":")[2]) + suffix
+        name = own.name if own else self.workload.rpartition(":")[2]
+        name += "" if self.name == TRAIN else "-simulated"
         if self.resume == LATEST:
             found = newest(name, self.workload)
             if found is None:
@@ -168,18 +197,17 @@ class Asked:
         if about.get("chaos") and self.chaos is None:
             told = f"the run had --chaos {about['chaos']}, which is not resumed: pass it again"
             warn(told, "chaos_not_said_again", chaos=about["chaos"])
-        overrides = self.overrides()
         if self.workload.endswith(".toml"):  # the file may have changed; earlier flags still hold
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
-            return JobFile.read(self.workload, overrides, earlier=earlier), True
-        return JobFile.read(self.workload, overrides, about.get("settings")), True
+            return JobFile.read(self.workload, self.overrides, earlier=earlier), True
+        return JobFile.read(self.workload, self.overrides, about.get("settings")), True
 
     def _checked_about(self, run: "RunFolder", place: str) -> dict[str, Any]:
         """Return the notes on a run that is resumed. Raise UsageError if it is not a run of this command."""
         # Real and virtual time are never added up.
-        begun = {"local": "train", "ray": "train", "simulated": "simulate"}
-        command = begun.get(engine_kind(run.settings())) if run.is_begun else None
-        if command and command != self.command[0]:
+        kind = engine_kind(run.settings()) if run.is_begun else ""
+        command = "simulate" if kind == "simulated" else TRAIN
+        if kind and command != self.name:
             told = f"{place} is a run of `oddlot {command}`: resume it with that, or use another folder"
             raise UsageError(told, "other_clock", path=place, command=command)
         about = _sound(run.about)
@@ -191,16 +219,17 @@ class Asked:
             raise UsageError(told, "other_workload", path=place, workload=workload)
         return about
 
+    @cached_property
     def overrides(self) -> "list[Override]":
         """Return the settings that flags give. Raise UsageError if two of them set the same."""
         from oddlot.config.overrides import Override
 
         overrides = [
-            Override(f"{_flag(name)} {value}", FLAGS[name], _setting(name, value))
+            Override(" ".join(_given(name, value)), FLAGS[name], _setting(name, value))
             for name, value in self.flags.items()
             if value is not None
         ]
-        overrides += [Override.parse(text) for text in self.sets]
+        overrides += map(Override.parse, self.sets or ())
         said: list[tuple[tuple[str, ...], str]] = [(("workload", "name"), f"the workload {self.workload}")]
         for each in overrides:
             for keys, by in said:
@@ -214,25 +243,20 @@ class Asked:
     @property
     def arguments(self) -> list[str]:
         """Return the arguments of `oddlot` that resume this run, without the folder."""
-        return [*self.command, *(["--chaos", self.chaos] if self.chaos is not None else [])]
+        files = {"machines": self.machines, "chaos": self.chaos}
+        flags = [_given(name, path) for name, path in files.items() if path is not None]
+        return [self.name, self.workload, *chain(*flags), *([] if self.computes else ["--no-compute"])]
 
-    def given(self, *without: str) -> list[str]:
-        """Return the arguments of `oddlot`, with all flags that were given except those `without`."""
-        flags = [
-            _given(name, value)
-            for name, value in self.flags.items()
-            if value is not None and name not in without
-        ]
-        flags += [["--set", text] for text in self.sets]
-        return [*self.command, *chain(*flags), *self.arguments[len(self.command) :]]
+    def given(self, *without: tuple[str, ...]) -> list[str]:
+        """Return the arguments of `oddlot`, with all flags that were given except those of the settings `without`."""
+        flags = (each.flag.split(" ", 1) for each in self.overrides if each.keys not in without)
+        return [*self.arguments, *chain(*flags)]
 
     def again(self, folder: str) -> str:
         """Return the command that resumes this run, with all flags that were given."""
-        return resuming(self.given("out"), folder)
+        return resuming(self.given(FLAGS["out"]), folder)
 
-    def _fit(
-        self, settings: "JobFile", place: "Callable[[JobFile], EngineConfig]", folder: Path, continues: bool
-    ) -> int:
+    def _fit(self, settings: "JobFile", folder: Path, continues: bool) -> int:
         """Train, print the summary, and return the signal that stopped the run; 0 if none did."""
         from rich.console import Console
 
@@ -248,9 +272,9 @@ class Asked:
         # What the job's own code prints is not part of the answer.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
         with aside, told(console), shown(console, f"{title} in {folder}", tally) as observer:
-            run, stopped_by = self._trained(settings, place, folder, continues, observer, tally)
+            run, stopped_by = self._trained(settings, folder, continues, observer, tally)
         files = RunFolder(folder).written
-        closing = summary(title, run.summary, self.command[0] == "simulate", files)
+        closing = summary(title, run.summary, self.name != TRAIN, files)
         console.print(closing, soft_wrap=True)
         if self.chaos is not None:
             say(console, f"  faults   {told_strikes(strikes_in(read_run_log(RunFolder(folder))))}")
@@ -280,7 +304,6 @@ class Asked:
     def _trained(
         self,
         settings: "JobFile",
-        place: "Callable[[JobFile], EngineConfig]",
         folder: Path,
         continues: bool,
         observer: "Observer",
@@ -299,7 +322,7 @@ class Asked:
         tally.size = len(Batches(job.train_data, job.collate))
         try:
             with settings.source.placed_in_any():
-                on = place(settings)
+                on = settings.engine(self.fleet, self.computes)
                 run = fit(
                     job,
                     settings.strategy(),
@@ -319,16 +342,12 @@ class Asked:
         return run, 0
 
 
-def _flag(name: str) -> str:
-    """Return the flag of a setting."""
-    return f"--{name.replace('_', '-')}"
-
-
 def _given(name: str, value: Any) -> list[str]:
     """Return a flag with its value; `--no-...` for one that is switched off."""
+    flag = name.replace("_", "-")
     if isinstance(value, bool):
-        return [_flag(name if value else f"no_{name}")]
-    return [_flag(name), str(value)]
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]
 
 
 def _setting(flag: str, value: Any) -> Any:

@@ -121,8 +121,7 @@ def _wait_for_begin(run: RunFolder, console: Console) -> None:
 
 def _has_log(run: RunFolder) -> bool:
     """Whether the log of a run, or of one of its peers, has a line."""
-    logs = run.peer_logs().values() if run.is_mesh else [run.log]
-    return run.is_begun and any(log.exists() and log.stat().st_size > 0 for log in logs)
+    return run.is_begun and any(log.exists() and log.stat().st_size > 0 for log in run.logs().values())
 
 
 def _is_empty(folder: Path) -> bool:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, is_dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 import pydantic
 from pydantic import (
@@ -21,10 +21,11 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from oddlot.config.toml_errors import Table, about, retold, unknown_key
 from oddlot.core.errors import UnknownName, UsageError
 from oddlot.core.suggestions import or_nearest
-from oddlot.core.validation import UNIONS, Check, hints_of
+from oddlot.core.validation import UNIONS, Check, default_of, hints_of, settings_of
 
 AROUND = "around"
 """Key in the context of a table: the fields that lead to it, each with the kind named there."""
+TEXT = Annotated[str, pydantic.Field(min_length=1)]
 
 
 class Maker(Table):
@@ -132,12 +133,12 @@ class Choice:
 
 
 def table_of(
-    kind: type, /, choices: Mapping[Any, Choice] = MappingProxyType({}), alone: bool = True, **choosers: str
+    kind: type, /, choices: Mapping[Any, Any] = MappingProxyType({}), alone: bool = True, **choosers: str
 ) -> type[Maker]:
     """Return a table class with the settings of a dataclass. Settings with a default are optional.
 
-    `choices` say which hints stand for a choice of tables; `alone` is `Maker.alone`; `choosers` are the keys that named
-    this table.
+    `choices` are choices of tables, or other types of columns, by hint. `alone` is `Maker.alone`. `choosers` are the
+    keys that named this table.
     """
     hints, columns = hints_of(kind), dict[str, Any]()
     for name, one in settings_of(kind).items():
@@ -155,7 +156,7 @@ def table_of(
 def change_of(
     kinds: Mapping[str, type],
     begins: Callable[[], Any] | None = None,
-    choices: Mapping[Any, Choice] = MappingProxyType({}),
+    choices: Mapping[Any, Any] = MappingProxyType({}),
     **choosers: str,
 ) -> type[Change]:
     """A table with some of the settings of any of these dataclasses, by the words that name them, which change what
@@ -170,28 +171,24 @@ def change_of(
     return table
 
 
-def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> Any:
+def column(hint: Any, choices: Mapping[Any, Any] = MappingProxyType({})) -> Any:
     """Return the type of a setting in a table: checks become validators, and dataclasses become tables."""
     if hint in choices:
-        return choices[hint].hint
-    if get_origin(hint) in UNIONS:
-        return Union[tuple(column(part, choices) for part in get_args(hint))]  # noqa: UP007 - parts are computed
-    if get_origin(hint) is Annotated:
+        return choices[hint].hint if isinstance(choices[hint], Choice) else choices[hint]
+    origin = get_origin(hint)
+    if origin is Annotated:
         base, *checks = get_args(hint)
-        return Annotated[(column(base, choices), *(AfterValidator(validator(check)) for check in checks))]
+        # The checks of a union take any value, so that the error is theirs and not one for each of its types.
+        kind: Any = BeforeValidator if get_origin(base) in UNIONS else AfterValidator
+        return Annotated[(column(base, choices), *(kind(validator(check)) for check in checks))]
     if is_dataclass(hint):
         return table_of(hint, choices=choices)  # type: ignore[arg-type]  # a dataclass is a type
-    if get_origin(hint) is tuple:  # TOML has lists where Python has tuples, and in them
-        parts = tuple(part if part is ... else column(part, choices) for part in get_args(hint))
+    if origin not in {*UNIONS, tuple, Mapping}:
+        return {str: TEXT, Any: pydantic.JsonValue}.get(hint, hint)
+    parts = tuple(part if part is ... else column(part, choices) for part in get_args(hint))
+    if origin is tuple:  # TOML has lists where Python has tuples, and in them
         return Annotated[tuple[parts], pydantic.Field(strict=False)]  # type: ignore[valid-type]  # they are computed
-    return hint
-
-
-def settings_of(kind: type) -> dict[str, "Field[Any]"]:
-    """Return the settings of a dataclass with their types. Dicts, lists and fields with `STATE` are state."""
-    hints = get_type_hints(kind)
-    kept = [f for f in fields(kind) if not f.metadata.get("state")]
-    return {f.name: f for f in kept if (get_origin(hints[f.name]) or hints[f.name]) not in {dict, list}}
+    return Union[parts] if origin in UNIONS else dict[parts]  # type: ignore[valid-type,misc]  # noqa: UP007
 
 
 def _made(table: Maker | Change, now: Any) -> Any:
@@ -223,11 +220,6 @@ def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
             except UsageError as error:
                 raise error.inside(name) from None
     return values
-
-
-def default_of(one: "Field[Any]") -> Any:
-    """Return the default of a setting."""
-    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import MISSING, is_dataclass
 from typing import Any, get_type_hints
 
-from oddlot.config.dataclass_tables import default_of, settings_of
 from oddlot.config.strategy_tables import KINDS, strategy_name
 from oddlot.core.field_docs import field_docs
 from oddlot.core.strategy import Strategy
+from oddlot.core.validation import default_of, settings_of
 from oddlot.strategies import Synchronous
 from oddlot.strategies.registry import INSIDE
 

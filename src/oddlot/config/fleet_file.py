@@ -30,6 +30,7 @@ dollars_per_hour = 0.2
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -152,13 +153,12 @@ class Recorded(Maker):
     faster: column(AboveZero) = 1.0  # type: ignore[valid-type]
     """Speed factor. 60: one recorded hour takes one minute."""
     reader: ClassVar[Callable[..., Steps]]
-    options: ClassVar[tuple[str, ...]] = ()
-    """Keys of the table that are arguments of the reader."""
+    """Reads the file. Its arguments are the keys of a subclass."""
 
     def make(self) -> Any:
         """Return the selected part of the trace."""
-        told = {name: getattr(self, name) for name in self.options if name in self.model_fields_set}
-        steps: Steps = type(self).reader(self.file, **told)
+        options = self.model_fields_set & signature(type(self).reader).parameters.keys()
+        steps: Steps = type(self).reader(self.file, **{name: getattr(self, name) for name in options})
         if (hours := steps.seconds[-1] / 3600) < self.begin_hours:
             sentence = f"begin_hours = {self.begin_hours:g}: {self.file} ends after {hours:,.1f} hours"
             raise UsageError(sentence, "begins_after_end", "begin_hours", given=self.begin_hours, hours=hours)
@@ -173,7 +173,6 @@ class AwsPrices(Recorded):
     """
 
     reader = staticmethod(traces.read_aws_prices)
-    options = ("instance", "zone")
     instance: str
     """Instance type, such as `p3.2xlarge`."""
     zone: str
@@ -184,7 +183,6 @@ class AzurePrices(Recorded):
     """Daily prices of Azure machine sizes, from a CSV file with a column `Date` and one column per size."""
 
     reader = staticmethod(traces.read_azure_prices)
-    options = ("size",)
     size: str
     """Machine size: the name of its column."""
 
@@ -205,7 +203,6 @@ class AliveTrace(Counted):
     """A text file with lines `time,alive`: the number of available machines from that time on."""
 
     reader = staticmethod(traces.read_alive)
-    options = ("unit",)
     unit: str = "seconds"
     """Unit of the times: `"seconds"` or `"hours"`."""
 
@@ -214,7 +211,6 @@ class SkypilotTrace(Counted):
     """A JSON trace of SkyPilot: numbers of available instances at a fixed interval."""
 
     reader = staticmethod(traces.read_skypilot)
-    options = ("inverted",)
     inverted: bool = False
     """Whether 0 means available and 1 means preempted."""
 
@@ -225,7 +221,6 @@ class GcpProbe(Counted):
     """
 
     reader = staticmethod(traces.read_gcp_probe)
-    options = ("gpu", "zone", "gpus")
     gpu: str
     """GPU model, such as `v100`."""
     zone: str

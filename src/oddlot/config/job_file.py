@@ -23,7 +23,6 @@ kind = "cosine"                                # or "linear", "steps"
 epochs = 30
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -31,21 +30,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
-from oddlot.config.dataclass_tables import Maker
-from oddlot.config.job_tables import OF_ONE_ENGINE, FileTable
+from oddlot.config.dataclass_tables import Change, Maker
+from oddlot.config.job_tables import ENGINE, FileTable
 from oddlot.config.overrides import Override, choosers_first
-from oddlot.config.toml_errors import KeyPath, Table, at_line, faults, locate, read_table, said
-from oddlot.core.errors import UsageError, joined
+from oddlot.config.toml_errors import KeyPath, Table, at_line, explain, locate, read_toml, said
+from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
+from oddlot.engines.base import EngineConfig
+from oddlot.engines.simulated.config import Simulated
+from oddlot.machines.market import Fleet
+from oddlot.run.config import RunConfig
 from oddlot.workloads.registry import load_workload
 
 if TYPE_CHECKING:
-    from oddlot.engines.local.config import Local
-    from oddlot.engines.ray.config import Ray
     from oddlot.train.job import Job
 
 
@@ -117,8 +116,7 @@ class JobFile:
         file and line.
         """
         path = Path(given).expanduser() if given.endswith(".toml") else None
-        text = read_table(path, FileTable)[0] if path else ""
-        plain = tomllib.loads(text) if path else deepcopy(dict(before or {}))
+        text, plain = read_toml(path) if path else ("", deepcopy(dict(before or {})))
         chosen = [] if path else [Override("", ("workload", "name"), given)]
         if before or earlier:
             earlier = _without_other_engine(plain if before else {}, earlier, overrides)
@@ -128,7 +126,7 @@ class JobFile:
         try:
             return cls(FileTable.model_validate(source.plain), source)
         except ValidationError as error:
-            raise joined([source.placed_at(keys, fault) for keys, fault in faults(error)]) from None
+            raise explain(error, source.placed_at, path) from None
 
     @property
     def name(self) -> str:
@@ -138,12 +136,12 @@ class JobFile:
     @property
     def out(self) -> str | None:
         """Return the run folder, if it is set."""
-        return self.table.run.out
+        return _given(self.table.run).get("out")
 
     @property
     def checkpoints(self) -> str | None:
         """Return the place of the checkpoints, if it is set."""
-        return self.table.run.checkpoints
+        return _given(self.table.run).get("checkpoints")
 
     @property
     def strategy_names(self) -> list[str]:
@@ -163,16 +161,16 @@ class JobFile:
         """Return the workload's job with its changes. Raise UsageError, or JobError if the workload's code fails."""
         with self.source.placed(("workload",)):
             job = load_workload(self.table.workload.name, self.table.workload.options)
-        table = self.table.job
-        changes: dict[str, Any] = {
-            name: value.make() if isinstance(value, Maker) else value
-            for name, value in _given(table).items()
-            if name != "optimizer"
-        }
-        if table.optimizer is not None:
-            with self.source.placed(("job", "optimizer")):
-                rule = table.optimizer
-                changes["optimizer"] = rule.make() if isinstance(rule, Maker) else rule.make(job.optimizer)
+        changes = dict[str, Any]()
+        for name, value in _given(self.table.job).items():
+            with self.source.placed(("job", name)):
+                changes[name] = (
+                    value.make(getattr(job, name))
+                    if isinstance(value, Change)
+                    else value.make()
+                    if isinstance(value, Maker)
+                    else value
+                )
         with self.source.placed(("job",)):
             return replace(job, **changes)
 
@@ -180,28 +178,27 @@ class JobFile:
         """Return the run settings that were given, as keywords of `fit`."""
         return {name: value for name, value in _given(self.table.run).items() if name != "out"}
 
-    def engine(self) -> "Local | Ray":
-        """Return the workers."""
-        given = _given(self.table.engine)
-        if given.pop("kind") == "ray":
-            from oddlot.engines.ray.config import Ray
-
-            return Ray(**given)
-        from oddlot.engines.local.config import Local
-
-        return Local(**given)
+    def engine(self, fleet: Fleet | None = None, computes: bool = True) -> EngineConfig:
+        """Return the workers or, with a fleet, simulated machines, with those settings of workers that they have."""
+        engine: EngineConfig = self.table.engine.make()
+        if fleet is None:
+            return engine
+        return Simulated.of(
+            fleet, self.run_settings().get("seed", RunConfig.seed), engine.in_flight, computes
+        )
 
 
 def _without_other_engine(
     before: dict[str, Any], earlier: Sequence[Override], now: Sequence[Override]
 ) -> list[Override]:
     """Remove the settings that the engine of now does not have from those of an earlier run."""
-    kind = next((each.value for each in reversed(now) if each.keys == ("engine", "kind")), None)
-    other = {("engine", name) for name, own in OF_ONE_ENGINE.items() if kind and own != kind}
-    for table, name in other:
-        if isinstance(before.get(table), dict):
-            before[table].pop(name, None)
-    return [each for each in earlier if each.keys[:2] not in other]
+    kind = next((each.value for each in reversed(now) if each.keys == ("engine", "kind")), "")
+    if kind not in ENGINE.tables:
+        return list(earlier)
+    known = ENGINE.tables[kind].model_fields
+    if isinstance(engine := before.get("engine"), dict):
+        before["engine"] = {name: value for name, value in engine.items() if name in known}
+    return [each for each in earlier if each.keys[0] != "engine" or each.keys[1] in known]
 
 
 def _given(table: Table) -> dict[str, Any]:

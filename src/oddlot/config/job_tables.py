@@ -1,46 +1,38 @@
 """The tables of a job file."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Collection
+from typing import Annotated, Any, ClassVar
 
 import pydantic
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    ValidationInfo,
-    create_model,
-    field_validator,
-)
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BeforeValidator, ConfigDict, ValidationInfo, create_model, field_validator
+from pydantic_core import ErrorDetails
 
-from oddlot.config.dataclass_tables import Change, Maker, as_fault, column, validator
+from oddlot.config.dataclass_tables import Choice, Maker, as_fault, table_of
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, STRATEGY_TABLES
 from oddlot.config.toml_errors import Table, unknown_key
-from oddlot.core.errors import UnknownName, UsageError
-from oddlot.core.validation import ABOVE_ZERO, NOT_NEGATIVE, at_least, hints_of
-from oddlot.run.config import RunConfig
+from oddlot.core.errors import UsageError
+from oddlot.core.optimizers import Optimizer
+from oddlot.engines.local.config import Local
+from oddlot.engines.registry import ENGINES
+from oddlot.run.config import RunConfig, RunKeys
+from oddlot.run.intervals import Every
+from oddlot.train.job_settings import JobSettings
+from oddlot.train.lr_schedules import Schedule
+from oddlot.wire.codec import Codec
+from oddlot.wire.registry import CODECS
 from oddlot.workloads.registry import check_workload
-
-Count = Annotated[int, AfterValidator(validator(at_least(1)))]
-NotNegative = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
-Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
-Text = Annotated[str, pydantic.Field(min_length=1)]
-WORKERS = "a number of at least 1, or a range: [minimum, maximum] in a job file, MINIMUM-MAXIMUM as a flag"
-ENGINES = ("local", "ray")
-OF_ONE_ENGINE = {"threads": "local"} | dict.fromkeys(
-    ("num_cpus", "num_gpus", "resources", "runtime_env", "address", "lost_after_seconds"), "ray"
-)
-"""Settings that only one engine has, and its kind."""
 
 
 class OfJobFile(Table):
     """A table of a job file."""
 
+    whose: ClassVar[str] = ""
+
     @classmethod
     def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
         """Suggest the table of a key that is in the wrong one."""
         key = str(fault["loc"][0])
-        having = [name for name, table in TABLES.items() if key in table.model_fields]
+        having = [name for name, keys in TABLES.items() if key in keys]
         if fault["type"] == "extra_forbidden" and key == "epochs":
             return unknown_key(key, "", 'Use the goal: `run.until = "epochs>=20"`', "run.until")
         if fault["type"] != "extra_forbidden" or not having:
@@ -77,132 +69,67 @@ def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-class JobTable(OfJobFile):
-    """Changes to the workload's job."""
+class EngineChoice(Choice):
+    """The choice of an engine by `kind`."""
 
-    batch_size: Count | None = None
-    """Samples of a minibatch. None: the workload's."""
-    device: str | None = None
-    """Device of the workers: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`. None: the workload's."""
-    keep_optimizer: bool | None = None
-    """Whether each worker keeps its optimizer state between tasks. None: the workload's."""
-    optimizer: Annotated[Maker | Change, BeforeValidator(OPTIMIZER.read)] | None = None
-    """Optimizer. Without `kind`, the keys change settings of the workload's optimizer."""
-    lr_schedule: Annotated[Maker, BeforeValidator(SCHEDULE.read)] | None = None
-    """Learning rate schedule. None: the workload's."""
-    max_grad_norm: Positive | None = None
-    """Largest norm of a gradient, for gradient clipping. None: the workload's."""
+    def read(self, value: Any, info: ValidationInfo) -> Table:
+        """Return the table of the engine. Raise UsageError for a setting of another engine."""
+        if isinstance(value, dict):
+            kind = str(value.get(self.chooser, Local.kind))
+            with as_fault():
+                for name, given in value.items() if kind in self.tables else ():
+                    self._check(kind, name, given)
+        return super().read(value, info)
 
-
-def _known_engine(value: object) -> object:
-    with as_fault():
-        if isinstance(value, str) and value not in ENGINES:
-            raise UnknownName("engine", value, ENGINES)
-    return value
-
-
-def _workers(value: object) -> int | tuple[int, int]:
-    """Return a number of workers, or a smallest and a largest one."""
-    if type(value) is int and value >= 1:
-        return value
-    ends = value if isinstance(value, list | tuple) else ()
-    if len(ends) == 2 and all(type(end) is int for end in ends) and 1 <= ends[0] <= ends[1]:
-        return ends[0], ends[1]
-    raise PydanticCustomError("refused", "Input should be {must}", {"must": WORKERS})
+    def _check(self, kind: str, name: str, value: object) -> None:
+        """Raise UsageError if the engine of this kind does not have the setting, or not with this value."""
+        having = [each for each, table in self.tables.items() if name in table.model_fields]
+        if having and kind not in having:
+            own = having[0]
+            told = f'the {kind} engine has no `{name}`: leave it out, or use kind = "{own}" (--engine {own})'
+            raise UsageError(told, "setting_of_another_engine", name, engine=kind, name=name)
+        if kind == Local.kind and name == "workers" and isinstance(value, list):
+            told = (
+                f"`engine.workers` is {value}, but the local engine has a fixed number of workers: use a number "
+                '(--workers N), or kind = "ray" (--engine ray)'
+            )
+            raise UsageError(told, "range_of_workers", name, engine=kind, given=value)
 
 
-class EngineTable(OfJobFile):
-    """The workers of `oddlot train`. Of these settings, simulated machines have only `in_flight`."""
-
-    kind: Annotated[Literal["local", "ray"], BeforeValidator(_known_engine)] = "local"
-    """Engine: `local` (worker processes of this machine) or `ray` (a Ray cluster)."""
-    workers: Annotated[int | tuple[int, int] | None, pydantic.PlainValidator(_workers)] = None
-    """Number of workers. On Ray also `[minimum, maximum]`. None: 2."""
-    threads: Count | None = None
-    """Local only: threads of each worker. None: the CPU cores divided by the workers."""
-    num_cpus: NotNegative | None = None
-    """Ray only: CPUs that each worker needs, which is also its number of threads. None: 1."""
-    num_gpus: NotNegative | None = None
-    """Ray only: GPUs that each worker needs. None: 0."""
-    resources: dict[str, float] | None = None
-    """Ray only: further resources that each worker needs, such as `{ spot = 1 }`."""
-    runtime_env: dict[str, pydantic.JsonValue] | None = None
-    """Ray only: Ray's runtime environment, such as `{ working_dir = "." }`."""
-    address: Text | None = None
-    """Ray only: address of the cluster, such as `10.0.0.5:6379` or `auto`. None: that of `$RAY_ADDRESS`."""
-    in_flight: Count | None = None
-    """Open tasks of each worker. 2 hides the network latency at a staleness of 1. None: 1."""
-    lost_after_seconds: Positive | None = None
-    """Ray only: seconds without a sign of life after which a worker counts as lost. None: 10."""
-    respawn: bool | None = None
-    """Whether lost workers are replaced. None: true."""
-    dollars_per_hour: NotNegative | None = None
-    """Price of a worker, in dollars per hour. None: 0."""
-
-    @field_validator("*")
-    @classmethod
-    def _of_this_engine(cls, value: Any, info: ValidationInfo) -> Any:
-        is_complete = info.context is None  # flags may choose another engine than the file alone
-        with as_fault():
-            if is_complete and (kind := info.data.get("kind")):
-                _check_engine(kind, str(info.field_name), value)
-        return value
+def _of_job_file(of: type, /, **chosen: Any) -> type[Maker]:
+    """Return the table of a dataclass as a table of a job file."""
+    bases: Any = OfJobFile, table_of(of, **chosen)
+    table: type[Maker] = create_model(f"{of.__name__}Table", __base__=bases)
+    return table
 
 
-def _check_engine(kind: str, name: str, value: object) -> None:
-    """Raise UsageError if the engine of this kind does not have the setting, or not with this value."""
-    own = OF_ONE_ENGINE.get(name, kind)
-    if own != kind:
-        told = f'the {kind} engine has no `{name}`: leave it out, or use kind = "{own}" (--engine {own})'
-        raise UsageError(told, "setting_of_another_engine", engine=kind, name=name)
-    if kind == "local" and isinstance(value, tuple):
-        told = (
-            f"`engine.workers` is {list(value)}, but the local engine has a fixed number of workers: use a number "
-            '(--workers N), or kind = "ray" (--engine ray)'
-        )
-        raise UsageError(told, "range_of_workers", engine=kind, given=value)
-
-
-class RunPlaces(OfJobFile):
-    """The places of a run's files."""
-
-    out: Text | None = None
-    """Run folder. None: a new folder below `runs`."""
-    checkpoints: Text | None = None
-    """Folder or URL for checkpoints, such as `s3://bucket/run`. None: in the run folder."""
-
-
-def _run_column(name: str, hint: Any) -> Any:
-    """Return the column of a run setting. Strings must not be empty."""
-    if hints_of(RunConfig)[name] != hint:
-        return Annotated[str, BeforeValidator(_checked_text)]
-    return Text if hint is str else column(hint)
+ENGINE_TABLES = {kind: _of_job_file(each, kind=kind) for kind, each in ENGINES.items()}
+ENGINE = EngineChoice("kind", ENGINE_TABLES, ENGINE_TABLES[Local.kind])
+JobTable = _of_job_file(JobSettings, choices={Optimizer: OPTIMIZER, Schedule: SCHEDULE}, alone=False)
+"""Changes to the workload's job."""
 
 
 def _checked_text(value: object, info: ValidationInfo) -> object:
-    with as_fault():
-        RunConfig.of({info.field_name or "": value})
+    if value not in CODECS:  # making one imports PyTorch
+        with as_fault():
+            RunConfig.of({info.field_name or "": value})
     return value
 
 
-_COLUMNS: dict[str, Any] = {
-    name: (_run_column(name, hint) | None, None) for name, hint in RunConfig.flags().items()
-}
-if TYPE_CHECKING:
-    RunTable = RunPlaces
-else:
-    RunTable = create_model("RunTable", __base__=RunPlaces, **_COLUMNS)
-    """The run settings, and where the run is saved."""
+_TEXTS = dict.fromkeys((Every, Codec | None), Annotated[str, BeforeValidator(_checked_text)])
+"""Types of settings that a job file has as text."""
+RunTable = _of_job_file(RunKeys, choices=_TEXTS, alone=False)
+"""The run settings, and where the run is saved."""
 
 
 class FileTable(OfJobFile):
     """A job file."""
 
     workload: Annotated[WorkloadTable, BeforeValidator(_named)]
-    run: RunTable = RunTable()
-    engine: EngineTable = EngineTable()
+    run: RunTable = RunTable()  # type: ignore[valid-type]  # made above
+    engine: Annotated[Maker, BeforeValidator(ENGINE.read)] = ENGINE_TABLES[Local.kind]()
     strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
-    job: JobTable = JobTable()
+    job: JobTable = JobTable()  # type: ignore[valid-type]  # made above
 
     @classmethod
     def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
@@ -212,10 +139,10 @@ class FileTable(OfJobFile):
         return super()._remedy(fault)
 
 
-TABLES: dict[str, type[Table]] = {
-    "run": RunTable,
-    "engine": EngineTable,
-    "job": JobTable,
-    "job.optimizer": OPTIMIZER.otherwise or Table,
+TABLES: dict[str, Collection[str]] = {
+    "run": RunTable.model_fields,
+    "engine": {key for table in ENGINE.tables.values() for key in table.model_fields},
+    "job": JobTable.model_fields,
+    "job.optimizer": (OPTIMIZER.otherwise or Table).model_fields,
 }
-"""Tables whose keys are hinted at where they are in another table."""
+"""Keys of the tables, which are hinted at where they are in another table."""

@@ -13,14 +13,15 @@ MAX_DEPTH = 3
 STRATEGIES = [("strategy", *["inner"] * depth) for depth in range(MAX_DEPTH + 1)]
 CHOOSER_OF: dict[tuple[str, ...], str] = {
     ("workload",): "name",
+    ("engine",): "kind",
     **dict.fromkeys(STRATEGIES, "name"),
     **{(*table, key): "kind" for table in STRATEGIES for key in ("server", "switch")},
     ("job", "optimizer"): "kind",
     ("job", "lr_schedule"): "kind",
 }
 """Tables, and the key in them that decides which other keys they may have. A table may be its name alone."""
-CHOOSERS = {(*table, chooser) for table, chooser in CHOOSER_OF.items()}
-"""A new value of one of these removes the table's other keys."""
+CHOOSERS = {(*table, chooser) for table, chooser in CHOOSER_OF.items()} - {("engine", "kind")}
+"""A new value of one of these removes the table's other keys. Engines share most of their keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,19 +97,17 @@ def read_text(path: Path) -> str:
     return text
 
 
-def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
-    """Return the text and the table of a file. Raise UsageError if it is unreadable or invalid."""
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text and the contents of a file. Raise UsageError if it is unreadable or no TOML."""
     text = read_text(path)
     try:
         check_text(text)
-        return text, kind.model_validate(tomllib.loads(text), context={"folder": path.parent})
+        return text, tomllib.loads(text)
     except UsageError as error:
         raise error.retold(f"{path}: {error}", path=str(path)) from None
     except RecursionError:
         told = f"{path} is not valid TOML: it is nested too deeply"
         raise UsageError(told, "nested_too_deeply", path=str(path)) from None
-    except ValidationError as error:
-        raise explain(path, text, error) from None
     except ValueError as error:  # no TOML, or a whole number that Python refuses for its many digits
         line = re.search(r"at line (\d+)", str(error))
         number = line[1] if line else text.rstrip().count("\n") + 1
@@ -119,13 +117,24 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
         raise at_line(path, int(number), bad) from None
 
 
-def explain(path: Path, text: str, error: ValidationError) -> UsageError:
-    """Return the faults of a file with their lines and suggestions; of many, the first ones."""
-    lines = [(locate(text, keys), fault) for keys, fault in faults(error, MAX_FAULTS)]
-    lines.sort(key=lambda line: (line[0], str(line[1])))
-    told = [at_line(path, number, fault) for number, fault in lines]
+def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
+    """Return the text and the table of a file. Raise UsageError if it is unreadable or invalid."""
+    text, plain = read_toml(path)
+    try:
+        return text, kind.model_validate(plain, context={"folder": path.parent})
+    except ValidationError as error:
+        raise explain(error, lambda keys, fault: at_line(path, locate(text, keys), fault), path) from None
+
+
+def explain(
+    error: ValidationError, placed: Callable[[KeyPath, UsageError], UsageError], path: Path | None
+) -> UsageError:
+    """Return the faults with their places, which `placed` adds, in the order of their lines; of many, the first."""
+    told = [placed(keys, fault) for keys, fault in faults(error, MAX_FAULTS)]
+    told.sort(key=lambda fault: (fault.fields.get("line", 0), str(fault)))
     if (more := error.error_count() - MAX_FAULTS) > 0:
-        told.append(UsageError(f"{path}: {more:,} more errors", "more_errors", path=str(path), more=more))
+        sentence = f"{path}: {more:,} more errors" if path else f"{more:,} more errors"
+        told.append(UsageError(sentence, "more_errors", path=str(path or ""), more=more))
     return joined(told)
 
 

@@ -1,7 +1,7 @@
-"""Lines of JSON with a checksum each: a line that was changed, removed, doubled or moved is noticed.
+"""JSON lines with chained checksums. They reveal lines that were changed, removed, duplicated or moved.
 
-The last member of each line is `crc`: 8 hexadecimal digits, the CRC-32 of the line before that member, continued from
-the checksum of the line before.
+The last member of each line is `crc`: 8 hexadecimal digits, the CRC-32 of the line up to that member, continued from
+the checksum of the previous line.
 """
 
 from zlib import crc32
@@ -24,13 +24,16 @@ class Chain:
         self.crc = 0
 
     def seal(self, text: str) -> bytes:
-        """Return the line of a JSON object that has at least one member."""
+        """Return the line, with its checksum, for a JSON object that has at least one member."""
         start = text[:-1].encode()
         self.crc = crc32(start, self.crc)
         return b'%b,"crc":"%08x"}\n' % (start, self.crc)
 
     def open(self, line: bytes) -> bytes:
-        """Return the object of the next line, which has no newline. ValueError, with nothing changed: it is damaged."""
+        """Return the JSON object of the next line. Pass the line without its newline.
+
+        Raise ValueError, and keep the state, if the line is damaged.
+        """
         start, crc = line[:-_REST], crc32(line[:-_REST], self.crc)
         if line[-_REST:] != b'%b%08x"}' % (_MEMBER, crc):
             raise ValueError("the checksum does not match")

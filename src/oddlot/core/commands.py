@@ -9,7 +9,7 @@ from oddlot.core.spans import Span
 from oddlot.core.tasks import Kind, NodeId, Task, TaskId, UpdateId
 
 DriftOf = Literal["model", "layers"]
-"""Which drift a step measures: that of the whole model, or that of each layer too."""
+"""Drift that a step measures: of the model only, or also of each layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class Assign:
     node: NodeId
     """Name of the worker. It must have a free slot."""
     samples: int
-    """Largest number of samples. One more is added if it would be left alone."""
+    """Largest number of samples. A single sample that would be left over is added."""
     kind: Kind = "gradient"
     """Kind of the update: `gradient`, `delta` or `weights`."""
     version: int | None = None
-    """Kept version from which the task starts. None: the newest."""
+    """Kept version that the task starts from. None: the newest."""
     shard: int | None = None
     """Number of the shard to take samples from. None: any."""
     again: TaskId | None = None
@@ -37,7 +37,8 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel a task. Its samples are available immediately. Its worker is free when it has acknowledged."""
+    """Cancel a task. Its samples are available immediately. Its worker is free once it has acknowledged the
+    cancellation."""
 
     task: TaskId
     """Id of an open task."""
@@ -66,11 +67,11 @@ class Step:
     shares: Mapping[UpdateId, float]
     """Share of each update, at least 0."""
     measure: int = 0
-    """Window length, in merges, for `Changed`, which follows if this is not 0. Windows start again after a resume."""
+    """Window length for `Changed`, in merges. 0: no `Changed` follows. Windows start again after a resume."""
     merged: int | None = None
     """Set by the conductor: samples merged or skipped before, for the learning rate schedule. None: no schedule."""
     drift: DriftOf | None = None
-    """What to measure of the change since the last `Mark`, for `Changed`, which then follows. None: nothing."""
+    """Kind of change since the last `Mark` to measure. `Changed` then follows. None: nothing is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Blend:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Discard an update, whose samples are computed again, or a peer's model."""
+    """Discard an update or a peer's model. The samples of an update are computed again."""
 
     update: UpdateId | ModelId
     """Id of an update or of a peer's model in the inbox."""
@@ -93,10 +94,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep a version, from which later tasks can start. At most 16 versions are kept."""
+    """Keep a version for later tasks to start from. At most 16 versions are kept."""
 
     version: int
-    """The newest version, or a kept one, which must then be released once more."""
+    """The newest version or a kept one. Each `Keep` needs a `Release` of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,32 +123,32 @@ class Request:
     peer: NodeId
     """Name of a peer."""
     tag: int
-    """Number that the answer will carry."""
+    """Tag that the reply will carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a peer the present weights."""
+    """Send the current weights to a peer."""
 
     peer: NodeId
     """Name of a peer."""
     answers: int | None = None
-    """Tag of its request. None: it did not ask."""
+    """Tag of the peer's request. None: the peer did not request them."""
     reply_tag: int | None = None
-    """Number that its answer will carry. None: no answer is expected."""
+    """Tag that the peer's reply will carry. None: no reply is expected."""
     loss: float | None = None
     """Running training loss, for the receiver."""
     weight: float = 1.0
-    """Sum weight that is given away, for push-sum averaging."""
+    """Sum weight that is passed to the peer, for push-sum averaging."""
     layers: tuple[int, ...] | None = None
     """Numbers of the trainable parameters to send, in the layout's order. None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Average models of peers into the own one: W <- (1 - sum of shares) W + sum of share x weights.
+    """Average models of peers into this peer's model: W <- (1 - sum of shares) W + sum of share x weights.
 
-    Layers that a model does not have keep their values.
+    Layers that a received model lacks keep their values.
     """
 
     shares: Mapping[ModelId, float]
@@ -168,7 +169,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Mark the present weights: `Step(drift=...)` measures the distance from them."""
+    """Mark the current weights: `Step(drift=...)` measures the distance from them."""
 
 
 Command = (
@@ -229,12 +230,12 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Send the present weights to a peer."""
+    """Send the current weights to a peer."""
 
     peer: NodeId
     """Name of the peer."""
     model: PeerModel
-    """What the peer gets to know of them."""
+    """The model, without its tensors."""
 
 
 Action = (

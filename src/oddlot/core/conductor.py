@@ -93,7 +93,7 @@ class Conductor:
     peers: Peers = field(default_factory=Peers)
 
     def __post_init__(self) -> None:
-        # Peers of a mesh have the same seed, and must not choose alike.
+        # Peers of a mesh have the same seed, but must draw different numbers.
         self.rng: Random = stream(self.seed, f"strategy {self.peers.me}".rstrip())
 
     @property
@@ -103,11 +103,11 @@ class Conductor:
 
     @property
     def done(self) -> bool:
-        """Whether every sample of every requested epoch is merged or skipped."""
+        """Return whether every sample of every requested epoch is merged or skipped."""
         return self.ledger.done
 
     def expects(self, task: TaskId) -> bool:
-        """Whether an update of this task would count; otherwise it is an echo."""
+        """Return whether an update of this task would count; otherwise it is an echo."""
         return task in self.open and task in self.ledger.leases
 
     def handle(self, event: Stimulus, now: float) -> Record:
@@ -291,7 +291,7 @@ class Conductor:
     # --- copying, comparing and saving -----------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        """Whether the saved states are equal, random generator included."""
+        """Return whether the saved states are equal, random generator included."""
         return isinstance(other, Conductor) and self.to_plain() == other.to_plain()
 
     __hash__ = None  # type: ignore[assignment]  # it changes

@@ -1,7 +1,7 @@
 """Checks of a conductor that was read from a file: ranges of numbers, and consistency of its parts.
 
-Types were checked when they were read. What is left would end in an endless loop, in a list without end, or in an
-error far from its cause.
+Types are checked when a file is read. Other invalid values would cause an endless loop, exhaust the memory, or raise an
+error far from their origin.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ MAX_DOUBLINGS = 1_000
 def read_conductor(plain: Mapping[str, Any], strategy: type[Strategy]) -> Conductor:
     """Return the conductor that was saved, as `Conductor.from_plain` does, with its state checked.
 
-    One of `DAMAGED`, or UsageError: no conductor was saved so.
+    Raise one of `DAMAGED`, or UsageError, if the data are invalid.
     """
     conductor = Conductor.from_plain(plain, strategy)
     check_books(conductor)
@@ -34,7 +34,7 @@ def read_conductor(plain: Mapping[str, Any], strategy: type[Strategy]) -> Conduc
 
 
 def check_books(books: Conductor) -> None:
-    """Raise Misfit if a conductor never has such a state."""
+    """Raise Misfit if the state of a conductor is inconsistent."""
     _check_counts(books)
     _check_ledger(books.ledger)
     _check_workers(books)
@@ -73,10 +73,10 @@ def _check_ledger(ledger: Ledger) -> None:
     _check(all(count >= 0 for count in ledger.refusals.values()), "a negative number of refusals")
     spans = [span for lease in ledger.leases.values() for span in lease.spans]
     returned = [span for lane in ledger.lanes for span in lane.returned]
-    # An epoch that has begun is partly merged, or has a span that is leased or returned.
+    # An epoch that has started is partly merged, or has a span that is leased or returned.
     last = ledger.epoch + len(ledger.merged) + len(spans) + len(returned) + 1
     epochs = range(ledger.epoch, last + 1)
-    begin = end = ledger.lanes[0].first  # a peer of a mesh has a part of the positions
+    begin = end = ledger.lanes[0].first  # a peer of a mesh has only a part of the positions
     stop = begin + ledger.size
     _check_spans(spans, begin, stop, epochs)
     for number, lane in enumerate(ledger.lanes):

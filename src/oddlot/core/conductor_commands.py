@@ -41,7 +41,7 @@ from oddlot.core.task_timeouts import TaskTimeouts
 from oddlot.core.tasks import Facts, Task, TaskId, UpdateId, task_name
 
 MAX_KEPT = 16
-"""Versions that a strategy may keep at the same time. Each is a whole model."""
+"""Largest number of versions that a strategy may keep at the same time. Each is a complete model."""
 
 Outcome = tuple[Action | None, Changed | None]
 
@@ -110,7 +110,7 @@ def _lease(books: OpenBooks, task: TaskId, command: Assign) -> tuple[Span, ...]:
     if command.again not in books.open:
         told = f"{command} is impossible: {command.again} is not among view.tasks"
         raise ProtocolError(told, "no_such_task", task=command.again)
-    # Another task may have had its samples skipped.
+    # Its samples may have been skipped because of another task.
     return books.ledger.share(task, command.again) if books.expects(command.again) else ()
 
 
@@ -121,7 +121,7 @@ def _occupy(books: OpenBooks, task: Task) -> None:
     books.slots[node] -= 1
     del books.idle[node]
     if books.slots[node]:
-        books.idle[node] = None  # behind the others, which must not wait for a worker that never answers
+        books.idle[node] = None  # after the others, in case this worker hangs
     books.open[task.id] = books.held[task.id] = task
     books.busy[node][task.id] = books.now
     books.stalled.pop(node, None)
@@ -151,7 +151,7 @@ def _step(books: OpenBooks, command: Step) -> Outcome:
 
 
 def _with_schedule(books: OpenBooks, command: Step) -> Step:
-    """Add the samples merged before a step with gradients. Deltas followed the schedule already."""
+    """Add the number of samples merged before to a step with gradients. Deltas already follow the schedule."""
     kinds = {books.inbox[update].kind for update in command.shares if update in books.inbox}
     if len(kinds) > 1:
         raise ProtocolError(
@@ -180,7 +180,7 @@ def _merge(books: OpenBooks, command: Step | Blend, points: bool) -> Changed | N
         books.roster.merged(facts.sender)
         closed = books.ledger.merge(update) or closed
     books.version += 1
-    # A measured merge is reported by the store, which alone knows the numbers.
+    # The store, which has the tensors, reports measured merges.
     is_measured = command.measure or (isinstance(command, Step) and command.drift is not None)
     return Changed(books.version) if closed and not is_measured else None
 

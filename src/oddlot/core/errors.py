@@ -45,7 +45,7 @@ class OddlotError(Exception):
         super().__init__(sentence)
         self.code, self.fields = code or self.code, fields
 
-    def __reduce__(self) -> Any:  # a subclass's arguments need not be its sentence
+    def __reduce__(self) -> Any:  # a subclass's arguments may differ from its message
         return _restored, (type(self), self.args, vars(self))
 
     def retold(self, sentence: str, **fields: Any) -> Self:
@@ -108,7 +108,7 @@ class InvalidValue(UsageError):
 
 
 class UsageErrors(UsageError):
-    """Several errors, one per line. `errors` has them."""
+    """Several errors, one per line. They are in `errors`."""
 
     code = "several_errors"
 
@@ -179,7 +179,7 @@ class Refusal(OddlotError):
 
 
 class OddlotWarning(UserWarning):
-    """A warning. It has a code and fields, as errors have."""
+    """A warning with a code and fields, as errors have."""
 
     def __init__(self, sentence: str, code: str, **fields: Any) -> None:
         super().__init__(sentence)

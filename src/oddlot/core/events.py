@@ -16,7 +16,7 @@ class Joined:
     dollars_per_hour: float = 0.0
     """Price of its machine, in dollars per hour."""
     zone: str = ""
-    """Zone of its machine, whose price `Priced` changes. Empty: the price is fixed."""
+    """Zone of its machine. `Priced` changes the price of a zone. Empty: the price is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class PeerJoined:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """A peer of the mesh was lost, or cannot be reached. No answer to a request will come from it."""
+    """A peer of the mesh was lost, or cannot be reached. It will not reply to requests."""
 
     peer: NodeId
     """Name of the peer."""
@@ -128,7 +128,7 @@ class ModelRequested:
     peer: NodeId
     """Name of the peer."""
     tag: int
-    """Number that the answer must carry."""
+    """Tag that the reply must carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ class ModelReceived:
     model: PeerModel
     """The model, without its tensors."""
     bytes: int = 0
-    """Bytes that it took on the network."""
+    """Bytes on the network."""
     seconds: float = 0.0
-    """Seconds from the request or, if it was pushed, from sending."""
+    """Seconds since the request, or since sending if it was pushed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class ModelRejected:
     peer: NodeId
     """Name of the sender."""
     answers: int | None
-    """Tag of the request that they answered. None: they were pushed."""
+    """Tag of the request that they reply to. None: they were pushed."""
     reason: str
     """Why they were rejected, as text."""
     code: str | None = None
@@ -177,7 +177,7 @@ Event = (
 
 
 TOO_LARGE = "update_too_large"
-"""Code of the rejection of an update whose norm is far above the usual one."""
+"""Code of the rejection of an update with a norm far above the usual one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Resumed:
     settings: Mapping[str, int | None] = field(default_factory=dict)
     """Settings that changed: `in_flight`, `epochs`, `epoch_barrier`, `skip_bad`."""
     sources: tuple[Source, ...] = ()
-    """On a mesh, the peers whose models the checkpoint averages."""
+    """On a mesh, the peers with models that the checkpoint averages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Priced:
     """A price changed. Strategies do not receive it."""
 
     zone: str
-    """Zone whose machines have the price. Empty: the hub."""
+    """Zone with this price. Empty: the hub."""
     dollars_per_hour: float
     """New price of a machine, in dollars per hour."""
 
@@ -268,19 +268,19 @@ class GoalReached:
 
 @dataclass(frozen=True, slots=True)
 class LinkTraffic:
-    """The bytes that a peer of a mesh has sent to another one, at its end. Strategies do not receive it."""
+    """The total bytes that a peer of a mesh sent to another peer, recorded at its end. Strategies do not receive it."""
 
     peer: NodeId
     """Name of the receiver."""
     bytes: Mapping[str, int]
-    """Bytes by the kind of message: `exchange`, `average`, `join` and `membership`."""
+    """Bytes by kind of message: `exchange`, `average`, `join` and `membership`."""
     os_bytes: int | None = None
-    """Bytes that the receiver has acknowledged, by the operating system. None: it does not count them."""
+    """Bytes that the receiver acknowledged, as counted by the operating system. None: not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """The first peer of a mesh averaged the models of all living peers. Strategies do not receive it."""
+    """The first peer of a mesh averaged the models of all active peers. Strategies do not receive it."""
 
     peers: tuple[NodeId, ...]
     """Names of the peers."""

@@ -1,4 +1,4 @@
-"""The texts beneath a class's fields, read from its source."""
+"""The documentation below each field of a class, read from its source."""
 
 import ast
 import inspect
@@ -10,7 +10,7 @@ from textwrap import dedent
 
 @cache
 def field_docs(kind: type) -> dict[str, str]:
-    """Return the text beneath each field of a class and of its base classes, on one line."""
+    """Return the documentation below each field of a class and of its base classes, as one line each."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base is kind or is_dataclass(base):

@@ -1,4 +1,4 @@
-"""Account for samples: which are leased to which task, and which are merged, exactly once per epoch.
+"""The ledger of samples: each is leased to tasks and merged exactly once per epoch.
 
 Positions 0..size-1 index a seeded order of the data. The worker turns a position into a sample. A position is always in
 one state: not leased yet, returned, leased to open tasks, in an update in the inbox, or merged.
@@ -73,7 +73,7 @@ class Ledger:
 
     @property
     def done(self) -> bool:
-        """Whether every sample of every epoch is merged or skipped."""
+        """Return whether every sample of every epoch is merged or skipped."""
         return self.epochs is not None and self.epoch >= self.epochs
 
     @property
@@ -93,7 +93,7 @@ class Ledger:
 
     @property
     def work_left(self) -> bool:
-        """Whether there are samples to lease now."""
+        """Return whether there are samples to lease now."""
         return self._index.has_work(self._latest)
 
     @property
@@ -129,7 +129,7 @@ class Ledger:
     def arrive(self, task: TaskId, samples: int) -> list[TaskId]:
         """Record an update of the first `samples` samples of a task, and return the rest to the queue.
 
-        Return the other tasks of the lease, whose updates are late now.
+        Return the other tasks of the lease, whose updates no longer count.
         """
         lease = self.leases[task]
         done, rest = split(lease.spans, samples)
@@ -185,16 +185,16 @@ class Ledger:
     def strike(self, spans: tuple[Span, ...], why: str) -> Skipped:
         """Record that a process ended or hung while it computed these samples, which were returned.
 
-        Samples with which that happened three times are skipped, or BadSamples is raised.
+        After the third time, skip the samples or raise BadSamples.
         """
         return self._end(deadly(count(self.strikes, spans), why, skip_bad=self.skip_bad))
 
     def skip_deadly(self) -> Skipped:
-        """Skip the samples with three strikes, or raise BadSamples. A peer gets counts of the peers before it."""
+        """Skip the samples with three strikes, or raise BadSamples. A peer inherits counts from the peers before it."""
         return self._end(deadly(by_position(self.strikes), "ended or hung", skip_bad=self.skip_bad))
 
     def _end(self, spans: list[Span]) -> Skipped:
-        """Skip those of the samples that are not leased."""
+        """Skip the given samples that are not leased."""
         found = list[Span]()
         for span in spans:
             number = self._index.at(span.start)

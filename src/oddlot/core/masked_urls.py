@@ -11,5 +11,5 @@ def masked(text: str) -> str:
 
 
 def passwords(text: str) -> list[str]:
-    """Yield the passwords of the URLs in a text."""
+    """Return the passwords of the URLs in a text."""
     return [found[2] for found in _PASSWORD.finditer(text)]

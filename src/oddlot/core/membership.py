@@ -1,15 +1,16 @@
-"""Membership of a mesh: which peers live. A state machine without clock, sockets or threads.
+"""Membership of a mesh: which peers are alive. A state machine without clock, sockets or threads.
 
 The protocol is SWIM (Das, Gupta, Motivala, DSN 2002) with its suspicion mechanism: each peer pings one other peer per
-period, asks others to ping one that does not answer, suspects it, and declares it lost when it does not refute that.
-News of peers travels on these messages. Any message of a peer, also that of an exchange, proves that it lives.
+period. If there is no reply, it asks others to ping that peer, then suspects it, and declares it lost if it does not
+refute the suspicion. These messages also carry news of peers. Any message from a peer, including model exchanges,
+proves that it is alive.
 
-A step that holds the interpreter's lock keeps its peer from answering. Each peer therefore reports its longest step,
-and a suspected peer has at least twice that time to answer.
+A peer cannot reply during a step that holds the interpreter's lock. Each peer therefore reports its longest step, and a
+suspected peer has at least twice that time to reply.
 
-Unlike in SWIM, a lost peer is a member again when it sends anything, and is pinged now and then. One that was only cut
-off hears that it is lost, and refutes it with a higher incarnation: a mesh heals after a partition. A restarted process
-has another name.
+Unlike in SWIM, lost peers are pinged occasionally, and become members again when they send a message. A peer that was
+only cut off learns that it is considered lost, and refutes this with a higher incarnation. A mesh thus heals after a
+partition. A restarted process has a new name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,27 +26,30 @@ from oddlot.core.worker_stats import TIMEOUT_FACTOR
 
 State = Literal["alive", "suspected", "lost"]
 MAX_NEWS = 10
-"""News on one message. A peer that was unknown gets all of it."""
+"""Largest number of news items per message. New peers are sent all news."""
 HELPERS = 3
-"""Peers that are asked to ping one that does not answer."""
+"""Number of peers that are asked to ping a peer that does not reply."""
 STEPS_SUSPECTED = 2.0
-"""Least time for a refutation, as a multiple of the longest step of the suspected peer."""
+"""Minimum time to refute a suspicion, as a multiple of the suspected peer's longest step."""
 
 
 class News(NamedTuple):
-    """What is known of a peer. Of two news, that of the higher incarnation is newer; then lost beats suspected, and
-    suspected beats alive."""
+    """The known state of a peer.
+
+    The news with the higher incarnation is newer. If they are equal, lost overrides suspected, and suspected overrides
+    alive.
+    """
 
     peer: NodeId
     address: str
     incarnation: int
-    """Number with which the peer itself has refuted a suspicion last."""
+    """Number that the peer increases to refute a suspicion."""
     state: State
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks for an `Ack` with the same number."""
+    """A request for an `Ack` with the same number."""
 
     number: int
     news: tuple[News, ...] = ()
@@ -55,7 +59,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Answers a ping."""
+    """The reply to a ping."""
 
     number: int
     news: tuple[News, ...] = ()
@@ -65,7 +69,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class PingRequest:
-    """Asks a peer to ping a third one, and to pass its `Ack` on."""
+    """A request to ping a third peer and forward its `Ack`."""
 
     number: int
     peer: NodeId
@@ -81,16 +85,16 @@ class MembershipSettings:
     """Times of the protocol, in seconds."""
 
     ping_seconds: float = 0.5
-    """Time between two pings, and until an answer is late."""
+    """Time between two pings, and time after which a reply is late."""
     suspicion_seconds: float = 2.0
-    """Time in which a suspected peer can refute that it is lost, in a mesh of at most four peers."""
+    """Time for a suspected peer to refute the suspicion, in a mesh of at most four peers."""
     retry_seconds: float = 2.0
     """Time between two pings of lost peers."""
 
 
 @dataclass
 class Member:
-    """Another peer."""
+    """The state of another peer."""
 
     address: str
     incarnation: int = 0
@@ -98,16 +102,16 @@ class Member:
     heard_at: float = 0.0
     """Time of its last message."""
     has_left: bool = False
-    """Whether it has said itself that it leaves."""
+    """Whether it has announced that it leaves."""
     has_ended: bool = False
-    """Whether its process has ended for sure."""
+    """Whether its process is known to have ended."""
     step_seconds: float = 0.0
     """Its longest recent step, in seconds. 0: unknown."""
 
 
 @dataclass
 class Probe:
-    """A ping that was not answered yet."""
+    """A ping without a reply so far."""
 
     peer: NodeId
     number: int
@@ -118,7 +122,7 @@ class Probe:
 
 @dataclass
 class Membership:
-    """The other peers of a mesh, as the peer `me` knows them.
+    """The other peers of a mesh, as known to the peer `me`.
 
     Pass each message to `receive`, and call `tick` at `next_at`. Both return the events for the strategy; `outbox` then
     has the messages to send.
@@ -130,22 +134,22 @@ class Membership:
     settings: MembershipSettings = field(default_factory=MembershipSettings)
     incarnation: int = 0
     has_left: bool = False
-    """Whether it leaves: it does not refute that any more."""
+    """Whether this peer leaves. It then no longer refutes that it is lost."""
     step_seconds: float = 0.0
     """Longest recent step of this peer, in seconds. 0: it has finished none."""
     members: dict[NodeId, Member] = field(default_factory=dict)
     outbox: list[tuple[NodeId, MembershipMessage]] = field(default_factory=list)
     """Messages to send, with their receivers."""
     suspected: dict[NodeId, float] = field(default_factory=dict)
-    """Suspected peers, with the times since when."""
+    """By suspected peer: the time at which the suspicion started."""
     probe: Probe | None = None
     ring: list[NodeId] = field(default_factory=list)
-    """Peers to ping next, the last one first."""
+    """Peers to ping next, in reverse order."""
     numbers: int = 0
     relayed: dict[int, tuple[NodeId, int]] = field(default_factory=dict)
-    """Pings on behalf of another peer, with that peer and its number."""
+    """By number of a ping sent for another peer: that peer and the number of its request."""
     to_tell: dict[NodeId, int] = field(default_factory=dict)
-    """How often news of a peer will still be sent."""
+    """By peer: how many more times to send news of it."""
     ping_at: float = 0.0
     retry_at: float = 0.0
 
@@ -155,7 +159,7 @@ class Membership:
         self.to_tell[self.me] = self._repeats()
 
     def meet(self, members: Mapping[NodeId, str], now: float) -> list[PeerEvent]:
-        """Know these peers at their addresses. They are alive until they do not answer."""
+        """Add peers with their addresses. They are considered alive until they fail to reply."""
         return [
             event
             for peer, address in members.items()
@@ -176,23 +180,23 @@ class Membership:
         return min(self.ping_at, self.retry_at, self._late_at, lost_at)
 
     def greet(self, peer: NodeId) -> None:
-        """Ping a peer now, for example the one through which this peer joins."""
+        """Ping a peer now, for example the peer that this peer joins through."""
         self._send(peer, Ping(self._number()))
 
     def leave(self) -> None:
-        """Tell all peers that this one leaves."""
+        """Announce to all peers that this one leaves."""
         self.to_tell, self.has_left = {}, True
         news = (News(self.me, self.address, self.incarnation, "lost"),)
         for peer in self.living:
             self.outbox.append((peer, Ping(self._number(), news)))
 
     def unreachable(self, peer: NodeId, now: float) -> None:
-        """Note that the connection to a peer broke: it is suspected."""
+        """Suspect a peer because the connection to it broke."""
         if peer in self.members:
             self._suspect(peer, now)
 
     def gone(self, peer: NodeId) -> list[PeerEvent]:
-        """Note that a peer's process has ended for sure: nothing listens at its address any more."""
+        """Declare a peer lost because its process has ended: nothing listens at its address."""
         member = self.members.get(peer)
         if member is None:
             return []
@@ -200,9 +204,10 @@ class Membership:
         return list(self._declare_lost(peer)) if member.state != "lost" else []
 
     def may_return(self, now: float) -> list[NodeId]:
-        """Return the lost peers that may only be busy: they have neither ended nor left, and are not hung yet.
+        """Return the lost peers that may only be busy: not ended, not left, and not hung yet.
 
-        A peer counts as hung by the rule for workers of a hub. One whose machine has another living peer was replaced.
+        The rule for hung peers is that for workers of a hub. Peers that were replaced by another one on their machine
+        are left out.
         """
         replaced = {machine_of(peer) for peer in self.living}
         return [
@@ -214,7 +219,7 @@ class Membership:
         ]
 
     def receive(self, sender: NodeId, message: MembershipMessage, now: float) -> list[PeerEvent]:
-        """Process a message of a peer. Answers are in the outbox."""
+        """Process a message of a peer. Replies are added to the outbox."""
         events = [*self.heard(sender, now), *self._all_learned(message.news, now, sender)]
         if not isinstance(message, PingRequest) and sender in self.members:
             self.members[sender].step_seconds = message.step_seconds
@@ -234,7 +239,7 @@ class Membership:
         return events
 
     def heard(self, peer: NodeId, now: float) -> list[PeerEvent]:
-        """Note that a peer lives: it has sent any message. One that has left stays lost."""
+        """Record that a peer is alive because it sent a message. A peer that has left stays lost."""
         member = self.members.get(peer)
         if member is None:
             return []
@@ -249,7 +254,7 @@ class Membership:
         return [PeerJoined(peer)] if before == "lost" else []
 
     def tick(self, now: float) -> list[PeerEvent]:
-        """Do what is due."""
+        """Carry out the actions that are due."""
         if self.probe is not None and now >= self._late_at:
             self._press(self.probe, now)
         if now >= self.ping_at:
@@ -272,15 +277,16 @@ class Membership:
         return self.probe.sent_at + self.settings.ping_seconds * (2 if self.probe.is_indirect else 1)
 
     def _lost_at(self, peer: NodeId) -> float:
-        """Return the time at which a suspected peer is lost.
+        """Return the time when a suspected peer counts as lost.
 
-        The time for a refutation grows with the mesh, as the time that news takes, and with the peer's longest step.
+        The time to refute a suspicion grows with the size of the mesh, because news takes longer, and with the peer's
+        longest step.
         """
         least = self.settings.suspicion_seconds * max(1.0, log2(len(self.members) + 1) / 2)
         return self.suspected[peer] + max(least, STEPS_SUSPECTED * self.members[peer].step_seconds)
 
     def _ping_next(self, now: float) -> None:
-        """Ping the next peer in a shuffled order, unless it was heard within a period and there is no news."""
+        """Ping the next peer in a shuffled order, unless it sent a message within a period and there is no news."""
         if self.probe is not None:
             return
         if not self.ring:
@@ -298,7 +304,7 @@ class Membership:
             self._send(peer, Ping(self.probe.number))
 
     def _press(self, probe: Probe, now: float) -> None:
-        """Ask other peers to ping one whose answer is late; suspect it when that has not helped."""
+        """Ask other peers to ping a peer with a late reply. If they were asked already, suspect it."""
         others = [peer for peer in self.living if peer != probe.peer]
         if probe.is_indirect or not others:
             self._suspect(probe.peer, now)
@@ -316,7 +322,7 @@ class Membership:
             self.to_tell[peer] = self._repeats()
 
     def _warn_suspected(self, peer: NodeId, now: float) -> None:
-        """Tell a peer that it is suspected, so that it refutes that soon."""
+        """Notify a peer that it is suspected, so it can refute that early."""
         self.suspected[peer] = now
         self._send(peer, Ping(self._number()))
 
@@ -334,7 +340,7 @@ class Membership:
             yield from self._learn(one, now, teller)
 
     def _learn(self, news: News, now: float, teller: NodeId) -> Iterator[PeerEvent]:
-        """Take over what is newer than what is known."""
+        """Apply news of a peer if it is newer than the known state."""
         peer, address, incarnation, state = news
         if peer == self.me:
             if state != "alive" and incarnation >= self.incarnation and not self.has_left:
@@ -342,7 +348,7 @@ class Membership:
                 self.to_tell[peer] = self._repeats()
             return
         member = self.members.get(peer)
-        if member is None:  # it is known as lost until this news is taken over
+        if member is None:  # considered lost until this news is applied
             member = self.members[peer] = Member(address, -1, "lost", now)
         rank = {"alive": 0, "suspected": 1, "lost": 2}
         if (incarnation, rank[state]) <= (member.incarnation, rank[member.state]):
@@ -350,7 +356,7 @@ class Membership:
         patience = max(self.settings.suspicion_seconds, STEPS_SUSPECTED * member.step_seconds)
         was_heard = member.state != "lost" and now - member.heard_at < patience
         if state == "lost" and was_heard and teller != peer:
-            return  # others cannot reach it, which it will refute
+            return  # only others cannot reach it; it will refute that
         before, member.state = member.state, state
         member.address, member.incarnation = address, incarnation
         member.has_left = state == "lost" and teller == peer
@@ -364,7 +370,7 @@ class Membership:
             yield PeerJoined(peer)
 
     def _send(self, receiver: NodeId, message: MembershipMessage, tell_all: bool = False) -> None:
-        """Put a message with news into the outbox."""
+        """Add a message with news to the outbox."""
         news = self._news(receiver, tell_all)
         match message:
             case Ping(number):
@@ -376,7 +382,7 @@ class Membership:
         self.outbox.append((receiver, message))
 
     def _news(self, receiver: NodeId, tell_all: bool) -> tuple[News, ...]:
-        """Return the news to send: of this peer, of a receiver that is suspected or lost, then what was sent least."""
+        """Return the news to send: of this peer, of a suspected or lost receiver, then the least-sent news."""
         first = [self.me]
         member = self.members.get(receiver)
         if member is not None and member.state != "alive":
@@ -398,7 +404,7 @@ class Membership:
         return News(peer, member.address, member.incarnation, member.state)
 
     def _repeats(self) -> int:
-        """Return how often news is sent: with high probability, all peers then get it."""
+        """Return how often to send an item of news for it to reach all peers with high probability."""
         return 3 * ceil(log2(len(self.members) + 2))
 
     def _number(self) -> int:

@@ -36,7 +36,8 @@ class Optimizer:
     def hub_optimizer(self, sections: Mapping[int, Any]) -> Any:
         """Return a new `HubOptimizer` (`oddlot.train.optimizer_math`) for these 1-D tensors of trainable parameters.
 
-        SGD, Adam and AdamW do not have it: the hub knows their arithmetic. UsageError: nor does this one.
+        SGD, Adam and AdamW do not define it, because the hub implements them. Raise UsageError if a subclass does not
+        define it.
         """
         name = type(self).__name__
         told = f"{name} cannot be used at the hub: give it a method hub_optimizer(sections)"
@@ -47,8 +48,8 @@ class Optimizer:
 class SGD(Optimizer):
     """Stochastic gradient descent with optional momentum, as `torch.optim.SGD` computes it.
 
-    The momentum may be negative, which makes up for the momentum that many asynchronous workers add (Mitliagkas et al.,
-    "Asynchrony begets Momentum", 2016).
+    The momentum may be negative, which compensates for the implicit momentum of many asynchronous workers (Mitliagkas
+    et al., "Asynchrony begets Momentum", 2016).
     """
 
     lr: NotNegative = 0.05

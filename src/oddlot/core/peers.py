@@ -1,4 +1,4 @@
-"""The peers of a mesh, as one of them knows them, and the models that they exchange."""
+"""The peers of a mesh, as known to one of them, and the models that they exchange."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from oddlot.core.tasks import NodeId, machine_of
 
 ModelId = str
-"""A sent model's name, such as `w2>17`: its sender, and how many models that has sent. Never reused."""
+"""Id of a sent model, such as `w2>17`: its sender and a running number. Never reused."""
 
 
 class Source(NamedTuple):
@@ -21,28 +21,28 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeerModel:
-    """A peer's model on its way to another peer, without its tensors."""
+    """A model sent from one peer to another, without its tensors."""
 
     id: ModelId
     """Id of the model."""
     sender: NodeId
-    """Name of the peer whose weights these are."""
+    """Name of the peer that sent the weights."""
     samples: int
     """Samples that the sender had trained on."""
     answers: int | None = None
-    """Tag of the request that it answers. None: it was pushed."""
+    """Tag of the request that it replies to. None: it was pushed."""
     reply_tag: int | None = None
     """Tag with which the sender expects a model in return. None: it expects none."""
     loss: float | None = None
     """Running training loss of the sender. None: unknown."""
     weight: float = 1.0
-    """Sum weight that the sender gave away with the model, for push-sum averaging."""
+    """Sum weight that the sender passed with the model, for push-sum averaging."""
     layers: tuple[int, ...] | None = None
     """Numbers of the trainable parameters that it has, in the layout's order. None: all."""
 
 
 def layers_of_both(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the layers that at least one of two models has. None: all."""
+    """Return the layers that at least one of two models has; None if it is all."""
     return None if one is None or other is None else tuple(sorted({*one, *other}))
 
 
@@ -69,7 +69,7 @@ class Drift:
     lr_factor: float = 1.0
     """Factor of the learning rate schedule in the last step."""
     layers: tuple[LayerDrift, ...] = ()
-    """By trainable parameter, in the layout's order, if the step measured layers."""
+    """Drift of each trainable parameter, in the layout's order, if the step measured layers."""
 
     @property
     def relative(self) -> float:
@@ -91,11 +91,11 @@ class Peers:
     """Received models that are neither merged nor dropped yet."""
     models_sent: int = 0
     sources: list[Source] = field(default_factory=list)
-    """Peers whose models the initial weights include. Empty: they are those of a new model."""
+    """Peers with models that the initial weights include. Empty: the initial weights are those of a new model."""
 
     def __post_init__(self) -> None:
         self._ordered: Sequence[NodeId] = ()
-        """What `in_order` returned last. Empty: it must be computed again."""
+        """Cached value of `in_order`. Empty: not computed."""
 
     def join(self, peer: NodeId) -> None:
         """Add a peer. Its machine is numbered after the others, if it is new."""
@@ -110,7 +110,7 @@ class Peers:
         self._ordered = ()
 
     def in_order(self) -> Sequence[NodeId]:
-        """Return the names of the living peers, this one included, by the number of their machine."""
+        """Return the names of the active peers, this one included, by the number of their machine."""
         if not self._ordered:
             number = {machine: place for place, machine in enumerate(self.machines)}
             places = {peer: number.get(machine_of(peer), len(number)) for peer in (*self.living, self.me)}
@@ -119,7 +119,7 @@ class Peers:
 
     @property
     def lead(self) -> NodeId:
-        """Return the living peer whose machine has the lowest number."""
+        """Return the active peer with the lowest machine number."""
         return self.in_order()[0]
 
     def next_id(self) -> ModelId:

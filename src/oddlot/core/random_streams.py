@@ -1,4 +1,4 @@
-"""Named random generators, which are independent of each other."""
+"""Independent random generators, by name."""
 
 from random import Random
 

@@ -1,11 +1,11 @@
-"""Dataclasses to JSON-able data and back, driven by their type hints.
+"""Conversion of dataclasses to JSON-serializable data and back, by their type hints.
 
 A dataclass becomes a dict with its class name under "is", without fields that are None by default. A named tuple
-becomes a list. Reading needs the written type. "is" distinguishes the members of a union of dataclasses, and the
+becomes a list. To read data, you need their type. "is" distinguishes the members of a union of dataclasses, and the
 subclasses of a base class that is not a dataclass (`Optimizer`), to which users can add. Subclasses of a base class
 with `@saved_by_place` have `package.module:Class` under "is", which is unique.
 
-Reading checks every value against its type hint. `Misfit` names the value and its place.
+Reading checks every value against its type hint. `Misfit` names the value and its location.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +21,9 @@ from oddlot.core.user_code import place_of
 DAMAGED = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError
 )  # fmt: skip
-"""Exceptions raised by data that `to_plain` did not write, or that were changed."""
+"""Exceptions raised by data that were changed, or that `to_plain` did not write."""
 MOST = 2**63
-"""Limit of integers."""
+"""Limit for the magnitude of integers."""
 _LISTS = frozenset({list, tuple})
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -33,20 +33,20 @@ _Base = TypeVar("_Base", bound=type)
 
 
 def saved_by_place(base: _Base) -> _Base:
-    """Decorate a base class whose subclasses are saved with their place, `package.module:Class`."""
+    """Decorate a base class, so its subclasses are saved with their import path, `package.module:Class`."""
     _BY_PLACE.add(base)
     return base
 
 
 @cache
 def _word(kind: type) -> str:
-    """Return what identifies a class in saved data."""
+    """Return the identifier of a class in saved data."""
     return kind.__name__ if _BY_PLACE.isdisjoint(kind.__mro__) else place_of(kind)
 
 
 @cache
 def _shape(kind: type) -> tuple[str, tuple[tuple[str, bool], ...]] | None:
-    """Return what identifies a dataclass, and its fields with whether each is None by default."""
+    """Return the identifier of a dataclass, and its fields with whether each is None by default."""
     if not is_dataclass(kind):
         return None
     return _word(kind), tuple((each.name, each.default is None) for each in fields(kind))
@@ -154,8 +154,8 @@ def _table(plain: Any, what: str = "table") -> Any:
 
 
 def _row_reader(kinds: tuple[Any, ...], make: Callable[[Any], Any]) -> _Reader:
-    """Return a reader of tuples with a type for each place."""
-    if set(kinds) == {int}:  # spans: the most frequent ones
+    """Return a reader of tuples with one type per position."""
+    if set(kinds) == {int}:  # fast path for spans, the most frequent ones
 
         def read_whole(plain: Any) -> Any:
             if len(_listed(plain)) != len(kinds):
@@ -210,7 +210,7 @@ def _base_reader(base: type) -> _Reader:
 
 
 def known_subclass(base: type, word: object) -> type | None:
-    """Return the newest dataclass that subclasses `base` and has this word under "is"; None if there is none."""
+    """Return the newest dataclass that subclasses `base` and has this identifier; None if there is none."""
     kinds = [kind for kind in _subclasses(base) if is_dataclass(kind) and _word(kind) == word]
     return kinds[-1] if kinds else None
 

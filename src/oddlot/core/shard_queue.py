@@ -9,7 +9,7 @@ from oddlot.core.spans import Span
 from oddlot.core.tasks import NodeId
 
 MAX_SPANS = 64
-"""Spans of a lease, so that a task is a small message."""
+"""Largest number of spans of a lease, which limits the size of task messages."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,8 @@ class Lane:
     def take(self, samples: int) -> tuple[Span, ...]:
         """Lease up to `samples` samples of one epoch, in at most `MAX_SPANS` spans: returned samples first.
 
-        Lease one more if it would be left alone. Start the next epoch if none of this one are left.
+        A single sample that would be left over is leased too. If no samples of this epoch are left, start the next
+        epoch.
         """
         if not self.returned and self.at == self.last:
             self.epoch, self.at = self.epoch + 1, self.first
@@ -99,7 +100,7 @@ class Lane:
 
 
 class _Epoch:
-    """The lanes whose next samples are of one epoch: heaps of their numbers, some of which are outdated."""
+    """The lanes with next samples in one epoch: heaps of their numbers, which may have outdated entries."""
 
     __slots__ = ("all", "by_home", "count")
 
@@ -112,8 +113,8 @@ class _Epoch:
 class Lanes:
     """Finds the next lane for a node in logarithmic time.
 
-    It prefers lanes of the oldest epoch, of these one that the worker has, or else one that no worker has, and of these
-    the first. Call `note` after every change.
+    It prefers lanes of the oldest epoch; among these, a lane that the worker has, then one that no worker has; then the
+    first. Call `note` after every change.
     """
 
     def __init__(self, lanes: list[Lane]) -> None:
@@ -125,7 +126,7 @@ class Lanes:
         self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(lanes)
         self._held: dict[NodeId, dict[int, None]] = {}
         self._only = lanes[0] if len(lanes) == 1 else None
-        """Whether there is a single lane with all of the data, which every worker has."""
+        """The lane with all of the data if there is only one, which every worker has. None: there are several lanes."""
         for number, lane in enumerate(lanes):
             if lane.home is not None:
                 self._held.setdefault(lane.home, {})[number] = None
@@ -153,7 +154,7 @@ class Lanes:
                 self._leave(placed[0])
 
     def settle(self, number: int, node: NodeId) -> None:
-        """Record that a worker got samples of a lane and has its data from now on."""
+        """Record that a worker leased samples of a lane and has its data from now on."""
         if self._only:
             return
         lane = self.lanes[number]
@@ -190,7 +191,7 @@ class Lanes:
         return heap[0]
 
     def has_work(self, latest: float) -> bool:
-        """Whether `choose` would find a lane."""
+        """Return whether `choose` would find a lane."""
         if only := self._only:
             return only.next_epoch <= latest and only.first < only.last
         return min(self._epochs, default=inf) <= latest
@@ -206,7 +207,7 @@ class Lanes:
         return total
 
     def _leave(self, epoch: int) -> None:
-        """A lane has no work of that epoch any more; where none has, it is forgotten."""
+        """Record that a lane has no more work of an epoch, and remove the epoch if it was the last one."""
         found = self._epochs[epoch]
         found.count -= 1
         if not found.count:

@@ -1,9 +1,9 @@
-"""Size limits of decompressed files, against files that would exceed the memory."""
+"""Size limits of decompressed files, as protection against decompression bombs."""
 
 MIN_BYTES = 1 << 26
 """Bytes that any file may decompress to."""
 MAX_RATIO = 200
-"""Largest compression ratio: real data have 2-20, and gzip reaches 1,032 with zeros."""
+"""Largest compression ratio. Real data have 2-20; gzip reaches 1,032 with zeros."""
 
 
 def most_unpacked(packed: int) -> int:

@@ -1,4 +1,4 @@
-"""Spans of samples: which ones a task has, how they are divided, and their minibatches."""
+"""Spans of samples, and their division into tasks and minibatches."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ class Span(NamedTuple):
 
 def samples_in(spans: tuple[Span, ...]) -> int:
     """Return the number of samples of the spans."""
-    if len(spans) == 1:  # as nearly always: it is asked for several times a task
+    if len(spans) == 1:  # fast path: nearly always, and called several times per task
         return spans[0].stop - spans[0].start
     return sum(span.stop - span.start for span in spans)
 
@@ -32,7 +32,7 @@ def joined(spans: list[Span]) -> tuple[Span, ...]:
 
 
 def without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
-    """Return the parts of spans that none of the others has."""
+    """Return the parts of `spans` outside of all `others`."""
     by_epoch = defaultdict[int, list[Span]](list)
     for other in sorted(others):
         by_epoch[other.epoch].append(other)

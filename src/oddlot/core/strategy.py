@@ -1,4 +1,4 @@
-"""The base class of strategies, and the view of a run that they get."""
+"""The base class of strategies, and their view of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ class Traits:
     reads_gradients: bool = False
     """Whether the strategy adapts to the `norm` or `inner` of `Changed`."""
     measured_loads: tuple[int, ...] = ()
-    """Task sizes, in samples, for which it receives estimated durations of rounds (`Fitted`)."""
+    """Task sizes, in samples. The strategy receives estimated durations of rounds with these sizes (`Fitted`)."""
     mesh: bool = False
     """Whether every worker is a peer with a model of its own, without a hub."""
     local_steps: bool = False
@@ -97,7 +97,7 @@ class Books(Protocol):
     peers: Peers
 
     def expects(self, task: TaskId) -> bool:
-        """Whether an update of this task would count."""
+        """Return whether an update of this task would count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class View:
 
     @property
     def work_left(self) -> bool:
-        """Whether there are samples to assign now."""
+        """Return whether there are samples to assign now."""
         return self._books.ledger.work_left
 
     @property
@@ -153,12 +153,12 @@ class View:
 
     @property
     def peers(self) -> Collection[NodeId]:
-        """Return the other living peers of a mesh, in the order in which they joined."""
+        """Return the other active peers of a mesh, in the order of joining."""
         return self._books.peers.living.keys()
 
     @property
     def mesh(self) -> Collection[NodeId]:
-        """Return the living peers of a mesh, this one included, by the number of their machine."""
+        """Return the active peers of a mesh, this one included, by the number of their machine."""
         return self._books.peers.in_order()
 
     @property
@@ -173,7 +173,7 @@ class View:
 
     @property
     def nodes(self) -> Collection[NodeId]:
-        """Return the workers that can be assigned tasks, in the order in which they joined."""
+        """Return the workers that can be assigned tasks, in the order of joining."""
         return self._books.slots.keys()
 
     @property
@@ -187,7 +187,7 @@ class View:
         return self._books.stalled.keys()
 
     def has_no_task(self, node: NodeId) -> bool:
-        """Whether a worker can be assigned tasks and has none, not even a cancelled or timed-out one."""
+        """Return whether a worker can be assigned tasks and has none, not even a cancelled or timed-out one."""
         return node in self._books.slots and not self._books.busy[node]
 
     @property
@@ -210,11 +210,11 @@ class View:
         return self._books.busy[self.tasks[task].node][task]
 
     def is_needed(self, task: TaskId) -> bool:
-        """Whether an update of an open task would count: its samples were not skipped since."""
+        """Return whether an update of an open task would count: its samples were not skipped since."""
         return self._books.expects(task)
 
     def can_start_from(self, version: int) -> bool:
-        """Whether tasks can start from a version: it is the newest or kept."""
+        """Return whether tasks can start from a version: it is the newest or kept."""
         return version == self.version or str(version) in self._books.kept
 
     def free(self, node: NodeId) -> int:

@@ -1,4 +1,4 @@
-"""Base class of strategies that wrap another one and change some of its commands."""
+"""The base class of strategies that wrap another one and change some of its commands."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ def _about_inner() -> Iterator[None]:
 
 @dataclass
 class Wrapper(Strategy):
-    """A strategy around another one, whose traits it has.
+    """Base class of strategies that wrap another one and, by default, have its traits.
 
-    UsageError: `inner` is not a strategy, or it contains the same wrapper, at any depth.
+    Raise UsageError if `inner` is not a strategy, or contains the same wrapper at any depth.
     """
 
     inner: Strategy
@@ -53,7 +53,7 @@ def _is_strategy(value: object) -> bool:
 
 
 def layers(strategy: Strategy) -> list[Strategy]:
-    """Return the strategy and, of a wrapper, those inside it, the innermost last."""
+    """Return the strategy and all strategies that it wraps, the innermost last."""
     found = [strategy]
     while isinstance(found[-1], Wrapper):
         found.append(found[-1].inner)

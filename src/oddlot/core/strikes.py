@@ -1,4 +1,4 @@
-"""Counts of failures by sample: rejected updates, and processes that ended or hung while they computed it."""
+"""Counts of failures by sample: rejected updates, and processes that ended or hung while they computed the sample."""
 
 from collections.abc import Iterable, Mapping
 

@@ -10,11 +10,11 @@ from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, Roster
 
 HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
-"""A worker is hung after this many timeouts of its task without an answer, and at least this many seconds."""
+"""A worker counts as hung after this many timeouts of its task, and at least this many seconds, without a response."""
 
 
 def hung_after(timeout: float) -> float:
-    """Return the seconds without an answer after which the worker of a task with this timeout counts as hung."""
+    """Return the seconds without a response after which the worker of a task with this timeout counts as hung."""
     return max(HUNG_SECONDS, HUNG_TIMEOUTS * timeout)
 
 
@@ -33,40 +33,40 @@ class Assignments(Protocol):
 class TaskTimeouts:
     """Deadlines of open tasks, and the times at which the workers of late tasks count as hung.
 
-    A deadline is provisional while no worker has answered and the strategy has not set it: how long a task takes is
-    not known yet. The first answer replaces all provisional deadlines.
+    A deadline is provisional if it was not set by the strategy and no worker has finished a task, so the duration of
+    tasks is unknown. The first finished task replaces all provisional deadlines.
     """
 
     deadlines: Deadlines = field(default_factory=Deadlines)
     evictions: Deadlines = field(default_factory=Deadlines)
     """When the workers of tasks that missed a deadline count as hung."""
     silence: dict[TaskId, float] = field(default_factory=dict)
-    """Seconds without an answer after which the worker of such a task counts as hung."""
+    """Seconds without a response after which the worker of such a task counts as hung."""
 
     @property
     def first(self) -> float:
-        """The earliest of these times; infinity if there is none."""
+        """Return the earliest of these times; infinity if there is none."""
         return min(self.deadlines.first, self.evictions.first)
 
     def start(self, task: Task, now: float, roster: Roster, requested: float | None = None) -> None:
-        """Set the deadline of a new task: `requested` seconds from now, or what its worker's speed suggests."""
+        """Set the deadline of a new task: `requested` seconds from now, or estimated from its worker's speed."""
         timeout = roster.timeout(task.node, samples_in(task.spans), requested)
         self.deadlines.set(now + timeout, task.id, requested is None and roster.usual is None)
 
     def replace_provisional(self, books: Assignments) -> None:
-        """Replace provisional deadlines, because the first answer shows how long a task takes."""
+        """Replace provisional deadlines when the first finished task shows how long tasks take."""
         for name in self.deadlines.take_provisional():
             task = books.open.get(name)
-            if task and (since := books.busy[task.node].get(name)) is not None:  # not the one that answers
+            if task and (since := books.busy[task.node].get(name)) is not None:  # not finished now
                 timeout = books.roster.timeout(task.node, samples_in(task.spans))
                 self.deadlines.set(since + timeout, name)
 
     def end(self, task: TaskId) -> None:
-        """Forget a task that its worker has answered, or that was lost with its worker."""
+        """Remove a task that its worker has finished or acknowledged, or that was lost with its worker."""
         self.silence.pop(task, None)
 
     def expired(self, books: Assignments) -> Iterator[Task]:
-        """Yield the open tasks whose samples must be given to other workers now.
+        """Yield the open tasks that have timed out. Their samples must be given to other workers now.
 
         Of tasks with a provisional deadline, there are at most as many as workers without any task.
         """
@@ -85,7 +85,7 @@ class TaskTimeouts:
             yield task
 
     def hung(self, books: Assignments) -> Iterator[Task]:
-        """Yield a late task of each worker that has not answered any task for too long."""
+        """Yield a late task of each hung worker."""
         nodes = set[NodeId]()
         for name, _ in self.evictions.due(books.now):
             if (task := books.held.get(name)) is None or task.node in nodes:

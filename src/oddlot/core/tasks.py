@@ -10,9 +10,9 @@ from typing import Literal
 from oddlot.core.spans import Span
 
 NodeId = str
-"""A worker's name, such as `w1`. Never reused: its replacement is `w1.2`."""
+"""Name of a worker, such as `w1`. Never reused: its replacement is `w1.2`."""
 TaskId = str
-"""A task's name, such as `w1:17`, which is also the name of its update. Never reused."""
+"""Id of a task and of its update, such as `w1:17`. Never reused."""
 UpdateId = TaskId
 
 Kind = Literal["gradient", "delta", "weights"]
@@ -57,7 +57,7 @@ class Task:
     spans: tuple[Span, ...]
     """Samples, as intervals of positions in the shuffled order of an epoch."""
     version: int
-    """Version from which it starts."""
+    """Version that it starts from."""
     kind: Kind = "gradient"
     """Kind of its update."""
     pull: float | None = None
@@ -70,16 +70,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """An update without its tensors, which the store keeps under `id`."""
+    """An update without its tensors. The store keeps them under `id`."""
 
     id: UpdateId
-    """Id of the update: that of its task."""
+    """Id of the update, equal to the id of its task."""
     sender: NodeId
     """Name of its worker."""
     based_on: int
-    """Version from which its task started."""
+    """Version that its task started from."""
     samples: int
-    """Number of computed samples: the first ones of the task. The others are available again."""
+    """Number of computed samples, from the start of the task. The others are available again."""
     kind: Kind = "gradient"
     """Kind of the update."""
     loss: float | None = None
@@ -93,4 +93,4 @@ class Facts:
     bytes_data: int = 0
     """Bytes of samples sent for it."""
     read: int | None = None
-    """Version that its server read, if the hub's store overwrites updates (see `Hub`). None: the newest."""
+    """Version that its server read, if the hub's store overwrites updates (see `Hub`). None: the newest version."""

@@ -17,7 +17,7 @@ MAX_TEXT_CHARACTERS = 1_000
 MAX_TRACE_CHARACTERS = 5_000
 """Length limit of a traceback."""
 MAX_CALLS = 2
-"""Depth of the functions that are searched for what a user's function uses."""
+"""Call depth of the search for objects that a user's function uses."""
 
 
 def is_import_path(name: str) -> bool:
@@ -31,7 +31,7 @@ def place_of(kind: type) -> str:
 
 
 def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
-    """Return the class at an import path, which must be a subclass of `base`. `kind` is its noun, such as `strategy`.
+    """Return the class at an import path, a subclass of `base`. `kind` is its noun, such as `strategy`.
 
     Raise UsageError, about the setting `key`, if the module cannot be imported or has no such class.
     """
@@ -40,7 +40,7 @@ def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
         module = user_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _not_importable(path, kind, key, error) from None  # what it imports is missing
+            raise _not_importable(path, kind, key, error) from None  # a module that it imports is missing
         told = f"the {kind} {path} cannot be imported: there is no module {error.name}. Add its folder to PYTHONPATH"
         raise UsageError(told, f"{kind}_not_importable", key, given=path, reason=str(error)) from None
     except Exception as error:  # noqa: BLE001 - a module may raise anything
@@ -75,7 +75,7 @@ def trace_of(error: BaseException) -> str:
     trace = "".join(traceback.format_exception(error))
     for each in chain_of(error):
         text = ""
-        with suppress(Exception):  # of a user's class that cannot be shown
+        with suppress(Exception):  # the `__str__` of a user's class may fail
             text = str(each)
         if len(text) > MAX_TEXT_CHARACTERS:
             trace = trace.replace(text, f"{text[:MAX_TEXT_CHARACTERS]}... ({len(text):,} characters)")

@@ -31,7 +31,7 @@ def warn(text: str, code: str, **fields: Any) -> None:
 
 @contextmanager
 def once() -> Iterator[None]:
-    """Show a warning only once inside this context, in which several runs may cause it."""
+    """Show each warning only once inside this context, for several runs that may cause the same warning."""
     before = _told.set(set())
     try:
         yield

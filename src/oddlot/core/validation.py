@@ -1,20 +1,22 @@
 """Validation of settings by their type hints, such as `lr: NotNegative = 0.1` or `steps: AtLeastOne = 8`."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from math import inf
 from numbers import Integral, Real
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from oddlot.core.errors import InvalidValue
 
 Check = Callable[[Any], str]
-"""A check returns what a value must be, such as `at least 1`; empty if the value is valid."""
+"""A check returns the requirement, such as `at least 1`, or an empty string if the value is valid."""
 UNIONS = {Union, UnionType}
+NOT_IN_FILES = MappingProxyType({"in_files": False})
+"""Metadata of a setting that only Python code sets: it has no key and no flag."""
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}
-"""NumPy's numbers included."""
+"""Abstract types, which include NumPy's numbers."""
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
 
 
@@ -65,7 +67,7 @@ def check_settings(settings: Any, of: str | None = None) -> None:
         must = next(_faults(hint, value), None)
         if must:
             raise InvalidValue(name, value, must, of)
-        if type(value).__module__ == "numpy" and isinstance(value, Real):  # JSON has none of them
+        if type(value).__module__ == "numpy" and isinstance(value, Real):  # JSON cannot encode it
             object.__setattr__(settings, name, int(value) if isinstance(value, Integral) else float(value))
 
 
@@ -76,8 +78,24 @@ def hints_of(kind: type) -> dict[str, Any]:
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
+def settings_of(kind: type) -> dict[str, "Field[Any]"]:
+    """Return the settings of a dataclass that files and flags set. Dicts, lists and fields with `STATE` are state."""
+    hints = get_type_hints(kind)
+    kept = [
+        one for one in fields(kind) if not one.metadata.get("state") and one.metadata.get("in_files", True)
+    ]
+    return {
+        one.name: one for one in kept if (get_origin(hints[one.name]) or hints[one.name]) not in {dict, list}
+    }
+
+
+def default_of(one: "Field[Any]") -> Any:
+    """Return the default of a setting."""
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
 def _faults(hint: Any, value: Any) -> Iterator[str]:
-    """Yield what a value must be, if it is not."""
+    """Yield a description of each requirement that a value does not meet."""
     parts = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
     kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
     are_classes = all(type(kind) is type for kind in kinds)
@@ -99,5 +117,5 @@ def _word(kind: type) -> str:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Whether a value is of a type. Whole numbers count as floats, NumPy's as Python's; booleans are not numbers."""
+    """Return whether a value is of a type. Integers count as floats, NumPy's numbers as Python's; booleans do not."""
     return isinstance(value, _NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))

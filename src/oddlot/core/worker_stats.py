@@ -1,4 +1,4 @@
-"""Statistics of workers: how fast each is, when it last answered, and how long to wait for its tasks."""
+"""Statistics of workers: speed, time of the last response, and task timeouts."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -6,7 +6,7 @@ from math import inf
 from oddlot.core.tasks import NodeId
 
 SECONDS_UNTIL_ANY_ANSWER = 600.0
-"""Timeout while no worker has finished a task, in seconds."""
+"""Task timeout until a worker has finished a task, in seconds."""
 SECONDS_UNTIL_KNOWN = 60.0
 RESULTS_UNTIL_KNOWN = 5
 TIMEOUT_FACTOR = 4.0
@@ -16,7 +16,7 @@ NEWEST_COUNTS = 0.1
 """Weight of the newest task in the usual pace of all workers."""
 MERGES_UNTIL_TRUSTED = 20
 CLEARLY = 1.25
-"""Factor over the usual pace from which a worker is slow."""
+"""Multiple of the usual seconds per sample from which a worker is slow."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Member:
 
 @dataclass
 class Roster:
-    """Statistics of all workers, from which timeouts and task sizes are derived."""
+    """Statistics of all workers, used to derive timeouts and task sizes."""
 
     members: dict[NodeId, Member] = field(default_factory=dict)
     """History of each worker that is present, by name."""
@@ -114,7 +114,7 @@ class Roster:
                 member.halvings += 1
 
     def _is_slow(self, node: NodeId) -> bool:
-        """Whether its tasks, at their current size, take clearly longer than full tasks of half of the others."""
+        """Return whether its tasks, at their current size, take clearly longer than half of the others' full tasks."""
         return self.members[node].cut_pace > CLEARLY * self._usual_pace(node)
 
     def _usual_pace(self, node: NodeId) -> float:
@@ -137,16 +137,17 @@ class Roster:
                 member.halvings -= 1
 
     def load(self, node: NodeId, samples: int) -> int:
-        """Return the size of a worker's task if a strategy requests `samples`; see `minibatch_cuts` for the 2."""
+        """Return the size of a worker's task if a strategy requests `samples`. At least 2 if possible: see
+        `minibatch_cuts`."""
         return max(min(2, samples), samples >> self.members[node].halvings)
 
     def timeout(self, node: NodeId, samples: int, requested: float | None = None) -> float:
         """Return the seconds after which a task of `samples` samples times out.
 
         Ten minutes until a task of any worker is finished. Then, until the worker has finished five tasks, one minute
-        (doubled by each timeout) and at least four times the usual time of others. Then four times the 95th percentile
+        (doubled by each timeout), and at least four times the usual time of others. Then four times the 95th percentile
         of its own time per sample, and at least one second. `requested` replaces this, but is raised to 1.25 times that
-        percentile: otherwise no update of a slow worker would count.
+        percentile; otherwise no update of a slow worker would count.
         """
         member = self.members[node]
         if requested is not None:

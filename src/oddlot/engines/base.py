@@ -1,7 +1,7 @@
 """The interfaces of engines, which run tasks on machines, and of their settings."""
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +11,11 @@ from oddlot.core.conductor_commands import MAX_KEPT
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message, Port
 from oddlot.machines.market import Hub
+from oddlot.train.learner_inputs import LearnerInputs
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.machines.machine import Machine
-    from oddlot.train.data import Cuts
-    from oddlot.train.flat_buffer import Layout
-    from oddlot.train.job import Job
     from oddlot.train.store import BlockSource
     from oddlot.wire.codec import Codec
 
@@ -72,20 +68,11 @@ class FaultInjection(Protocol):
         """Set whether a machine stays away once its worker has ended."""
 
 
-@dataclass(frozen=True)
-class RunData:
+@dataclass(frozen=True, kw_only=True)
+class RunData(LearnerInputs):
     """The inputs that an engine needs from a run."""
 
-    job: "Job"
-    layout: "Layout"
-    constants: "Mapping[str, Tensor]"
-    """Tensors outside of blocks (`Layout.constants`)."""
     codec: "Codec"
-    seed: int
-    shards: "Cuts"
-    samples: int
-    """Length of the training data at the start."""
-    keep_shards: bool = True
     logs: Path | None = None
     """Folder for the output of workers that fail on other machines. None: it is not kept."""
 

@@ -150,8 +150,6 @@ class Arrival:
 
 
 Message = Stimulus | Arrival
-HUB: NodeId = ""
-"""Name of the hub as the receiver of messages. A peer has the name of its node."""
 
 
 class Envelope(NamedTuple):

@@ -49,14 +49,4 @@ class WorkerSetup(RunData):
 
 def learner_of(run: RunData, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> Learner:
     """Return the learner of this process, which computes on a device and measures with the clock."""
-    return Learner(
-        run.job,
-        run.layout,
-        run.constants,
-        run.seed,
-        run.shards,
-        device,
-        clock,
-        run.keep_shards,
-        run.samples,
-    )
+    return Learner(run, device, clock)

@@ -123,7 +123,7 @@ class IncludedSamples:
 
         `cut_of` knows the models that a record names, and these `sources`.
         """
-        logs = [(node, path) for node, path in run.peer_logs().items() if has_header(path)]
+        logs = [(node, path) for node, path in run.logs().items() if has_header(path)]
         return cls((history_of(node, path, read_log(path)) for node, path in logs), sources)
 
     def cut_of(self, sources: Iterable[Source]) -> Cut:

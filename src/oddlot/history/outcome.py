@@ -8,6 +8,7 @@ from typing import Any
 
 from oddlot.checkpoint.disk import read_file
 from oddlot.core.errors import CheckpointError
+from oddlot.core.records import HUB
 from oddlot.core.serialization import DAMAGED, from_plain
 from oddlot.core.tasks import NodeId
 from oddlot.history.run_folder import SUMMARY, RunFolder
@@ -60,14 +61,14 @@ def complete_epochs(ending: Mapping[str, Any]) -> int:
 def check_whole(run: RunFolder, ending: Mapping[str, Any], records: Mapping[NodeId, int]) -> None:
     """Raise CheckpointError if a log was truncated after the end of the run.
 
-    `records` has the number of records by peer; a run with a hub has one log, under an empty name. Peers of a mesh stop
-    after the summary was written, and write a few records more.
+    `records` has the number of records by host. Peers of a mesh stop after the summary was written, and write a few
+    records more.
     """
     if not ending:
         return
-    for node, wanted in (ending[PEER_RECORDS] if run.is_mesh else {"": ending["records"]}).items():
-        found, path = records.get(node, 0), run.peer_log(node) if node else run.log
-        if found < wanted or (found > wanted and not node):
+    for host, wanted in ending.get(PEER_RECORDS, {HUB: ending["records"]}).items():
+        found, path = records.get(host, 0), run.log_of(host)
+        if found < wanted or (found > wanted and host == HUB):
             raise CheckpointError(
                 f"{path} has {found:,} of the {wanted:,} records of the run: restore it from a copy",
                 "log_not_whole",

@@ -8,9 +8,10 @@ from typing import Any
 
 from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.events import Averaged
+from oddlot.core.records import Record
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, life_of, machine_of
-from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, holes, overlaps
+from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, holes, overlaps, prove_log
 from oddlot.history.included_samples import (
     Cut,
     IncludedSamples,
@@ -18,14 +19,22 @@ from oddlot.history.included_samples import (
     PeerHistory,
     sources_of_average,
 )
+from oddlot.history.log import read_log, surviving
 from oddlot.history.outcome import complete_epochs, read_ending
 from oddlot.history.run_folder import SUMMARY, RunFolder
 
 
-def prove_peers(run: RunFolder, size: int) -> Proof:
-    """Audit the logs of all peers of a run with `size` samples per epoch. Raise CheckpointError if one is damaged."""
+def prove_run(run: RunFolder, size: int, records: Sequence[Record] | None = None) -> Proof:
+    """Audit a run with `size` samples per epoch. The valid `records` of a hub are read unless they are passed.
+
+    Raise CheckpointError if a log is damaged.
+    """
+    ending = read_ending(run)
+    if not run.is_mesh:
+        records = surviving(read_log(run.log)) if records is None else records
+        return prove_log(run.log, records, size, complete_epochs(ending))
     try:
-        return prove_model(IncludedSamples.read(run), size, read_ending(run))
+        return prove_model(IncludedSamples.read(run), size, ending)
     except DAMAGED as error:
         told = f"the logs in {run.path} are damaged ({error!r}): restore them from a copy"
         raise CheckpointError(told, "damaged_file", path=str(run.path), reason=repr(error)) from None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from oddlot.core.commands import Average, Blend, Step
 from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Evaluated, Lost, PeerLost, Resumed, Stopped
-from oddlot.core.records import Record
+from oddlot.core.records import HUB, Record
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.history.growing_log import GrowingLog
@@ -21,14 +21,12 @@ from oddlot.history.run_settings import SETTINGS
 
 def read_run_log(run: RunFolder) -> list[Record]:
     """Return the records of a run: those of its log, or those of the logs of all peers as one history."""
-    if not run.is_mesh:
-        return list(read_log(run.log))
-    return one_history(read_peer_logs(run))
+    return one_history(read_logs(run))
 
 
-def read_peer_logs(run: RunFolder) -> dict[NodeId, list[Record]]:
-    """Return the records in the log of each peer, lost work included. Raise CheckpointError as `check_logs` does."""
-    logs = run.peer_logs()
+def read_logs(run: RunFolder) -> dict[NodeId, list[Record]]:
+    """Return the records in the log of each host, lost work included. Raise CheckpointError as `check_logs` does."""
+    logs = run.logs()
     check_logs(run, logs)
     return {node: list(read_log(path)) for node, path in logs.items()}
 
@@ -39,10 +37,10 @@ def check_logs(run: RunFolder, nodes: Collection[NodeId]) -> None:
     The logs of a run name the same machines or, if it was resumed on others, machines whose models the others' initial
     weights include. Other logs are of another run.
     """
-    peers = {node: _peers_of(run.peer_log(node)) for node in nodes}
-    usual, known = _machines_of(peers.values())
+    peers = {node: _peers_of(run.log_of(node)) for node in nodes if node != HUB}
+    usual, known = _machines_of(peers.values()) if peers else ((), set())
     for node, (owner, machines, _) in peers.items():
-        path = str(run.peer_log(node))
+        path = str(run.log_of(node))
         if machine_of(owner) not in machines or machines not in known:
             told = f"{path} is not the log of a peer of this run, which has {', '.join(usual)}: move it away"
             raise CheckpointError(told, "unknown_peer", path=path, peer=node)
@@ -87,23 +85,23 @@ def _peers_of(log: Path) -> _Author:
 
 
 def samples_of(run: RunFolder) -> int:
-    """Return the samples of an epoch. Raise CheckpointError if the run's files do not have it."""
-    path = run.path / SETTINGS if run.is_mesh else run.log
+    """Return the samples of an epoch. Raise CheckpointError if run.json does not have it."""
     try:
-        if run.is_mesh:
-            return max(1, int(run.settings()["samples"]))
-        return int(read_header(path)["conductor"]["ledger"]["size"])
+        return max(1, int(run.settings()["samples"]))
     except (LookupError, TypeError, ValueError):
+        path = str(run.path / SETTINGS)
         told = f"{path} is damaged: it has no dataset size. Restore the file from a copy"
-        raise CheckpointError(told, "damaged_file", path=str(path), line=1) from None
+        raise CheckpointError(told, "damaged_file", path=path) from None
 
 
 def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
-    """Return the valid records of all peers in the order of time, each with its peer.
+    """Return the records of a hub or, on a mesh, the valid ones of all peers in the order of time, each with its peer.
 
     An evaluation is numbered by the merges of all peers before it. A peer whose log ends before it has stopped was
     lost: a record at the time at which another peer noticed it says so.
     """
+    if HUB in records:
+        return list(records[HUB])
     numbering = Numbering()
     valid = {node: surviving(log) for node, log in records.items()}
     tagged = [replace(one, peer=node) for node, log in valid.items() for one in log]
@@ -152,7 +150,7 @@ class PeerLogs:
     def read(self) -> list[Record]:
         """Return the new records of all peers, in the order of time. Raise CheckpointError if a log is damaged."""
         found: list[Record] = []
-        for node, path in self.run.peer_logs().items():
+        for node, path in self.run.logs().items():
             log = self.logs.setdefault(node, GrowingLog(path))
             found += (replace(record, peer=node) for record in log.read() or ())
         found.sort(key=_order)

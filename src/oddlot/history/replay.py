@@ -73,13 +73,14 @@ class Replay:
 def replay(
     folder: str | PathLike[str], strategy: type[Strategy] | None = None, *, import_strategy: bool = False
 ) -> Replay:
-    """Replay the log of the run in `folder` with a new conductor, until a decision differs.
+    """Replay the logs of the run in `folder` with new conductors, until a decision differs.
 
     Pass the class of your own `strategy`, or `import_strategy=True` to import it from the module in the log, which runs
     that module's code.
 
     Returns:
-        A `Replay`. Its `difference` is None if every decision was reproduced.
+        A `Replay`. Its `difference` is None if every decision was reproduced. On a mesh, its conductor is that of the
+        last peer.
 
     Raises:
         CheckpointError: The log cannot be read or is not complete.
@@ -89,24 +90,16 @@ def replay(
         raise InvalidValue("folder", folder, "a run's folder")
     run = RunFolder(folder)
     run.settings()  # CheckpointError: there is no run
-    if run.is_mesh:
-        return _replay_peers(run, strategy, import_strategy)
-    result = _replay_log(run.log, strategy, import_strategy)
-    check_whole(run, read_ending(run), {"": result.logged})
-    return result
-
-
-def _replay_peers(run: RunFolder, strategy: type[Strategy] | None, import_strategy: bool) -> Replay:
-    """Replay the logs of all peers, until a decision differs. The conductor is that of the last peer."""
-    if not run.peer_logs():
+    logs = run.logs()
+    if not logs:
         path = str(run.path / PEERS)
         told = f"{path} has no log with a complete line: there is nothing to replay. Restore the logs from a copy"
         raise CheckpointError(told, "missing_file", path=path)
-    check_logs(run, run.peer_logs())
-    results = {node: _replay_log(path, strategy, import_strategy) for node, path in run.peer_logs().items()}
+    check_logs(run, logs)
+    results = {host: _replay_log(path, strategy, import_strategy) for host, path in logs.items()}
+    check_whole(run, read_ending(run), {host: one.logged for host, one in results.items()})
     *_, last = results.values()
     different = next((one for one in results.values() if one.difference is not None), last)
-    check_whole(run, read_ending(run), {node: one.logged for node, one in results.items()})
     return replace(different, records=sum(one.records for one in results.values()))
 
 

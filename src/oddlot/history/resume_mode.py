@@ -1,6 +1,7 @@
 """The decision whether a run continues or a new one starts: `resume="latest"`, `resume="auto"` or neither."""
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from oddlot.checkpoint.atomic_files import told_where
@@ -8,6 +9,7 @@ from oddlot.checkpoint.disk import make_folder, replace_file
 from oddlot.checkpoint.format import logs_of, newest
 from oddlot.checkpoint.storage import unreadable
 from oddlot.core.errors import CheckpointError
+from oddlot.core.records import HUB
 from oddlot.core.serialization import DAMAGED
 from oddlot.history.claim import lock_place, not_a_run, place_names, unusable_folder, users_files
 from oddlot.history.lock import hold
@@ -37,16 +39,16 @@ def _is_begun_elsewhere(folder: RunFolder) -> bool:
     names = place_names(folder) if folder.given_checkpoints else []
     is_begun = bool(names) and (SETTINGS in names or folder.has_whole_checkpoint)
     used = users_files(folder)
-    if used and not (is_begun and used in ([folder.log], [folder.path / PEERS]) and _has_logs(folder)):
+    if used and not (is_begun and used in ([folder.log], [folder.path / PEERS]) and _are_logs(used[0])):
         raise not_a_run(folder)
     if names and not is_begun:
         raise not_a_run(folder, of_checkpoints=True)
     return is_begun
 
 
-def _has_logs(folder: RunFolder) -> bool:
-    """Return whether the folder has the log of a run, or of peers, as after a fetch that was killed."""
-    logs = folder.peer_logs().values() if folder.is_mesh else [folder.log]
+def _are_logs(path: Path) -> bool:
+    """Return whether this is the log of a hub, or a folder with those of peers, as after a fetch that was killed."""
+    logs = path.glob("*.jsonl") if path.is_dir() else [path]
     try:
         return all(map(read_header, logs))
     except CheckpointError:
@@ -70,10 +72,10 @@ def fetch(folder: RunFolder, mode: Resume) -> None:
             make_folder(folder.path)
             hold(folder.path, closing)
             if not folder.is_begun:  # another process may have fetched it meanwhile
-                if logs.keys() - {""}:
+                if logs.keys() - {HUB}:
                     make_folder(folder.path / PEERS)
-                for peer, log in logs.items():
-                    replace_file(folder.peer_log(peer) if peer else folder.log, log)
+                for host, log in logs.items():
+                    replace_file(folder.log_of(host), log)
                 folder.write(SETTINGS, settings | {CHECKPOINTS: folder.checkpoints})
 
 

@@ -13,10 +13,11 @@ from oddlot.checkpoint.disk import make_folder, read_file, replace_file
 from oddlot.checkpoint.storage import LOG_PARTS, Storage, unreadable
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.masked_urls import masked, passwords
+from oddlot.core.records import HUB
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
 from oddlot.history.lock import LOCK
-from oddlot.history.log import has_header, has_records
+from oddlot.history.log import has_header
 from oddlot.history.provenance import provenance
 from oddlot.history.run_settings import (
     SETTINGS,
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 LOG = "records.jsonl"
+HOSTS = "hosts"
+"""Machines of the hosts: those of the peers on a mesh, otherwise `ONLY_HUB`. A resumed run may have others."""
+ONLY_HUB = ["hub"]
 ABOUT = "about"
 ENGINE = "engine"
 RUN = "run"
@@ -78,15 +82,19 @@ class RunFolder:
 
     @property
     def is_mesh(self) -> bool:
-        """Whether the run is on a mesh, so that each peer has a log of its own."""
-        return (self.path / PEERS).is_dir()
+        """Whether the hosts of the run are the peers of a mesh."""
+        with suppress(CheckpointError):
+            return bool(self._saved().get(HOSTS, ONLY_HUB) != ONLY_HUB)
+        return False
 
-    def peer_log(self, node: NodeId) -> Path:
-        """Return the path of the log of a peer."""
-        return self.path / PEERS / f"{node}.jsonl"
+    def log_of(self, host: NodeId) -> Path:
+        """Return the path of the log of a host."""
+        return self.log if host == HUB else self.path / PEERS / f"{host}.jsonl"
 
-    def peer_logs(self) -> dict[NodeId, Path]:
-        """Return the logs of all peers, by their names, without those that have no complete line."""
+    def logs(self) -> dict[NodeId, Path]:
+        """Return the logs of all hosts, without those of peers that have no complete line."""
+        if not self.is_mesh:
+            return {HUB: self.log}
         paths = sorted((self.path / PEERS).glob("*.jsonl"))
         return {path.name.removesuffix(".jsonl"): path for path in paths if has_header(path)}
 
@@ -178,11 +186,9 @@ class RunFolder:
         remove_if_unused(self.path)
 
     @property
-    def ended_before_checkpoint(self) -> bool:
-        """Whether the run ended before its first checkpoint. Raise CheckpointError if checkpoints cannot be read."""
-        if self.model.exists() or self._has_learned or has_records(self.log):
-            return False
-        return not self.has_whole_checkpoint
+    def is_unsaved(self) -> bool:
+        """Whether neither a model nor a checkpoint was saved. Raise CheckpointError if checkpoints cannot be read."""
+        return not (self.model.exists() or self._has_learned or self.has_whole_checkpoint)
 
     @property
     def has_whole_checkpoint(self) -> bool:
@@ -227,7 +233,7 @@ class RunFolder:
     def check_settings(self, now: dict[str, Any]) -> None:
         """Raise CheckpointError with every setting in which the run in the folder differs."""
         saved = self.settings()
-        for free in (ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, STARTED, EFFECTIVE_BATCH):
+        for free in (HOSTS, ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, STARTED, EFFECTIVE_BATCH):
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")

@@ -76,7 +76,7 @@ class Pools:
         """Yield arrivals and preemptions of the machines of each pool, without end."""
         here, pools = [True] * count, min(self.pools, count)  # pools without a machine have no events
         yield from ((0.0, machine, True) for machine in range(count))
-        # (time, order, pool or -1, who returns)
+        # (time, order, pool or -1, returning machines)
         agenda = [(rng.expovariate(1 / self.mean_seconds), pool, pool, list[int]()) for pool in range(pools)]
         heapify(agenda)
         order = pools

@@ -94,7 +94,7 @@ def _multipliers(values: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Recorded times, replayed in their order and repeated. Each machine begins at a random position.
+    """Recorded times, replayed in their order and repeated. Each machine starts at a random position.
 
     The multipliers are not normalized: with a mean of 1.5, times are 1.5 times the machine's mean time.
     """

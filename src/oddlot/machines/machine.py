@@ -1,4 +1,4 @@
-"""Simulated machines: their speed, network link, lifetime and price. Names of fields have the units."""
+"""Simulated machines: their speed, network link, lifetime and price. Field names include the units."""
 
 import re
 from collections.abc import Callable
@@ -16,14 +16,14 @@ def _above_zero_or_inf(value: float) -> str:
 
 
 def node_name(name: str) -> str:
-    """Check the name of a machine."""
+    """Return the rule that the name of a machine violates; an empty string if it is valid."""
     # The machine's later workers are `name.2`, `name.3`, ..., and its tasks `name:17`.
     return "" if re.fullmatch(r"[A-Za-z0-9_-]+", name) else "of letters, digits, - and _"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The network link between a machine and the hub. Both directions are alike."""
+    """The network link between a machine and the hub. Both directions are the same."""
 
     megabits_per_second: Annotated[float, _above_zero_or_inf] = inf
     """Bandwidth, in megabits per second."""
@@ -42,7 +42,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """The time from a machine's start to its preemption, drawn anew for each start."""
+    """The time from a machine's start to its preemption. It is drawn for each start."""
 
     mean_seconds: AboveZero
     """Mean lifetime, in seconds."""
@@ -53,7 +53,7 @@ class Lifetime:
         check_settings(self)
 
     def start(self, rng: Random) -> Callable[[], float]:
-        """Return a function whose calls return one lifetime after another, in seconds."""
+        """Return a function that returns a lifetime at each call, in seconds."""
         relative = self.delay.start(rng)
         return lambda: self.mean_seconds * relative()
 
@@ -81,7 +81,7 @@ class Machine:
     seconds_to_return: NotNegative | None = None
     """Seconds from a loss or a preemption until the machine is started again. None: never; in a zone, immediately."""
     joins_at_seconds: NotNegative = 0.0
-    """Time of the first start, in seconds from the beginning of the run."""
+    """Time of the first start, in seconds from the start of the run."""
     seconds_to_start: NotNegative = 0.0
     """Seconds from each start until the machine is ready for a task. They are billed."""
     notice_seconds: NotNegative = 0.0

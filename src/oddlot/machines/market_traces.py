@@ -1,6 +1,6 @@
 """Readers of published spot market traces: prices, and numbers of available machines, as step functions of time.
 
-Times are seconds from the beginning of the trace. UsageError names the file, the line and the fault.
+Times are seconds from the start of the trace. An invalid file raises UsageError, with the file, the line and the fault.
 """
 
 import csv
@@ -39,7 +39,7 @@ def alive_rows(lines: Iterable[str]) -> Iterator[tuple[float, float]]:
         parts = line.split(",")
         values = [_number(part) for part in parts]
         if number == 1 and len(parts) == 2 and all(map(isnan, values)):
-            continue  # the columns' names
+            continue  # header line
         if len(parts) != 2 or not all(0 <= value < inf for value in values):
             told = f"line {number}: expected `time,alive`, two numbers of at least 0, but found {line!r}"
             raise UsageError(told, "invalid_line", line=number, given=line)
@@ -97,7 +97,7 @@ def _azure(text: str, size: str) -> Steps:
     found = list[tuple[float, float]]()
     for row in table:
         try:
-            day = datetime.strptime(row["Date"], "%m/%d/%Y")  # noqa: DTZ007 - a day, anywhere
+            day = datetime.strptime(row["Date"], "%m/%d/%Y")  # noqa: DTZ007 - a day, in any time zone
         except (TypeError, ValueError):
             told = f"line {table.line_num}: {row['Date']!r} is not a date such as 2/24/2020"
             raise UsageError(told, "invalid_day", line=table.line_num, given=row["Date"]) from None
@@ -141,7 +141,10 @@ def _gcp(lines: Sequence[str], wanted: tuple[str, str, str]) -> Steps:
 
 
 def _check_created(wanted: tuple[str, str, str], known: set[tuple[str, str, str]]) -> None:
-    """Raise UsageError if no such instance was created: it names the first of GPU, zone and number that is unknown."""
+    """Raise UsageError if no such instance was created.
+
+    The error names the first of GPU, zone and number of GPUs that is unknown.
+    """
     gpu, zone, _ = wanted
     kinds = {"gpu": "gpu", "zone": f"zone of {gpu}", "gpus": f"number of GPUs of {gpu} in {zone}"}
     for side, (key, kind) in enumerate(kinds.items()):
@@ -185,7 +188,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
 
 
-# --- what they share -----------------------------------------------------------------------------
+# --- helpers -----------------------------------------------------------------------------------
 
 
 def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -218,7 +221,7 @@ def _instant(text: str | None, line: int) -> float:
 
 
 def _from_first(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the rows in the order of time, with the first at second 0."""
+    """Return the rows in the order of time, shifted to start at second 0."""
     rows = sorted(rows, key=lambda row: row[0])
     return [(time - rows[0][0], value) for time, value in rows]
 

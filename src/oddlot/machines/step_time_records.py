@@ -1,7 +1,7 @@
 """Readers of public traces of step times on real machines, and simulated machines that replay them.
 
-Each reader returns the times of every machine in their order. Units differ between traces. UsageError names the file,
-the line and the fault.
+Each reader returns the times of every machine in their order. Units differ between traces. An invalid file raises
+UsageError, with the file, the line and the fault.
 """
 
 import csv
@@ -25,7 +25,7 @@ COMPUTING = ("forward-compute", "backward-compute")
 LONGEST = 1e100
 """Limit of a time. Sums of times below it are finite."""
 TIMES = ("us Per Event",)
-"""Units of times; all other units are of work per second."""
+"""Units of time. All other units are work per second."""
 
 
 def read_minibatch_times(path: Path | str) -> StepTimes:

@@ -17,7 +17,10 @@ MAX_BYTES = 200_000_000
 
 
 def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
-    """Return `parse(text)` of a text file, gzipped if its name ends in .gz. UsageError names the file and the fault."""
+    """Return `parse(text)` of a text file, gzipped if its name ends in .gz.
+
+    Raise UsageError, with the file and the fault, if it cannot be read or parsed.
+    """
     path = checked_path(path)
     check_regular(path)
     try:

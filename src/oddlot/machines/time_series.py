@@ -12,7 +12,7 @@ from oddlot.core.validation import AboveZero, check_settings
 
 def _numbers(values: object) -> str:
     whole = isinstance(values, tuple | list) and values
-    good = whole and all(isinstance(value, int | float) and 0 <= value < inf for value in values)  # type: ignore[attr-defined]  # checked just before
+    good = whole and all(isinstance(value, int | float) and 0 <= value < inf for value in values)  # type: ignore[attr-defined]  # checked above
     return "" if good else "a tuple of at least one number, each finite and not negative"
 
 
@@ -43,9 +43,9 @@ class Steps:
 
     @classmethod
     def of(cls, rows: list[tuple[float, float]], period_seconds: float | None = None) -> "Steps":
-        """Make a step function from rows of (second, value) in the order of time.
+        """Return the step function with these rows of (second, value), in the order of time.
 
-        The last of several rows with the same time counts. Repeated values are left out, except for the last row.
+        Of several rows with the same time, the last one is used. Repeated values are left out, except in the last row.
         """
         times, values = list[float](), list[float]()
         for place, (time, value) in enumerate(rows):
@@ -57,7 +57,7 @@ class Steps:
         return cls(tuple(times), tuple(values), period_seconds)
 
     def at(self, seconds: float) -> float:
-        """Return the value at a time."""
+        """Return the value at a time, in seconds."""
         if self.period_seconds is not None:
             seconds %= self.period_seconds
         return self.values[max(0, bisect_right(self.seconds, seconds) - 1)]
@@ -69,7 +69,7 @@ class Steps:
             begin = after // period * period
         while True:
             for place, (time, value) in enumerate(zip(self.seconds, self.values, strict=True)):
-                when = begin + (time if place else 0.0)  # a period begins with the first value
+                when = begin + (time if place else 0.0)  # a period starts with the first value
                 if when > after and (begin or place):
                     yield when, value
             if period is None:
@@ -81,8 +81,8 @@ class Steps:
     ) -> "Steps":
         """Return the part from `begin_seconds` on, which becomes second 0.
 
-        With `period_seconds`, only that much of it, repeated. `faster` divides all times afterwards: with 60, a
-        period of an hour takes a minute.
+        With `period_seconds`, the part has this length and repeats. Finally, all times are divided by `faster`: with
+        60, a period of an hour takes a minute.
         """
         if self.period_seconds is not None and period_seconds is None:
             told = "a window of a trace that repeats needs `period_seconds`"

@@ -1,4 +1,4 @@
-"""The charts over time that all runs of a page share."""
+"""Charts over time, shared by all runs of a page."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ LEVELS = {
     "results": ("updates per merge", 1),
     "samples": ("samples per update", 1),
 }
-"""Fields of a `Course`: label, and the value that must be exceeded for a chart to be drawn."""
+"""Label by field of `Course`, and the value that must be exceeded for a chart to be drawn."""
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#84cc16", "#a16207", "#db2777")
 UNEQUAL = 3.0
-"""How many times as long as the shortest run the longest one is if each run gets a chart of its own."""
+"""Ratio of the longest run to the shortest run from which each run gets its own chart."""
 SMALL = 120
-"""Height of a chart of one of several runs, in pixels."""
+"""Height of a run's chart among several runs, in pixels."""
 
 
 def colors(runs: int) -> list[str]:
@@ -36,7 +36,7 @@ def colors(runs: int) -> list[str]:
 
 @dataclass
 class OverTime:
-    """The charts of these runs; `names` are their labels."""
+    """The charts of `runs`, with `names` as labels."""
 
     runs: Sequence[Figures]
     courses: Sequence[Course]
@@ -44,12 +44,12 @@ class OverTime:
 
     @property
     def alone(self) -> bool:
-        """Whether there is only one run."""
+        """Return True if there is only one run."""
         return len(self.runs) == 1
 
     @property
     def legend(self) -> str:
-        """Return the legend that the charts of several runs share, which stays visible; empty for one run."""
+        """Return the shared legend of several runs, which stays visible. Empty for one run."""
         if self.alone:
             return ""
         entries = legend_of(self._each(lambda _: ()))
@@ -86,7 +86,7 @@ class OverTime:
         return [float(told[axis](*pair)) for pair in zip(self.runs, self.courses, strict=True)]
 
     def unequal(self, axis: str) -> bool:
-        """Whether the runs are of so different length on this axis that each needs an axis of its own."""
+        """Return True if the lengths of the runs on this axis differ too much for a shared axis."""
         there = [end for end in self.ends(axis) if end]
         return bool(there) and max(there) > UNEQUAL * min(there)
 
@@ -96,7 +96,7 @@ class OverTime:
 
     @cached_property
     def _metrics(self) -> list[str]:
-        """Return the metrics of all runs, and the loss last."""
+        """Return the metrics of all runs, with the loss last."""
         rows = (row for run in self.runs for row in run.tally.quality.history)
         metrics = (name for row in rows for name in row if name not in {*VERSION_FIGURES, "loss"})
         return [*dict.fromkeys(metrics), "loss"]
@@ -106,7 +106,7 @@ class OverTime:
         return list(dict.fromkeys([self._metrics[0], "loss"]))
 
     def _each(self, points: Callable[[Course], Sequence[Point]]) -> list[Line]:
-        """Return a line per run, in its color."""
+        """Return a line per run in the color of the run."""
         named = enumerate(zip(self.courses, self.names, strict=True))
         return [Line(name, points(course), number) for number, (course, name) in named]
 
@@ -118,7 +118,7 @@ class OverTime:
     def _chart(
         self, title: str, up: str, drawn: Sequence[Line], axis: str = "seconds", **options: Any
     ) -> str:
-        """Return a chart of all runs; of runs of very different length, a small one of each with the same height."""
+        """Return a chart of all runs or, if their lengths differ much, a small chart of each, with equal heights."""
         title = title if " over " in title else f"{_capitalized(title)} over time"
         ends = self.ends(axis)
         shown = [line for line in drawn if ends[line.color]]
@@ -136,12 +136,12 @@ class OverTime:
         return f'<div class="group"><h3>{escape(title)}</h3><div class="multiples">{"".join(several)}</div></div>'
 
     def _resumes(self, number: int, axis: str) -> list[Mark]:
-        """Return the resumes of a run, which charts over time show."""
+        """Return the resumes of a run, for charts over time only."""
         told = "resumed" if self.alone else f"{self.names[number]}: resumed"
         return [(at, told) for at in self.courses[number].resumed] if axis == "seconds" else []
 
     def _quality(self, metric: str, axis: str) -> Iterator[Line]:
-        """Yield a line of a metric per run over one of `ACROSS`, and one of the training loss."""
+        """Yield a line per run of a metric and, with the loss, of the training loss, over one of `ACROSS`."""
         for number, (run, course, name) in enumerate(zip(self.runs, self.courses, self.names, strict=True)):
             rows = run.tally.quality.history
             points = [(_place(row, axis, run.tally.size), row[metric]) for row in rows if metric in row]
@@ -157,7 +157,7 @@ class OverTime:
 
 
 def _grid(charts: Iterator[str] | Sequence[str]) -> str:
-    """Return charts in two columns, or one below the other on a narrow page; empty without charts."""
+    """Return charts in two columns, or in one column on a narrow page. Empty without charts."""
     drawn = "".join(charts)
     return f'<div class="pairs">{drawn}</div>' if drawn else ""
 
@@ -167,10 +167,10 @@ def _capitalized(text: str) -> str:
 
 
 def _progress(axis: str) -> Callable[[Course], Sequence[Point]]:
-    """Return a function that yields a figure over time."""
+    """Return a function that returns a figure over time."""
     return lambda course: [(moment.seconds, float(getattr(moment, axis))) for moment in course.progress]
 
 
 def _place(row: Mapping[str, float], axis: str, size: int) -> float:
-    """Return the position of an evaluation on an axis. It has epochs instead of samples."""
+    """Return the position of an evaluation on an axis. Samples are computed from epochs."""
     return row["epochs"] * size if axis == "samples" else row[axis]

@@ -1,4 +1,4 @@
-"""The report page: one HTML file about one or several runs, without external resources."""
+"""The report page: an HTML file about one or several runs, without external resources."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -21,25 +21,25 @@ MARK = '<meta name="generator" content="oddlot">'
 """Marks a page of oddlot, which may be overwritten."""
 LONGEST_HEAD = 1_000
 POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hash_of(SCRIPT)}"
-"""Permits no script but oddlot's own."""
+"""Permits only oddlot's own script."""
 MAX_FAULTS = 100
 MAX_BARS = 24
 MIN_DOLLARS = 1e-9
-"""Smaller differences are rounding errors."""
+"""Threshold below which differences are rounding errors."""
 LINKS = {"up": "up", "down": "down", "data": "samples"}
-"""Kinds of traffic: the suffix of `bytes_...`, and its name in a legend."""
+"""Kinds of traffic: the suffix of `bytes_...`, and the name in a legend."""
 LOST_WORK = "lost at a resume"
 
 
 def page(runs: Sequence[Figures]) -> str:
-    """Return the page: the verdict, metrics over time, the machines and the cost first, and details folded."""
+    """Return the page: verdict, metrics over time, machines and cost first, and folded details."""
     courses = [Course.of(run.records, run.tally.size, run.tally.seconds) for run in runs]
     names = _names(runs)
     title = f"{names[0]} in {runs[0].folder}" if len(runs) == 1 else f"{len(runs)} runs"
     charts = OverTime(runs, courses, names)
     body = [f"<h1>{escape(title)}</h1>", _verdict(runs, names)]
     body += [headline(runs[0]) if charts.alone else figures_table(runs, names)]
-    # The legend stays visible while the section is.
+    # the legend stays visible within the section
     body += ["<section>", charts.legend, charts.quality(), "</section>"]
     ends = [course.seconds for course in courses]
     ends = ends if charts.unequal("seconds") else [max(ends)] * len(ends)
@@ -52,7 +52,7 @@ def page(runs: Sequence[Figures]) -> str:
 
 
 def _details(charts: OverTime, ends: Sequence[float]) -> Iterator[str]:
-    """Yield the folded parts of the page. `ends` are the ends of the time axes of the runs."""
+    """Yield the folded parts of the page. `ends` are the ends of the runs' time axes."""
     yield "<h2>Details</h2>"
     yield _folded("Other metrics and axes", charts.legend, charts.across())
     yield _folded("Progress over time", charts.legend, charts.progress())
@@ -77,13 +77,13 @@ def _document(title: str, body: Iterable[str], runs: int) -> str:
 
 
 def _folded(title: str, *parts: str) -> str:
-    """Return a part of the page that a click opens; empty without content."""
+    """Return a part of the page that opens on a click. Empty without content."""
     content = "".join(parts)
     return f"<details><summary>{escape(title)}</summary>{content}</details>" if parts and parts[-1] else ""
 
 
 def write_page(runs: Sequence[Figures], path: Path) -> None:
-    """Write the page. Raise UsageError as `check_place` does."""
+    """Write the page. Raise the same UsageErrors as `check_place`."""
     check_place(path)
     try:
         path.write_text(page(runs), encoding="utf-8")
@@ -92,7 +92,7 @@ def write_page(runs: Sequence[Figures], path: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raise UsageError if no page can be written there, or if another file would be overwritten."""
+    """Raise UsageError if the page cannot be written to `path`, or would overwrite another file."""
     try:
         if not path.parent.is_dir():
             told = f"cannot write {path}: the folder {path.parent} does not exist"
@@ -130,7 +130,7 @@ def _names(runs: Sequence[Figures]) -> list[str]:
 
 
 def _verdict(runs: Sequence[Figures], names: Sequence[str]) -> str:
-    """Return the verdict on a run or, on several, whether all merged their samples exactly once."""
+    """Return the verdict on a run or, for several runs, whether all merged their samples exactly once."""
     if len(runs) == 1:
         return _ended_badly(runs[0]) + _sentence(runs[0].verdict, not runs[0].proof.is_exactly_once)
     if failed := [name for run, name in zip(runs, names, strict=True) if not run.proof.is_exactly_once]:
@@ -144,7 +144,7 @@ def _verdict(runs: Sequence[Figures], names: Sequence[str]) -> str:
 
 
 def _ended_badly(run: Figures) -> str:
-    """Return why a run failed, or that it was killed; empty for other runs."""
+    """Return the reason of a failed run, or that it was killed. Empty for other runs."""
     ended = str(run.summary["ended"])
     return f'<p class="bad">{escape(ended)}</p>' if ended.startswith((FAILED, KILLED)) else ""
 
@@ -154,7 +154,7 @@ def _sentence(text: str, bad: bool) -> str:
 
 
 def _machines(run: Figures, course: Course, end: float) -> Iterator[str]:
-    """Yield the timeline of the machines of a run until `end`, and their cost."""
+    """Yield a run's timeline of machines until `end`, and the cost of each machine."""
     machines = _sorted(course)
     spells = {name: lane.spells for name, lane in machines.items()}
     faults = {name: lane.faults for name, lane in machines.items()}
@@ -170,9 +170,9 @@ def _machines(run: Figures, course: Course, end: float) -> Iterator[str]:
 
 
 def _samples(run: Figures, course: Course) -> Iterator[str]:
-    """Yield what became of the samples of a run, and its traffic."""
+    """Yield charts of the samples and of the traffic of a run."""
     has_hub = not any(record.peer for record in run.records)
-    if has_hub:  # a peer merges its own updates at once
+    if has_hub:  # a peer merges its own updates immediately
         yield bars("Staleness of merged updates, in versions", list(_staleness(course)), key="staleness")
     if has_hub:
         yield bars("Bytes sent per machine", list(_links(run, _sorted(course))), key="bytes")
@@ -186,25 +186,25 @@ def _samples(run: Figures, course: Course) -> Iterator[str]:
 
 
 def _sorted(course: Course) -> dict[str, Lane]:
-    """Return the lanes of the machines in the order of their names."""
+    """Return the lanes of the machines, sorted by name."""
     return dict(sorted(course.lanes.items(), key=lambda item: _in_order(item[0])))
 
 
 def _violations(run: Figures) -> str:
-    """Return a list of violations of the exactly-once check; empty without any."""
+    """Return a list of violations of the exactly-once check. Empty without violations."""
     told = "".join(f"<li>{escape(str(fault))}</li>" for fault in run.proof.faults)
     return f"<ul>{told}</ul>" if told else ""
 
 
 def _in_order(name: str) -> tuple[str, int, str]:
-    """Sort key that puts east10 after east9 and before west1."""
+    """Return a sort key that puts east10 after east9 and before west1."""
     kind = name.rstrip("0123456789")
     number = name[len(kind) :]
     return kind, len(number), number
 
 
 def _links(run: Figures, machines: Mapping[str, Lane]) -> Iterator[Bar]:
-    """Yield the bytes of each machine, and the sum of the bytes of work that a resume lost."""
+    """Yield the bytes of each machine, and the bytes of work lost at a resume."""
     rest = {name: getattr(run.tally.traffic, f"bytes_{name}") for name in LINKS}
     for machine, lane in machines.items():
         sent = {name: getattr(lane.traffic, f"bytes_{name}") for name in LINKS}
@@ -219,7 +219,7 @@ def _link(machine: str, sent: Mapping[str, int]) -> Bar:
 
 
 def _staleness(course: Course) -> Iterator[Bar]:
-    """Yield a bar per staleness or, if there are many, per range."""
+    """Yield a bar per staleness, or per range of staleness if there are many."""
     most = max(course.staleness, default=0)
     width = most // MAX_BARS + 1
     for first in range(0, most + 1, width):
@@ -229,7 +229,7 @@ def _staleness(course: Course) -> Iterator[Bar]:
 
 
 def _faults(run: Figures) -> str:
-    """Return a table of the injected faults; empty if there were none."""
+    """Return a table of the injected faults. Empty without faults."""
     if not run.faults:
         return ""
     rows = [

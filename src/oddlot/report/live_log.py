@@ -1,4 +1,4 @@
-"""Follow a run in progress from its folder: new records, its process, and what it waits for."""
+"""Follow a run in progress from its folder: new records, its process, and the reason that it waits."""
 
 import platform
 import re
@@ -23,7 +23,7 @@ from oddlot.history.run_folder import RunFolder
 KILLED = "killed or unable to write (no process is running it)"
 PATIENCE_SECONDS = 2.0
 USUAL_TIMES = 10
-"""Multiple of the usual time between merges after which a run is waiting."""
+"""Multiple of the usual time between merges after which a run is considered waiting."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Follower:
         new = logs.read()
         if not any(isinstance(each.event, Resumed) for each in new):
             return self._counted(new)
-        self._begin()  # some counted records are lost work now
+        self._begin()  # some counted records are now lost work
         valid = read_run_log(self.run)
         logs.skip(valid)
         return self._counted(valid)
@@ -74,7 +74,7 @@ class Follower:
         return new
 
     def _count(self, new: list[Record]) -> None:
-        if any(isinstance(each.event, Resumed) for each in new):  # some counted records are lost work now
+        if any(isinstance(each.event, Resumed) for each in new):  # some counted records are now lost work
             self.tally = Tally(self.size)
             take_into_account(self.tally, surviving(self.records), self.run.log)
         else:
@@ -82,7 +82,7 @@ class Follower:
 
     @property
     def ended(self) -> str:
-        """Return how the run ended; empty while a process runs it."""
+        """Return how the run ended. Empty while a process runs it."""
         if ending := read_ending(self.run):
             return str(ending["ended"])
         return "" if is_held(self.run.path) else KILLED
@@ -97,7 +97,7 @@ def state_of(folder: Path) -> str:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the lock of the run folder."""
+    """Return True if a process holds the lock of the run folder."""
     try:
         with open_to_read(folder / LOCK) as file:
             flock(file, LOCK_SH | LOCK_NB)
@@ -109,7 +109,7 @@ def is_held(folder: Path) -> bool:
 
 
 def stopped_process(folder: Path) -> int:
-    """Return the id of the run's process if it is on this machine and stopped (SIGSTOP); 0 otherwise."""
+    """Return the id of the run's process if it is on this machine and stopped (SIGSTOP), or else 0."""
     with suppress(OSError):
         holder = re.match(r"process ([0-9]+) on (.*)\n", read_holder(folder))
         if holder and holder[2] == platform.node():
@@ -119,7 +119,7 @@ def stopped_process(folder: Path) -> int:
 
 
 def waits_for(tally: Tally, now: float) -> str:
-    """Return why there was no merge recently; empty if that is not unusual.
+    """Return why there was no merge recently. Empty if the pause is not unusual.
 
     `now` is in seconds of the run's clock.
     """

@@ -1,4 +1,4 @@
-"""Charts of a run on a mesh: who talked to whom, how often, and how far the models are apart."""
+"""Charts of a run on a mesh: exchanges between peers, and the distance of their models."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,15 @@ from oddlot.formatting import in_bytes
 from oddlot.report.svg_charts import Line, lines
 
 BINS = 60
-"""Intervals of the chart of exchanges over time."""
+"""Number of intervals of the chart of exchanges over time."""
 MAX_LINES = 8
-"""Peers that have a line each."""
+"""Largest number of peers with one line each."""
 MAX_PEERS = 32
-"""Peers that the matrix shows."""
+"""Largest number of peers in the matrix."""
 
 
 def mesh_charts(records: Sequence[Record], seconds: float) -> Iterator[str]:
-    """Yield the charts; none for a run with a hub."""
+    """Yield the charts. Yield nothing for a run with a hub."""
     joined = {r.event.node for r in records if r.peer and isinstance(r.event, Joined)}
     peers = sorted(
         joined, key=lambda peer: [int(one) if one.isdigit() else one for one in split(r"(\d+)", peer)]
@@ -33,7 +33,7 @@ def mesh_charts(records: Sequence[Record], seconds: float) -> Iterator[str]:
 
 
 def _matrix(records: Sequence[Record], peers: Sequence[NodeId]) -> str:
-    """Return a table of the models that each peer has received from each other one."""
+    """Return a table of the models that each peer has received from each other peer."""
     counts, sizes = Counter[tuple[NodeId, NodeId]](), Counter[tuple[NodeId, NodeId]]()
     for record in records:
         if isinstance(record.event, ModelReceived) and record.peer:
@@ -60,7 +60,7 @@ def _matrix(records: Sequence[Record], peers: Sequence[NodeId]) -> str:
 
 
 def _rate(records: Sequence[Record], seconds: float, peers: Sequence[NodeId]) -> str:
-    """Return how often each peer receives a model, over time; of many peers, how often one does on average."""
+    """Return a chart of the models received per second over time: by peer, or the mean of many peers."""
     width = seconds / BINS if seconds else 1.0
     bins = Counter(
         (record.peer, min(BINS - 1, int(record.now / width)))
@@ -85,7 +85,7 @@ def _rate(records: Sequence[Record], seconds: float, peers: Sequence[NodeId]) ->
 
 
 def _disagreement(records: Sequence[Record], seconds: float) -> str:
-    """Return how far the models were apart when they were averaged."""
+    """Return a chart of the distance between the models at each average."""
     points = [(r.now, r.event.disagreement) for r in records if isinstance(r.event, Averaged)]
     title = "Disagreement: distance of the models from their average, relative to its norm"
     line = Line("disagreement", points, 0)

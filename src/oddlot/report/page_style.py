@@ -102,7 +102,7 @@ for (const plot of document.querySelectorAll("svg[data-x]")) {
   plot.addEventListener("pointerleave", () => { tip.hidden = true; });
 }
 """
-"""Shows the values under the pointer. A page without it has the names of lines and lanes as tooltips."""
+"""Shows the values under the pointer. Without the script, lines and lanes have tooltips with their names."""
 
 
 def hash_of(script: str) -> str:

@@ -1,4 +1,4 @@
-"""A strategy's settings as in job files, from the text in run.json."""
+"""A strategy's settings in the form of job files, from the text in run.json."""
 
 import ast
 
@@ -13,7 +13,7 @@ NAMES |= {"ByGradients": "gradients", "ByPlateau": "plateau", "ByError": "error"
 
 
 def readable(settings: str) -> str:
-    """Return `FastestK(k=2, samples=None)` as `fastest_k: k = 2`. A text that is no such call is returned as it is.
+    """Return `FastestK(k=2, samples=None)` as `fastest_k: k = 2`. Other texts are returned unchanged.
 
     Settings that are None are left out, as in a job file.
     """
@@ -25,7 +25,7 @@ def readable(settings: str) -> str:
 
 
 def _told(call: ast.Call, inside: bool = False) -> str:
-    """Return a dataclass's name and settings; of one inside another, the settings in brackets."""
+    """Return the name and settings of a dataclass. The settings are in brackets if the dataclass is in another one."""
     name = ast.unparse(call.func)
     settings = [f"{one.arg} = {_value(one.value)}" for one in call.keywords if not _is_none(one.value)]
     told = ", ".join([*map(_value, call.args), *settings])
@@ -36,7 +36,7 @@ def _told(call: ast.Call, inside: bool = False) -> str:
 
 
 def _value(value: ast.expr) -> str:
-    """Return a setting's value."""
+    """Return the text of a setting's value."""
     if isinstance(value, ast.Call):
         return _told(value, inside=True)
     if isinstance(value, ast.Tuple | ast.List):
@@ -47,5 +47,5 @@ def _value(value: ast.expr) -> str:
 
 
 def _is_none(value: ast.expr) -> bool:
-    """Whether a value is None."""
+    """Return True if a value is None."""
     return isinstance(value, ast.Constant) and value.value is None

@@ -14,20 +14,19 @@ from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.faults.injector import CONTINUED
 from oddlot.formatting import counted, waste
-from oddlot.history.audit import Proof, prove_log
+from oddlot.history.audit import Proof
 from oddlot.history.included_samples import IncludedSamples, history_of
-from oddlot.history.log import read_log, surviving
+from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account, tally_of, use_saved_model
 from oddlot.history.outcome import (
     INTERRUPTED,
     PEER_RECORDS,
     check_agreed,
     check_whole,
-    complete_epochs,
     read_ending,
 )
-from oddlot.history.peer_audit import prove_model, prove_peers
-from oddlot.history.peer_logs import one_history, read_peer_logs, samples_of
+from oddlot.history.peer_audit import prove_model, prove_run
+from oddlot.history.peer_logs import one_history, read_logs, samples_of
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_settings import engine_kind, how_to_resume
 from oddlot.report.live_log import KILLED, state_of
@@ -42,9 +41,9 @@ class Figures:
     settings: dict[str, Any]
     """Contents of run.json."""
     records: list[Record]
-    """The valid history, without work that a resume lost."""
+    """The valid history, without work lost at a resume."""
     faults: list[tuple[float, Struck]]
-    """Injected faults with their times, lost work included."""
+    """Injected faults with their times, including lost work."""
     tally: Tally
     summary: dict[str, Any]
     """Summary as `--json` prints it."""
@@ -52,20 +51,16 @@ class Figures:
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> "Figures":
-        """Read a run folder. Raise CheckpointError if there is no run or its log is damaged."""
+        """Read a run folder. Raise CheckpointError if it has no run, or a damaged log."""
         run = RunFolder(folder)
         settings = run.settings()
         ending = read_ending(run)
-        logs = read_peer_logs(run) if run.is_mesh else {"": list(read_log(run.log))}
-        check_whole(run, ending, {node: len(log) for node, log in logs.items()})
-        log = _until_end(one_history(logs), ending) if run.is_mesh else logs[""]
+        logs = read_logs(run)
+        check_whole(run, ending, {host: len(log) for host, log in logs.items()})
+        log = _until_end(one_history(logs), ending)
         records = surviving(log)
         size = samples_of(run)
-        proof = (
-            prove_peers(run, size)
-            if run.is_mesh
-            else prove_log(run.log, records, size, complete_epochs(ending))
-        )
+        proof = prove_run(run, size, records)
         tally = Tally(max(1, size))
         take_into_account(tally, records, run.log)
         if ending:
@@ -74,8 +69,8 @@ class Figures:
             use_saved_model(tally, records, ending.get("peers_averaged") or ())
         tally.samples.lose(proof.lost)
         summary = tally.summary() | {"run_dir": str(run.path)}
-        if ending and not proof.faults:  # a fault says more than a mismatch
-            check_agreed(run, ending, _at_end(run, logs, ending, size) if run.is_mesh else summary)
+        if ending and not proof.faults:  # a violation is more specific than a mismatch
+            check_agreed(run, ending, _at_end(run, logs, ending, size) if PEER_RECORDS in ending else summary)
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
         summary |= {EFFECTIVE_BATCH: settings.get(EFFECTIVE_BATCH)}
@@ -96,7 +91,7 @@ class Figures:
 
     @property
     def verdict(self) -> str:
-        """Return the result of the audit, the lost workers and the wasted samples in one sentence."""
+        """Return a sentence with the result of the audit, the lost workers and the wasted samples."""
         timeline, why = self.tally.timeline, dict(self.tally.samples.wasted)
         repeated = why.pop("late", 0)
         wasted = {reason: count for reason, count in why.items() if count}
@@ -114,7 +109,7 @@ class Figures:
 
     @property
     def struck(self) -> str:
-        """Return the number of injected faults by kind as text; empty if there were none."""
+        """Return the number of injected faults by kind as text. Empty without faults."""
         return told_strikes(self.strikes) if self.strikes else ""
 
     @property
@@ -124,7 +119,7 @@ class Figures:
 
     @property
     def to_resume(self) -> str:
-        """Return the command that resumes the run if it was killed or interrupted; empty otherwise."""
+        """Return the command that resumes the run if it was killed or interrupted. Empty otherwise."""
         about = self.settings.get(ABOUT)
         if self.summary["ended"] not in {KILLED, INTERRUPTED}:
             return ""
@@ -132,12 +127,12 @@ class Figures:
 
     @property
     def virtual(self) -> bool:
-        """Whether the run was simulated, so that its time and cost are virtual."""
+        """Return True if the run was simulated. Its time and cost are then virtual."""
         return engine_kind(self.settings) == "simulated"
 
     @property
     def has_prices(self) -> bool:
-        """Whether the log has any price, so that costs are known."""
+        """Return True if the log has a price, so that costs are known."""
         bill = self.tally.cost
         prices = (price for account in bill.accounts.values() for _, price in account.prices)
         return bool(self.tally.dollars) or any(prices)
@@ -157,7 +152,7 @@ class Figures:
 
 
 def _until_end(records: list[Record], ending: Mapping[str, Any]) -> list[Record]:
-    """Return the records of a mesh with times until the end of the run. Its peers log a few more while they stop."""
+    """Return the records of a mesh with times capped at the end of the run. Peers log a few more while they stop."""
     end = float(ending.get("seconds", inf))
     return [record if record.now <= end else replace(record, now=end) for record in records]
 
@@ -165,10 +160,10 @@ def _until_end(records: list[Record], ending: Mapping[str, Any]) -> list[Record]
 def _at_end(
     run: RunFolder, logs: Mapping[NodeId, Sequence[Record]], ending: Mapping[str, Any], size: int
 ) -> dict[str, Any]:
-    """Return the figures of a mesh when its summary was made. Peers that were cut off may train on afterwards."""
+    """Return the figures of a mesh at the time of its summary. Peers that were cut off may continue training."""
     until = {node: log[: ending[PEER_RECORDS].get(node, 0)] for node, log in logs.items()}
     tally = tally_of(one_history(until), size)
-    included = IncludedSamples(history_of(node, run.peer_log(node), log) for node, log in until.items())
+    included = IncludedSamples(history_of(node, run.log_of(node), log) for node, log in until.items())
     tally.samples.lose(prove_model(included, size, ending).lost)
     return tally.summary()
 
@@ -179,7 +174,7 @@ def strikes(struck: Iterable[Struck]) -> Counter[str]:
 
 
 def strikes_in(records: Iterable[Record]) -> Counter[str]:
-    """Count the injected faults of a log by their kind."""
+    """Count the injected faults of a log by kind."""
     return strikes(record.event for record in records if isinstance(record.event, Struck))
 
 
@@ -189,10 +184,10 @@ def told_strikes(counts: Mapping[str, int]) -> str:
 
 
 def _why(wasted: Mapping[str, int]) -> str:
-    """Return the reasons for waste, with their counts if there are several."""
+    """Return the reasons for waste, with counts if there are several reasons."""
     return waste(wasted).partition(" ")[2] if len(wasted) == 1 else waste(wasted)
 
 
 def _times(count: int, what: str, happened: str) -> str:
-    """Return `2 workers were lost`; empty if `count` is 0."""
+    """Return text such as `2 workers were lost`. Empty if `count` is 0."""
     return f"{counted(count, what)} {'were' if count > 1 else 'was'} {happened}" if count else ""

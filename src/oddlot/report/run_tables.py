@@ -1,4 +1,4 @@
-"""The tables of a report page: figures of runs with their ratios, and how the runs were made."""
+"""The tables of a report page: figures of runs with their ratios, and how the runs were started."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ from oddlot.report.readable import readable
 from oddlot.report.run_report import Figures
 
 MAX_COLUMNS = 3
-"""Columns up to which a table of several runs is as wide as the text."""
+"""Largest number of columns with which a table of several runs is as wide as the text."""
 MAX_METRICS = 3
-"""Metrics in the headline."""
+"""Largest number of metrics in the headline."""
 BAD = ' class="bad"'
 
 
@@ -34,11 +34,11 @@ class Row:
     """A row of the table of figures."""
 
     tell: Callable[[Figures], str]
-    """Return a run's figure as text; empty if it has none."""
+    """Return the text of a run's figure. Empty if the run does not have it."""
     number: Callable[[Figures], float | None] | None = None
-    """Return the number whose ratio to that of the first run is shown."""
+    """Return the number for the ratio to the first run."""
     is_of_clock: bool = False
-    """Whether the number says nothing beside that of a run with another kind of clock, real or simulated."""
+    """True if the number is comparable only between runs with the same kind of clock, real or simulated."""
 
 
 def _time(run: Figures) -> str:
@@ -100,9 +100,9 @@ def headline(run: Figures) -> str:
 
 
 def figures_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
-    """Return the table of figures: a column per run, and one with the ratios of each later run to the first.
+    """Return the table of figures: a column per run, and the ratio of each later run to the first.
 
-    Several runs have a row with their verdicts.
+    With several runs, a row has their verdicts.
     """
     several = len(runs) > 1
     rows = _metrics(runs) | FIGURES
@@ -119,7 +119,7 @@ def figures_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
 
 
 def how_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
-    """Return the table on how the runs were made: date, command, versions and settings."""
+    """Return the table of date, command, versions and settings of the runs."""
     told = [provenance(run.settings) for run in runs]
     keys = dict.fromkeys(key for each in told for key in each)
     several = len(runs) > 1
@@ -135,7 +135,7 @@ def how_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
 
 
 def provenance(settings: dict[str, Any]) -> dict[str, str]:
-    """Return how a run was made, from run.json, without what it does not say."""
+    """Return the date, command, versions and settings of a run, from run.json. Missing entries are left out."""
     started, engine, run = (
         found if isinstance(found := settings.get(key), dict) else {} for key in (STARTED, ENGINE, RUN)
     )
@@ -170,7 +170,7 @@ def _workload(settings: dict[str, Any]) -> str:
 
 
 def _parameters(shapes: Any) -> str:
-    """Return the number of parameters and of tensors; empty if the shapes are not known."""
+    """Return the number of parameters and of tensors. Empty if the shapes are unknown."""
     try:
         count = sum(prod(shape) for shape in shapes.values())
         return f"{count:,} in {len(shapes):,} tensors"
@@ -184,7 +184,7 @@ def _workers(engine: dict[str, Any]) -> str:
 
 
 def _metrics(runs: Sequence[Figures]) -> dict[str, Row]:
-    """Return a row for each metric of any run, and for the loss last."""
+    """Return a row for each metric of any run, with the loss last."""
     found = [name for run in runs for name in run.tally.quality.metrics]
     names = sorted(dict.fromkeys(found), key=lambda name: name == "loss")
     return {name: _metric(name) for name in names}
@@ -213,7 +213,7 @@ def _row(what: str, row: Row, runs: Sequence[Figures], names: Sequence[str]) -> 
 
 
 def _cells(text: str, ratio: float | None, name: str, number: int, bad: bool = False) -> str:
-    """Return the cell of a run and, of each run after the first, the cell with its ratio to the first."""
+    """Return the cell of a run and, for later runs, the cell with the ratio to the first run."""
     cell = f"<td{_of(name) * bool(name)}{BAD * bad}>{_breakable(text)}</td>"
     if not number:
         return cell

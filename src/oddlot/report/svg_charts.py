@@ -1,8 +1,8 @@
 """Charts as inline SVG and HTML: lines, timelines and bars. Each is a self-contained `<figure>`.
 
-The plot area is stretched to the width of the page, and its text is not. Percentages place the text. `key` becomes the
-attribute `data-plot`, which identifies a chart independently of its title. `data-x` and `data-y` are the limits of the
-axes, from which the page's script reads the values under the pointer.
+The plot area is stretched to the width of the page. Its text is placed by percentages and not stretched. `key` becomes
+the attribute `data-plot`, which identifies a chart independently of its title. `data-x` and `data-y` are the limits of
+the axes. The page's script uses them to show the values under the pointer.
 """
 
 from bisect import bisect
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from oddlot.formatting import clock
 
 WIDTH, HEIGHT = 1000, 190
-"""Units of the plot area. Those of the height are pixels."""
+"""Units of the plot area. Units of the height are pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 60, 14, 10, 40
 """Margins of the plot area, in pixels."""
 LANE = 18
@@ -23,17 +23,17 @@ MAX_LANES = 48
 LETTER = 6.5
 """Mean width of a letter of a tick label, in pixels."""
 MAX_LETTERS = 16
-"""Length from which the name of a lane is cut."""
+"""Length above which the name of a lane is cut."""
 WIDER, MAX_WIDER = 2.0, 2
-"""Pixels added to the width of a line for each line that hides it, and how many of them count."""
+"""Pixels added to the width of a line for each line that hides it, and the largest number of lines that count."""
 NEAR, HIDDEN = 1.0, 0.5
 """Distance in pixels below which lines hide each other, and the share of a line that must be hidden."""
 Row = TypeVar("Row")
 Point = tuple[float, float]
 Mark = tuple[float, str]
-"""Seconds, and a label."""
+"""Seconds and label."""
 Entry = tuple[str, str, str]
-"""Of a legend: class with the color, label, and look: `line`, `dashed`, or "" for a box."""
+"""Entry of a legend: class of the color, label, and look: `line`, `dashed`, or "" for a box."""
 
 
 class Line(NamedTuple):
@@ -42,12 +42,12 @@ class Line(NamedTuple):
     name: str
     points: Sequence[Point]
     color: int
-    """Number of its color on the page."""
+    """Index of the color on the page."""
     dashed: bool = False
 
 
 class Bar(NamedTuple):
-    """A bar of a chart, made of parts, with a label behind it."""
+    """A bar of a chart: its parts, and a label after it."""
 
     name: str
     parts: Mapping[str, float]
@@ -68,8 +68,8 @@ def lines(
 ) -> str:
     """Return a chart of lines over an axis from 0 to `end`. `moments` are vertical lines.
 
-    An axis of seconds has a unit that fits. The axis upwards includes `values` too, such as 0. Several lines, and a
-    dashed one, have a legend, unless `named` is false.
+    The unit of an axis of seconds depends on `end`. The vertical axis includes `values`, such as 0. Several lines, or a
+    dashed line, have a legend, unless `named` is False.
     """
     points = [point for line in drawn for point in line.points]
     if not points:
@@ -85,7 +85,7 @@ def lines(
         style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
         path = "M" + "L".join(f"{px:.1f} {py:.2f}" for px, py in points)
         thick = 1.8
-        if len(points) == 1:  # a point is a short line with round ends
+        if len(points) == 1:  # a single point is a short line with round ends
             path += "h0.1"
             style, thick = style.replace("mark line", "mark line point"), 6.0
         if over:
@@ -102,19 +102,19 @@ def legend_of(drawn: Sequence[Line]) -> list[Entry]:
 
 
 def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
-    """Whether a line hides most of another one, which must then be wider. Points are in pixels."""
+    """Return True if a line hides most of `other`, which must then be wider. Points are in pixels."""
     if len(one) == 1 or len(other) == 1:
         return list(one) == list(other)
     hidden = 0.0
     for (x1, y1), (x2, y2) in pairwise(other):
-        # Near both ends of the segment: at the ends the other line may jump.
+        # compare near the ends of the segment, because `one` may jump at the ends
         near = [abs(_height(one, x1 + t * (x2 - x1)) - y1 - t * (y2 - y1)) < NEAR for t in (0.1, 0.9)]
         hidden += (x2 - x1) * all(near)
     return hidden > HIDDEN * (other[-1][0] - other[0][0])
 
 
 def _height(line: Sequence[Point], x: float) -> float:
-    """Return the y of a line at x; infinity outside it."""
+    """Return the y of a line at x, or infinity outside the line."""
     after = bisect(line, x, key=lambda point: point[0])
     if not 0 < after < len(line):
         return inf
@@ -130,7 +130,7 @@ def lanes(
     moments: Sequence[Mark] = (),
     key: str = "",
 ) -> str:
-    """Return a timeline with a lane per row, with its states until `end` and `marks`. Shows at most `MAX_LANES` rows.
+    """Return a timeline with a lane per row, its states until `end`, and its `marks`. It has at most `MAX_LANES` rows.
 
     `moments` are vertical lines through all lanes.
     """
@@ -162,14 +162,14 @@ def lanes(
 
 
 def _label(name: str, y: float) -> str:
-    """Return the name of a lane, which is cut if it is long."""
+    """Return the label of a lane. A long name is cut."""
     short = name if len(name) <= MAX_LETTERS else f"{name[: MAX_LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
     told = f"<title>{escape(name)}</title>" if short != name else ""
     return f'<text class="tick" text-anchor="end" x="-8" y="{y}">{escape(short)}{told}</text>'
 
 
 def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
-    """Return a chart with a bar for each row above 0, at most `MAX_LANES`."""
+    """Return a chart with a bar for each row with a positive sum, at most `MAX_LANES`."""
     shown, picked = _some([row for row in rows if sum(row.parts.values()) > 0])
     if not shown:
         return nothing(title, key)
@@ -191,7 +191,7 @@ def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
 
 
 def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
-    """Return all rows or, of many, `MAX_LANES` evenly spaced ones, and a note for the title."""
+    """Return all rows, or `MAX_LANES` evenly spaced rows with a note for the title."""
     if len(rows) <= MAX_LANES:
         return rows, ""
     step = (len(rows) - 1) / (MAX_LANES - 1)
@@ -205,7 +205,7 @@ def nothing(title: str, key: str = "") -> str:
 
 
 class Axis(NamedTuple):
-    """An axis: `low` is at the unit `start` of the plot area, `high` at `stop`."""
+    """An axis: `low` is at position `start` of the plot area, `high` at `stop`."""
 
     low: float
     high: float
@@ -229,7 +229,7 @@ class Axis(NamedTuple):
     @classmethod
     def until(cls, end: float, unit: float = 1.0) -> "Axis":
         """Return an axis across the plot area from 0 to `end`."""
-        end = end or 1.0  # a run that had no time
+        end = end or 1.0  # a run without any time
         rounded = cls.over([0.0, end / unit], 0, WIDTH)
         ticks = (tick * unit for tick in rounded.ticks)
         return rounded._replace(
@@ -252,7 +252,7 @@ class Axis(NamedTuple):
 
 
 def _round_step(step: float) -> float:
-    """Return the next 1, 2, 5 or 10 times a power of ten."""
+    """Return the smallest 1, 2, 5 or 10 times a power of ten that is at least `step`."""
     power = 10.0 ** floor(log10(step))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= step * (1 - 1e-9))
 
@@ -307,7 +307,7 @@ def _moment(at: str, top: float, told: str) -> str:
 
 
 def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
-    """Return a legend; empty without entries."""
+    """Return a legend. Empty without entries."""
     if not entries:
         return ""
     told = [

@@ -29,27 +29,27 @@ class Moment(NamedTuple):
 
     @classmethod
     def of(cls, tally: Tally) -> "Moment":
-        """Return how far a run has come now."""
+        """Return the current progress of a run."""
         merged, loss = tally.samples.merged, tally.quality.training_loss
         return cls(tally.seconds, tally.versions, merged, tally.dollars, loss)
 
 
 @dataclass(slots=True)
 class Lane:
-    """The time of a machine, over all its workers."""
+    """The timeline of a machine, over all its workers."""
 
     spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     """Intervals by state: `starting`, `working`, `wasted` (computed and not used), `waiting`, `leaving`, `lost`,
     `left`."""
     faults: list[tuple[float, str]] = field(default_factory=list)
-    """Times and kinds of the faults injected there."""
+    """Times and kinds of the faults injected on this machine."""
     traffic: Traffic = field(default_factory=Traffic)
     dollars: float = 0.0
     newest: str = ""
     """State of the newest interval."""
 
     def add(self, state: str, start: float, stop: float) -> None:
-        """Append an interval, or lengthen the newest one."""
+        """Append an interval, or extend the newest one."""
         spells = self.spells[state]
         if state == self.newest and spells[-1][1] == start:
             spells[-1] = spells[-1][0], stop
@@ -64,25 +64,25 @@ class Course:
 
     seconds: float = 0.0
     progress: list[Moment] = field(default_factory=list)
-    """About `MAX_POINTS` moments at most."""
+    """At most about `MAX_POINTS` moments."""
     lanes: dict[str, Lane] = field(default_factory=dict)
     """Lanes by machine."""
     machines: list[Interval] = field(default_factory=list)
-    """Number of machines: corners of a step function."""
+    """Number of machines, as corners of a step function."""
     dollars_per_hour: list[Interval] = field(default_factory=list)
-    """Total price of the machines: corners of a step function."""
+    """Total price of the machines, as corners of a step function."""
     resumed: list[float] = field(default_factory=list)
     """Times of resumes."""
     results: list[Interval] = field(default_factory=list)
-    """Updates per merge: corners of a step function."""
+    """Updates per merge, as corners of a step function."""
     samples: list[Interval] = field(default_factory=list)
-    """Mean samples per update of a merge: corners of a step function."""
+    """Mean samples per update of a merge, as corners of a step function."""
     staleness: Counter[int] = field(default_factory=Counter)
     """Number of merged updates by staleness, in versions."""
 
     @classmethod
     def of(cls, records: Sequence[Record], size: int, seconds: float = 0.0) -> "Course":
-        """Return the course of a valid history. It lasts at least `seconds`."""
+        """Return the course of a valid history. It covers at least `seconds`."""
         course, tally = cls(), Tally(size, keep=True)
         step = max(1, len(records) // MAX_POINTS)
         for number, record in enumerate(records):
@@ -106,7 +106,7 @@ class Course:
         match record.event:
             case Struck(_, kind, node) if node:
                 self._lane(node).faults.append((record.now, kind))
-            case Resumed() if record.now not in self.resumed[-1:]:  # all peers of a mesh resume at once
+            case Resumed() if record.now not in self.resumed[-1:]:  # peers of a mesh resume at the same time
                 self.resumed.append(record.now)
 
     def _lay_out(self, timeline: WorkerTimeline) -> None:
@@ -134,7 +134,7 @@ class Course:
 
 
 def _change(changes: list[Interval], now: float, value: float) -> None:
-    """Append a change of a value. The last of several at the same time counts."""
+    """Append a change of a value. Of several changes at the same time, only the last is kept."""
     if changes and changes[-1][0] == now:
         changes.pop()
     if not changes or changes[-1][1] != value:
@@ -142,7 +142,7 @@ def _change(changes: list[Interval], now: float, value: float) -> None:
 
 
 def _thinned(changes: list[Interval]) -> list[Interval]:
-    """Return about `MAX_POINTS` changes: the lowest and highest of each bucket, and the last."""
+    """Return about `MAX_POINTS` changes: the lowest and highest of each bucket, and the last change."""
     size = len(changes) // MAX_POINTS + 1
     kept = list[Interval]()
     for first in range(0, len(changes), size):
@@ -152,7 +152,7 @@ def _thinned(changes: list[Interval]) -> list[Interval]:
 
 
 def _level(changes: list[Interval], end: float) -> list[Interval]:
-    """Return the corners of the step function of these changes until `end`, without changes at `end`."""
+    """Return the corners of the step function until `end`. Changes at `end` are left out."""
     corners = list[Interval]()
     for (now, value), (then, _) in pairwise([*changes, (end, 0.0)]):
         if now < end or not corners:

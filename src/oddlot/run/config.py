@@ -13,7 +13,14 @@ from typing import Any, TypedDict
 from oddlot.core.defaults import KEEP_CHECKPOINTS, MAX_UPDATE_RATIO
 from oddlot.core.errors import UnknownName, short
 from oddlot.core.field_docs import field_docs
-from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings, hints_of
+from oddlot.core.validation import (
+    NOT_IN_FILES,
+    AtLeastOne,
+    OverZero,
+    Seed,
+    check_settings,
+    hints_of,
+)
 from oddlot.faults.plan import Chaos
 from oddlot.run.intervals import Every
 from oddlot.wire.codec import Codec
@@ -41,7 +48,7 @@ class RunConfig:
     """Skip samples after three invalid updates or three worker crashes."""
     max_update_ratio: OverZero | None = MAX_UPDATE_RATIO
     """Largest norm of an update, relative to the running median. None or infinity: no limit."""
-    chaos: Chaos | None = None
+    chaos: Chaos | None = field(default=None, metadata=NOT_IN_FILES)
     """Faults to inject."""
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
     """Time between evaluations, such as "100 versions" or "30 seconds"."""
@@ -49,7 +56,7 @@ class RunConfig:
     """Time between checkpoints, such as "100 versions"."""
     keep_checkpoints: AtLeastOne = KEEP_CHECKPOINTS
     """Number of newest checkpoints to keep."""
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict, metadata=NOT_IN_FILES)
     """Your own JSON-serializable data, which run.json keeps."""
 
     def __post_init__(self) -> None:
@@ -79,15 +86,15 @@ class RunConfig:
             told["chaos"] = [name for name, _ in self.chaos.named()]
         return {name: str(value) if isinstance(value, Every) else value for name, value in told.items()}
 
-    @staticmethod
-    def hints() -> dict[str, Any]:
-        """Return the types of the settings as users pass them: intervals and codecs are strings."""
-        return {name: str if _is_text(hint) else hint for name, hint in hints_of(RunConfig).items()}
 
-    @staticmethod
-    def flags() -> dict[str, Any]:
-        """Return the types of the settings that have a flag and a key of `[run]`. Faults have their own file."""
-        return {name: hint for name, hint in RunConfig.hints().items() if name not in {"chaos", "about"}}
+@dataclass(frozen=True, kw_only=True)
+class RunKeys(RunConfig):
+    """The keys of the table `[run]`: the settings of a run, and the places of its files."""
+
+    out: str | None = None
+    """Run folder. None: a new folder below `runs`."""
+    checkpoints: str | None = None
+    """Folder or URL for checkpoints, such as s3://bucket/run. None: in the run folder."""
 
 
 class RunSettings(TypedDict, total=False):
@@ -148,15 +155,14 @@ def _parsed(name: str, value: Any) -> Any:
 def with_settings(signature: Signature) -> Signature:
     """Return the signature of a function with a keyword for each run setting in place of its `**settings`."""
     own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    hints, defaults = hints_of(RunConfig), RunConfig()
-    for name, given in RunConfig.hints().items():
-        default = getattr(defaults, name)
+    for name, hint in hints_of(RunConfig).items():
+        default, is_interval = getattr(RunConfig(), name), hint is Every
         own.append(
             Parameter(
                 name,
                 Parameter.KEYWORD_ONLY,
-                default=str(default) if hints[name] is Every else default,
-                annotation=Codec | str | None if hints[name] == Codec | None else given,
+                default=str(default) if is_interval else default,
+                annotation=str if is_interval else Codec | str | None if _is_text(hint) else hint,
             )
         )
     return signature.replace(parameters=own)

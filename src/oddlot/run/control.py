@@ -8,7 +8,16 @@ from oddlot.engines.base import RunData
 from oddlot.engines.host import Observer
 from oddlot.history.claim import make_room
 from oddlot.history.metrics import Tally
-from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ENGINE, RUN, WORKER_LOGS, RunFolder
+from oddlot.history.run_folder import (
+    ABOUT,
+    EFFECTIVE_BATCH,
+    ENGINE,
+    HOSTS,
+    ONLY_HUB,
+    RUN,
+    WORKER_LOGS,
+    RunFolder,
+)
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import safe_observers
@@ -57,6 +66,7 @@ class RunControl:
         if is_new:
             make_room(folder)
         settings: dict[str, Any] = {
+            HOSTS: list(engine.names) if recipe.traits.mesh else ONLY_HUB,
             ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": recipe.in_flight},
             RUN: recipe.config.plain(),
             ABOUT: about,

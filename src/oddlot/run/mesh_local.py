@@ -164,7 +164,7 @@ class MeshLocal(RunControl):
 
     def _has_begun(self, node: NodeId) -> bool:
         """Whether a peer that joins has got the state of another one."""
-        return self.folder.peer_log(node).exists()
+        return self.folder.log_of(node).exists()
 
     def _note_processes(self) -> None:
         """Write into the lock which processes hold it: the peers do too, when the launcher has ended."""

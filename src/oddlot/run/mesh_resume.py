@@ -1,31 +1,27 @@
-"""Resuming a run on a mesh: each peer goes on with its own books, and with the average of all models."""
+"""Resuming a run on a mesh: each peer goes on with its own state, and with the average of all models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, nextafter
 from pathlib import Path
 
-from oddlot.checkpoint.format import Checkpoint, check_log, newest
-from oddlot.checkpoint.other_layout import check_layout
+from oddlot.checkpoint.format import Checkpoint
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
 from oddlot.core.errors import CheckpointError
-from oddlot.core.events import Averaged, Lost, Resumed
+from oddlot.core.events import Lost, Resumed
 from oddlot.core.peers import Source
 from oddlot.core.records import Record
-from oddlot.core.serialization import from_plain
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.core.user_warnings import warn
-from oddlot.engines.mesh.messages import Books
 from oddlot.engines.node_ids import NodeIds
 from oddlot.history.included_samples import IncludedSamples, history_of
-from oddlot.history.log import Log, read_header, read_sound, surviving
+from oddlot.history.log import Log, read_header, surviving
 from oddlot.history.metrics import resumed_after, tally_of
-from oddlot.history.peer_logs import check_logs, one_history
+from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import RunFolder
-from oddlot.run.mesh_saving import PEERS
 from oddlot.run.peer_share import MeshStart, PeerShare, progress
-from oddlot.run.resume import readable, warn_of_damage
+from oddlot.run.resume import Past, read_past, set_aside
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.store import Store
@@ -55,59 +51,53 @@ def continue_mesh(
 ) -> MeshPast | None:
     """Read the newest checkpoint of the run in the folder, and note in the logs of all peers that it is resumed.
 
-    Each peer continues after its last record that the average includes. If its books are older, or the checkpoint was
+    Each peer continues after its last record that the average includes. If its state is older, or the checkpoint was
     made without it, its state is computed from its log. A peer whose log lacks records from before the checkpoint is
     replaced by a new one. If the machines are others, a new peer on each of them gets a share of the samples that the
     average does not include.
     Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is
     another run or has no complete checkpoint.
     """
-    folder.check_settings(recipe.identity(layout))
-    sound = {node: _read_sound(path) for node, path in folder.peer_logs().items()}
-    logs = {node: records for node, (records, _) in sound.items() if records is not None}
-    check_logs(folder, logs)
-    if _ended_before_checkpoint(folder, logs):
-        folder.restart()
+    past = read_past(folder, recipe, layout)
+    if past is None:
         return None
-    checkpoints = folder.checkpoint_names()
-    checkpoint = _newest(folder, logs)
-    warn_of_damage(checkpoint, [damage for _, damage in sound.values()])
-    books, start = _read(checkpoint, recipe, layout)
+    checkpoint, logs, records = past.checkpoint, past.logs, past.records
+    start = _start(past, recipe, layout)
     before = next(one.peers.machines for one in start.conductors.values())
     is_dealt_again = before != list(machines)
     if is_dealt_again:
         _check_can_deal(checkpoint, recipe, before, machines)
-    short = _too_short(checkpoint, folder, books, logs)
+    short = _too_short(past, folder)
     saved_at = max(one.now for one in start.conductors.values())
-    sources = [Source(node, min(one.records, len(logs[node]))) for node, one in books.items() if node in logs]
+    sources = [Source(node, min(count, len(logs[node]))) for node, count in records.items() if node in logs]
     included = IncludedSamples(
-        (history_of(node, folder.peer_log(node), log) for node, log in logs.items()),
+        (history_of(node, folder.log_of(node), log) for node, log in logs.items()),
         sources,
     )
     cut = included.cut_of(sources)
     cut_off = _cut_off(
         {node: log for node, log in logs.items() if included.histories[node].machines == before},
-        books,
+        records,
         saved_at,
     )
     counts = {
         node: min(cut.get(node, 0), len(log))
-        if node in books or node in cut_off
+        if node in records or node in cut_off
         else sum(one.now <= saved_at for one in log)
         for node, log in logs.items()
     }
     now = max((log[-1].now for log in logs.values() if log), default=saved_at)
     now = nextafter(now, inf)  # so that all records before come first in the common history
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
-    outdated = [node for node, one in books.items() if counts.get(node, 0) > one.records]
-    every = sound.keys() | books.keys()
+    outdated = [node for node, count in records.items() if counts.get(node, 0) > count]
+    every = past.damage.keys() | records.keys()
     replaced = every if is_dealt_again else {*short, *outdated}
     conductors = {node: one for node, one in start.conductors.items() if node not in replaced}
-    for node in sound.keys() - logs.keys():
-        folder.peer_log(node).rename(_set_aside(folder.peer_log(node)))
+    for node in past.damage.keys() - logs.keys():
+        folder.log_of(node).rename(set_aside(folder.log_of(node)))
     for node, log in logs.items():
-        if node in books or node in cut_off or len(log) > counts[node] or sound[node][1] is not None:
-            path = folder.peer_log(node)
+        if node in records or node in cut_off or len(log) > counts[node] or past.damage[node] is not None:
+            path = folder.log_of(node)
             own = tuple(included.histories[node].machines)
             resumed = _resumed(PeerShare(recipe, node, own), counts[node], log, path)
             goes_on = not is_dealt_again and (node in conductors or node in (*cut_off, *outdated))
@@ -135,24 +125,16 @@ def continue_mesh(
         included={one.node: included.spans_in(one.first, one.stop, cut) for one in shares},
         done=progress(recipe.goal, tally_of(history, recipe.samples)) if is_dealt_again else 0.0,
         sources=sources,
-        saved=frozenset(checkpoints),
+        saved=frozenset(past.there),
     )
     return MeshPast(now, start, taken, history, [one for log in logs.values() for one in log])
 
 
-def _newest(folder: RunFolder, nodes: Iterable[NodeId]) -> Checkpoint:
-    """Return the newest whole checkpoint. Raise CheckpointError if the log of one of these peers is older than it."""
-    checkpoint = newest(folder.storage)
-    for node in nodes:
-        check_log(checkpoint, folder.peer_log(node), node)
-    return checkpoint
-
-
 def _cut_off(
-    logs: Mapping[NodeId, Sequence[Record]], books: Mapping[NodeId, Books], saved_at: float
+    logs: Mapping[NodeId, Sequence[Record]], records: Iterable[NodeId], saved_at: float
 ) -> list[NodeId]:
     """Return the peers that trained when a checkpoint was made without them, one for each machine."""
-    there = set(map(machine_of, books))
+    there = set(map(machine_of, records))
     trained = [
         node
         for node, log in logs.items()
@@ -162,23 +144,12 @@ def _cut_off(
     return [node for machine, node in latest.items() if machine not in there]
 
 
-def _ended_before_checkpoint(folder: RunFolder, logs: Mapping[NodeId, Sequence[Record]]) -> bool:
-    """Whether the run ended before its first checkpoint was complete: it has made one average at most."""
-    averages = sum(isinstance(one.event, Averaged) for log in logs.values() for one in log)
-    return averages <= 1 and not folder.model.exists() and not folder.has_whole_checkpoint
-
-
-def _read(checkpoint: Checkpoint, recipe: Recipe, layout: Layout) -> tuple[dict[NodeId, Books], MeshStart]:
-    """Return the books of the peers in a checkpoint, and how they begin with it."""
-    snapshot = checkpoint.load()
-    with readable(checkpoint):
-        check_layout(checkpoint, snapshot.layout, layout)
+def _start(past: Past, recipe: Recipe, layout: Layout) -> MeshStart:
+    """Return how the peers in a checkpoint begin with it."""
+    with past.readable():
         store = Store(FlatBuffer.empty(layout), recipe.rule)
-        store.load_state(snapshot.tensors)
-        books: dict[NodeId, Books] = from_plain(dict[str, Books], snapshot.conductor[PEERS])
-        kind = type(recipe.strategy)
-        conductors = {node: read_conductor(one.conductor, kind) for node, one in books.items()}
-    return books, MeshStart(store.weights, store.optimizer_tensors(), conductors)
+        store.load_state(past.tensors)
+    return MeshStart(store.weights, store.optimizer_tensors(), past.conductors)
 
 
 def _check_can_deal(
@@ -194,38 +165,19 @@ def _check_can_deal(
         raise CheckpointError(told, "other_machines", path=path, before=list(before), now=list(machines))
 
 
-def _read_sound(path: Path) -> tuple[list[Record] | None, CheckpointError | None]:
-    """Return the intact records of a log, and an error about the damage or None. No records: nothing is intact."""
-    try:
-        return read_sound(path)
-    except CheckpointError as error:
-        if error.code != "damaged_file":
-            raise
-        return None, error.retold(f"{path} has no intact record and is renamed to {_set_aside(path).name}")
-
-
-def _set_aside(path: Path) -> Path:
-    """Return the new name of a log without intact records."""
-    return path.with_name(f"{path.name}.damaged")
-
-
-def _too_short(
-    checkpoint: Checkpoint,
-    folder: RunFolder,
-    books: Mapping[NodeId, Books],
-    logs: Mapping[NodeId, Sequence[Record]],
-) -> list[NodeId]:
+def _too_short(past: Past, folder: RunFolder) -> list[NodeId]:
     """Return the peers with logs that lack records from before the checkpoint, and warn of each.
 
     Raise CheckpointError if the records have a copy beside the checkpoints.
     """
-    found = {node: len(logs.get(node, ())) for node, one in books.items()}
-    short = [node for node, one in books.items() if found[node] < one.records]
+    checkpoint, records = past.checkpoint, past.records
+    found = {node: len(past.logs.get(node, ())) for node in records}
+    short = [node for node, count in records.items() if found[node] < count]
     for node in short:
-        path, name = str(folder.peer_log(node)), checkpoint.storage.path(checkpoint.name)
-        fields = {"records": books[node].records, "sound": found[node]}
+        path, name = str(folder.log_of(node)), checkpoint.storage.path(checkpoint.name)
+        fields = {"records": records[node], "sound": found[node]}
         told = (
-            f"checkpoint {name} was made after {books[node].records:,} records of {node}, but only {found[node]:,} "
+            f"checkpoint {name} was made after {records[node]:,} records of {node}, but only {found[node]:,} "
             f"records of its log {path} are intact"
         )
         if checkpoint.log:

@@ -1,10 +1,13 @@
 """A run on a simulated mesh: all peers in this process, under one virtual clock."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
+
+from torch import Tensor
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError
@@ -15,7 +18,7 @@ from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import OpenMesh
 from oddlot.engines.host import Arrival, Envelope
 from oddlot.engines.loop import drive
-from oddlot.engines.mesh.messages import FromPeer, State, Tensors
+from oddlot.engines.mesh.messages import FromPeer
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.simulated import SimulatedPort
@@ -32,10 +35,10 @@ from oddlot.run.mesh_folder import (
     write_failure,
 )
 from oddlot.run.mesh_resume import MeshPast, continue_mesh
-from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.result import INTERRUPTED, Run
+from oddlot.run.saving import Checkpoints
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop
 from oddlot.train.flat_buffer import FlatBuffer
@@ -63,12 +66,12 @@ class MeshSimulation(RunControl):
         past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
         self.start = past.start if past else MeshStart()
         self.earlier = past.earlier if past else []
-        self.saving = None
+        self.checkpoints = None
         if folder is not None:
             self.begin_folder(folder, is_new=past is None)
             make_peers_folder(folder)
-            self.saving = MeshSaving(recipe, folder, self.layout, launch="", there=self.start.saved)
-            closing.callback(self.saving.close)
+            self.checkpoints = Checkpoints.of_peers(recipe, folder, self.layout, self.start.saved)
+            closing.callback(self.checkpoints.close)
         self.mesh = open_mesh(
             self.run_data, self._make, past.now if past else 0.0, past.taken if past else ()
         )
@@ -101,8 +104,8 @@ class MeshSimulation(RunControl):
         if self.folder is not None:
             path = self.folder.path
             self._end_logs()
-            if self.saving is not None:
-                self.saving.finish()
+            if self.checkpoints is not None:
+                self.checkpoints.finish()
             write_average(self.folder, self.model, mean)
             self.folder.write(SUMMARY, summary)
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.records)
@@ -171,8 +174,8 @@ class MeshSimulation(RunControl):
             port,
             node,
             [lambda record: self._log(node, record)],
-            self.folder.peer_log(node) if self.folder else None,
-            self.saving,
+            self.folder.log_of(node) if self.folder else None,
+            self.checkpoints,
             self.mesh.will_return,
         )
         run.peer.membership.begin(self.mesh.now)
@@ -193,17 +196,21 @@ class MeshSimulation(RunControl):
                 self.mesh.plan_alarm(name)
 
     def _join(
-        self, node: NodeId, port: SimulatedPort, state: State, tensors: Tensors, sender: NodeId
+        self,
+        node: NodeId,
+        port: SimulatedPort,
+        source: Source,
+        given: FlatBuffer,
+        optimizer: Mapping[str, Tensor] | None,
     ) -> None:
         """Replace a newcomer by a peer with the state of another one."""
         weights = FlatBuffer.empty(self.layout)
-        weights.copy_(tensors.weights)
+        weights.copy_(given)
         there, now = self.mesh.peers[node], self.mesh.now
         newcomer = there.peer
         assert isinstance(newcomer, Newcomer)
-        source = Source(sender, state.records)
         share, conductor = self._share(node).taking_over(self._included(source), source, self.runs)
-        there.peer = peer = self._begin(share, port, conductor, weights, tensors.optimizer)
+        there.peer = peer = self._begin(share, port, conductor, weights, optimizer)
         peer.join({name: name for name in self.runs if name != node}, now)
         for message in newcomer.waiting:
             peer.receive(message, now)

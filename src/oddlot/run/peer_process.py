@@ -37,7 +37,7 @@ from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.compute import ComputeThread, Ready
 from oddlot.engines.mesh.launcher import FAILED_CODE, STOP, replaced_file
-from oddlot.engines.mesh.messages import FromPeer, Inject, State, Tensors
+from oddlot.engines.mesh.messages import FromPeer, Inject, Tensors
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.process import ProcessMailbox, ProcessPort
 from oddlot.engines.mesh.signs_of_life import SignsOfLife, end_process, read_line
@@ -55,9 +55,9 @@ from oddlot.machines.machine import Machine
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.divergence import check_learned
 from oddlot.run.mesh_folder import mesh_summary, write_average
-from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
+from oddlot.run.saving import Checkpoints
 from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import choose_device, made
@@ -105,7 +105,7 @@ class PeerProgram:
             lambda: learner_of(data, device), pace, self.transport.incoming, life.report
         )
         self.port = ProcessPort(self.transport, self.compute)
-        self.saving = self._saving() if setup.keeps_checkpoints else None
+        self.checkpoints = self._checkpoints() if setup.keeps_checkpoints else None
         self.run: PeerRun | None = None
         self.newcomer: Newcomer | None = None
         self.launcher = os.getppid()
@@ -117,9 +117,9 @@ class PeerProgram:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note_signal)
 
-    def _saving(self) -> MeshSaving:
+    def _checkpoints(self) -> Checkpoints:
         launch = hashlib.sha256(self.setup.secret).hexdigest()[:LAUNCH_DIGITS]
-        return MeshSaving(self.recipe, self.folder, self.layout, launch, self.setup.start.saved)
+        return Checkpoints.of_peers(self.recipe, self.folder, self.layout, self.setup.start.saved, launch)
 
     def _note_signal(self, number: int, _: object) -> None:
         self.signal = number
@@ -138,8 +138,8 @@ class PeerProgram:
             run = self._begin(start.conductor(self.share), weights, start.optimizer)
             run.peer.meet(peers, self.mailbox.now)
         with rows_named(self.recipe), ExitStack() as closing:
-            if self.saving is not None:
-                closing.callback(self.saving.close)
+            if self.checkpoints is not None:
+                closing.callback(self.checkpoints.close)
             drive(self, self.mailbox, lambda: self.ended, self._due)
         if self.run is not None:
             self.run.flush_log()
@@ -245,8 +245,8 @@ class PeerProgram:
             self.port,
             self.transport.address,
             [self._note],
-            self.folder.peer_log(self.node),
-            self.saving,
+            self.folder.log_of(self.node),
+            self.checkpoints,
             self._is_replacing,
         )
         self.port.membership = run.peer.membership
@@ -259,13 +259,12 @@ class PeerProgram:
         """Whether the launcher, which replaces lost peers, still runs."""
         return self.recipe.engine.respawn and os.getppid() == self.launcher
 
-    def _join(self, state: State, tensors: Tensors, sender: NodeId) -> None:
+    def _join(self, source: Source, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> None:
         """Begin with the state of a peer."""
-        source = Source(sender, state.records)
         included = IncludedSamples.read(self.folder, [source])
         self.share, conductor = self.share.taking_over(included, source, self.port.addresses)
         conductor.ledger.strikes.update(self.strikes)
-        peer = self._begin(conductor, tensors.weights, tensors.optimizer).peer
+        peer = self._begin(conductor, weights, optimizer).peer
         peer.join(self.port.addresses, self.mailbox.now)
 
     def _announce(self, now: float) -> None:
@@ -350,8 +349,8 @@ class PeerProgram:
 
     def _save_alone(self, run: PeerRun, now: float) -> None:
         assert run.final is not None
-        if self.saving is not None:
-            self.saving.finish()
+        if self.checkpoints is not None:
+            self.checkpoints.finish()
         included = IncludedSamples.read(self.folder)
         records = one_history({node: one.log for node, one in included.histories.items()})
         tally = tally_of(records, self.recipe.samples)

@@ -3,28 +3,28 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Averaged, Evaluated, Stopped
 from oddlot.core.membership import Membership
 from oddlot.core.random_streams import stream
+from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.host import Observer
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.engines.mesh.messages import Books, Done
-from oddlot.engines.mesh.peer import Peer, PeerHost, PeerPort
+from oddlot.engines.mesh.peer import Peer, PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
 from oddlot.run.divergence import diverged
-from oddlot.run.mesh_saving import MeshSaving
 from oddlot.run.peer_share import TOTALS, PeerShare
+from oddlot.run.saving import Checkpoints
+from oddlot.run.session import Purpose, Session
 from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.gates import norm_of, standard_gates
-from oddlot.train.lr_schedules import by_samples
-from oddlot.train.store import Store
+from oddlot.train.gates import norm_of
 
 SNAPSHOT_SECONDS = 5.0
 """Time until a peer that has not sent its weights for an average is asked again."""
@@ -35,19 +35,11 @@ REPLACEMENT_SECONDS = 30.0
 """Longest wait at the end of a run for the replacement of a lost peer."""
 
 
-class Purpose(NamedTuple):
-    """What an average is made for."""
-
-    evaluation: bool = False
-    checkpoint: bool = False
-    final: bool = False
-
-
 class PeerRun:
     """A peer with its store, its log, its metrics and its goal.
 
     It owns the `weights` with which it begins, and copies the `optimizer` state. It continues its `log`, if there is
-    one. With `saving`, it writes checkpoints when it leads. While lost peers `is_replacing`, it awaits them at the end.
+    one. With `checkpoints`, it writes them when it leads. While lost peers `is_replacing`, it awaits them at the end.
     """
 
     def __init__(
@@ -60,41 +52,27 @@ class PeerRun:
         address: str = "",
         observers: Sequence[Observer] = (),
         log: Path | None = None,
-        saving: MeshSaving | None = None,
+        checkpoints: Checkpoints | None = None,
         is_replacing: Callable[[Collection[str]], bool] = lambda _: False,
     ) -> None:
         recipe = share.recipe
-        self.share, self.goal = share, share.goal
+        self.share = share
         is_resumed = log is not None and log.exists() and has_header(log)
-        self.tally = (
-            tally_of(list(read_log(log)), share.samples) if log and is_resumed else Tally(share.samples)
-        )
-        self.began_at = self.tally.versions
-        self.store = Store(
-            weights,
-            recipe.rule,
-            version=conductor.version,
-            schedule=by_samples(recipe.job.lr_schedule, share.samples),
-            gates=standard_gates(recipe.config.max_update_ratio),
-        )
+        tally = tally_of(list(read_log(log)), share.samples) if log and is_resumed else Tally(share.samples)
+        self.session = session = Session(recipe, conductor, weights, tally, share.goal, saves_first=True)
+        self.tally, self.store = tally, session.store
         if optimizer is not None:
             self.store.load_optimizer(optimizer)
-        host = PeerHost(conductor, self.store, port, [self.tally, *observers])
         self.log = Log(log, conductor) if log is not None else None
-        if self.log is not None:
-            host.observers.append(self.log)
-            host.flush_log = self.log.check
-            host.records = self.log.records
-        host.observers.append(host.count_record)
         rng = stream(recipe.config.seed, f"membership {share.node}")
-        self.peer = Peer(host, Membership(share.node, address, rng))
-        self.saving = saving
-        if saving is not None:
-            self.peer.books = self._books
-        self.evaluation = recipe.config.evaluate_every.reminder(self.tally)
-        self.evaluates = recipe.job.eval_data is not None
+        membership = Membership(share.node, address, rng)
+        self.peer = Peer.of(conductor, self.store, port, membership, [tally, *observers], self.log)
+        self.checkpoints = checkpoints
+        if checkpoints is not None:
+            self.peer.books = self._state
         self.evaluating: Averaging | None = None
         """The average that is being evaluated."""
+        self.evaluating_since = inf
         self.purpose = Purpose()
         """What the present average is made for."""
         self.final: Averaging | None = None
@@ -113,7 +91,7 @@ class PeerRun:
         """Return the time at which `follow` is due without a message."""
         average = self.peer.averaging
         again = average.asked_at + SNAPSHOT_SECONDS if average is not None else inf
-        return min(again, self.repeat_at if self.peer.finished else self.goal.due(self.tally))
+        return min(again, self.repeat_at if self.peer.finished else self.session.goal.due(self.tally))
 
     def follow(self, now: float) -> None:
         """Do what follows from the last message: finish at the goal; if it leads, average and evaluate."""
@@ -137,8 +115,7 @@ class PeerRun:
 
     def end(self, now: float) -> None:
         """Tell all peers that the model is saved."""
-        self.peer.tell_all(Done())
-        self.peer.is_done = True
+        self.peer.end_all()
         self.close_log(now)
 
     def close_log(self, now: float) -> None:
@@ -154,16 +131,18 @@ class PeerRun:
 
     def _reached(self) -> str:
         """Return the goal that is reached. A metric is that of the average, which only the lead knows."""
-        if met := self.goal.reached(self.tally):
+        if met := self.session.reached():
             if met.figure in self.tally.quality.metrics:
                 self.peer.stop_all(str(met))
-            return str(self.share.recipe.goal.terms[self.goal.terms.index(met)])
-        return self.goal.by_epochs if self.peer.host.conductor.done else ""
+            return str(self.share.recipe.goal.terms[self.session.goal.terms.index(met)])
+        return self.session.reached_epochs
 
     def _lead(self, now: float) -> None:
         peer = self.peer
         if peer.averaging is not None and peer.averaging.is_complete:
             self._averaged(peer.averaging, now)
+        if self.final is not None and self.session.gives_up_measuring(self.evaluating_since, now):
+            self.evaluating = None
         if peer.averaging is not None and now >= peer.averaging.asked_at + SNAPSHOT_SECONDS:
             peer.ask_for_snapshots(now)
         if peer.averaging is None and self.evaluating is None and self.final is None:
@@ -174,12 +153,12 @@ class PeerRun:
 
     def _due_purpose(self, now: float) -> Purpose:
         """Return what an average is due for. Before the final one, a peer that has finished makes none."""
-        evaluation = self.evaluates and self.evaluation.due(self.tally)
-        checkpoint = self.saving is not None and self.saving.due(self.tally, self.began_at)
+        evaluation = self.session.evaluation_is_due()
+        checkpoint = self.checkpoints is not None and self.session.checkpoint_is_due()
         if not self.peer.all_finished(now):
             self.waits_until = inf  # of a replacement that came
         elif not self._awaits_replacement():
-            return Purpose(self.evaluates, self.saving is not None, True)
+            return Purpose(self.session.evaluates, self.checkpoints is not None, True)
         return Purpose() if self.peer.finished else Purpose(evaluation, checkpoint)
 
     def _awaits_replacement(self) -> bool:
@@ -205,17 +184,26 @@ class PeerRun:
         host.handle(Averaged(peers, average.disagreement, size, records, is_final), now)
         if self.purpose.final:
             self.final = average
-        if self.purpose.checkpoint and self.saving is not None:
-            self.saving.save(average, self.name, self.store.optimizer_tensors(), wait=self.purpose.final)
+        if self.purpose.checkpoint and self.checkpoints is not None:
+            self._save(average, self.checkpoints)
         if self.purpose.evaluation:
-            self.evaluating = average
+            self.evaluating, self.evaluating_since = average, now
             host.port.evaluate(host.conductor.version, average.mean)
 
-    def _books(self) -> Books:
+    def _save(self, average: Averaging, checkpoints: Checkpoints) -> None:
+        """Write a checkpoint of the average, with the optimizer of this peer."""
+        if self.purpose.final:
+            checkpoints.finish()
+        version = sum(one.conductor["version"] for one in average.books.values())
+        weights = {f"weights/{name}": tensor for name, tensor in average.mean.sections()}
+        tensors = {"version": torch.tensor(version), **weights, **self.store.optimizer_tensors()}
+        checkpoints.write(version, average.books, tensors)
+
+    def _state(self) -> HostState:
         """Return the state of the peer, after its log is in the file."""
         assert self.log is not None, "checkpoints need a log"
         self.log.check()
-        return Books(self.peer.host.conductor.to_plain(), self.log.records)
+        return HostState(self.peer.host.conductor.to_plain(), self.log.records)
 
     def heard(self, record: Any) -> None:
         """Note the records of the peer: the average was evaluated."""

@@ -1,10 +1,10 @@
-"""Reading the state from which a run is resumed."""
+"""Reading the state from which a run is resumed: that of its hosts."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 from torch import Tensor
 
@@ -13,32 +13,40 @@ from oddlot.checkpoint.other_layout import check_layout
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
 from oddlot.core.errors import CheckpointError, ProtocolError, UsageError
-from oddlot.core.events import Joined, Ordered
-from oddlot.core.records import Record
+from oddlot.core.events import Averaged, Joined, Ordered
+from oddlot.core.records import HUB, Record
 from oddlot.core.serialization import DAMAGED
-from oddlot.core.strategy import Strategy
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
-from oddlot.history.log import is_void, read_sound
+from oddlot.history.log import has_records, is_void, read_sound
+from oddlot.history.peer_logs import check_logs
 from oddlot.history.run_folder import RunFolder
+from oddlot.run.spec import Recipe
 from oddlot.train.flat_buffer import Layout
 
 
 @dataclass(frozen=True)
 class Past:
-    """The newest complete checkpoint of a run, and its log."""
+    """The newest complete checkpoint of a run, and the logs of its hosts."""
 
-    conductor: Conductor
-    tensors: Mapping[str, Tensor]
     checkpoint: Checkpoint
     there: list[str]
     """Names of all checkpoints."""
-    log: list[Record]
+    tensors: Mapping[str, Tensor]
+    conductors: Mapping[NodeId, Conductor]
+    """Conductors of the hosts in the checkpoint."""
+    records: Mapping[NodeId, int]
+    """Numbers of records in the logs of these hosts when it was made."""
+    logs: Mapping[NodeId, list[Record]]
+    """Intact records, by host. A log without any is not in it."""
+    damage: Mapping[NodeId, CheckpointError | None]
+    """Damage of all logs, by host. None: the log is intact."""
 
     @property
     def nodes(self) -> frozenset[NodeId]:
         """Return the workers' names that were used."""
-        return frozenset(r.event.node for r in self.log if isinstance(r.event, Joined | Ordered))
+        log = self.logs[HUB]
+        return frozenset(one.event.node for one in log if isinstance(one.event, Joined | Ordered))
 
     def readable(self) -> AbstractContextManager[None]:
         """Raise CheckpointError if the code inside finds that the checkpoint has no state of a run."""
@@ -66,30 +74,76 @@ def warn_of_damage(checkpoint: Checkpoint, logs: Iterable[CheckpointError | None
         warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
 
 
-def read_past(
-    folder: RunFolder, identity: dict[str, Any], layout: Layout, strategy: type[Strategy]
-) -> Past | None:
-    """Read the state of a run with this identity and layout. Its goal and its engine may differ.
+def read_past(folder: RunFolder, recipe: Recipe, layout: Layout) -> Past | None:
+    """Read the state of a run of this job and strategy. Its goal and its engine may differ.
 
     Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is another
     run or has no complete checkpoint.
     """
-    folder.check_settings(identity)
-    if folder.ended_before_checkpoint:
+    folder.check_settings(recipe.identity(layout))
+    sound = {host: _read_sound(host, path) for host, path in folder.logs().items()}
+    logs = {host: records for host, (records, _) in sound.items() if records is not None}
+    damage = {host: error for host, (_, error) in sound.items()}
+    check_logs(folder, logs)
+    if _ended_before_checkpoint(folder, logs):
         folder.restart()
         return None
-    log, damage = read_sound(folder.log)
-    try:
-        there = folder.checkpoint_names()
-        checkpoint = newest(folder.storage, len(log), partial(is_void, log))
-        check_log(checkpoint, folder.log)
-    except CheckpointError as error:
-        if damage is None:
-            raise
-        raise error.retold(f"{damage}\n{error}", line=damage.fields["line"]) from error
-    warn_of_damage(checkpoint, [damage])
+    if (error := damage.get(HUB)) is not None and HUB not in logs:
+        raise error
+    there = folder.checkpoint_names()
+    checkpoint = _newest(folder, logs, damage)
+    warn_of_damage(checkpoint, damage.values())
     snapshot = checkpoint.load()
     with readable(checkpoint):
         check_layout(checkpoint, snapshot.layout, layout)
-        conductor = read_conductor(snapshot.conductor, strategy)
-    return Past(conductor, snapshot.tensors, checkpoint, there, log)
+        kind = type(recipe.strategy)
+        conductors = {host: read_conductor(one.conductor, kind) for host, one in snapshot.hosts.items()}
+        if (HUB in logs) != (HUB in conductors) or not conductors:
+            raise ValueError("it is of other hosts")
+    records = {host: one.records for host, one in snapshot.hosts.items()}
+    return Past(checkpoint, there, snapshot.tensors, conductors, records, logs, damage)
+
+
+def _newest(
+    folder: RunFolder,
+    logs: Mapping[NodeId, Sequence[Record]],
+    damage: Mapping[NodeId, CheckpointError | None],
+) -> Checkpoint:
+    """Return the newest complete checkpoint. Raise CheckpointError if a log is older than it, or another one."""
+    own = logs.get(HUB)
+    try:
+        among = () if own is None else (len(own), partial(is_void, own))
+        checkpoint = newest(folder.storage, *among)
+        for host in logs:
+            check_log(checkpoint, folder.log_of(host), host)
+    except CheckpointError as error:
+        if (cut := damage.get(HUB)) is None:
+            raise
+        raise error.retold(f"{cut}\n{error}", line=cut.fields["line"]) from error
+    return checkpoint
+
+
+def _ended_before_checkpoint(folder: RunFolder, logs: Mapping[NodeId, Sequence[Record]]) -> bool:
+    """Whether the run ended before its first checkpoint was complete.
+
+    Until then, a hub logs nothing, and a mesh makes one average at most.
+    """
+    averages = sum(isinstance(one.event, Averaged) for log in logs.values() for one in log)
+    return averages <= 1 and folder.is_unsaved and not has_records(folder.log)
+
+
+def _read_sound(host: NodeId, path: Path) -> tuple[list[Record] | None, CheckpointError | None]:
+    """Return the intact records of a log, and an error about the damage or None. No records: nothing is intact."""
+    try:
+        return read_sound(path)
+    except CheckpointError as error:
+        if host == HUB:
+            return None, error
+        if error.code != "damaged_file":
+            raise
+        return None, error.retold(f"{path} has no intact record and is renamed to {set_aside(path).name}")
+
+
+def set_aside(path: Path) -> Path:
+    """Return the new name of a log without intact records."""
+    return path.with_name(f"{path.name}.damaged")

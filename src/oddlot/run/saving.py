@@ -1,17 +1,19 @@
 """Writing of the log, of checkpoints in the background, and of the model and the summary."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from oddlot.checkpoint.format import Snapshot
+from oddlot.checkpoint.shared_writer import SharedSaver
 from oddlot.checkpoint.writer import LONG_WRITE_SECONDS, BackgroundSaver
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.events import Resumed
-from oddlot.core.records import Record
+from oddlot.core.records import HUB, HostState, Record
+from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 from oddlot.engines.host import Host
 from oddlot.history.audit import prove_log
@@ -30,8 +32,52 @@ HURRY_SECONDS = 2.0
 """Seconds for the checkpoint that is being written when a second Ctrl-C ends the run."""
 
 
+class Checkpoints:
+    """Writes the checkpoints of a run in the background. Those that cannot be written cause warnings."""
+
+    def __init__(self, saver: BackgroundSaver, layout: Layout) -> None:
+        self.saver, self.layout = saver, layout
+
+    @classmethod
+    def of_peers(
+        cls, recipe: Recipe, folder: RunFolder, layout: Layout, there: Collection[str], launch: str = ""
+    ) -> "Checkpoints":
+        """Return the checkpoints of a mesh, which the peer that leads writes.
+
+        `launch` is the same for all processes of the run, until it is resumed. Checkpoints that were `there` before may
+        be of other launches.
+        """
+        keep, is_elsewhere = recipe.config.keep_checkpoints, folder.is_elsewhere
+        logs, storage = folder.logs, folder.storage
+        saver = SharedSaver(storage, logs, keep, copy_logs=is_elsewhere, launch=launch, there=there)
+        return cls(saver, layout)
+
+    def write(
+        self, version: int, hosts: Mapping[NodeId, HostState], tensors: Mapping[str, Tensor], records: int = 0
+    ) -> None:
+        """Write a checkpoint of these hosts, unless another one is being written."""
+        self.saver.warn_if_hung()
+        self.warn()
+        fingerprint, layout = self.layout.fingerprint, self.layout.to_json()
+        self.saver.save(Snapshot(version, records, fingerprint, hosts, layout, dict(tensors)))
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        self.saver.wait(HUNG_WRITE_SECONDS)
+        self.warn()
+
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written, also if the run has failed."""
+        self.saver.close(HUNG_WRITE_SECONDS)
+
+    def warn(self) -> None:
+        """Warn of each checkpoint that could not be written."""
+        for problem in self.saver.problems():
+            warn(str(problem), problem.code, **problem.fields)
+
+
 class Saving:
-    """Writes the folder of a run while it trains. Without a folder it keeps the records in memory.
+    """Writes the folder of a run with a hub while it trains. Without a folder it keeps the records in memory.
 
     `snapshot` returns the current tensors. `divergence` ends a run whose weights must not be saved.
     """
@@ -53,7 +99,12 @@ class Saving:
         self.earlier: list[Record] = []
         """Records of earlier processes of a resumed run."""
         self.log: Log | None = None
-        self.saver: BackgroundSaver | None = None
+        self.checkpoints: Checkpoints | None = None
+
+    @property
+    def saver(self) -> BackgroundSaver | None:
+        """Return what writes the checkpoints. None: the run has no folder."""
+        return self.checkpoints.saver if self.checkpoints is not None else None
 
     @property
     def count(self) -> int:
@@ -72,8 +123,9 @@ class Saving:
             event = self._look_back(past, self.folder)
             self.folder.reopen()
         begin(self.folder)
-        self.saver = self.divergence.saver = self._saver(self.folder, past)
-        self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
+        self.divergence.saver = self._saver(self.folder, past)
+        self.checkpoints = Checkpoints(self.divergence.saver, self.layout)
+        self.log = Log(self.folder.log, self.host.conductor, len(past.logs[HUB]) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
@@ -99,26 +151,15 @@ class Saving:
 
         Does nothing while another checkpoint is being written.
         """
-        if self.saver is None or self.log is None:
+        if self.checkpoints is None or self.saver is None or self.log is None:
             return
-        self.saver.warn_if_hung()
         self.log.check()  # without it no checkpoint can be written
-        for problem in self.saver.problems():
-            warn(str(problem), problem.code, **problem.fields)
         self.divergence.check()
-        conductor = self.host.conductor
+        conductor, records = self.host.conductor, self.log.records
         if self.folder is not None and self.saver.newest > self.tally.resumed_at:
             self.folder.forget_model()
-        self.saver.save(
-            Snapshot(
-                conductor.version,
-                self.log.records,
-                self.layout.fingerprint,
-                conductor.to_plain(),
-                self.layout.to_json(),
-                dict(self.snapshot()),
-            )
-        )
+        state = HostState(conductor.to_plain(), records)
+        self.checkpoints.write(conductor.version, {HUB: state}, self.snapshot(), records)
 
     def flush(self) -> None:
         """Flush the log."""
@@ -165,20 +206,27 @@ class Saving:
 
     def _look_back(self, past: Past, folder: RunFolder) -> Resumed:
         """Count valid and lost records of the past. Raise CheckpointError if the log is not a valid history."""
-        self.earlier = surviving(past.log, past.checkpoint.records)
-        lost = surviving(past.log)[len(self.earlier) :]
+        self.earlier = surviving(past.logs[HUB], past.records[HUB])
+        lost = surviving(past.logs[HUB])[len(self.earlier) :]
         take_into_account(self.tally, self.earlier, folder.log)
         proof = prove_log(folder.log, self.earlier, self.recipe.samples)
         if proof.faults:
             told = f"{folder.log} is damaged: {proof}. Restore the file from a copy"
             raise CheckpointError(told, "damaged_file", path=str(folder.log))
-        event = resumed_after(past.checkpoint.records, self.tally, lost, folder.log)
+        event = resumed_after(past.records[HUB], self.tally, lost, folder.log)
         return replace(event, settings=self.recipe.settings_anew)
 
     def _saver(self, folder: RunFolder, past: Past | None) -> BackgroundSaver:
         keep = self.recipe.config.keep_checkpoints
         begun_from, there = (past.checkpoint, past.there) if past else (None, ())
-        return BackgroundSaver(folder.storage, folder.log, keep, folder.is_elsewhere, begun_from, there)
+        return BackgroundSaver(
+            folder.storage,
+            folder.logs,
+            keep,
+            copy_logs=folder.is_elsewhere,
+            begun_from=begun_from,
+            there=there,
+        )
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         patience = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS

@@ -1,6 +1,6 @@
 """The validated inputs of a run: job, strategy, engine and run settings."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
@@ -34,7 +34,7 @@ from oddlot.run.shard_count import default_shards
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import Job, choose_device, made
-from oddlot.train.lr_schedules import Schedule, by_samples
+from oddlot.train.lr_schedules import Schedule
 from oddlot.train.seeding import seed_all
 from oddlot.train.sharded_data import Shards
 from oddlot.train.tensor_checks import warn_of_extra_state
@@ -140,11 +140,6 @@ class Recipe:
         """Return the optimizer at the hub: the strategy's, or the job's."""
         return self.traits.server_optimizer or self.job.optimizer
 
-    @property
-    def schedule(self) -> Callable[[int], float] | None:
-        """Return the learning rate factor as a function of the merged samples; None without a schedule."""
-        return by_samples(self.job.lr_schedule, self.samples)
-
     def new_model(self, where: str) -> nn.Module:
         """Return the model with its initial weights. `where` is the process that makes it, for errors."""
         seed_all(self.config.seed)
@@ -157,15 +152,15 @@ class Recipe:
         """Return what an engine or a peer needs from the run. `model` has the constants."""
         how = self.config
         return RunData(
-            self.job,
-            layout,
-            layout.constants(model),
-            self.codec,
-            how.seed,
-            self.cuts,
-            self.samples,
-            how.keep_shards,
-            logs,
+            job=self.job,
+            layout=layout,
+            constants=layout.constants(model),
+            seed=how.seed,
+            shards=self.cuts,
+            samples=self.samples,
+            keep_shards=how.keep_shards,
+            codec=self.codec,
+            logs=logs,
         )
 
     def rows(self, spans: Iterable[Span]) -> list[int]:

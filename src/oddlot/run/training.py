@@ -11,6 +11,7 @@ from torch import Tensor
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import JobError
 from oddlot.core.events import Evaluated, Stopped
+from oddlot.core.records import HUB
 from oddlot.engines.base import Open
 from oddlot.engines.loop import drive
 from oddlot.history.log import surviving
@@ -19,24 +20,18 @@ from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
 from oddlot.run.assemble import engine_with_faults, host_of
 from oddlot.run.bad_rows import rows_named
-from oddlot.run.checks import measured
 from oddlot.run.control import RunControl
 from oddlot.run.divergence import Divergence, check_learned
-from oddlot.run.goals import TIME_FIGURES
-from oddlot.run.intervals import Reminder
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import Past, read_past
 from oddlot.run.saving import Saving
+from oddlot.run.session import Session
 from oddlot.run.short_lives import ShortLives
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop
-from oddlot.run.warnings import warn_of_kept_optimizer, warn_of_not_measured
-from oddlot.train.gates import standard_gates
+from oddlot.run.warnings import warn_of_kept_optimizer
 from oddlot.train.seeding import kept_chance
-from oddlot.train.store import NullStore, Store
 
-HUNG_MEASURE_SECONDS = 600.0
-"""Seconds that a run with a goal of time or cost waits for its final metrics."""
 LONG_MEASURE_SECONDS = 60.0
 """Seconds of the final evaluation after which a line says what the run waits for."""
 logger = logging.getLogger(__name__)
@@ -57,23 +52,19 @@ class Training(RunControl):
         resume: bool = False,
     ) -> None:
         super().__init__(recipe, folder, "the hub", resume=resume)
-        self.evaluation = Reminder(recipe.config.evaluate_every)
-        self.checkpoint = Reminder(recipe.config.checkpoint_every)
-        self.evaluation_due = False
-        self.may_not_wait = False
-        """Whether the reached goal is one of time or cost."""
         self.met_at: int | None = None
         """Version whose metrics reached the goal."""
         past = None
         if folder is not None and resume:
-            past = read_past(folder, self.identity, self.layout, type(recipe.strategy))
+            past = read_past(folder, recipe, self.layout)
         if past is not None and recipe.job.keep_optimizer:
             warn_of_kept_optimizer()
-        conductor = past.conductor if past else recipe.conductor()
+        conductor = past.conductors[HUB] if past else recipe.conductor()
         # The clock continues where it stopped: the time of lost work was real.
-        now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
+        now = max(conductor.now, past.logs[HUB][-1].now if past and past.logs[HUB] else 0.0)
         self.opened = open_engine(self.run_data, now, past.nodes if past else frozenset())
-        self.store = self._store(past)
+        self.session = self._session(conductor, past)
+        self.store = self.session.store
         self.divergence = Divergence(self.store)
         self.engine = engine_with_faults(
             self.opened,
@@ -81,7 +72,7 @@ class Training(RunControl):
             conductor,
             recipe.config.chaos,
             recipe.engine.names,
-            past.log if past else None,
+            past.logs[HUB] if past else None,
             self._left(past),
             self._flush,
         )
@@ -121,22 +112,17 @@ class Training(RunControl):
 
     # --- setting up ----------------------------------------------------------------------------
 
-    def _store(self, past: Past | None) -> Store:
+    def _session(self, conductor: Conductor, past: Past | None) -> Session:
         weights = self.opened.pool.take()
         weights.gather(self.model)
-        store = (Store if self.recipe.engine.computes else NullStore)(
-            weights,
-            self.recipe.rule,
-            self.opened.pool,
-            schedule=self.recipe.schedule,
-            gates=standard_gates(self.recipe.config.max_update_ratio),
-        )
+        goal, pool = self.recipe.goal, self.opened.pool
+        session = Session(self.recipe, conductor, weights, self.tally, goal, pool)
         if past is not None:
             with past.readable():
-                store.load_state(past.tensors)
-                for version in self._kept(past.conductor):
-                    store.acquire(version)
-        return store
+                session.store.load_state(past.tensors)
+                for version in self._kept(conductor):
+                    session.store.acquire(version)
+        return session
 
     def _flush(self) -> None:
         self.saving.flush()
@@ -146,7 +132,7 @@ class Training(RunControl):
         if past is None or self.folder is None or self.recipe.config.chaos is None:
             return []
         tally = Tally(self.recipe.samples)
-        take_into_account(tally, surviving(past.log), self.folder.log)
+        take_into_account(tally, surviving(past.logs[HUB]), self.folder.log)
         return [node for node, row in tally.workers.items() if not row.gone]
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -168,25 +154,16 @@ class Training(RunControl):
             return self.stopped
         if self.saving.log is not None:
             self.saving.log.keep_up(self.tally.seconds)
-        if met := self.recipe.goal.reached(self.tally):
+        if met := self.session.reached():
             self.met_at = self.tally.version_of(met.figure)
-            self.may_not_wait = met.figure in TIME_FIGURES
             return str(met)
-        if self.host.conductor.done:
-            return self.recipe.goal.by_epochs
-        self._evaluate_when_due()
-        if self.checkpoint.due(self.tally) or self.opened.wants_checkpoint():
+        if self.session.reached_epochs:
+            return self.session.reached_epochs
+        if not self.host.evaluating and self.session.evaluation_is_due():
+            self.host.evaluate(self.host.conductor.version)
+        if self.session.checkpoint_is_due() or self.opened.wants_checkpoint():
             self.saving.checkpoint()
         return ""
-
-    def _evaluate_when_due(self) -> None:
-        """Start an evaluation if none is running. One that is due later takes the newest version."""
-        if not measured(self.recipe.job, self.recipe.engine):
-            return
-        self.evaluation_due = self.evaluation.due(self.tally) or self.evaluation_due
-        if self.evaluation_due and not self.host.evaluating:
-            self.evaluation_due = False
-            self.host.evaluate(self.host.conductor.version)
 
     def _summary(self, ended: str) -> dict[str, Any]:
         """Return the summary."""
@@ -211,7 +188,7 @@ class Training(RunControl):
         Other messages are too late to count. An interrupted run saves immediately and does not wait.
         """
         final = self.host.conductor.version
-        if ended == INTERRUPTED or not measured(self.recipe.job, self.recipe.engine):
+        if ended == INTERRUPTED or not self.session.evaluates:
             return ended
         if self.tally.quality.evaluated_version != final:
             self.host.evaluate(final)
@@ -220,8 +197,7 @@ class Training(RunControl):
         while self.tally.quality.evaluated_version != final:
             if self.stop.signal:
                 return INTERRUPTED
-            if self.may_not_wait and engine.now - began >= HUNG_MEASURE_SECONDS:
-                warn_of_not_measured(final, HUNG_MEASURE_SECONDS)
+            if self.session.gives_up_measuring(began, engine.now):
                 return ended
             message = engine.next(engine.now + LONG_MEASURE_SECONDS)  # or sooner, with nothing
             if message is None and not told and engine.now - began >= LONG_MEASURE_SECONDS:

@@ -12,12 +12,12 @@ from oddlot.sparse.memory import check_memory
 from oddlot.sparse.threads import Crew
 
 BYTES_OF_A_SLOT = 40
-"""Row, weight, logit and its gradient; while they are grouped by row, also row, example and slot, twice."""
+"""Bytes of a slot: row, weight, logit and its gradient, and two copies of row, example and slot for the grouping."""
 
 
 @dataclass
 class Active:
-    """Memory for the active sets of one batch, which grows as needed.
+    """Memory for the active sets of one batch. It grows as needed.
 
     Example e has the rows `rows[starts[e]:starts[e] + counts[e]]`: first its `labels[e]` labels, then found rows up to
     `sure[e]`, then randomly drawn rows, each of which represents `exp(log_weights[slot])` rows.
@@ -67,7 +67,10 @@ class Active:
 
 @dataclass
 class Marks:
-    """The last example that took each row, for each thread. Rows are taken once, without clearing marks."""
+    """Marks of the last example that took each row, for each thread.
+
+    They prevent duplicate rows in an active set, without being cleared for each example.
+    """
 
     out_features: int
     seen: NDArray[np.int32] = field(init=False)
@@ -77,7 +80,7 @@ class Marks:
         self.seen = np.zeros((0, self.out_features), np.int32)
 
     def of(self, parts: int, examples: int) -> tuple[NDArray[np.int32], int]:
-        """Return the marks, and the mark of the first of these examples."""
+        """Return the marks, [parts, out_features], and the mark of the first of these examples."""
         if len(self.seen) != parts or self.next + examples > np.iinfo(np.int32).max:
             self.seen, self.next = np.zeros((parts, self.out_features), np.int32), 1
         mark, self.next = self.next, self.next + examples

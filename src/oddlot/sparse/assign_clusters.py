@@ -1,4 +1,4 @@
-"""Which of many centers each row points to most, of those in a few groups of centers."""
+"""Assignment of rows to the nearest of many centers, searched in a few groups of centers."""
 
 from collections.abc import Sequence
 from math import isqrt
@@ -15,7 +15,7 @@ from oddlot.sparse.threads import Crew
 
 GROUPING_ROUNDS = 2
 SCORES = 1 << 21
-"""so many are computed at once, 8 MB"""
+"""Number of scores that are computed at once, 8 MB."""
 
 
 def nearest(
@@ -26,11 +26,11 @@ def nearest(
     chance: np.random.Generator,
     wanted: int = 1,
 ) -> NDArray[np.int32]:
-    """The centers that each row points to most, [wanted, rows], of those of a few groups of centers, the nearest to
-    the row's. One stands there twice where these groups have fewer.
+    """Return the centers with the largest inner products with each row, [wanted, rows], the largest first.
 
-    Centers are grouped by k-means, into as many groups as each has: a row is compared with a few times the root of
-    their number, as a product of matrices for the rows of each group.
+    Centers are grouped by k-means. There are about as many groups as centers per group. A row is compared only with the
+    centers of the `few` groups nearest to its own, with one matrix product for all rows of a group. If these groups
+    have fewer than `wanted` centers, a center is repeated.
     """
     heads, groups = _grouped(crew, torch.from_numpy(centers), chance)
     begins, members = sort_by_group(crew, groups, len(heads))
@@ -53,7 +53,7 @@ def nearest(
 
 
 def _near(heads: Tensor, few: int, begins: NDArray[np.int32]) -> list[Sequence[int]]:
-    """The groups whose centers the rows of each are compared with; all, where the near ones have none."""
+    """Return, for each group, the `few` nearest groups, or all groups if these have no centers."""
     sizes, everywhere = np.diff(begins), range(len(heads))
     near = (heads @ heads.T).topk(min(few, len(heads))).indices.tolist()
     return [some if sizes[some].any() else everywhere for some in near]
@@ -62,7 +62,7 @@ def _near(heads: Tensor, few: int, begins: NDArray[np.int32]) -> list[Sequence[i
 def _names(
     near: list[Sequence[int]], begins: NDArray[np.int32], members: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """For each group the centers that its rows are compared with, [groups, most], and how many they are."""
+    """Return the centers that rows of each group are compared with, [groups, most], and their number, [groups]."""
     parts = np.split(members, begins[1:-1])
     called = [np.concatenate([parts[i] for i in some]) for some in near]
     widths = np.array([len(one) for one in called])
@@ -73,7 +73,7 @@ def _names(
 
 
 def _grouped(crew: Crew, centers: Tensor, chance: np.random.Generator) -> tuple[Tensor, NDArray[np.int32]]:
-    """As many heads of groups as each has centers, and the group of each center."""
+    """Return the heads of the groups of centers, [groups, columns], and the group of each center."""
     count = max(1, isqrt(len(centers)))
     heads = centers[torch.from_numpy(chance.choice(len(centers), count, replace=False))]
     units = normalize(centers)
@@ -84,7 +84,7 @@ def _grouped(crew: Crew, centers: Tensor, chance: np.random.Generator) -> tuple[
 
 
 def _largest(crew: Crew, rows: Tensor, heads: Tensor) -> NDArray[np.int32]:
-    """The head that each row points to most."""
+    """Return the head with the largest inner product with each row."""
     found, block = np.empty(len(rows), np.int32), max(1, SCORES // len(heads))
     for low in range(0, len(rows), block):
         crew.share(kernels.largest, (rows[low : low + block] @ heads.T).numpy(), found[low : low + block])
@@ -94,7 +94,7 @@ def _largest(crew: Crew, rows: Tensor, heads: Tensor) -> NDArray[np.int32]:
 def sort_by_group(
     crew: Crew, groups: NDArray[np.int32], count: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Where each group begins among the members, which are sorted by group."""
+    """Sort members by group. Return the start of each group, [count + 1], and the members."""
     begins, members = np.empty((1, count + 1), np.int32), np.empty((1, len(groups)), np.int32)
     crew.share(tables.sort_by_code, groups[None], begins, members)
     return begins[0], members[0]

@@ -42,8 +42,8 @@ class SlideClassifier(Settings):
 
     - `X` is a CSR matrix (scipy's, or any object with `indptr`, `indices`, `data` and `shape`) or an array, [examples,
       features].
-    - `y` is a CSR matrix whose nonzero entries are labels, [examples, labels], an array of zeros and ones of the same
-      shape, or a 1-D array of whole numbers with one label each.
+    - `y` is a CSR matrix with a nonzero entry for each label, [examples, labels], an array of zeros and ones of
+      this shape, or a 1-D array of whole numbers with one label each.
 
     Features of each example are scaled to an L2 norm of 1, unless `normalize` is false. Values that are not finite, or
     another number of features than in training, raise ValueError. An example without features is scored by the biases.
@@ -51,7 +51,7 @@ class SlideClassifier(Settings):
     """
 
     history: list[dict[str, float]] = field(init=False, repr=False, default_factory=list)
-    """Figures of each epoch: mean loss, rows computed per example, share of them that were drawn randomly and, with
+    """Metrics of each epoch: mean loss, rows computed per example, share of them that were drawn randomly and, with
     `validation`, P@1."""
     recall_: float = field(init=False, repr=False, default=1.0)
     """Measured recall of the last prediction, relative to scoring all labels. 1: all labels were scored."""
@@ -141,8 +141,8 @@ class SlideClassifier(Settings):
     ) -> NDArray[np.int64]:
         """Return the k best labels of each example, the best first, [examples, k].
 
-        With `exact=False`, an index of clusters is used, which scores only as many labels as the recall needs. This
-        pays off for many examples (about 100,000) or for low latency. Building the index takes seconds to a minute, and
+        With `exact=False`, an index of clusters is used. It scores only as many labels as the recall needs. Use it
+        for many examples (about 100,000) or for low latency. Building the index takes seconds to a minute, and
         0.5-0.8x the memory of the output weights. The index is not saved.
 
         The recall is measured on 512 different examples of this or earlier calls; the result is in `recall_`. All
@@ -177,7 +177,7 @@ class SlideClassifier(Settings):
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
     def score(self, X: Any, y: Any, *, exact: bool = True, recall: float | None = None) -> float:
-        """Return P@1: the share of examples whose best label is correct. Options are those of `predict_topk`.
+        """Return P@1: the share of examples with a correct best label. Options are those of `predict_topk`.
 
         Raise ValueError if there is no example.
         """
@@ -212,7 +212,7 @@ class SlideClassifier(Settings):
         try:
             found = cls(
                 sampler, **{"normalize": False, **told["settings"]}
-            )  # files before `normalize` lack it
+            )  # older files have no `normalize`
             found._begin(**told["sizes"])
             found.model.load_state_dict(weights)
             found.history = told["history"]
@@ -241,7 +241,7 @@ class SlideClassifier(Settings):
 
     @property
     def classes_(self) -> NDArray[np.int64]:
-        """Labels, for scikit-learn's metrics: 0, 1, 2 ..."""
+        """Labels 0, 1, 2, ..., for scikit-learn's metrics."""
         return np.arange(self.n_labels_)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -272,7 +272,7 @@ class SlideClassifier(Settings):
         epoch: int,
         rates: tuple[float, float] = (1.0, 1.0),
     ) -> dict[str, float]:
-        """Train on these examples once, in the order of this epoch, and return the figures for the history.
+        """Train on these examples once, in the random order of this epoch, and return the metrics for the history.
 
         `rates` are the first and the last learning rate, relative to the settings.
         """
@@ -295,7 +295,7 @@ class SlideClassifier(Settings):
         return dict(zip(("loss", "active_rows", "chance_share"), means.tolist(), strict=True))
 
     def _note(self, row: dict[str, float]) -> None:
-        """Note the figures of an epoch."""
+        """Add the metrics of an epoch to the history, and log them."""
         self.history.append(row)
         row_told = ", ".join(f"{name} {value:.4g}" for name, value in row.items())
         logger.info("epoch %d: %s", len(self.history), row_told)
@@ -327,7 +327,7 @@ class SlideClassifier(Settings):
             raise coded(error, "wrong_column_count", name="X", given=given, expected=expected)
 
     def _search_now(self) -> Search:
-        """Return the search index of the present output layer."""
+        """Return the search index of the current output layer."""
         weight, bias = self.output.weight, self.output.bias
         state = self.output.step, weight._version, bias._version
         if self._search is None or self._search[0] != state:

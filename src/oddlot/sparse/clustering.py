@@ -12,15 +12,15 @@ from oddlot.sparse.threads import Crew
 MAX_CLUSTERS = 1 << 13
 """Largest number of clusters. All are scored for each example."""
 REACH = 0.15
-"""Weight of a cluster's spread in its score, because the largest logit of a cluster is above their mean. 0.1, 0.15 and
+"""Weight of a cluster's spread in its score, because the largest logit of a cluster is above the mean. 0.1, 0.15 and
 0.2 all find more than 0."""
 
 
 class Clustering:
     """About `rows / each` clusters, at most 8,192, from `rounds` of k-means on unit vectors (Dhillon, Modha, 2001).
 
-    Each seed starts with other rows as centers: starting with the last centers finds less. A row is compared only with
-    the centers of a few `groups`.
+    Each seed starts with different rows as centers, because starting with the previous centers finds less. A row is
+    compared only with the centers of a few `groups`.
     """
 
     def __init__(self, each: int, rounds: int = 2, groups: int = 8) -> None:
@@ -28,7 +28,7 @@ class Clustering:
         self.codes = np.empty((1, 0), np.int32)
 
     def update(self, crew: Crew, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int) -> None:
-        """Cluster the present rows."""
+        """Cluster the current rows."""
         rows, columns = weight.shape
         chance = np.random.default_rng(seed)
         if self.codes.shape[1] != rows:
@@ -67,7 +67,7 @@ class Clustering:
 
     @property
     def numbers(self) -> tuple[NDArray[np.float32], ...]:
-        """The numbers of each cluster that turn products with its mean into scores."""
+        """Factors and offsets of each cluster that convert products with its mean to scores."""
         return self.product.scales, self.spreads, self.biases
 
     def _make_room(self, rows: int, columns: int, count: int) -> None:

@@ -20,7 +20,7 @@ class Csr:
         return self.shape[0]
 
     def rows(self, which: Any) -> "Csr":
-        """Return these rows, in this order."""
+        """Return the rows with these indices, in this order."""
         counts = np.diff(self.indptr)[which]
         starts = self.indptr[:-1][which]
         indptr = np.concatenate([[0], np.cumsum(counts)])
@@ -46,7 +46,7 @@ class Csr:
         return replace(self, data=(self.data / np.repeat(norms, counts)).astype(np.float32))
 
     def distinct(self) -> "Csr":
-        """Return the matrix without repeated columns of a row; the first entry counts."""
+        """Return the matrix without repeated columns in a row. The first of repeated entries is kept."""
         own_row = np.repeat(np.arange(len(self)), np.diff(self.indptr))
         _, first = np.unique(own_row * self.shape[1] + self.indices, return_index=True)
         if len(first) == len(self.indices):

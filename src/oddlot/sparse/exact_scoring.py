@@ -20,7 +20,7 @@ def exact_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Te
 
 
 def _best(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return values and positions of the k largest, or of all. For k = 1, NumPy is 10 times as fast as PyTorch."""
+    """Return the k largest values, or all, and their positions. For k = 1, NumPy is 10 times as fast as PyTorch."""
     if k > 1:
         found = logits.topk(min(k, logits.shape[1]))
         return found.values, found.indices

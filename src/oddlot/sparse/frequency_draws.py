@@ -1,4 +1,4 @@
-"""Random draws of rows, uniform or by label frequency, which represent the rows that were not found."""
+"""Random draws of rows, uniform or by label frequency. They represent the rows that were not found."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ LIKELIEST = 1 - 1e-6
 
 
 def fill_up(crew: Crew, active: Active, count: int, seed: int, group: int = 1) -> None:
-    """Mark the present rows as found, and add `count` uniform draws, shared by `group` consecutive examples."""
+    """Mark the rows so far as found, and add `count` uniform draws, shared by `group` consecutive examples."""
     active.sure[:] = active.counts
     crew.share(
         choosing.take_by_chance, count, active.starts, active.rows, active.counts, active.log_weights,
@@ -44,7 +44,7 @@ class Frequencies:
         self.counts = self.known
         """Label frequency of each row."""
         self.draws = -1
-        """Number of draws that the table is for."""
+        """Number of draws for which the table was made."""
 
     def forget(self) -> None:
         """Discard counted frequencies and their table."""
@@ -52,7 +52,7 @@ class Frequencies:
             self.counts, self.draws = None, -1
 
     def count_up(self, out_features: int, draws: int) -> None:
-        """Make the table for this number of draws from the present frequencies."""
+        """Make the table for this number of draws from the current frequencies."""
         if self.counts is None:
             self.counts = np.zeros(out_features, np.int64)
         if (given := len(self.counts)) != out_features:
@@ -70,7 +70,7 @@ class Frequencies:
         self.row_weights = (-np.log(-np.expm1(max(1, draws) * np.log1p(-likely)))).astype(np.float32)
 
     def fill_up(self, crew: Crew, active: Active, seed: int, group: int, alike: bool) -> None:
-        """Mark the present rows as found, and add draws or, if `alike`, uniform rows. Count the labels."""
+        """Mark the rows so far as found, and add draws or, if `alike`, uniform rows. Count the labels."""
         assert self.counts is not None, "which `count_up` has made"
         if active.learns and self.known is None:
             np.add.at(self.counts, active.given, 1)

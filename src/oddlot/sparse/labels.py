@@ -13,7 +13,7 @@ from oddlot.sparse.validation import as_array, checked_starts
 
 @dataclass(frozen=True)
 class Labels:
-    """Example e has the labels `rows[starts[e]:starts[e + 1]]`."""
+    """The labels of a batch. Example e has the labels `rows[starts[e]:starts[e + 1]]`."""
 
     starts: NDArray[np.int64]
     rows: NDArray[np.int32]
@@ -22,7 +22,7 @@ class Labels:
     def of(cls, given: Any, out_features: int) -> "Labels":
         """Read one label each (a 1-D tensor; -1: none), several (2-D, padded with -1), or the arrays (starts, rows).
 
-        Raise ValueError for a label that is not below `out_features`, or for arrays that are not those of a CSR matrix.
+        Raise ValueError for a label that is not below `out_features`, or for arrays that are not from a CSR matrix.
         """
         if isinstance(given, tuple):
             rows = as_array(given[-1], "labels") if len(given) == 2 else None

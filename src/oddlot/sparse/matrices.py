@@ -13,7 +13,10 @@ WAY_OUT = "set labels= to the largest possible number before the first training"
 
 
 def checked(matrix: Any, name: str) -> Csr:
-    """Return a user's matrix. Raise ValueError unless it is a valid CSR matrix or a 2-D array of finite numbers."""
+    """Return a user's matrix as CSR.
+
+    Raise ValueError unless it is a valid CSR matrix or a 2-D array of finite numbers.
+    """
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
         return checked(_of_dense(np.asarray(matrix)), name)
     indptr, indices, data, shape = _parts(matrix, name)
@@ -58,7 +61,7 @@ def _parts(matrix: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any], NDA
         told = f"{name} must be a CSR matrix such as scipy.sparse.csr_matrix(...), or a 2-D array, not {kind}"
         raise coded(ValueError(told), "not_a_matrix", name=name, given=kind) from None
     _check_kinds(name, indptr, indices, data)
-    # differences of unsigned numbers are never negative
+    # differences of unsigned integers are never negative
     return indptr.astype(np.int64, copy=False), indices, data, shape
 
 
@@ -74,7 +77,7 @@ def _check_kinds(name: str, indptr: NDArray[Any], indices: NDArray[Any], data: N
 
 
 def _row(indptr: NDArray[np.int64], place: np.intp) -> int:
-    """Return the row of a value."""
+    """Return the row of the value at a position."""
     return int(np.searchsorted(indptr, place, "right")) - 1
 
 
@@ -86,7 +89,10 @@ def _of_dense(matrix: NDArray[Any]) -> Csr:
 
 
 def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
-    """Return labels as a CSR matrix. Raise ValueError for another number of examples, or more than `labels` labels."""
+    """Return a user's labels as a CSR matrix.
+
+    Raise ValueError for a wrong number of examples, or for another number of labels than `labels`.
+    """
     sparse = hasattr(y, "indptr") or hasattr(y, "tocsr")
     found = _positive(checked(y, "y")) if sparse else _of_array(_array(y), labels)
     if len(found) != examples:
@@ -125,7 +131,7 @@ def _array(y: Any) -> NDArray[Any]:
 
 
 def _of_array(y: NDArray[Any], labels: int | None) -> Csr:
-    """Convert an array of one label each, or of zeros and ones, [examples, labels]."""
+    """Convert an array with one label per example, or an array of zeros and ones, [examples, labels]."""
     if y.ndim == 2 and y.shape[1] == 1:
         error = ValueError(f"y has the shape {y.shape}: use y.ravel() for one label each")
         raise coded(error, "column_vector", name="y", shape=y.shape)

@@ -10,7 +10,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def check_memory(bytes_needed: int, what: str) -> None:
-    """Raise MemoryError if it needs more memory than this machine or container has."""
+    """Raise MemoryError if `what` needs more memory than this machine or container has."""
     has = min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
     if bytes_needed > has:
         told = f"{what} needs {bytes_needed / 1e9:,.1f} GB, but this machine has {has / 1e9:,.1f} GB"

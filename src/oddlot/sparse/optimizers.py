@@ -12,7 +12,7 @@ from oddlot.sparse.kernels import rows as kernels
 from oddlot.sparse.validation import check_flag, check_number
 
 MAX_CORRECTED = 1 << 22
-"""Largest number of steps whose bias correction is stored."""
+"""Largest number of steps with a stored bias correction."""
 EPSILON = 2.0**-24
 """Half the spacing of float32 near 1."""
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
@@ -23,7 +23,8 @@ Moments = Literal["fp32", "bf16"]
 
 @dataclass
 class RowState:
-    """The optimizer state of a matrix. `first` and `second` have a row for each of its rows, or a single one."""
+    """The optimizer state of a matrix. `first` and `second` have a row for each row of the matrix, or one row in
+    all."""
 
     first: NDArray[Any]
     second: NDArray[Any]
@@ -143,7 +144,7 @@ def check_optimizer(optimizer: object) -> None:
 
 
 def checked_numbers(optimizer: Optimizer, step: int) -> NDArray[np.float32]:
-    """Return the arguments of the kernels. Raise ValueError if the learning rate, which can be changed, is invalid."""
+    """Return the arguments of the kernels. Raise ValueError if the learning rate has been set to an invalid value."""
     check_number(0, LARGEST, lr=optimizer.lr)
     return optimizer.numbers(step)
 

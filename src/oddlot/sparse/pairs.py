@@ -1,4 +1,4 @@
-"""The pairs (row, example) of a batch, sorted by row, in chunks that threads share."""
+"""The pairs (row, example) of a batch, sorted by row, in chunks that are distributed over threads."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +12,12 @@ from oddlot.sparse.kernels import grouping
 from oddlot.sparse.threads import Crew
 
 BUCKETS = 256
-"""Number of buckets, whose write positions fit into a core's cache."""
+"""Approximate number of buckets. Their write positions fit into a core's cache."""
 MIN_SHIFT = 6
 ROW_IN_PAIRS = 8.0
-"""Cost of a row, in pairs: its weights and moments are read and written once."""
+"""Cost of a row relative to a pair. Weights and moments of a row are read and written once."""
 PAIRS_EACH, MIN_CHUNKS, MAX_CHUNKS = 16, 4, 16
-"""Approximate pairs of an example in a chunk, and limits of the number of chunks, which limits the threads."""
+"""Approximate number of pairs per example in a chunk, and limits of the number of chunks, which limits the threads."""
 
 
 def _room(count: int) -> NDArray[np.int32]:
@@ -26,9 +26,10 @@ def _room(count: int) -> NDArray[np.int32]:
 
 @dataclass
 class Pairs:
-    """Memory for the pairs of one batch, which grows as needed.
+    """Memory for the pairs of one batch. It grows as needed.
 
-    Rows belong to chunks. Sums within a chunk, and then over all chunks, are the same on any number of threads.
+    Each row belongs to one chunk. Sums within a chunk, and then over all chunks, are the same with any number of
+    threads.
     """
 
     matrix_rows: int
@@ -70,8 +71,10 @@ class Pairs:
         )  # fmt: skip
 
     def _bounds(self, chunks: int) -> NDArray[np.int64]:
-        """The buckets of each chunk, whose pairs and rows cost about the same: of so many pairs with rows by chance
-        among a bucket's, so many rows are distinct."""
+        """Return the first bucket of each chunk, [chunks + 1]. All chunks cost about the same.
+
+        The cost of a bucket includes the expected number of its different rows, if its pairs have random rows.
+        """
         pairs, width = np.diff(self.bucket_starts), 1 << self.shift
         costs = pairs + ROW_IN_PAIRS * width * -np.expm1(-pairs / width)
         until = np.cumsum(np.concatenate([[0.0], costs]))
@@ -81,35 +84,40 @@ class Pairs:
 
     @property
     def touched(self) -> int:
-        """How many rows have a pair."""
+        """Number of rows that have a pair."""
         return int(self.rows_of.sum())
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Of the first row of every chunk among those that have a pair."""
+        """Position of the first row of each chunk among the rows that have a pair."""
         return np.cumsum(self.rows_of) - self.rows_of
 
     @property
     def rows(self) -> NDArray[np.int32]:
-        """Those that have a pair, each once."""
+        """The rows that have a pair, each once, in ascending order."""
         every = self.by_row[0][: self.bucket_starts[-1]]
         return every[np.flatnonzero(np.diff(every, prepend=-1))]
 
     @property
     def sorted(self) -> tuple[NDArray[Any], ...]:
-        """What the kernels that go row by row are given."""
+        """Arguments of the kernels that process the pairs row by row."""
         return (self.bounds, self.bucket_starts, *self.by_row)
 
 
 def chunks_for(pairs: int, examples: int) -> int:
-    """How many, where each has a hidden gradient of its own for every example, which is to be little beside its
-    pairs."""
+    """Return the number of chunks for a batch.
+
+    Each chunk has its own gradient of the hidden vectors, which should be small compared with the chunk's pairs.
+    """
     wanted = pairs / (PAIRS_EACH * max(1, examples))
     return min(MAX_CHUNKS, max(MIN_CHUNKS, 1 << max(0, int(wanted).bit_length() - 1)))
 
 
 def sparse_rows(rows: NDArray[np.int64], values: NDArray[np.float32], like: Tensor) -> Tensor:
-    """The gradient of a matrix or vector that is zero but in these rows, each of which occurs once."""
+    """Return the sparse gradient of `like`: `values` in these rows, and 0 in all others.
+
+    Each row occurs once.
+    """
     at = torch.from_numpy(rows)[None]
     return torch.sparse_coo_tensor(
         at, torch.from_numpy(values), like.shape, check_invariants=False, is_coalesced=True

@@ -11,7 +11,7 @@ PACKAGE = "oddlot.sparse"
 
 @contextmanager
 def told(wanted: bool, stream: TextIO | None = None) -> Iterator[None]:
-    """Print what this package logs, if `wanted`. `stream` None: to the standard output."""
+    """Print the log messages of this package, if `wanted`, to `stream` or, by default, to the standard output."""
     if not wanted:
         yield
         return

@@ -56,9 +56,9 @@ class SampledLinear(nn.Module):
     Args:
         in_features: Size of the hidden vectors.
         out_features: Number of outputs.
-        sampler: Chooses rows beside the labels. None: `Clusters()`.
+        sampler: Sampler of rows in addition to the labels. None: `Clusters()`.
         optimizer: Optimizer of the rows. None: sparse gradients.
-        seed: Random seed. None: PyTorch's random state is used, as by dropout.
+        seed: Random seed. None: PyTorch's random state is used, like in dropout.
         std: Standard deviation of the initial weights. None: 1/sqrt(in_features).
 
     `hidden` is [batch, in_features], of any floating dtype on any device. The rows are float32 on the CPU.
@@ -69,8 +69,8 @@ class SampledLinear(nn.Module):
     Special cases:
 
     - Labels out of range raise ValueError.
-    - A batch whose loss is not finite, or whose gradient could exceed 1e15, changes no row. The gradient of `hidden` is
-      NaN.
+    - If the loss of a batch is not finite, or its gradient could exceed 1e15, no row changes. The gradient of `hidden`
+      is NaN.
     - Under `torch.no_grad()`, or if weight and bias are frozen, no step is made.
     - Only one thread at a time may compute losses. Several may compute logits, except with `Adam(decay=True)`.
 
@@ -87,7 +87,7 @@ class SampledLinear(nn.Module):
         in_features: int,
         out_features: int,
         sampler: Sampler | None = None,
-        optimizer: Optimizer | None = Adam(),  # noqa: B008 - a dataclass of numbers; None is another wish
+        optimizer: Optimizer | None = Adam(),  # noqa: B008 - a dataclass of numbers; None has another meaning
         seed: int | None = 0,
         std: float | None = None,
     ) -> None:
@@ -118,8 +118,7 @@ class SampledLinear(nn.Module):
         """Whether the sampler has seen a training batch since the rows were replaced."""
         self._free: list[Batch] = []
         self.active_rows, self.chance_share = 0.0, 0.0
-        """Of the last batch: mean number of rows per labeled example, and the share of them that were drawn randomly.
-        """
+        """Mean number of rows per labeled example of the last batch, and the share of them that were drawn randomly."""
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]  # PyTorch's
         self.register_state_dict_pre_hook(_up_to_date)  # type: ignore[no-untyped-call]  # PyTorch's
 
@@ -164,7 +163,7 @@ class SampledLinear(nn.Module):
 
     @staticmethod
     def _check_together(sampler: Sampler | None, optimizer: Optimizer | None) -> None:
-        """Raise ValueError if the optimizer moves rows that the sampler takes for unchanged."""
+        """Raise ValueError if the optimizer changes rows that the sampler assumes to be unchanged."""
         if getattr(sampler, "changed_only", False) and isinstance(optimizer, Adam) and optimizer.decay:
             told = (
                 "changed_only=True does not work with decay=True, which moves all rows: use only one of them"
@@ -238,11 +237,11 @@ class SampledLinear(nn.Module):
         return batch
 
     def _own_sampler(self, learns: bool) -> None:
-        """Reset the sampler if its index is that of another layer, or of an evaluation before training."""
+        """Reset the sampler if its index is from another layer, or from an evaluation before training."""
         is_own = getattr(self.sampler, "layer", None) is self._token
         if not is_own or (learns and not self._taught):
             self.sampler.forget()
-            self.sampler.layer = self._token  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
+            self.sampler.layer = self._token  # type: ignore[attr-defined]  # set on any kind of sampler
             self._taught = learns
 
     def _chance(self) -> int:
@@ -264,15 +263,15 @@ class SampledLinear(nn.Module):
     def _finish(
         self, batch: Batch, scale: float, wanted: bool
     ) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
-        """Step on the computed rows. Return the gradients of the hidden vectors and, without an optimizer, of the rows.
+        """Step on the computed rows, if their gradients are `wanted`.
 
-        The rows do not change unless their gradients are `wanted`.
+        Return the gradients of the hidden vectors and, without an optimizer, of weight and bias.
         """
         crew, active = Crew(), batch.active
         hidden_gradients = np.empty((len(batch.pairs.rows_of), *batch.hidden.shape), np.float32)
         by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
         rows: tuple[Tensor | None, Tensor | None] = (None, None)
-        # the absolute deltas of an example sum up to at most 2, and the loss is a mean over examples
+        # The absolute deltas of an example add up to at most 2, and the loss is a mean over examples.
         largest = abs(scale) * float(np.abs(batch.hidden[active.labels > 0]).max(initial=0.0))
         if not isfinite(batch.loss * scale) or not largest < TOO_LARGE:
             hidden_gradients[:] = np.nan
@@ -309,7 +308,7 @@ class SampledLinear(nn.Module):
         return self.weight.detach().numpy(), self.bias.detach().numpy()
 
     def _matrices(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the weights, and the biases as a matrix of one column."""
+        """Return the weights, and the biases as a matrix with one column."""
         weight, bias = self._plain()
         return weight, bias[:, None]
 
@@ -335,7 +334,10 @@ def _check_hidden(hidden: Any, columns: int) -> None:
 
 
 def _forget(layer: SampledLinear, _: object) -> None:
-    """Reset the sampler after new weights were loaded. A function, so that a copied layer resets its own sampler."""
+    """Reset the sampler after new weights were loaded.
+
+    This is not a method, because a copied layer must reset its own sampler.
+    """
     layer.sampler.forget()
     layer._taught = False
     if isinstance(layer.optimizer, Adam) and layer.optimizer.decay:
@@ -359,8 +361,8 @@ class _Loss(torch.autograd.Function):
         learns: bool,
     ) -> Tensor:
         plain = np.ascontiguousarray(hidden.detach().to("cpu", torch.float32).numpy())
-        ctx.save_for_backward(hidden)  # whose memory `plain` may be
-        with torch.autocast("cpu", enabled=False):  # samplers have their own products, of float32
+        ctx.save_for_backward(hidden)  # `plain` may share its memory
+        with torch.autocast("cpu", enabled=False):  # samplers compute in float32
             ctx.layer, ctx.batch = layer, layer._begin(plain, labels, learns)
         ctx.like = hidden.device, hidden.dtype
         return hidden.new_tensor(ctx.batch.loss)

@@ -1,4 +1,4 @@
-"""The interface of samplers, which choose the rows of the output layer that are computed beside the labels."""
+"""The interface of samplers, which choose the rows that are computed in addition to the labels."""
 
 from dataclasses import dataclass
 from math import exp, log
@@ -13,7 +13,7 @@ from oddlot.sparse.validation import check_number, check_whole
 
 FIRST_STEPS, SLOWER = 50, 0.2
 MANY, TWICE = 100_000, log(2)
-"""Number of rows above which the interval between rebuilds doubles each time, because rebuilding is expensive."""
+"""Number of rows from which the interval between rebuilds doubles each time, because rebuilding is expensive."""
 METHODS = ("most", "prepare", "choose", "forget")
 STILL = 100.0
 """Largest exponent of the intervals; with it, there is no third rebuild."""
@@ -42,7 +42,7 @@ class Sampler(Protocol):
 
 
 def check_sampler(sampler: object, or_none: bool = True) -> None:
-    """Raise ValueError unless it is a sampler or None, which is the default."""
+    """Raise ValueError unless the value is a sampler or, with `or_none`, None."""
     if sampler is None and or_none:
         return
     lacks = [name for name in METHODS if not callable(getattr(sampler, name, None))]
@@ -55,7 +55,7 @@ def check_sampler(sampler: object, or_none: bool = True) -> None:
 
 
 def check_refresh(refresh: object) -> None:
-    """Raise ValueError unless it is a Refresh."""
+    """Raise ValueError unless the value is a Refresh."""
     if not isinstance(refresh, Refresh):
         raise invalid_value("refresh", refresh, "a Refresh, such as Refresh(every=50)")
 
@@ -95,5 +95,5 @@ class Refresh:
         return True
 
     def forget(self) -> None:
-        """Rebuild at the next step, as at the beginning."""
+        """Reset the state: rebuild at the next step."""
         self.next, self.times = 0.0, 0

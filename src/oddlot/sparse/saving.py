@@ -1,4 +1,4 @@
-"""Saving a classifier as one file: its weights, its settings, and a checksum of both."""
+"""Saving a classifier as one file with its weights, its settings, and a checksum of both."""
 
 import hashlib
 import json
@@ -17,9 +17,10 @@ SETTINGS, CHECKSUM = "settings", "sha256"
 
 
 def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Write both into a folder, which is created if needed. An earlier file is replaced only when all is written.
+    """Write settings and weights into a folder, which is created if needed.
 
-    Raise OSError if the file cannot be written, and ValueError if the folder has no name.
+    The new file replaces an earlier one only when it is complete. Raise OSError if the file cannot be written, and
+    ValueError if the folder has no name.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -34,13 +35,13 @@ def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str,
     text = json.dumps(settings, default=np.generic.item)
     path, new = folder / FILE, folder / f"{FILE}.new"
     try:
-        new.unlink(missing_ok=True)  # of a process that was killed
-        new.touch()  # for the default mode of files, which it keeps
+        new.unlink(missing_ok=True)  # left by a process that was killed
+        new.touch()  # to get the default file mode
         mode = new.stat().st_mode
         save_file(dict(weights), new, {SETTINGS: text, CHECKSUM: _checksum(text, weights)})
         new.chmod(mode)
         new.replace(path)
-    except (OSError, SafetensorError) as error:  # it names the temporary file
+    except (OSError, SafetensorError) as error:  # its message has the name of the temporary file
         raise _unwritable(path, error) from None
     finally:
         new.unlink(missing_ok=True)

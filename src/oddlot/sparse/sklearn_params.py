@@ -11,7 +11,7 @@ from oddlot.sparse.validation import MAX_SEED, check_flag, check_number, check_w
 
 
 class NotFittedError(ValueError, AttributeError):
-    """The classifier is not trained. Both a ValueError and an AttributeError, like scikit-learn's of this name."""
+    """The classifier is not trained. Like scikit-learn's exception of this name, a ValueError and an AttributeError."""
 
 
 @dataclass(eq=False)
@@ -31,7 +31,7 @@ class Settings:
     lr: float = 3e-3
     """Learning rate of the output layer (Adam). In `fit`, both rates decay linearly to 0."""
     input_lr: float = 5e-2
-    """Learning rate of the input layer (Adam), whose features occur more rarely."""
+    """Learning rate of the input layer (Adam). Its features occur more rarely than rows of the output layer."""
     input_std: float = 0.03
     """Standard deviation of the initial weights of the input layer."""
     moments: Moments = "bf16"
@@ -76,7 +76,7 @@ class Settings:
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags: a classifier of sparse features and several labels."""
+        """Return scikit-learn's tags: a multi-label classifier for sparse features."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(

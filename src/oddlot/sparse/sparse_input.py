@@ -28,7 +28,7 @@ from oddlot.sparse.validation import (
 )
 
 STREAM = 0x9E3779B9
-"""Separates the random stream from that of an output layer with the same seed and size."""
+"""Offset of the random seed. An output layer with the same seed and size has different random numbers."""
 
 
 class SparseInputLinear(nn.Module):
@@ -153,7 +153,10 @@ class SparseInputLinear(nn.Module):
         return out
 
     def _finish(self, batch: tuple[NDArray[Any], ...], gradients: NDArray[np.float32]) -> Tensor | None:
-        """Step on the rows of the batch, unless gradients could exceed 1e15. Without an optimizer, return gradients."""
+        """Step on the rows of the batch, unless gradients could exceed 1e15.
+
+        Without an optimizer, return the sparse gradient of the weight instead.
+        """
         crew, (begins, counts, features, values) = Crew(), batch
         largest = np.abs(gradients).max(initial=0.0) * np.abs(values).max(initial=0.0)
         if self.optimizer is not None and not largest < TOO_LARGE:

@@ -12,14 +12,14 @@ EXAMPLES_EACH = 8
 
 
 class Crew:
-    """As many threads as PyTorch uses, or a number of `parts`. The caller is one of them."""
+    """A group of `parts` threads, by default as many as PyTorch uses. The caller is one of them."""
 
     def __init__(self, parts: int | None = None) -> None:
         self.parts = parts or torch.get_num_threads()
 
     @classmethod
     def of(cls, examples: int) -> "Crew":
-        """Return a crew of PyTorch's number of threads, or fewer for few examples."""
+        """Return a crew for this number of examples: as many threads as PyTorch uses, or fewer for few examples."""
         return cls(min(torch.get_num_threads(), max(1, examples // EXAMPLES_EACH)))
 
     def share(self, kernel: Callable[..., None], *arguments: Any) -> None:
@@ -29,7 +29,7 @@ class Crew:
             kernel(0, self.parts, *arguments)
         finally:
             for other in others:
-                other.exception()  # waits, so that no thread still writes after an exception
+                other.exception()  # waits: no thread may still write after an exception
         for other in others:
             other.result()
 

@@ -16,25 +16,25 @@ from oddlot.sparse.products import rounded
 from oddlot.sparse.threads import Crew
 
 EACH, GROUPS = 8, 32
-"""Mean rows of a cluster, and groups of centers that a row is compared with. Finer than in training, where clusters are
-rebuilt often."""
+"""Mean number of rows per cluster, and number of groups of centers that a row is compared with. Clusters are smaller
+than in training, where they are rebuilt often."""
 MIN_ROUNDS, MAX_ROUNDS, ROWS_IN_ROUNDS = 5, 20, 600_000
 """Limits of the rounds of k-means, and the approximate number of rows in all rounds."""
 COPIES = 2
-"""Number of clusters that a row is in, which halves the number of clusters to search."""
+"""Number of clusters per row. With 2, half as many clusters need to be searched."""
 FIRST_PROBES, FINENESS = 4, 4
-"""Smallest number of clusters to search, and the divisor of its increments."""
+"""Smallest number of clusters to search, and the divisor that gives the next increment."""
 SHARE_THAT_PAYS = 1 / 20
 """Share of the clusters above which scoring all rows is faster."""
 CALIBRATED = 512
-"""Number of examples with which the recall is measured."""
+"""Number of examples for measuring the recall."""
 MAX_WANTED = 100
 """Largest number of labels per example; for more, all rows are scored."""
 logger = logging.getLogger(__name__)
 
 
 class Index:
-    """An index of the present rows of a layer, which finds most of the largest logits among few rows.
+    """An index of the current rows of a layer. It finds most of the largest logits without scoring all rows.
 
     Raise MemoryError if there is not enough memory.
     """
@@ -65,7 +65,7 @@ class Index:
 
 
 class Search:
-    """A search for the largest logits of a layer, with as few rows as a recall needs.
+    """A search for the largest logits of a layer that scores only as many rows as a recall needs.
 
     The recall is measured on the first 512 different examples. Until then, all rows are scored, and there is no index.
     It is thread-safe.
@@ -79,11 +79,11 @@ class Search:
 
     @property
     def missing(self) -> int:
-        """Number of examples that are still needed for measuring the recall."""
+        """Number of examples that are still needed to measure the recall."""
         return max(0, CALIBRATED - len(self.shown))
 
     def show(self, hidden: NDArray[np.float32]) -> None:
-        """Add examples for measuring the recall, [examples, columns], while some are missing."""
+        """Add examples, [examples, columns], to measure the recall with, until there are enough."""
         with self.lock:
             for vector in hidden:
                 if self.missing:
@@ -91,7 +91,7 @@ class Search:
 
     @cached_property
     def index(self) -> Index:
-        """The index, which is built on first use in seconds to a minute."""
+        """The index. It is built on first use, which takes seconds to a minute."""
         logger.info("building an index of %d labels, which takes seconds to a minute", len(self.weight))
         return Index(self.weight, self.bias, self.seed)
 

@@ -53,7 +53,10 @@ def check_share(**settings: Any) -> None:
 
 
 def as_array(given: Any, name: str) -> NDArray[Any]:
-    """Return an array. Raise ValueError if it cannot be one, such as a tensor in bfloat16 or with requires_grad."""
+    """Return an array.
+
+    Raise ValueError if it cannot be converted, such as a tensor in bfloat16 or with requires_grad.
+    """
     try:
         return np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -62,13 +65,13 @@ def as_array(given: Any, name: str) -> NDArray[Any]:
 
 
 def checked_starts(starts: Any, values: int, what: str) -> NDArray[np.int64]:
-    """Return the row pointers of a CSR matrix. Raise ValueError, which names `what`, if they are invalid."""
+    """Return the row pointers of a CSR matrix. Raise ValueError, with the name `what`, if they are invalid."""
     name = f"the starts of {what}"
     given = as_array(starts, name)
     if given.ndim != 1 or given.dtype.kind not in "iu" or not len(given):
         error = ValueError(f"{name} must be a 1-D array of whole numbers, one more than examples")
         raise coded(error, "not_1d_integers", name=name, dtype=str(given.dtype), shape=given.shape)
-    found = given.astype(np.int64)  # differences of unsigned numbers are never negative
+    found = given.astype(np.int64)  # differences of unsigned integers are never negative
     if found[0] != 0 or found[-1] != values or (np.diff(found) < 0).any():
         error = ValueError(f"{name} must ascend from 0 to the number of values, {values}")
         raise coded(error, "invalid_row_pointers", name=name, values=values)

@@ -1,4 +1,4 @@
-"""Adaptive gossip: peers average their models with those of others when their own model has changed enough."""
+"""Adaptive gossip: a peer averages its model with another peer's when its own model has changed enough."""
 
 from dataclasses import dataclass, field
 from math import exp, inf, sqrt
@@ -15,9 +15,9 @@ from oddlot.strategies.support.peer_averaging import Fraction, PeerAveraging
 Rule = Literal["norm", "layer", "path", "lr"]
 RULES: tuple[Rule, ...] = ("norm", "layer", "path", "lr")
 GAIN, MAX_GAIN = 0.1, 0.5
-"""Logarithm of the change of the threshold for each exchange above the budget, relative to the budget; its limit."""
+"""Change of the logarithm of the threshold per exchange above the budget, relative to the budget, and its limit."""
 NEAR_ZERO = 0.5
-"""A layer is near zero below this part of the norm that it would have if all layers had the same."""
+"""Share of the root mean square norm of the layers below which a layer is near zero."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class AdaptiveGossip(PeerAveraging):
     path: float = field(default=0.0, metadata=STATE)
     """Sum of the norms of the steps since the last exchange."""
     steered: float = field(default=0.0, metadata=STATE)
-    """Threshold that a budget has led to. 0: none yet."""
+    """Threshold after adaptation to a budget. 0: not adapted yet."""
     seconds_per_step: float = field(default=0.0, metadata=STATE)
     """Running mean of the time between steps, exchanges included."""
     stepped_at: float | None = field(default=None, metadata=STATE)
@@ -67,7 +67,7 @@ class AdaptiveGossip(PeerAveraging):
 
     @property
     def measures(self) -> DriftOf:
-        """Return what each step must measure."""
+        """Return the kind of change that each step must measure."""
         return "layers" if self.rule == "layer" else "model"
 
     @property
@@ -76,7 +76,7 @@ class AdaptiveGossip(PeerAveraging):
         return int(self.rule == "path")
 
     def is_due(self, view: View, changed: Changed | None) -> bool:
-        """Whether the weights have changed enough."""
+        """Return whether the weights have changed enough."""
         if changed is None or changed.drift is None:
             return False
         self.path += changed.norm or 0.0
@@ -89,7 +89,7 @@ class AdaptiveGossip(PeerAveraging):
         self.path = 0.0
 
     def received(self, event: ModelReceived) -> None:
-        """Note its size, for a budget of bytes."""
+        """Record the size of the model, for a budget of bytes."""
         self.bytes_per_exchange = float(event.bytes)
 
     @property
@@ -112,7 +112,7 @@ class AdaptiveGossip(PeerAveraging):
                 return drift.relative
 
     def _steer(self, view: View, is_due: bool) -> None:
-        """Raise the threshold after an exchange and lower it after none, so that their share meets the budget."""
+        """Raise the threshold after an exchange, and lower it after a step without one, to meet the budget."""
         share = self._budget(view)
         if share is not None:
             self.steered = self._threshold * exp(min(GAIN / share, MAX_GAIN) * (is_due - share))
@@ -127,7 +127,7 @@ class AdaptiveGossip(PeerAveraging):
         self.stepped_at = view.now
         if not self.bytes_per_exchange:
             return 1.0
-        # With push_pull, other peers begin as many exchanges with this one on average.
+        # With push_pull, other peers start as many exchanges with this one on average.
         models = 2 if self.mode == "push_pull" else 1
         received = models * self.bytes_per_exchange
         return min(1.0, self.budget_bytes_per_second * self.seconds_per_step / received)

@@ -93,7 +93,7 @@ class AdaptiveK(Strategy):
         return Traits(reads_gradients=reads, updates=self.k, task_samples=task, task_setting="samples")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Collect updates, close the round at the k-th, and raise k if `switch` says so."""
+        """Collect updates, close the round at the k-th, and raise k if `switch` requires it."""
         k, most = self.k + self.rises * self.rise, self.most or max(self.k, len(view.nodes))
         if self.times:
             past = bisect_right(self.times, view.now, key=itemgetter(0))

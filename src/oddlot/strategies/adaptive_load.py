@@ -93,7 +93,7 @@ class AdaptiveLoad(Strategy):
     round: dict[UpdateId, int] = field(default_factory=dict)
     """State: samples of each update of this round."""
     samples: int = field(default=0, metadata=STATE)
-    """State: samples per task of this round. 0: no round has begun."""
+    """State: samples per task of this round. 0: no round has started."""
     whole: bool = field(default=False, metadata=STATE)
     """State: whether this round waits for every worker and is measured."""
     began: float = field(default=0.0, metadata=STATE)
@@ -161,7 +161,7 @@ class AdaptiveLoad(Strategy):
             self.samples, self.whole, self.began = then, next_whole, view.now
 
     def _advance(self, event: Event, batch: int) -> None:
-        """Go to the stage that follows from this event: the next one, or the previous one."""
+        """Move to the next or previous stage if this event requires it."""
         if isinstance(event, Fitted):
             self.whole = self.whole and bool(self.path)  # the first measurement is complete
             self.longest = max(seconds for _, _, seconds in event.rounds)
@@ -179,7 +179,7 @@ class AdaptiveLoad(Strategy):
 
     @property
     def _may_fall(self) -> bool:
-        """Whether smaller rounds may follow."""
+        """Return whether smaller rounds may follow."""
         return self.stage > 0 and not self.risen
 
     def _is_due(self, view: View) -> bool:
@@ -192,7 +192,7 @@ class AdaptiveLoad(Strategy):
         return view.now >= ended + took / share
 
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
-        """Plan the stages for these rounds, and continue at the one whose size is nearest to the current size."""
+        """Plan the stages for these rounds, and continue at the stage with the size nearest to the current one."""
         least = min(self.least or batch, max(map(_samples, rows)))
         choices = [Choice(*row) for row in rows]
         found = self._stages([one for one in choices if one.size >= least])
@@ -216,7 +216,7 @@ class AdaptiveLoad(Strategy):
         return found if isinstance(self.switch, ByError) else spaced(found, self.gain)
 
     def _is_smaller(self, one: Choice, first: Choice) -> bool:
-        """Return whether these rounds are smaller than those of the first stage, and clearly shorter."""
+        """Return whether these rounds are smaller than the rounds of the first stage, and clearly shorter."""
         times = first.size / one.size
         return times >= self.gain and first.seconds >= one.seconds * times**SHORTER
 

@@ -65,7 +65,7 @@ class BackupTasks(Wrapper):
             yield from self._begin_again(view, idle, cancelled)
 
     def _is_quicker(self, node: NodeId, view: View) -> bool:
-        """Return whether the worker is faster than those for which no task was late."""
+        """Return whether the worker is faster than the fastest worker in the last search for late tasks."""
         return expected_pace(node, view) < self.quickest
 
     def _begin_again(self, view: View, idle: list[NodeId], cancelled: set[TaskId]) -> Iterator[Command]:
@@ -105,13 +105,13 @@ class BackupTasks(Wrapper):
 
     @property
     def _waits(self) -> bool:
-        """Whether rounds wait for every task to finish, without a deadline."""
+        """Return whether rounds wait for every task to finish, without a deadline."""
         inner = self.inner.traits(1)
         return inner.waits_for_all and not inner.hands_over
 
     @property
     def _looks_anew(self) -> tuple[type, ...]:
-        """Commands after which a task of a slow worker may be late before the alarm."""
+        """Return the commands after which a task of a slow worker may be late before the alarm."""
         return (Step, Blend, Release, Assign) if self._waits else (Step, Blend, Release)
 
     def _late_at(self, task: Task, quickest: float, view: View) -> float:

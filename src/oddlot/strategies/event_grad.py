@@ -55,7 +55,7 @@ class EventGrad(Strategy):
     layers: list[SentLayer] = field(default_factory=list)
     """State of the layers, in the layout's order."""
     sent_to: list[NodeId] = field(default_factory=list)
-    """Neighbors that have been sent all layers."""
+    """Neighbors to which all layers have been sent."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -32,7 +32,7 @@ class FederatedAveraging(Strategy):
     round: dict[UpdateId, int] = field(default_factory=dict)
     """State: samples of each update of this round."""
     kept: list[int] = field(default_factory=list)
-    """State: the version from which this round's tasks start. Empty: the round has not begun."""
+    """State: the version from which this round's tasks start. Empty: the round has not started."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -42,7 +42,7 @@ class FederatedAveraging(Strategy):
         return Traits(whole_shards=True, clients=self.clients or 0, local_steps=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Collect updates, and close the round when it has all, or when no more can come."""
+        """Collect updates, and close the round when it is complete or no more updates can arrive."""
         if isinstance(event, Arrived):
             self.round[event.update.id] = event.update.samples
         version = view.version

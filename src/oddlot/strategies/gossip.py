@@ -1,4 +1,4 @@
-"""Gossip: peers average their models with those of others at fixed intervals."""
+"""Gossip: peers average their models with each other at fixed intervals."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class Gossip(PeerAveraging):
             raise UsageError(told, "not_one_of", "probability", given=["period", "probability"])
 
     def is_due(self, view: View, changed: Changed | None) -> bool:
-        """Whether a period has ended, or by chance."""
+        """Return whether a period has ended; with `probability`, a random decision."""
         if self.probability is not None:
             return view.rng.random() < self.probability
         return self.steps % self.period == 0

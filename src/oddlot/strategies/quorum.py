@@ -41,7 +41,7 @@ class Quorum(Wrapper):
     damping: NotNegative = 1.0
     """Exponent of the staleness damping: an update of staleness s is scaled by (1 + s) ** -damping."""
     round: dict[UpdateId, Facts] = field(default_factory=dict)
-    """State: updates of this round, which the inner strategy has not seen."""
+    """State: updates of this round. The inner strategy has not received them yet."""
     fresh: dict[UpdateId, NodeId] = field(default_factory=dict)
     """State: updates of this round that are not late, with their workers, if those are still present."""
     began: float = field(default=0.0, metadata=STATE)
@@ -79,7 +79,7 @@ class Quorum(Wrapper):
             yield from self.inner.on(told, _seen(view, self._without_work(event, view), view.tasks))
 
     def _note(self, event: Event, view: View) -> None:
-        """Note arrived updates and lost workers."""
+        """Record arrived updates and lost workers."""
         if not self.round and not view.tasks:
             self.began = view.now
         match event:
@@ -134,7 +134,7 @@ class Quorum(Wrapper):
 
 
 def _seen(view: View, idle: Iterable[NodeId], tasks: Mapping[str, Task]) -> View:
-    """Return the view of the inner strategy, in which only idle workers without a task are idle."""
+    """Return the view of the inner strategy. It shows workers as idle only if they have no task."""
     return Narrowed.of(view, {node: None for node in idle if view.has_no_task(node)}, tasks)
 
 

@@ -49,16 +49,17 @@ WRAPPERS: dict[str, type[Strategy]] = {
     "deadline": Deadline,
     "proportional_load": ProportionalLoad,
 }
-"""Wrappers by these names. Each changes another strategy, its `inner` one."""
+"""Wrappers by name. Each changes another strategy, its `inner` strategy."""
 
 INSIDE: dict[type, Callable[[], Strategy]] = {
     Quorum: partial(LocalSGD, server=SGD(lr=0.7, momentum=0.9, nesterov=True))
 }
-"""Inner strategies of wrappers in job files that name none, as in the wrappers' papers. Others: `Synchronous()`."""
+"""Default inner strategies of wrappers in job files, as in the wrappers' papers. Other wrappers: `Synchronous()`."""
 
 
 def strategy_of(given: Strategy | str) -> Strategy:
-    """Return a strategy, or that of a name with its default settings. Raise UsageError as `strategy_class` does."""
+    """Return the given strategy, or the named strategy with default settings. Raise UsageError as `strategy_class`
+    does."""
     if not isinstance(given, str):
         return given
     kind: Callable[..., Strategy] = strategy_class(given)

@@ -51,13 +51,13 @@ class VCASGD(Strategy):
     damping: NotNegative = 0.0
     """Exponent of the staleness damping: an update of staleness s is scaled by (1 + s) ** -damping."""
     kept: list[int] = field(default_factory=list)
-    """State: the version from which this epoch's tasks start. Empty: the epoch has not begun."""
+    """State: the version from which this epoch's tasks start. Empty: the epoch has not started."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return the strategy's traits. Without `newest`, an epoch begins when the previous one is merged."""
+        """Return the strategy's traits. Without `newest`, an epoch starts when the previous one is merged."""
         return Traits(epoch_barrier=not self.newest, whole_shards=True, local_steps=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
@@ -67,7 +67,7 @@ class VCASGD(Strategy):
             case Arrived(update):
                 yield Blend({update.id: self._share(update, view)})
                 version += 1
-            case Changed() if self.kept:  # an epoch is closed
+            case Changed() if self.kept:  # an epoch is complete
                 yield Release(self.kept.pop())
         if view.work_left:
             yield from self._assign(view, version)

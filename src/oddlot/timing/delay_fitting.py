@@ -19,7 +19,7 @@ from oddlot.timing.survival import Numbers, survival_of
 
 MAX_STAGES = 10_000
 WIDEST = 3.5
-"""Standard deviation of the logarithms above which no lognormal is fitted."""
+"""Largest standard deviation of the logarithms with which a lognormal model is fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Fit:
     delay: Delay
     """The fitted model."""
     distance: float
-    """Kolmogorov-Smirnov statistic: largest difference of the two distribution functions, from 0 to 1."""
+    """Kolmogorov-Smirnov statistic: largest difference between the two distribution functions, from 0 to 1."""
     measured: int
-    """Number of measured times, n. The measured distribution itself is about 0.9/sqrt(n) from the true one."""
+    """Number of measured times, n. Sampling alone causes a distance of about 0.9/sqrt(n)."""
 
 
 def fit_delays(times: Sequence[float]) -> list[Fit]:
-    """Return all delay models fitted to these times, relative to their mean, the best fit first.
+    """Return all delay models fitted to `times`, relative to their mean, best fit first.
 
     The models are deterministic, exponential, shifted exponential (the shift is the smallest time), Erlang (by the
     variance) and lognormal (by the variance of the logarithms). Raise UsageError for fewer than two times, or for a
@@ -66,9 +66,9 @@ def _models(times: Numbers) -> list[Delay]:
 
 
 def _distance(times: Numbers, delay: Delay) -> float:
-    """Return the largest distance of the empirical distribution of sorted times to the model."""
+    """Return the largest distance between the empirical distribution of sorted times and the model."""
     at = before = 1 - survival_of(delay, times)
-    if isinstance(delay, Deterministic):  # a step itself
+    if isinstance(delay, Deterministic):  # the model is a step function
         before = 1 - survival_of(delay, np.nextafter(times, 0))
     below = [np.searchsorted(times, times, side) / len(times) for side in ("left", "right")]
     return float(max(abs(below[1] - at).max(), abs(before - below[0]).max()))

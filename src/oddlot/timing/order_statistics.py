@@ -13,12 +13,12 @@ from oddlot.timing.response_times import Measured, Response
 from oddlot.timing.survival import Numbers
 
 POINTS, FEW_POINTS = 2_000, 200
-"""Numbers of points for integrating survival functions, denser at short times, and for finding their end."""
+"""Numbers of points to integrate survival functions, denser at short times, and to find their end."""
 MAX_JUMPS = 500
-"""Largest number of steps at which step functions are summed. They are denser at early and late times, which decide the
+"""Largest number of terms in sums over step functions. Terms are denser at early and late times, which determine the
 times of the first few and of all workers."""
 NEVER = 1e-9
-"""Expected number of later finishes that is neglected."""
+"""Expected number of unfinished workers that is neglected."""
 MAX_KS = 64
 """Default number of values of k."""
 BLOCK = 1 << 22
@@ -83,7 +83,7 @@ def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -
     seconds = _jumps(measured) if steps else np.linspace(0, 1, POINTS) ** 3 * _end(kinds, samples)
     survivals = [(kind.survival(seconds, samples), count) for kind, count in kinds.items()]
     found, rows = np.zeros(len(ks)), max(2, BLOCK // len(workers))
-    for low in range(0, len(seconds) - 1, rows - 1):  # the last point of a block is the first of the next one
+    for low in range(0, len(seconds) - 1, rows - 1):  # blocks share their end points
         part = slice(low, low + rows)
         fewer = _chance_of_fewer([(one[part], count) for one, count in survivals], ks)
         found += np.diff(seconds[part]) @ fewer[:-1] if steps else np.trapezoid(fewer, seconds[part], axis=0)
@@ -91,7 +91,7 @@ def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -
 
 
 def _jumps(measured: Sequence[Numbers]) -> Numbers:
-    """Return the possible finish times, from 0 on: all measured times, or a selection."""
+    """Return the possible finish times, starting with 0: all measured times, or a selection."""
     times = np.unique(np.concatenate([[0.0], *measured]))
     if len(times) <= MAX_JUMPS:
         return times
@@ -109,7 +109,7 @@ def _end(kinds: Mapping[Response, int], samples: int) -> float:
 
 
 def _still_out(kinds: Mapping[Response, int], samples: int, end: float) -> float:
-    """Return the expected number of workers that have not finished by then."""
+    """Return the expected number of workers that have not finished at `end`."""
     seconds = np.linspace(0, end, FEW_POINTS)
     return sum(count * float(kind.survival(seconds, samples)[-1]) for kind, count in kinds.items())
 
@@ -131,7 +131,7 @@ def _chance_of_fewer(survivals: list[tuple[Numbers, int]], ks: Sequence[int]) ->
 
 
 def _power(base: Any, exponent: int) -> Any:
-    """Return a power by repeated squaring, which is much faster than by logarithms."""
+    """Return a power by repeated squaring, which is much faster than logarithms."""
     found = base if exponent % 2 else None
     while exponent := exponent // 2:
         base = base * base

@@ -1,4 +1,4 @@
-"""Models of response times: from the assignment of a task to its update, by the number of samples."""
+"""Models of response times, from the assignment of a task to its update, by number of samples."""
 
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -15,7 +15,7 @@ class Response(Protocol):
     """A model of independent response times."""
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        """Return the probability that a task takes longer than each of these times, which ascend from 0."""
+        """Return the probability that a task takes longer than each of `seconds`, which ascend from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Shifted:
         check_settings(self)
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        """Return the probability that a task takes longer than each of these times."""
+        """Return the probability that a task takes longer than each of `seconds`."""
         rest = Hypoexponential(self.communication_seconds, self.seconds_per_sample * (1 - self.shift))
         since = seconds - self.shift * self.seconds_per_sample * samples
         return np.where(since > 0, rest.survival(np.maximum(since, 0.0), samples), 1.0)
@@ -71,7 +71,7 @@ class Shifted:
 class Erlang:
     """Independent, exponentially distributed times of each sample and of the communication.
 
-    If the time of a whole task is Erlang-distributed, whatever its number of samples, use `Scattered` instead.
+    If the time of a complete task is Erlang-distributed for any number of samples, use `Scattered` instead.
     """
 
     communication_seconds: AboveZero
@@ -119,11 +119,11 @@ class Measured:
             raise UsageError(told, "different_lengths", communication=one, computation=other)
 
     def taken(self, samples: int) -> Numbers:
-        """Return the times of tasks of this size, the shortest first."""
+        """Return the times of tasks with `samples` samples, shortest first."""
         return np.sort(np.asarray(self.communication_seconds) + samples * np.asarray(self.seconds_per_sample))
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        """Return the probability that a task takes longer than each of these times."""
+        """Return the probability that a task takes longer than each of `seconds`."""
         taken = self.taken(samples)
         return 1 - np.searchsorted(taken, seconds, "right") / len(taken)
 
@@ -146,6 +146,6 @@ class Scattered:
         check_settings(self)
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        """Return the probability that a task takes longer than each of these times."""
+        """Return the probability that a task takes longer than each of `seconds`."""
         since = (seconds - self.communication_seconds) / (self.seconds_per_sample * samples)
         return survival_of(self.delay, np.maximum(since, 0.0))

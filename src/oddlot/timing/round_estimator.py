@@ -13,15 +13,15 @@ from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Measured
 
 MIN_ROUNDS, MAX_ROUNDS = 4, 8
-"""Numbers of measured rounds: needed for an estimate, and kept."""
+"""Number of measured rounds that an estimate needs, and number of rounds that are kept."""
 MAX_GROUPS = 32
-"""Largest number of groups of workers. With more workers, those of similar speed share a group."""
+"""Largest number of groups of workers. With more workers, workers of similar speed share a group."""
 ENOUGH = 0.75
-"""Share of the workers that must have finished in a round that is measured."""
+"""Share of the workers that must have finished in a measured round."""
 SILENT = 8
-"""Steps without a message after which a worker is not expected to finish."""
+"""Steps without a message after which a worker is no longer expected to finish."""
 STEPS_BETWEEN = 100
-"""Steps between two estimates, unless the workers change."""
+"""Steps between estimates, unless the workers change."""
 
 Answer = tuple[float, float]
 """Seconds of communication, and of computation per sample."""
@@ -32,22 +32,22 @@ Started = tuple[float, int]
 class RoundTimes:
     """Estimates the times of rounds from the records of a run.
 
-    It measures rounds without cancelled tasks: others show only the fast workers. A worker that has not finished by the
-    end of such a round counts with its last time, or with the time so far if that is longer. Each measured time of a
-    worker is equally likely and independent of other workers. Communication time is all time that is not computation,
-    and computation time is proportional to the samples.
+    Only rounds without cancelled tasks are measured, because other rounds show only the fast workers. A worker that has
+    not finished by the end of such a round counts with its last time, or with its time so far if that is longer. Each
+    measured time of a worker is equally likely and independent of other workers. Communication time is all time except
+    computation. Computation time is proportional to the samples.
     """
 
     def __init__(self, loads: Sequence[int]) -> None:
         self.loads = loads
         """Samples per task for which times are estimated."""
         self.nodes: dict[NodeId, int] = {}
-        """Present workers, with the step of the last message of each."""
+        """Step of the last message of each present worker."""
         self.steps = 0
         self.started: dict[TaskId, Started] = {}
-        """Tasks of this round."""
+        """Tasks of the current round."""
         self.cancelled: dict[TaskId, Started] = {}
-        """Cancelled tasks whose workers have not confirmed that."""
+        """Cancelled tasks without a confirmation of their workers."""
         self.round: dict[NodeId, Answer] = {}
         self.rounds: deque[dict[NodeId, Answer]] = deque(maxlen=MAX_ROUNDS)
         self.wait = 0
@@ -87,10 +87,10 @@ class RoundTimes:
                 del self.cancelled[facts.id]
             case Arrived(facts) if facts.id in self.started:
                 since, _ = self.started.pop(facts.id)
-                if facts.samples and facts.sender in self.nodes:  # possibly a part of the task
+                if facts.samples and facts.sender in self.nodes:  # the update may be a part of the task
                     computing = max(0.0, facts.seconds.get("compute", 0.0) + facts.seconds.get("load", 0.0))
                     communicating = max(0.0, record.now - since - computing)
-                    # Of several tasks in flight, only the first did not wait for another one.
+                    # of several tasks in flight, only the first did not wait for another task
                     self.round.setdefault(facts.sender, (communicating, computing / facts.samples))
 
     def _close(self, now: float) -> Fitted | None:
@@ -108,7 +108,7 @@ class RoundTimes:
         return self._fitted()
 
     def _at_least(self, seconds: float, node: NodeId, samples: int) -> Answer:
-        """Return the worker's last times if they are longer than `seconds`, else `seconds`."""
+        """Return the worker's last times if they are longer than `seconds`, or else `seconds`."""
         for answers in reversed(self.rounds):
             if node in answers:
                 communication, computation = answers[node]
@@ -129,7 +129,7 @@ class RoundTimes:
 
 
 def _teller(event: Event | Stimulus) -> NodeId | None:
-    """Return the worker that sent this; None for other events."""
+    """Return the worker that sent this event, or None for other events."""
     match event:
         case Arrived(facts):
             return facts.sender
@@ -139,5 +139,5 @@ def _teller(event: Event | Stimulus) -> NodeId | None:
 
 
 def _pace(answers: list[Answer]) -> float:
-    """Return the mean seconds of a task of one sample."""
+    """Return the mean seconds of a task with one sample."""
     return fmean(communication + computation for communication, computation in answers)

@@ -1,4 +1,4 @@
-"""Survival functions of delay models: the probability that a time is longer than a given one."""
+"""Survival functions of delay models: the probability that a time is longer than a given time."""
 
 from math import erfc, log1p, sqrt
 
@@ -17,11 +17,11 @@ from oddlot.machines.delay_models import (
 
 Numbers = NDArray[np.float64]
 BLOCK = 1 << 22
-"""Largest number of terms of a sum in memory at once."""
+"""Largest number of terms of a sum that are in memory at once."""
 
 
 def survival_of(delay: Delay, times: Numbers) -> Numbers:
-    """Return the probability that a factor of the delay model is longer than each of `times`, which are at least 0."""
+    """Return the probability that a factor of the delay model is above each of `times`, which are at least 0."""
     match delay:
         case Exponential():
             return np.exp(-times)
@@ -38,15 +38,15 @@ def survival_of(delay: Delay, times: Numbers) -> Numbers:
 
 
 def _lognormal_above(times: Numbers, variance: float) -> Numbers:
-    """Return the survival function of a lognormal of mean 1. `variance` is that of the logarithms."""
+    """Return the survival function of a lognormal with mean 1. `variance` is the variance of the logarithms."""
     with np.errstate(divide="ignore"):
         at = (np.log(times) + variance / 2) / sqrt(variance)
     return np.array([0.5 * erfc(value / sqrt(2)) for value in at.tolist()])
 
 
 def poisson_below(means: Numbers, count: int) -> Numbers:
-    """Return the probability of fewer Poisson events than `count`, for each mean number."""
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])  # of j!, for each j
+    """Return the probability of fewer than `count` Poisson events, for each mean in `means`."""
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])  # log(j!) for each j
     found, rows = np.empty_like(means), max(1, BLOCK // count)
     with np.errstate(divide="ignore", invalid="ignore"):
         for low in range(0, len(means), rows):

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import InvalidValue, JobError, UsageError, short
-from oddlot.core.optimizers import SGD, Optimizer
-from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
+from oddlot.core.validation import check_settings
 from oddlot.train.from_torch import check_not_from_torch, check_not_of_optimizer
-from oddlot.train.lr_schedules import Schedule
+from oddlot.train.job_settings import JobSettings
 from oddlot.train.seeding import warn_of_rng
 
 ROWS = 256
@@ -27,7 +26,7 @@ Metric = Callable[..., Any]
 
 
 @dataclass
-class Job:
+class Job(JobSettings):
     """A training job: a model, data, a loss and an optimizer, independent of strategy and engine.
 
     The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`.
@@ -68,24 +67,9 @@ class Job:
     predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
     """Function `predict(model, batch)`, which returns (outputs, targets) for the metrics. None: `model(inputs)` and
     `targets` of a batch (inputs, targets)."""
-    optimizer: Optimizer = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
-    """Optimizer at the hub, and of local steps unless `local_optimizer` is given."""
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
     """Function `local_optimizer(parameters)`, which returns the torch optimizer of a worker's local steps. None:
     `optimizer` is used."""
-    lr_schedule: Schedule | None = None
-    """Factor on every learning rate, as a function of the merged epochs. `oddlot.lr_schedules` has ready-made ones. It
-    applies where a gradient becomes a step: at the hub, or in local steps, but not to a strategy's `server` optimizer.
-    """
-    max_grad_norm: AboveZero | None = None
-    """Euclidean norm to which the mean gradient of each minibatch is clipped. None: no clipping."""
-    keep_optimizer: bool = False
-    """Whether each worker keeps its optimizer state between tasks. False: each task's local steps start with a new
-    optimizer."""
-    batch_size: AtLeastOne = 32
-    """Samples per minibatch of one worker. A synchronous step of 4 workers uses 4 times as many."""
-    eval_batch_size: AtLeastOne | None = None
-    """Samples per evaluation batch. None: 256, or `batch_size` if that is larger."""
     collate: Callable[[list[Any]], Any] | None = None
     """Function that makes a batch of a list of samples. None: PyTorch's `default_collate`. Arrays do not use it."""
     as_buffers: Sequence[str] = ()
@@ -95,8 +79,6 @@ class Job:
     """Function that each worker process calls first."""
     sparse: bool = False
     """Whether a batch changes only few rows of the weights. Updates are then sent without blocks of zeros."""
-    device: str = "auto"
-    """Device of the workers: `auto` (cuda, else mps, else cpu) or a torch device."""
     until: str = ""
     """Default goal of a run, such as "accuracy>=0.98 or epochs>=20"."""
     name: str = "job"

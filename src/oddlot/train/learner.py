@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from oddlot.core.errors import JobError, OddlotError
 from oddlot.core.tasks import Kind, Task
-from oddlot.train.data import Batches, Cuts, Indices, minibatches, move
+from oddlot.train.data import Batches, Indices, minibatches, move
 from oddlot.train.failures import minibatch_failed
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.gradient_clipping import clip
 from oddlot.train.job import Job
+from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made, set_mode
 from oddlot.train.lr_schedules import by_samples
 from oddlot.train.outside_state import NumberAttributes, check_parameters, kept_tensors
@@ -58,32 +59,25 @@ class Own:
 class Learner:
     """Computes tasks on one model. A task is a pure function of (weights, task, seed), on any worker.
 
-    `constants` are the hub's values of tensors outside of blocks (`Layout.constants`). `shards` is that of the ledger.
-    `clock` returns seconds, for measurements. Without `keep_shards`, each task opens its data again.
-    `samples` is the length of the hub's data. None: that of this process.
+    `clock` returns seconds, for measurements.
     """
 
     def __init__(
         self,
-        job: Job,
-        layout: Layout,
-        constants: Mapping[str, Tensor],
-        seed: int = 0,
-        shards: Cuts = 1,
+        inputs: LearnerInputs,
         device: torch.device | None = None,
         clock: Callable[[], float] = lambda: 0.0,
-        keep_shards: bool = True,
-        samples: int | None = None,
     ) -> None:
-        self.job, self.seed, self.shards, self.clock = job, seed, shards, clock
+        job, layout, seed = inputs.job, inputs.layout, inputs.seed
+        self.job, self.seed, self.shards, self.clock = job, seed, inputs.shards, clock
         self.device = device or torch.device("cpu")
-        self.batches, self.keep_shards = Batches(job.train_data, job.collate), keep_shards
-        self.samples = len(self.batches) if samples is None else samples
+        self.batches, self.keep_shards = Batches(job.train_data, job.collate), inputs.keep_shards
+        self.samples = len(self.batches) if inputs.samples is None else inputs.samples
         self.batches.check_length(self.samples)
         self.schedule = by_samples(job.lr_schedule, self.samples)
         seed_all(seed, self.device)  # as at the hub, so the factory draws the same random numbers
         self.model = job.model().to(self.device)
-        copy_constants(self.model, constants)
+        copy_constants(self.model, inputs.constants)
         self.weights = FlatBuffer.empty(layout, self.device)
         layout.bind(self.model, self.weights)
         self.names = [name for name, _ in layout.trainable(self.model)]

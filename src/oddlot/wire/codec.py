@@ -1,4 +1,4 @@
-"""The base class of codecs, which encode named 1-D tensors as bytes."""
+"""The base class of codecs. A codec encodes named 1-D tensors as bytes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Codec(ABC):
-    """Base class of codecs, which encode tensors as packets at the sender and decode them at the receiver.
+    """Base class of codecs. A codec encodes tensors as packets at the sender and decodes them at the receiver.
 
     Your own codec implements `encode` and `decode`, and may override `of_changes`. State, such as residuals, stays
     with the sender.
@@ -30,5 +30,5 @@ class Codec(ABC):
 
     @property
     def of_changes(self) -> bool:
-        """Whether weights are encoded and decoded as their bitwise difference from the version they started from."""
+        """Return whether weights are encoded as their bitwise difference from the version they started from."""
         return False

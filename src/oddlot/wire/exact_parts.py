@@ -1,4 +1,4 @@
-"""Packets of which a codec encodes one part, and the rest is sent bit for bit, as the buffers of a model are."""
+"""Packets with some tensors encoded by a codec and the others, such as buffers of a model, sent unchanged."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ _EXACT = NonZero()
 
 
 def encode(codec: Codec, tensors: Sequence[Named], exact: Sequence[Named]) -> Packet:
-    """Return the packet of `tensors`, as the codec encodes them, and of the unchanged `exact` tensors."""
+    """Return the packet of the encoded `tensors` and the unchanged `exact` tensors."""
     packet = codec.encode(tensors)
     if not exact:
         return packet

@@ -13,7 +13,7 @@ from oddlot.wire.packet import Bytes, Named, Packet, check_packet, damaged_packe
 from oddlot.wire.plain import Plain
 
 BLOCK_BYTES = 64
-"""A cache line. Rows of a multiple of 16 float32 numbers begin on one."""
+"""Block size: one cache line. Rows of 16 n float32 numbers start at a block."""
 WHOLE, PARTLY = 0, 1
 
 
@@ -29,7 +29,7 @@ class NonZero(Codec):
     """
 
     of: Codec = Plain()  # noqa: RUF009 - frozen, and without state
-    """Codec whose packets are compressed: `Plain()` or `Half()`."""
+    """Codec that makes the packets to compress: `Plain()` or `Half()`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Plain | Half):
@@ -37,7 +37,7 @@ class NonZero(Codec):
 
     @property
     def of_changes(self) -> bool:
-        """Whether `of` is `Plain`, whose differences of weights have zeros."""
+        """Return whether `of` is `Plain`. Its bitwise differences of weights have zeros."""
         return isinstance(self.of, Plain)
 
     def encode(self, tensors: Sequence[Named]) -> Packet:
@@ -61,16 +61,17 @@ class NonZero(Codec):
             for how, size, first, second in each:
                 arrays.append(first if how == WHOLE else _whole(int(size), first, second))
             inner = replace(packet, codec=str(about["of"]), about=dict(about["about"]), arrays=arrays)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:  # JSON has Infinity
+        except (KeyError, TypeError, ValueError, OverflowError) as error:  # JSON can contain Infinity
             raise damaged_packet(error) from None
         return self.of.decode(inner)
 
 
 def _parts(array: Bytes) -> list[Bytes]:
-    """Return a bit for each whole block, and the nonzero blocks with the rest behind the last whole block."""
+    """Return a bit for each complete block, and the nonzero blocks followed by the rest after the last complete
+    block."""
     count = array.size // BLOCK_BYTES
     blocks = array[: count * BLOCK_BYTES].reshape(count, BLOCK_BYTES)
-    # The eight words of a block give eight booleans, which are one word again.
+    # The eight words of a block give eight booleans, which are viewed as one word.
     words = torch.from_numpy(np.ascontiguousarray(blocks)).view(torch.int64)
     there = words.ne(0).view(torch.int64).ne(0).numpy().reshape(count)
     rest = np.concatenate([blocks[there].reshape(-1), array[count * BLOCK_BYTES :]])

@@ -47,11 +47,11 @@ class Packet:
     about: dict[str, Any]
     """JSON data about the tensors."""
     arrays: list[Bytes]
-    """Contiguous 1-D arrays of uint8, which may be views of the tensors."""
+    """Contiguous 1-D arrays of uint8. They may be views of the tensors."""
 
     @property
     def size(self) -> int:
-        """Bytes that `write` needs."""
+        """Return the number of bytes that `write` needs."""
         return self._places()[-1]
 
     def write(self, out: Bytes) -> int:
@@ -100,7 +100,7 @@ class Packet:
 
 
 def packet_of(codec: str, tensors: Sequence[Named], sent: Sequence[Named]) -> Packet:
-    """Return the packet of tensors that are sent as the `sent` ones, such as 16-bit floats."""
+    """Return the packet of `tensors`, sent in the form of `sent`, such as 16-bit floats."""
     about = {"names": [name for name, _ in tensors], "dtypes": [_name(t) for _, t in tensors]}
     about["sent"] = [_name(tensor) for _, tensor in sent]
     return Packet(codec, about, [t.detach().cpu().contiguous().view(torch.uint8).numpy() for _, t in sent])

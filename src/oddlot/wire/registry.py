@@ -39,7 +39,7 @@ def codec_name(codec: Codec) -> str:
 
 
 def _makers() -> "dict[str, Callable[[], Codec]]":
-    """Return the function that makes each codec. This imports PyTorch, which the command line does not load."""
+    """Return the function that makes each codec. This imports PyTorch. `CODECS` has the names only."""
     from oddlot.wire.half import Half
     from oddlot.wire.nonzero_blocks import NonZero
     from oddlot.wire.plain import Plain

@@ -51,7 +51,7 @@ class Augmented(nn.Module):
 
 
 class ByPixel(nn.Module):
-    """Convert images to channels-last memory format, with which PyTorch convolves and pools faster."""
+    """Convert images to channels-last memory format. PyTorch convolves and pools faster with it."""
 
     def forward(self, pictures: Tensor) -> Tensor:
         return pictures.contiguous(memory_format=torch.channels_last)

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from oddlot.train.job import Job
 
 BEST = 5
-"""labels that are predicted, and the k of the metrics"""
+"""Number of labels that are predicted, and largest k of the metrics."""
 INPUT_SCALE = 16.0
-"""the input layer's weights are so much larger than what is trained, so that one rate of Adam fits both layers: a
-feature occurs more seldom than a row of the output layer is computed"""
+"""Factor between the trained and the effective weights of the input layer. With it, one learning rate of Adam fits both
+layers, although a feature occurs more rarely than a row of the output layer."""
 INPUT_STD, BY_CHANCE = 0.03, 100
 TENSORS = 4
-"""of a weight's size at the hub: itself, two moments and an update"""
+"""Number of tensors of the size of a weight at the hub: the weight, two moments and an update."""
 SAMPLERS = ("uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed", "dense")
 FILES = ("train.txt", "test.txt")
 MAX_CONSTANT = 100
-"""of propensities: those in use are below 3"""
+"""Largest constant of propensities. Those in use are below 3."""
 
 
 def xmc(
@@ -54,7 +54,7 @@ def xmc(
             `shared` (the same for a batch), `dense` (all rows), `clusters`, `simhash`, `dwta` or `mixed` (simhash and
             clusters). The last four rebuild their index for each task, so use them with local steps. Up to 100 of
             their rows, at most half, are drawn by label frequency.
-        active: Rows that are computed for an example beside its labels.
+        active: Rows that are computed for an example in addition to its labels.
         batch_size: Samples per minibatch.
         propensity_a: Constant A of the propensities: 0.6 for the repository's Amazon datasets, 0.5 for Wikipedia, 0.55
             for the others.
@@ -101,11 +101,11 @@ def _check_options(sampler: str, sizes: dict[str, int], constants: tuple[float, 
 
 
 class Network(nn.Module):
-    """Sparse features, one hidden layer with ReLU, a sampled output layer; both with sparse gradients."""
+    """Sparse features, one hidden layer with ReLU, and a sampled output layer. Both layers have sparse gradients."""
 
     def __init__(
         self, features: int, hidden: int, counts: NDArray[np.int64], sampler: str, active: int
-    ) -> None:  # of points for each label
+    ) -> None:  # `counts`: training points of each label
         from oddlot.sparse import SampledLinear, SparseInputLinear
 
         super().__init__()
@@ -117,7 +117,7 @@ class Network(nn.Module):
         self.is_told = False
 
     def hidden(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
-        """[batch, hidden]."""
+        """Return the activations of the hidden layer, [batch, hidden]."""
         summed = self.input(starts.numpy(), features.numpy(), INPUT_SCALE * values.numpy())
         return torch.relu(summed)
 
@@ -153,8 +153,10 @@ class Network(nn.Module):
 
 
 def _is_fresh() -> bool:
-    """Return whether PyTorch's random state is as seeded: this is the first loss of a task, because each loss draws a
-    number."""
+    """Return whether this is the first loss of a task.
+
+    PyTorch's random state is then as seeded. Each loss draws a number.
+    """
     seeded = torch.Generator().manual_seed(torch.initial_seed())
     return torch.equal(seeded.get_state(), torch.get_rng_state())
 
@@ -197,7 +199,7 @@ def _sampler(name: str, active: int, counts: NDArray[np.int64]) -> Any:
 
 @dataclass(frozen=True)
 class Examples:
-    """A dataset whose batches are (starts, features, values, labels). Labels are padded with -1."""
+    """A dataset with batches of (starts, features, values, labels). Labels are padded with -1."""
 
     x: "Csr"
     y: "Csr"
@@ -262,7 +264,7 @@ def _read_file(path: Path) -> "tuple[Csr, Csr]":
 
 
 def _path(data_dir: str, name: str) -> Path:
-    """Return the path of a file. Raise UsageError if it is missing, or there both plain and gzipped."""
+    """Return the path of a file. Raise UsageError if it is missing, or exists both plain and gzipped."""
     folder = Path(data_dir).expanduser()
     there = [path for end in ("", ".gz") if (path := folder / (name + end)).is_file()]
     if len(there) > 1:
@@ -285,7 +287,10 @@ def _path(data_dir: str, name: str) -> Path:
 def _propensities_if_it_fits(
     data_dir: str, features: int, hidden: int, y: "Csr", constants: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """Return the labels' propensities. Raise UsageError if there is not enough memory for them or for the network."""
+    """Return the propensities of the labels.
+
+    Raise UsageError if there is not enough memory for them or for the network.
+    """
     from oddlot.sparse.datasets.metrics import propensities
     from oddlot.sparse.memory import check_memory
 

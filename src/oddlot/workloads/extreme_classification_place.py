@@ -7,7 +7,7 @@ from oddlot.core.errors import InvalidValue, UsageError
 
 
 def check_average(name: str, given: float, of: str, most: int) -> None:
-    """Raise UsageError if a point cannot have this average number."""
+    """Raise UsageError unless the mean number per point is finite and at most `most`."""
     if not isfinite(given):
         raise InvalidValue(name, given, "a finite number")
     if given > most:

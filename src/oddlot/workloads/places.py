@@ -11,7 +11,7 @@ from oddlot.core.errors import UsageError
 MAX_NAMED = 5
 """Largest number of files that an error lists."""
 MAX_LISTED = 1000
-"""Largest number of files of a folder that are searched for that."""
+"""Largest number of files of a folder that are listed."""
 
 
 def roots(data_dir: str | Path | None) -> list[Path]:
@@ -37,14 +37,14 @@ def check_folder(data_dir: str | Path) -> None:
 
 
 def looked_in(folders: Sequence[str]) -> str:
-    """Return the sentence that says where a dataset was looked for."""
+    """Return a sentence with the searched folders."""
     return f"Searched {', '.join(folders)}" if folders else "No folder was given"
 
 
 def found_instead(folders: Sequence[str | Path], missing: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
     """Return a sentence about the files in the first of these folders that exists, and fields for the error.
 
-    `there` are the first few names, and `other_names` the missing names with similar names in the folder.
+    The field `there` has the first few names, and `other_names` the missing names with similar names in the folder.
     """
     folder = next((Path(each) for each in folders if Path(each).is_dir()), None)
     names = _listed(folder) if folder else []
@@ -60,7 +60,7 @@ def found_instead(folders: Sequence[str | Path], missing: Sequence[str] = ()) ->
 
 
 def _listed(folder: Path) -> list[str]:
-    """Return the names in a folder, those of folders with a slash; none if the folder cannot be read."""
+    """Return the names in a folder, with a slash after folders. Return an empty list if it cannot be read."""
     try:
         return sorted(path.name + "/" * path.is_dir() for path in islice(folder.iterdir(), MAX_LISTED))
     except OSError:
@@ -68,7 +68,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def other_names(names: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
-    """Return the missing names, each with the first of `names` that begins with the same letters and digits.
+    """Return the missing names, each with the first of `names` that starts with the same letters and digits.
 
     Names of gzipped files keep their suffix: `a.idx.gz` is suggested for `a-idx.gz`.
     """

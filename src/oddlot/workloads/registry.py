@@ -73,7 +73,7 @@ def check_workload(name: str) -> None:
 def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     """Return the job of a built-in workload, or of the function at `package.module:function`, with these options.
 
-    A job without a name gets that of the function. Raise UsageError if there is no such workload or option, and
+    A job without a name gets the name of the function. Raise UsageError if there is no such workload or option, and
     JobError if the function raises an exception.
     """
     from oddlot.train.job import Job
@@ -89,7 +89,7 @@ def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
 
 
 def options_of(name: str) -> Mapping[str, Parameter]:
-    """Return the options of a workload."""
+    """Return the options of a workload: the parameters of its function, by name."""
     return inspect.signature(_function(name)).parameters
 
 
@@ -109,7 +109,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _hides_one_here(module: ModuleType) -> bool:
-    """Return whether the current folder, which is last on the import path, has a module of this name too."""
+    """Return whether the current folder, which is last on the import path, also has a module of this name."""
     here, name = Path.cwd(), module.__name__.partition(".")[0]
     there = (here / f"{name}.py").is_file() or (here / name).is_dir()
     return there and here not in Path(module.__file__ or here).parents
@@ -126,7 +126,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _call(what: str, act: Callable[[], Any]) -> Any:
-    """Return `act()`. Raise JobError, with the traceback, if the user's code raises an exception in it."""
+    """Return `act()`. Raise JobError, with the traceback, if the user's code raises an exception."""
     try:
         return act()
     except OddlotError:

@@ -10,7 +10,7 @@ MAX_NAMED = 5
 
 
 def script_given(name: str) -> UsageError | None:
-    """Return what to write in place of a Python file, such as `mymodule.py:job`; None for other names."""
+    """Return an error with the right name for a Python file such as `mymodule.py:job`; None for other names."""
     file, _, function = name.partition(":")
     path = Path(file if file.endswith(".py") else f"{file}.py").expanduser()
     if not (file.endswith(".py") or (not function and path.is_file())):
@@ -30,7 +30,10 @@ def script_given(name: str) -> UsageError | None:
 
 
 def functions_of(path: Path) -> list[str]:
-    """Return the public functions of a Python file, those that make a Job first; none if it cannot be read."""
+    """Return the public functions of a Python file, first those that make a Job.
+
+    Return an empty list if it cannot be read.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -40,6 +43,6 @@ def functions_of(path: Path) -> list[str]:
 
 
 def _makes_job(function: ast.FunctionDef) -> bool:
-    """Whether a function calls `Job` or `oddlot.Job`."""
+    """Return whether a function calls `Job` or `oddlot.Job`."""
     calls = (each.func for each in ast.walk(function) if isinstance(each, ast.Call))
     return any("Job" in (getattr(call, "id", ""), getattr(call, "attr", "")) for call in calls)

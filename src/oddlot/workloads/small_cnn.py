@@ -18,8 +18,8 @@ Bytes = NDArray[np.uint8]
 class Pixels(nn.Module):
     """Gray images, from bytes [n, height, width] to float32 [n, 1, height, width] of mean 0 and standard deviation 1.
 
-    Images stay bytes until here, which saves memory and transfers to a GPU. The output is channels-last, with which
-    PyTorch is twice as fast on CPUs.
+    Images stay bytes until here, which saves memory and transfers to a GPU. The output is channels-last, because
+    PyTorch is then twice as fast on CPUs.
     """
 
     def __init__(self, mean: float, deviation: float) -> None:
@@ -31,7 +31,10 @@ class Pixels(nn.Module):
 
 
 def pooled(channels: int, wider: int) -> list[nn.Module]:
-    """Return a convolution, max pooling by 2, and ReLU, which comes last because it then has a quarter of the work."""
+    """Return a convolution, max pooling by 2, and ReLU.
+
+    ReLU comes last because it then has a quarter of the work.
+    """
     return [nn.Conv2d(channels, wider, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
 
 

@@ -20,7 +20,7 @@ from oddlot.core.tasks import machine_of
 from oddlot.faults import Chaos, Fault
 from oddlot.history.audit import Proof
 from oddlot.history.outcome import read_ending
-from oddlot.history.peer_audit import prove_peers
+from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.report.run_report import Figures
 from tests.engines.mesh.hanging import EVALUATED, HANGS, TRAINED, Hanging, be_impatient
@@ -128,7 +128,7 @@ def test_faults_on_real_processes(tmp_path: Path) -> None:
     assert {"w2", "w3"} <= lost
     assert PeerJoined("w3.2") in events
     assert set(run.summary["peers_averaged"]) == {"w1", "w2", "w3.2"}
-    assert prove_peers(RunFolder(tmp_path), SAMPLES).faults == ()
+    assert prove_run(RunFolder(tmp_path), SAMPLES).faults == ()
     assert replay(tmp_path).difference is None
 
 
@@ -136,7 +136,7 @@ def test_the_launcher_is_killed(tmp_path: Path) -> None:
     """Nothing replaces a peer that is killed afterwards: its samples are left out."""
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
-        wait_for(lambda: len(RunFolder(out).peer_logs()) == 3)
+        wait_for(lambda: len(RunFolder(out).logs()) == 3)
         peers = peers_below(launcher.pid)
         assert len(peers) == 3
         launcher.kill()
@@ -201,7 +201,7 @@ def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
     """They ask each other for a state that none of them has."""
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("workers=3", "workers=2").replace("* 3", "* 2"), out) as launcher:
-        wait_for(lambda: len(RunFolder(out).peer_logs()) == 2)
+        wait_for(lambda: len(RunFolder(out).logs()) == 2)
         first, second = peers_below(launcher.pid)
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: bool(set(peers_below(launcher.pid)) - {first, second}))
@@ -211,14 +211,14 @@ def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
 
 def proof_of(folder: Path) -> Proof:
     """The audit of all peers."""
-    return prove_peers(RunFolder(folder), SAMPLES)
+    return prove_run(RunFolder(folder), SAMPLES)
 
 
 @pytest.mark.long
 def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
-        wait_for(lambda: len(RunFolder(out).peer_logs()) == 3)
+        wait_for(lambda: len(RunFolder(out).logs()) == 3)
         peers = peers_below(launcher.pid)
         os.kill(launcher.pid, signal.SIGTERM)
         launcher.wait(PATIENCE_SECONDS)

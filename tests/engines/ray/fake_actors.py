@@ -14,9 +14,9 @@ from oddlot.engines.host import Message
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.ray.actor import Started
 from oddlot.engines.ray.actors import BEAT_SECONDS, Actors
-from oddlot.engines.ray.fleet import Fleet
 from oddlot.engines.ray.handles import ActorHandle, News, OpenTask
 from oddlot.engines.ray.node_watch import Found, NodeWatch
+from oddlot.engines.ray.settings import RaySettings
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.engines.respawn import EVALUATOR_INDEX
 
@@ -57,7 +57,7 @@ class FakeActor:
 class FakePlacement:
     """The requests for actors."""
 
-    fleet: Fleet
+    settings: RaySettings
     hub_node: str = HUB_NODE
 
     def take(self, index: int, name: str, avoid: Collection[str] = ()) -> FakeActor:
@@ -84,10 +84,10 @@ class World:
     lost: list[Lost] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        fleet = Fleet([f"w{number + 1}" for number in range(self.workers)], 1, lost_after_seconds=PATIENCE)
+        settings = RaySettings(self.workers, lost_after_seconds=PATIENCE)
         self.actors = Actors(
-            FakePlacement(fleet),  # type: ignore[arg-type]
-            NodeIds(fleet.names, ()),
+            FakePlacement(settings),  # type: ignore[arg-type]
+            NodeIds(settings.names, ()),
             None,
             WorkerLogs(self.logs),
             lambda: self.now,

@@ -123,7 +123,7 @@ def test_a_script_without_logging_sees_what_the_run_waits_for(
 ) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": cpus})
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "a", "Alive": True, "Resources": {"CPU": cpus}}])
-    entrance, times = Entrance(Ray((2, 2)).fleet, 0.0), []
+    entrance, times = Entrance(Ray((2, 2)), 0.0), []
     for now in (10.0, 20.0, 40.0, 50.0):
         entrance.tell(now, 0)
         times += [now] * sum(record.levelno == logging.WARNING for record in caplog.records)
@@ -137,7 +137,7 @@ def test_nodes_that_get_no_workers_are_said(
 ) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "a", "Alive": True, "Resources": {"CPU": 4.0}}])
-    assert cluster.waiting_for(Ray((2, 2)).fleet, 0, avoided)[1] == is_missing
+    assert cluster.waiting_for(Ray((2, 2)), 0, avoided)[1] == is_missing
 
 
 def test_a_missing_file_with_a_relative_path() -> None:
@@ -170,11 +170,11 @@ def test_an_address_of_ray_client() -> None:
 )
 def test_resources_that_the_cluster_lacks(on: Ray, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    assert cluster.lacks(on.fleet, ray.cluster_resources()) == lacks
-    cluster.check_room(on.fleet, is_own=False)  # machines may come
+    assert cluster.lacks(on, ray.cluster_resources()) == lacks
+    cluster.check_room(on, is_own=False)  # machines may come
     if lacks:
         with raises(UsageError, "not_enough_resources", lacks=lacks):
-            cluster.check_room(on.fleet, is_own=True)
+            cluster.check_room(on, is_own=True)
 
 
 class Locked:

@@ -124,6 +124,6 @@ def test_calls_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.Mon
     monkeypatch.setattr("oddlot.engines.ray.cluster.HEAD_SECONDS", 0.01)
     monkeypatch.setattr(internals, "on_completed", lambda *_: None)
     node_calls.NodeCalls(SimpleQueue())("0" * 56, print, len, "")
-    assert waiting_for(Ray((2, 2)).fleet, 0)[1]
+    assert waiting_for(Ray((2, 2)), 0)[1]
     assert not over.is_set()
     over.set()

@@ -1,4 +1,4 @@
-"""The stages of the fastest descent: those of theorem 1, and the best of all choices at every error."""
+"""Stages of the fastest descent, compared with theorem 1 and with the best choice at every error."""
 
 from itertools import pairwise
 from math import log, nan
@@ -18,7 +18,7 @@ CHOICES = [Choice(k, SAMPLES, seconds) for k, seconds in enumerate(MU, 1)]
 
 
 def test_the_example_of_the_paper() -> None:
-    """Its formula for the time of each switch (Kas Hanna et al., theorem 1), and the error that is reached by then."""
+    """Check the time of each switch against the formula (Kas Hanna et al., theorem 1), and the error at that time."""
     found = stages(CHOICES)
     assert [stage.choice.k for stage in found] == [1, 2, 3, 4, 5]
     expected, now, error = list[float](), 0.0, ERROR

@@ -1,4 +1,4 @@
-"""When a stage ends: by the signs of inner products, by a metric that has ceased to fall, by the error."""
+"""Criteria that end a stage: signs of inner products, a plateau of a metric, and the error."""
 
 from collections.abc import Callable
 
@@ -52,7 +52,7 @@ def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
     ("make", "code"),
     [
         (lambda: ByPlateau(mode="most"), "invalid_value"),
-        (lambda: ByPlateau(mode=["max"]), "invalid_value"),  # type: ignore[arg-type]  # so wrong
+        (lambda: ByPlateau(mode=["max"]), "invalid_value"),  # type: ignore[arg-type]  # on purpose
         (lambda: ByPlateau("p1"), "missing_mode"),
         (lambda: ByPlateau("accuracy", "min"), "wrong_mode"),
         (lambda: ByPlateau(mode="max"), "wrong_mode"),

@@ -2,25 +2,19 @@
 
 from collections.abc import Collection
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ClassVar
 
 from oddlot.core.errors import UsageError
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
-from oddlot.core.validation import AtLeastOne, NotNegative, check_settings
-from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, PeerProcesses, RunData, cores
-from oddlot.engines.local.block_pool import Blocks
-from oddlot.engines.local.engine import LocalEngine
+from oddlot.core.validation import NOT_IN_FILES, AtLeastOne
+from oddlot.engines.base import SPARE_VERSIONS, Open, Opened, PeerProcesses, RunData, cores
 from oddlot.engines.local.fork_client import ForkServer, take_early
-from oddlot.engines.local.shared_memory import Arena
-from oddlot.engines.local.worker import Setup
-from oddlot.engines.payloads import most_bytes
+from oddlot.engines.worker_settings import MAX_WORKERS, WorkerSettings
 from oddlot.machines.machine import Machine
 
-MAX_WORKERS = 10_000
-"""Largest number of workers. Each is a process that imports PyTorch."""
 MANY_PER_CORE, MANY_ANYWHERE = 4, 8
 """Numbers of workers per CPU core and in total above which there is a warning."""
 MAX_THREADS = 256
@@ -36,7 +30,7 @@ def _machines(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(WorkerSettings):
     """Worker processes on this machine.
 
     Use `as_if` to try a strategy with stragglers: each worker then takes as long for its tasks as the given machine
@@ -48,24 +42,14 @@ class Local:
     """Number of worker processes."""
     threads: AtLeastOne | None = None
     """PyTorch threads of each worker. None: the CPU cores divided by the workers."""
-    in_flight: AtLeastOne = 1
-    """Open tasks of each worker. 2 hides the latency of messages to the hub, at a staleness of 1."""
-    respawn: bool = True
-    """Whether lost workers are replaced."""
-    dollars_per_hour: NotNegative = 0.0
-    """Price of a worker, in dollars per hour."""
-    as_if: Annotated[tuple[Machine, ...] | None, _machines] = None
+    as_if: Annotated[tuple[Machine, ...] | None, _machines] = field(default=None, metadata=NOT_IN_FILES)
     """A machine for each worker, of which `seconds_per_sample` and `delay` set the worker's speed. None: full speed."""
 
     kind: ClassVar[str] = "local"
-    workers_setting: ClassVar[str] = "workers"
     is_remote: ClassVar[bool] = False
-    is_virtual: ClassVar[bool] = False
-    computes: ClassVar[bool] = True
-    faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill", "leave", "slow", "freeze", "preempt"})
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if self.as_if is not None and len(self.as_if) != self.workers:
             machines, workers = len(self.as_if), self.workers
             told = f"as_if has {machines} machines, but there are {workers} workers: give one for each worker"
@@ -87,16 +71,6 @@ class Local:
     def min_workers(self) -> int:
         """Number of worker processes."""
         return self.workers
-
-    @property
-    def max_workers(self) -> int:
-        """Number of worker processes."""
-        return self.workers
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the workers: w1, w2, ..."""
-        return [f"w{number + 1}" for number in range(self.workers)]
 
     @property
     def mesh(self) -> PeerProcesses:
@@ -138,6 +112,12 @@ def _open(
     taken: Collection[NodeId],
 ) -> Opened:
     """Allocate shared memory and start the workers."""
+    from oddlot.engines.local.block_pool import Blocks
+    from oddlot.engines.local.engine import LocalEngine
+    from oddlot.engines.local.shared_memory import Arena
+    from oddlot.engines.local.worker import Setup
+    from oddlot.engines.payloads import most_bytes
+
     layout, codec = data.layout, data.codec
     versions = on.workers * on.in_flight + SPARE_VERSIONS
     per_worker = on.in_flight + 1
@@ -153,8 +133,6 @@ def _open(
         spin_seconds=SPIN_SECONDS if on.workers * on._threads < cores() else 0.0,
     )
     blocks = Blocks(arena, layout, versions, on.workers, setup.encoder)
-    engine = LocalEngine(
-        fork_server, setup, arena, blocks, on.names, on.respawn, on.dollars_per_hour, now, taken
-    )
+    engine = LocalEngine(fork_server, setup, arena, blocks, on, now, taken)
     closing.callback(engine.close)
     return Opened(engine, blocks, faults=engine.faults)

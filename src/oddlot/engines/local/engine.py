@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from oddlot.core.errors import JobError
@@ -22,6 +22,7 @@ from oddlot.engines.local.worker import Setup
 from oddlot.engines.local.worker_handle import WorkerHandle
 from oddlot.engines.node_ids import EVALUATOR, NodeIds
 from oddlot.engines.respawn import RespawnPolicy
+from oddlot.engines.worker_settings import WorkerSettings
 
 CHECK_SECONDS = 0.5
 """Seconds between two checks of the fork server."""
@@ -32,8 +33,9 @@ LONGEST_WAIT_SECONDS = 0.5
 class LocalEngine:
     """Mailbox and port of worker processes.
 
-    A process for each of the `names` and, once something is evaluated, one that only evaluates. A worker that dies is
-    reported lost and, with `respawn`, replaced under a new id (`RespawnPolicy`). The clock starts at `now` seconds.
+    A process for each worker of the settings and, once something is evaluated, one that only evaluates. A worker that
+    dies is reported lost and, with `respawn`, replaced under a new id (`RespawnPolicy`). The clock starts at `now`
+    seconds.
     """
 
     def __init__(
@@ -42,9 +44,7 @@ class LocalEngine:
         setup: Setup,
         arena: Arena,
         blocks: Blocks,
-        names: Sequence[str],
-        respawn: bool = True,
-        dollars_per_hour: float = 0.0,
+        settings: WorkerSettings,
         now: float = 0.0,
         taken: Collection[NodeId] = (),
     ) -> None:
@@ -52,15 +52,17 @@ class LocalEngine:
         self._began = time.monotonic() - now
         self._check_at = 0.0
         self.channels = Channels(setup.spin_seconds)
-        self.policy = RespawnPolicy(len(names), respawn)
+        self.policy = RespawnPolicy(settings.max_workers, settings.respawn)
         self.state = HubState(blocks, self.channels, self.policy, lambda: self.now)
         fds = [arena.fd, self.parcel]
-        self.processes = WorkerProcesses(fork_server, fds, NodeIds(names, taken), self.state, self._hear)
+        self.processes = WorkerProcesses(
+            fork_server, fds, NodeIds(settings.names, taken), self.state, self._hear
+        )
         self.faults = LocalFaults(self.processes, self.channels)
         self.evaluator = Evaluator(self.processes, self.state)
-        self.replies = Replies(self.processes, self.state, self.evaluator, dollars_per_hour)
+        self.replies = Replies(self.processes, self.state, self.evaluator, settings.dollars_per_hour)
         try:
-            for index in range(len(names)):
+            for index in range(settings.max_workers):
                 self.processes.spawn(index)
         except JobError:
             self.close()

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from math import sqrt
 
 from oddlot.core.peers import Source
+from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId
-from oddlot.engines.mesh.messages import Books
 from oddlot.train import merging
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import norm_of
@@ -27,7 +27,7 @@ class Averaging:
         self.sources = [source]
         """Peers whose models are in the mean."""
         self.missing = dict.fromkeys(others)
-        self.books: dict[NodeId, Books] = {}
+        self.books: dict[NodeId, HostState] = {}
         """Books of the peers in the mean, if it is made for a checkpoint."""
         self.bytes = 0
         """Bytes of the models of the other peers on the network."""
@@ -52,7 +52,7 @@ class Averaging:
         norm = norm_of(self.mean)
         return sqrt(self._squares / len(self.sources)) / norm if norm else 0.0
 
-    def add(self, source: Source, weights: FlatBuffer, size: int = 0, books: Books | None = None) -> None:
+    def add(self, source: Source, weights: FlatBuffer, size: int = 0, books: HostState | None = None) -> None:
         """Add the model of a peer, which took `size` bytes. A second one of the same peer is ignored."""
         if source.peer not in self.missing:
             return

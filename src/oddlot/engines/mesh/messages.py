@@ -6,6 +6,7 @@ from typing import Any
 
 from oddlot.core.membership import MembershipMessage
 from oddlot.core.peers import PeerModel
+from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId
 from oddlot.train.flat_buffer import FlatBuffer
 
@@ -34,23 +35,13 @@ class SnapshotRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """The state of a peer without its tensors, as a checkpoint has it."""
-
-    conductor: dict[str, Any]
-    """State of its conductor."""
-    records: int
-    """Records of its log before."""
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Brings the weights for an average of all peers."""
 
     number: int
     records: int
     """Records in the log of the sender."""
-    books: Books | None = None
+    books: HostState | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,17 @@
 """A peer before it joins: it asks one living peer after the other for weights and optimizer state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
 from typing import TypeGuard
 
+from torch import Tensor
+
+from oddlot.core.peers import Source
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message
 from oddlot.engines.mesh.messages import FromPeer, State, StateRequest, Tensors
 from oddlot.engines.mesh.peer import PeerPort
+from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import norm_of
 
 PATIENCE_SECONDS, LONGEST_SECONDS = 10.0, 120.0
@@ -15,13 +19,16 @@ PATIENCE_SECONDS, LONGEST_SECONDS = 10.0, 120.0
 
 
 class Newcomer:
-    """Waits for the state of a peer. `joined` takes it over; what came before is passed on afterwards."""
+    """Waits for the state of a peer. `joined` takes over its weights and optimizer state.
+
+    What came before is passed on afterwards.
+    """
 
     def __init__(
         self,
         port: PeerPort,
         known: Sequence[NodeId],
-        joined: Callable[[State, Tensors, NodeId], None],
+        joined: Callable[[Source, FlatBuffer, Mapping[str, Tensor] | None], None],
         now: float,
         address: str,
     ) -> None:
@@ -58,7 +65,8 @@ class Newcomer:
         if not isinstance(message, FromPeer):
             self.waiting.append(message)
         elif isinstance(message.message, State) and _is_sound(message.tensors):
-            self.joined(message.message, message.tensors, message.sender)
+            source, tensors = Source(message.sender, message.message.records), message.tensors
+            self.joined(source, tensors.weights, tensors.optimizer)
             message.release()
         else:
             message.release()

@@ -1,12 +1,13 @@
 """A peer on any engine: a host with a membership, which answers the other peers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
 from typing import Any, Protocol
 
 from oddlot.core.commands import Action, Average, Complete, Dispatch, Request, Start
+from oddlot.core.conductor import Conductor
 from oddlot.core.errors import Refusal
 from oddlot.core.events import (
     GoalReached,
@@ -20,12 +21,11 @@ from oddlot.core.events import (
 )
 from oddlot.core.membership import Ack, Membership, Ping, PingRequest
 from oddlot.core.peers import PeerModel, Source
-from oddlot.core.records import Record
+from oddlot.core.records import HostState, Record
 from oddlot.core.tasks import Facts, NodeId, Task
-from oddlot.engines.host import Change, Host, Message, Port
+from oddlot.engines.host import Change, Host, Message, Observer, Port
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.engines.mesh.messages import (
-    Books,
     Done,
     Finished,
     FromPeer,
@@ -44,6 +44,19 @@ from oddlot.train.store import Payload, Store
 
 MAX_WEIGHT = 2.0**30
 """Largest sum weight of a model that is accepted."""
+
+
+class PeerLog(Protocol):
+    """The log of a peer."""
+
+    records: int
+    """Number of its records."""
+
+    def __call__(self, record: Record) -> None:
+        """Write a record."""
+
+    def check(self) -> None:
+        """Flush the log, and raise JobError if something else has changed it."""
 
 
 class PeerPort(Port, Protocol):
@@ -187,8 +200,26 @@ class Peer:
     averaging: Averaging | None = None
     """The average that it is collecting."""
     averages: int = 0
-    books: Callable[[], Books] | None = None
+    books: Callable[[], HostState] | None = None
     """Returns the books, after the log was flushed. None: the run writes no checkpoints."""
+
+    @classmethod
+    def of(
+        cls,
+        conductor: Conductor,
+        store: Store,
+        port: PeerPort,
+        membership: Membership,
+        observers: Sequence[Observer],
+        log: PeerLog | None = None,
+    ) -> "Peer":
+        """Return a peer with the host of these parts. Observers receive its records first, and then the log."""
+        host = PeerHost(conductor, store, port, list(observers))
+        if log is not None:
+            host.observers.append(log)
+            host.flush_log, host.records = log.check, log.records
+        host.observers.append(host.count_record)
+        return cls(host, membership)
 
     @property
     def name(self) -> NodeId:
@@ -251,6 +282,11 @@ class Peer:
         """Send a message to all living peers."""
         for peer in list(self.host.conductor.peers.living):
             self.host.port.send(peer, message)
+
+    def end_all(self) -> None:
+        """Tell all peers that the model is saved."""
+        self.tell_all(Done())
+        self.is_done = True
 
     def stop_all(self, reason: str) -> None:
         """Ask all peers to finish."""

@@ -52,9 +52,9 @@ class Actors:
         logs: WorkerLogs,
         clock: Callable[[], float],
     ) -> None:
-        self.started, self.fleet, self.ids, self.setup = started, started.fleet, ids, setup
+        self.started, self.settings, self.ids, self.setup = started, started.settings, ids, setup
         self.logs, self.clock = logs, clock
-        self.policy = RespawnPolicy(len(self.fleet.names), self.fleet.respawn)
+        self.policy = RespawnPolicy(len(self.settings.names), self.settings.respawn)
         self.evaluations = Evaluations()
         self.evaluator_ready: Callable[[], None] = lambda: None
         """Called when the evaluator is ready."""
@@ -65,10 +65,10 @@ class Actors:
         """For the host."""
         self.news: SimpleQueue[News | NodeNews] = SimpleQueue()
         self.nodes = NodeWatch(
-            started.hub_node, self.fleet, clock, NodeCalls(self.news, self.fleet.runtime_env)
+            started.hub_node, self.settings, clock, NodeCalls(self.news, self.settings.runtime_env)
         )
-        self.losses = Losses(self.nodes, logs, self.fleet.lost_after_seconds, self.running, self.lose)
-        self.entrance = Entrance(self.fleet, clock())
+        self.losses = Losses(self.nodes, logs, self.settings.lost_after_seconds, self.running, self.lose)
+        self.entrance = Entrance(self.settings, clock())
         self._host, self._hub = host(), Hub.here()
         self._looked = clock()
         self._evaluator_at = inf
@@ -256,7 +256,7 @@ class Actors:
             self.evaluator_ready()
             return
         self.losses.was_ready = True
-        self.messages.extend(self.entrance.enter(Joined(worker.node, self.fleet.dollars_per_hour)))
+        self.messages.extend(self.entrance.enter(Joined(worker.node, self.settings.dollars_per_hour)))
 
     def _warn_drained(self) -> None:
         """Give notice to the workers of drained nodes, once."""

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.user_warnings import warn
 from oddlot.engines.ray import internals
-from oddlot.engines.ray.fleet import Fleet
 from oddlot.engines.ray.head_probe import check_head, is_open, no_cluster
 from oddlot.engines.ray.ray_messages import RayMessages
+from oddlot.engines.ray.settings import RaySettings
 from oddlot.engines.ray.threads import in_thread
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
@@ -139,38 +139,38 @@ def _own_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def check_room(fleet: Fleet, is_own: bool) -> None:
+def check_room(settings: RaySettings, is_own: bool) -> None:
     """Raise UsageError if a cluster that was started for this run can never have the least number of workers."""
     import ray
 
-    lacking = lacks(fleet, ray.cluster_resources()) if is_own else ""
+    lacking = lacks(settings, ray.cluster_resources()) if is_own else ""
     if lacking:
         raise UsageError(
-            f"this machine lacks {lacking}: the least number of workers is {fleet.min_workers}, and each needs "
-            f"{_told(fleet.needs)}. Use fewer workers, lower num_cpus, num_gpus or resources, or connect to a cluster "
-            "with `address`",
+            f"this machine lacks {lacking}: the least number of workers is {settings.min_workers}, and each needs "
+            f"{_told(settings.needs)}. Use fewer workers, lower num_cpus, num_gpus or resources, or connect to a "
+            "cluster with `address`",
             "not_enough_resources",
             "workers",
-            workers=fleet.min_workers,
+            workers=settings.min_workers,
             lacks=lacking,
         )
 
 
-def lacks(fleet: Fleet, there: Mapping[str, float]) -> str:
+def lacks(settings: RaySettings, there: Mapping[str, float]) -> str:
     """Return which resources are missing for the least number of workers, as text; empty if none are."""
-    total = {name: amount * fleet.min_workers for name, amount in fleet.needs.items()}
+    total = {name: amount * settings.min_workers for name, amount in settings.needs.items()}
     missing = {
         name: amount - there.get(name, 0.0) for name, amount in total.items() if amount > there.get(name, 0.0)
     }
     return _told(missing)
 
 
-def fits(fleet: Fleet, node: Mapping[str, float]) -> bool:
+def fits(settings: RaySettings, node: Mapping[str, float]) -> bool:
     """Return whether a node with these resources has room for a worker."""
-    return all(node.get(name, 0.0) >= amount for name, amount in fleet.needs.items())
+    return all(node.get(name, 0.0) >= amount for name, amount in settings.needs.items())
 
 
-def waiting_for(fleet: Fleet, ready: int, avoided: Collection[str] = ()) -> tuple[str, bool]:
+def waiting_for(settings: RaySettings, ready: int, avoided: Collection[str] = ()) -> tuple[str, bool]:
     """Return what a run waits for that has only `ready` of its least number of workers, and whether nodes must join.
 
     `avoided` are Ray's ids of nodes that get no workers.
@@ -180,17 +180,17 @@ def waiting_for(fleet: Fleet, ready: int, avoided: Collection[str] = ()) -> tupl
     def ask() -> tuple[dict[str, float], list[Any]]:
         return ray.cluster_resources(), ray.nodes()
 
-    told = f"{ready} of at least {fleet.min_workers} workers are ready"
+    told = f"{ready} of at least {settings.min_workers} workers are ready"
     try:
         resources, nodes = in_thread(ask).result(HEAD_SECONDS)
     except TimeoutError:
         return f"{told}, and the head of the cluster does not answer", True
-    lacking = lacks(fleet, resources)
-    large = {node["NodeID"] for node in nodes if node["Alive"] and fits(fleet, node["Resources"])}
+    lacking = lacks(settings, resources)
+    large = {node["NodeID"] for node in nodes if node["Alive"] and fits(settings, node["Resources"])}
     why = "they are starting, or their resources are in use"
     has_room = bool(large)
     if not lacking and not has_room:
-        why = f"no node has {_told(fleet.needs)}, which each worker needs. Nodes that join get workers"
+        why = f"no node has {_told(settings.needs)}, which each worker needs. Nodes that join get workers"
     elif lacking:
         why = f"the cluster lacks {lacking}. Nodes that join, by hand or by an autoscaler, get workers"
     elif large <= set(avoided):

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Collection, Sequence
 from functools import partial
-from pathlib import Path
 from queue import Empty
 from typing import Any
 from weakref import WeakValueDictionary
@@ -49,15 +48,14 @@ class RayEngine:
         self,
         started: StartedActors,
         setup: WorkerSetup,
-        logs: Path | None = None,
         now: float = 0.0,
         taken: Collection[NodeId] = (),
     ) -> None:
         self._began = time.monotonic() - now
         self.setup = setup
         parcel = put([np.frombuffer(part, np.uint8) for part in pickled(setup)])
-        ids = NodeIds(started.fleet.names, taken)
-        self.actors = Actors(started, ids, parcel, WorkerLogs(logs), lambda: self.now)
+        ids = NodeIds(started.settings.names, taken)
+        self.actors = Actors(started, ids, parcel, WorkerLogs(setup.logs), lambda: self.now)
         self.faults = RayFaults(self.actors)
         self.head = HeadWatch(self.actors.kill)
         self.evaluator = Evaluator(self.actors)

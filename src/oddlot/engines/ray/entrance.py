@@ -6,7 +6,7 @@ from collections.abc import Collection
 from oddlot.core.events import Joined
 from oddlot.core.tasks import NodeId
 from oddlot.engines.ray.cluster import waiting_for
-from oddlot.engines.ray.fleet import Fleet
+from oddlot.engines.ray.settings import RaySettings
 
 TELL_SECONDS = 5.0
 """Seconds without enough workers after which a line says what the run waits for."""
@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 class Entrance:
     """Holds workers back until the least number of them is ready."""
 
-    def __init__(self, fleet: Fleet, now: float) -> None:
-        self.fleet = fleet
+    def __init__(self, settings: RaySettings, now: float) -> None:
+        self.settings = settings
         self._waiting: dict[NodeId, Joined] | None = {}
         """None: the run has started."""
         self._told, self._told_at, self._since = ("", 0), now, now
@@ -29,7 +29,7 @@ class Entrance:
         if self._waiting is None:
             return [joined]
         self._waiting[joined.node] = joined
-        if len(self._waiting) < self.fleet.min_workers:
+        if len(self._waiting) < self.settings.min_workers:
             return []
         entering, self._waiting = self._waiting, None
         return list(entering.values())
@@ -48,7 +48,7 @@ class Entrance:
         if now - self._told_at < TELL_SECONDS:
             return
         self._told_at = now
-        text, is_missing = waiting_for(self.fleet, ready, avoided)
+        text, is_missing = waiting_for(self.settings, ready, avoided)
         level = logging.WARNING if is_missing or now - self._since >= WARN_SECONDS else logging.INFO
         if (text, level) != self._told:
             self._told = text, level

@@ -11,10 +11,10 @@ import ray
 
 from oddlot.engines.ray import internals
 from oddlot.engines.ray.cluster import fits
-from oddlot.engines.ray.fleet import Fleet
 from oddlot.engines.ray.handles import ActorHandle
 from oddlot.engines.ray.node_calls import NodeCalls
 from oddlot.engines.ray.node_functions import answer
+from oddlot.engines.ray.settings import RaySettings
 
 DRAIN_SECONDS = 1.0
 """Interval at which the cluster is asked for nodes that are drained, in seconds."""
@@ -53,8 +53,10 @@ class NodeWatch:
     to be lost is used again once it answers a call. Nodes have Ray's ids. `hub_node` is never suspected.
     """
 
-    def __init__(self, hub_node: str, fleet: Fleet, clock: Callable[[], float], call: NodeCalls) -> None:
-        self.hub_node, self._fleet, self.clock, self._call = hub_node, fleet, clock, call
+    def __init__(
+        self, hub_node: str, settings: RaySettings, clock: Callable[[], float], call: NodeCalls
+    ) -> None:
+        self.hub_node, self._settings, self.clock, self._call = hub_node, settings, clock, call
         self.draining: Mapping[str, float] = {}
         self.suspects: dict[str, Suspect] = {}
         self.left_out: set[str] = set()
@@ -133,7 +135,7 @@ class NodeWatch:
 
         def look() -> Found:
             node, address = internals.node_of(actor)
-            alive = (one for one in ray.nodes() if one["Alive"] and fits(self._fleet, one["Resources"]))
+            alive = (one for one in ray.nodes() if one["Alive"] and fits(self._settings, one["Resources"]))
             return Found(node, address, {one["NodeID"] for one in alive} - {node})
 
         self._call.call_here(then, look)

@@ -8,7 +8,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
 
 from oddlot.engines.ray.actor import CONTROL, CONTROL_THREADS, TASK_THREADS, WorkerActor
-from oddlot.engines.ray.fleet import Fleet
+from oddlot.engines.ray.settings import RaySettings
 from oddlot.engines.ray.threads import in_thread
 from oddlot.engines.respawn import EVALUATOR_INDEX
 
@@ -16,8 +16,8 @@ from oddlot.engines.respawn import EVALUATOR_INDEX
 class StartedActors:
     """Actors that were requested before the run had ids for its workers."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
+    def __init__(self, settings: RaySettings) -> None:
+        self.settings = settings
         self.hub_node: str = ray.get_runtime_context().get_node_id()
         remote = ray.remote(
             max_restarts=0,  # which samples are computed again is the ledger's to say
@@ -26,7 +26,7 @@ class StartedActors:
             concurrency_groups={CONTROL: CONTROL_THREADS},
         )
         self._class = remote(WorkerActor)
-        self._early = [self._request(name) for name in fleet.names]
+        self._early = [self._request(name) for name in settings.names]
 
     def take(self, index: int, name: str, avoid: Collection[str] = ()) -> Any:
         """Return an actor for the worker `index`: the first time the one that was requested early.
@@ -36,7 +36,7 @@ class StartedActors:
         if index == EVALUATOR_INDEX:
             return self._class.options(
                 num_cpus=0,
-                runtime_env=dict(self.fleet.runtime_env or {}),
+                runtime_env=dict(self.settings.runtime_env or {}),
                 scheduling_strategy=NodeAffinitySchedulingStrategy(self.hub_node, soft=False),
             ).remote(name)
         actor, self._early[index] = self._early[index], None
@@ -49,13 +49,13 @@ class StartedActors:
 
     def _request(self, name: str, avoid: Collection[str] = ()) -> Any:
         """Request an actor. It waits in Ray until the cluster has room for it. The hub's node comes last."""
-        fleet = self.fleet
+        settings = self.settings
         hard = {"ray.io/node-id": NotIn(*avoid)} if avoid else {}
         return self._class.options(
-            num_cpus=fleet.num_cpus,
-            num_gpus=fleet.num_gpus,
-            resources=dict(fleet.resources or {}),
-            runtime_env=dict(fleet.runtime_env or {}),
+            num_cpus=settings.num_cpus,
+            num_gpus=settings.num_gpus,
+            resources=dict(settings.resources or {}),
+            runtime_env=dict(settings.runtime_env or {}),
             scheduling_strategy=NodeLabelSchedulingStrategy(
                 hard, soft={"ray.io/node-id": NotIn(self.hub_node)}
             ),

@@ -5,24 +5,20 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.tasks import NodeId
 from oddlot.core.validation import AtLeastOne, Seed, check_settings
 from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, OpenMesh, RunData
-from oddlot.engines.mesh.computation import PeerComputation
-from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
-from oddlot.engines.payloads import most_bytes, users_code
-from oddlot.engines.process_setup import learner_of
-from oddlot.engines.simulated.compute import DataBytes, Exact, NullComputation
-from oddlot.engines.simulated.engine import Computation, SimulatedHub
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Hub, Zone, names_in
-from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.job import choose_device
-from oddlot.train.learner import Learner
-from oddlot.train.store import Pool
+
+if TYPE_CHECKING:
+    from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
+    from oddlot.engines.simulated.engine import Computation
+    from oddlot.train.learner import Learner
+    from oddlot.train.store import Pool
 
 
 @dataclass(frozen=True)
@@ -111,6 +107,11 @@ def _check_machines(machines: object) -> None:
 
 def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) -> Opened:
     """Open the engine. Raise UsageError if the versions of the model would not fit into this machine's memory."""
+    from oddlot.engines.simulated.compute import DataBytes
+    from oddlot.engines.simulated.engine import SimulatedHub
+    from oddlot.train.flat_buffer import FlatBuffer
+    from oddlot.train.store import Pool
+
     data = DataBytes.of(run.job, run.shards, run.keep_shards)
     pool = Pool(lambda: FlatBuffer.empty(run.layout))
     computation = _computation(on, run, pool)
@@ -118,7 +119,10 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
     return Opened(engine, pool, on.hub, engine)
 
 
-def _computation(on: Simulated, run: RunData, pool: Pool) -> Computation:
+def _computation(on: Simulated, run: RunData, pool: "Pool") -> "Computation":
+    from oddlot.engines.payloads import most_bytes
+    from oddlot.engines.simulated.compute import Exact, NullComputation
+
     size = run.layout.bytes
     if not on.computes:
         return NullComputation(size, most_bytes(run.codec, run.layout))
@@ -130,16 +134,25 @@ def _computation(on: Simulated, run: RunData, pool: Pool) -> Computation:
 
 
 def _open_mesh(
-    on: Simulated, run: RunData, make: MakePeer, now: float, taken: Collection[NodeId]
-) -> SimulatedMesh:
+    on: Simulated, run: RunData, make: "MakePeer", now: float, taken: Collection[NodeId]
+) -> "SimulatedMesh":
     """Open a mesh."""
+    from oddlot.engines.mesh.computation import PeerComputation
+    from oddlot.engines.mesh.simulated import SimulatedMesh
+    from oddlot.train.flat_buffer import FlatBuffer
+    from oddlot.train.store import Pool
+
     pool = Pool(lambda: FlatBuffer.empty(run.layout))
     computation = PeerComputation(_learner(run), pool, run.codec)
     return SimulatedMesh(on.machines, computation, make, run.job.batch_size, on.seed, now, taken)
 
 
-def _learner(run: RunData) -> Learner:
+def _learner(run: RunData) -> "Learner":
     """Return the one that computes the tasks of all machines, in this process."""
+    from oddlot.engines.payloads import users_code
+    from oddlot.engines.process_setup import learner_of
+    from oddlot.train.job import choose_device
+
     with users_code("the simulator"):
         if run.job.worker_init is not None:
             run.job.worker_init()

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Evaluated, Gone, Leaving, Lost, Priced
+from oddlot.core.records import HUB
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.engines.host import HUB, Arrival, Envelope, Message
+from oddlot.engines.host import Arrival, Envelope, Message
 from oddlot.engines.simulated.compute import DataBytes
 from oddlot.engines.simulated.execution import Execution
 from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle

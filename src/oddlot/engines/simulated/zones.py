@@ -6,7 +6,8 @@ from functools import partial
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Priced
 from oddlot.core.random_streams import stream
-from oddlot.engines.host import HUB, Envelope
+from oddlot.core.records import HUB
+from oddlot.engines.host import Envelope
 from oddlot.engines.simulated.machine_state import MachineState
 from oddlot.machines.capacity import Alive, Move, Moves
 from oddlot.machines.market import Zone

@@ -11,15 +11,15 @@ from oddlot.sparse.memory import check_memory
 from oddlot.sparse.validation import warn
 
 CLUSTER = 16
-"""Labels of a cluster, which occur together."""
+"""Number of labels in a cluster. They often occur together."""
 OWN, COMMON = 16, 14
-"""Features of a label, and of a cluster."""
+"""Number of features of a label, and of a cluster."""
 SHOWN = 8, 2
-"""Features of these that a point has for each label, at the default numbers of features and labels."""
+"""Numbers of these features that a point has for each of its labels, at the default numbers of features and labels."""
 NOISE, MORE = 0.2, 1.28
 """Initial share of noise features, and initial factor of further labels, which allows for duplicates."""
 NEAR, PILOT, TRIES = 0.05, 1_000, 12
-"""Tolerance of the means, number of points with which they are measured, and number of tries."""
+"""Tolerance of the means, number of points for measuring them, and number of tries."""
 BLOCK = 16_384
 BYTES_OF_A_LABEL = 40
 """Temporary memory for a label."""
@@ -46,7 +46,7 @@ class Shape:
 
 
 def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
-    """Return features (L2-normalized rows) and labels of `examples` points. Each `stream` has different ones.
+    """Return features (L2-normalized rows) and labels of `examples` points. Each `stream` has different points.
 
     Warn if the means differ much from the requested ones. Raise MemoryError if there is not enough memory, and
     ValueError if a point would need nearly all labels.
@@ -64,7 +64,7 @@ def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
 
 
 def _drawn_for(shape: Shape) -> tuple[float, float]:
-    """Return the share of noise features and the number of further labels to draw, which give the requested means."""
+    """Return the share of noise features, and the number of further labels to draw, that give the requested means."""
     noise, more = NOISE, MORE * (shape.labels_each - 1)
     for _ in range(TRIES):
         x, y = _block(PILOT, shape, np.random.default_rng([shape.seed, 2**31]), noise, more)
@@ -148,7 +148,7 @@ def _hashed(keys: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]
 def _csr(
     rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float32], shape: tuple[int, int]
 ) -> Csr:
-    """Return a CSR matrix. Of several values in one place, the first counts."""
+    """Return a CSR matrix. Of several values at the same position, the first is kept."""
     keys, at = np.unique(rows * shape[1] + columns, return_index=True)
     counts = np.bincount(keys // shape[1], minlength=shape[0])
     return Csr(

@@ -18,7 +18,7 @@ A, B = 0.55, 1.5
 
 
 def hits(best: NDArray[np.integer], labels: Any) -> NDArray[np.bool_]:
-    """Return which of the predicted labels `best[i]` are labels of point i, [points, k]. -1 is never one."""
+    """Return whether each prediction `best[i]` is a label of point i, bool [points, k]. -1 is never a label."""
     return _hits(best, checked_labels(labels, len(best)))
 
 

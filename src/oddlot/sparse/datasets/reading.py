@@ -18,7 +18,7 @@ PIECE_BYTES, MIN_BYTES, MAX_RATIO = 1 << 20, 1 << 26, 200
 """Bytes decompressed at once; limits of the decompressed size: in bytes, and relative to the compressed size (usually 3
 to 20)."""
 SHOWN = 40
-"""Number of shown characters of an invalid line."""
+"""Number of characters of an invalid line that an error shows."""
 FAULTS = {
     parsing.LABEL: ("invalid_label", "labels must be whole numbers, separated by commas"),
     parsing.LABEL_RANGE: (
@@ -48,7 +48,7 @@ class BadSet(ValueError):
 
 
 def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
-    """Read features and labels from a file whose first line is `points features labels`; gzipped if it ends in .gz.
+    """Read features and labels from a file with the first line `points features labels`, gzipped if it ends in .gz.
 
     Labels and features of a point keep their order. Raise BadSet at the first invalid line.
     """
@@ -126,7 +126,7 @@ def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
 def _fault(
     path: Path, data: bytes | bytearray, fault: NDArray[np.int64], before: int, **sizes: int
 ) -> BadSet:
-    """Return the error of the parser. A fault has its kind, its line, counted from 0 after the first, and its place."""
+    """Return the error for a parser's fault: its kind, its line (from 0 after the first line), and its position."""
     what, line, at = (int(number) for number in fault)
     at += before
     begin = max(data.rfind(b"\n", 0, at) + 1, at - SHOWN)

@@ -1,7 +1,18 @@
-"""The compiled loops of sampled layers: functions of plain arrays, which know of no module and no sampler.
+"""Numba kernels of sampled layers: functions of NumPy arrays, independent of modules and samplers.
 
-Those that have a `part` do that part of the work, of `parts`, so that a crew of threads calls them once a thread;
-between two of them all wait for each other.
+A kernel with the arguments `part` and `parts` does part number `part` of the work. A crew of threads calls it once per
+thread, and waits for all threads before the next kernel.
+
+Arguments that several kernels share:
+
+- `starts`, `counts`, [examples]: example e has the slots from `starts[e]` to before `starts[e] + counts[e]`.
+- `rows`, [slots]: row of the output layer in each slot. Kernels that add rows to an example also increase `counts`.
+- `log_weights`, [slots]: logarithm of the number of rows that the row in each slot represents.
+- `seen`, [parts, out_features], and `mark`: `seen[part, row]` is `mark + e` if example e has the row.
+- `row_by`, `example_by`, `slot_by`, [pairs]: row, example and slot of each pair, sorted by row.
+- `bucket_starts`, [buckets + 1]: first pair of each bucket, which contains neighboring rows.
+- `bounds`, [chunks + 1]: first bucket of each chunk. A chunk is processed by one thread.
+- `kind`, `first`, `second`, `how`: optimizer, its state and its numbers (see `rows`).
 """
 
 INTERFACE = {
@@ -17,4 +28,4 @@ INTERFACE = {
     "stepping": ("adam_rows",),
     "tables": ("mark_active", "sort_by_code", "take_found"),
 }
-"""All that the rest of the package calls, by module: what another compiled core in their place has to offer."""
+"""Kernels that the rest of the package calls, by module: the interface of any other implementation."""

@@ -1,4 +1,4 @@
-"""Numbers that are kept in 16 bits, as bfloat16: the upper half of a float32's."""
+"""Conversion between float32 and bfloat16. A bfloat16 is the upper half of a float32, stored as uint16."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ BITS_GONE = ir.Constant(WORD, 16)
 
 
 def _widened(_typing: Any, number: Any) -> Any:
-    """`widened(number)` is the float32 of a kept number: itself, or of bfloat16's bits, a uint16."""
+    """Implement `widened(number)`: return a float32 or bfloat16 as float32."""
 
     def generate(_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if signature.args[0] == types.float32:
@@ -22,10 +22,10 @@ def _widened(_typing: Any, number: Any) -> Any:
 
 
 def _narrowed(_typing: Any, _number: Any, like: Any, _noise: Any) -> Any:
-    """`narrowed(number, like, noise)` is the number as it is kept where `like` is: of the two next bfloat16, each as
-    often as it is near, by the lower 16 bits of `noise`.
+    """Implement `narrowed(number, like, noise)`: return a float32 in the dtype of `like`, float32 or bfloat16.
 
-    To the nearest one, a second moment, which changes by a thousandth, would never change.
+    Rounding to bfloat16 is stochastic and unbiased, with the lower 16 bits of `noise`. With rounding to nearest, a
+    second moment that changes by a thousandth per step would never change.
     """
 
     def generate(_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -41,10 +41,10 @@ def _narrowed(_typing: Any, _number: Any, like: Any, _noise: Any) -> Any:
 
 
 def _stirred(_typing: Any, _row: Any, _place: Any, _step: Any) -> Any:
-    """`stirred(row, place, step)` is 32 bits that look random, of these three.
+    """Implement `stirred(row, place, step)`: return 32 pseudorandom bits, which depend only on these three integers.
 
-    The mixing is Chris Wellons's, found by search for little bias ("Prospecting for Hash Functions", 2018). In plain
-    Numba the products would be 64 bits wide, and half as many at once.
+    The mixing function is from Chris Wellons, "Prospecting for Hash Functions" (2018). With plain Numba, products would
+    have 64 bits, and half as many would be computed at once.
     """
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed alone, not on who draws first."""
+"""Random numbers that depend only on a seed, not on the order in which threads draw."""
 
 import numpy as np
 
@@ -7,8 +7,11 @@ from oddlot.sparse.kernels.jit import kernel
 
 @kernel
 def next_state(state):
-    """The next state, whose high bits are random: a state through the output function of splitmix64 (Steele, Lea,
-    Flood, OOPSLA 2014), for the few numbers that an example draws; its period is not known."""
+    """Return the next state of a random number generator, uint64. Its high bits are random.
+
+    Each state is the output function of splitmix64 (Steele, Lea, Flood, OOPSLA 2014) of the previous one. The period is
+    unknown, but an example draws only a few numbers.
+    """
     x = np.uint64(state) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -17,5 +20,5 @@ def next_state(state):
 
 @kernel
 def below(state, count):
-    """A number from 0 to `count` - 1, which is below 2**32, of a state's high bits."""
+    """Return a random integer from 0 to `count` - 1 from the high bits of a state. `count` must be below 2**32."""
     return np.int64(((state >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))

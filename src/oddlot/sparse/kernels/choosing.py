@@ -1,4 +1,4 @@
-"""Which rows of the output are computed for an example: its labels, what was found, and some by chance."""
+"""Choice of the rows of the output layer for each example: its labels, and random draws."""
 
 import numpy as np
 
@@ -6,20 +6,23 @@ from oddlot.sparse.kernels.chance import below, next_state
 from oddlot.sparse.kernels.jit import kernel
 
 UNIT = np.float32(2.0**-24)
-"""between the numbers of 24 bits that a state's high bits are, as a share"""
-# `seen[part, row]` holds the mark of the example that has taken the row last: nothing needs to be cleared.
+"""Spacing of uniform random numbers with 24 bits."""
+# `seen[part, row]` is the mark of the last example that took the row, so marks are never cleared.
 
 
 @kernel
 def mark_taken(rows, mine, mark):
-    """What the example has taken before: other examples may have taken it since."""
+    """Mark the rows that an example already has, because other examples may have overwritten the marks."""
     for row in rows:
         mine[row] = mark
 
 
 @kernel
 def take_labels(part, parts, label_starts, label_rows, starts, rows, counts, seen, mark):
-    """Every example's labels come first, each once."""
+    """Write the distinct labels of each example to `rows`, and their number to `counts`.
+
+    `label_starts` [examples + 1] and `label_rows` [labels] are the arrays of a CSR matrix.
+    """
     mine = seen[part]
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
@@ -37,10 +40,11 @@ def take_labels(part, parts, label_starts, label_rows, starts, rows, counts, see
 def take_by_chance(
     part, parts, wanted, starts, rows, counts, log_weights, out_features, seen, mark, seed, group
 ):
-    """Rows that are not there yet, all alike, until an example has its labels and `wanted` more, or all.
+    """Add `wanted` uniform draws to each example: rows that it does not have, or all of these if there are fewer.
 
-    Each stands for as many rows as there were, over those that were taken: sampled softmax's log Q. Examples of one
-    `group`, which follow each other, draw the same rows, so that fewer are touched.
+    Each draw represents the number of rows not taken before, divided by the number of draws: the log Q correction of
+    sampled softmax. `group` consecutive examples use the same random sequence, which reduces the number of computed
+    rows.
     """
     mine = seen[part]
     examples = counts.shape[0]
@@ -68,7 +72,7 @@ def take_by_chance(
 
 @kernel
 def take_shared(part, parts, shared, starts, rows, counts, log_weights, out_features, seen, mark):
-    """The same rows for every example, but its labels."""
+    """Add the rows in `shared` to each example, unless it already has them. Weights are as in `take_by_chance`."""
     mine = seen[part]
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
@@ -85,8 +89,11 @@ def take_shared(part, parts, shared, starts, rows, counts, log_weights, out_feat
 
 @kernel
 def make_alias(chances, accept, alias):
-    """A table to draw row i with `chances[i]`: any row which, with the chance `accept`, is the one, or else gives its
-    alias (Walker, 1974, as by Vose, 1991)."""
+    """Fill an alias table for drawing row i with probability `chances[i]` (Walker, 1974; Vose, 1991).
+
+    To draw, choose a row uniformly. Keep it with probability `accept[row]`, else use `alias[row]`. All arrays are
+    [rows], and `chances` sum to 1.
+    """
     count = chances.shape[0]
     poor, rich, scaled = np.empty(count, np.int32), np.empty(count, np.int32), chances * count
     poors = richs = 0
@@ -113,10 +120,10 @@ def make_alias(chances, accept, alias):
 def take_by_frequency(
     part, parts, draws, starts, rows, counts, log_weights, accept, alias, row_weights, seen, mark, seed, group
 ):
-    """Rows of so many draws from an alias table that are not there yet, each once; row i stands for
-    `exp(row_weights[i])`.
+    """Add the distinct rows of `draws` draws from an alias table to each example, except those that it already has.
 
-    Examples of one `group`, which follow each other, draw the same rows, so that fewer are touched.
+    Row i represents `exp(row_weights[i])` rows. `group` consecutive examples use the same random sequence, which
+    reduces the number of computed rows.
     """
     mine = seen[part]
     examples = counts.shape[0]

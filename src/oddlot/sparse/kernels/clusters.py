@@ -1,4 +1,4 @@
-"""Rows in clusters of those that point the same way, by k-means on the sphere."""
+"""Clusters of rows with similar directions (spherical k-means), and the search for the best clusters and rows."""
 
 import numpy as np
 
@@ -10,14 +10,14 @@ from oddlot.sparse.kernels.rows import add_scaled, dot, squared_distance
 from oddlot.sparse.kernels.views import between, row
 
 LANES = 128
-"""scores that are compared at once, each with the largest one so far of its lane"""
+"""Number of running maxima that are updated at once. Lane j has the scores j, j + LANES, j + 2 LANES, ..."""
 SPARE = 4
-"""rows more than are wanted, of those that rounded rows tell to be the best, which are scored by the exact ones"""
+"""Number of additional candidates that are found with 8-bit rows and then scored with float32 rows."""
 
 
 @kernel
 def measure_lengths(part, parts, weight, scales):
-    """What makes each row of length 1; a row of zeros stays."""
+    """Compute the reciprocal of the L2 norm of each row, `scales` [rows]. It is 0 for a row of zeros."""
     rows = weight.shape[0]
     for one in range(rows * part // parts, rows * (part + 1) // parts):
         length = np.sqrt(dot(row(weight, one), row(weight, one)))
@@ -26,10 +26,14 @@ def measure_lengths(part, parts, weight, scales):
 
 @kernel
 def average(part, parts, begins, members, weight, bias, scales, reach, centers, means, spreads, biases):
-    """Of every cluster the mean row, and the center: the mean of its rows at length 1, at length 1 itself.
+    """Compute the statistics of each cluster from its rows, `members[begins[c]:begins[c + 1]]`.
 
-    Its spread is `reach` times how far its rows are from the mean, the root of the mean square; its bias theirs in the
-    mean. A cluster without rows keeps its center, to which rows may come; it is never the best.
+    - `means`, [clusters, columns]: mean row.
+    - `centers`, [clusters, columns]: mean of the rows scaled to length 1 (with `scales`), itself scaled to length 1.
+    - `spreads`, [clusters]: `reach` times the root mean square distance of the rows from their mean.
+    - `biases`, [clusters]: mean bias of the rows.
+
+    A cluster without rows keeps its center, and may get rows later. Its bias is -inf, so it is never among the best.
     """
     clusters, columns = centers.shape
     center = np.empty(columns, np.float32)
@@ -55,9 +59,10 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
 
 @kernel
 def keep_best(one, value, best, values, kept):
-    """Insert one into the `kept` best, in order. Return their new number.
+    """Insert a candidate into the sorted list of the best candidates, and return the new length of the list.
 
-    The caller checks that there is room, or that it is better than the last one.
+    `best` and `values`, [most], have the `kept` best candidates and their values, the largest first. The caller checks
+    that there is room, or that `value` is larger than the last value.
     """
     most = best.shape[0]
     place = min(kept, most - 1)
@@ -70,7 +75,7 @@ def keep_best(one, value, best, values, kept):
 
 @kernel
 def is_among(one, some, count):
-    """Whether it is one of the first so many."""
+    """Return whether `one` is among the first `count` entries of `some`."""
     found = False
     for i in range(count):
         found = found or some[i] == one
@@ -79,7 +84,7 @@ def is_among(one, some, count):
 
 @kernel
 def largest_by_lane(scores, lanes):
-    """`lanes[j]`: the largest of the scores j, j + LANES, j + 2 LANES, ..."""
+    """Compute the largest score of each lane, `lanes` [LANES]."""
     lanes[:] = -np.inf
     for low in range(0, scores.shape[0], LANES):
         some = between(scores, low, min(low + LANES, scores.shape[0]))
@@ -89,18 +94,23 @@ def largest_by_lane(scores, lanes):
 
 @kernel
 def add_up(products, scale, scales, length, spreads, biases, scores):
-    """What each cluster promises: the logit of its mean, and more the farther its rows are from it."""
+    """Compute the score of each cluster for one example: the logit of its mean, plus `length` times its spread.
+
+    `length` is the norm of the hidden vector. `products * scale * scales` are its products with the means. Arrays are
+    [clusters].
+    """
     for c in range(products.shape[0]):
         scores[c] = np.float32(products[c]) * scale * scales[c] + length * spreads[c] + biases[c]
 
 
 @kernel
 def best_clusters(part, parts, hidden, products, scales, cluster_scales, spreads, biases, best):
-    """The clusters that promise the largest logits of every example, the best one first.
+    """Find the clusters with the highest scores for each example, `best` [examples, most], the best first.
 
-    Products of the example's vector and the clusters' means, or of both in 8 bits, by the scales of each, are the
-    means' logits but for the bias. As many lanes as are asked for have a score that is as large as the last of
-    their best ones: only these lanes are looked at again.
+    `products` [examples, clusters], times `scales` [examples] and `cluster_scales` [clusters], are the products of the
+    hidden vectors with the cluster means. They are float32, or int32 if they were computed in 8 bits.
+
+    The limit is the `most`-th largest maximum of a lane. Only lanes that reach it have one of the best scores.
     """
     examples, clusters = products.shape
     most = best.shape[1]
@@ -122,7 +132,7 @@ def best_clusters(part, parts, hidden, products, scales, cluster_scales, spreads
                     for c in range(j, clusters, LANES):
                         if mine[c] >= limit and (kept < most or mine[c] > values[most - 1]):
                             kept = keep_best(c, mine[c], own, values, kept)
-        if kept < most:  # few clusters, or scores that are no numbers
+        if kept < most:  # few clusters, or scores that are NaN
             kept = 0
             for c in range(clusters):
                 if kept < most or mine[c] > values[most - 1]:
@@ -131,7 +141,10 @@ def best_clusters(part, parts, hidden, products, scales, cluster_scales, spreads
 
 @kernel
 def take_members(part, parts, best, begins, members, most, starts, rows, counts, seen, mark, seed):
-    """The rows of every example's best clusters, until there are `most`: of the last one from a random one on."""
+    """Add to each example up to `most` rows of its best clusters, `best` [examples, clusters].
+
+    If only a part of the last cluster fits, it is a section from a random position.
+    """
     mine = seen[part]
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
@@ -157,15 +170,18 @@ def take_members(part, parts, best, begins, members, most, starts, rows, counts,
 
 @kernel
 def ask_for(cluster, begins, rounded):
-    """All its members' rows."""
+    """Prefetch the rows of all members of a cluster."""
     for i in range(begins[cluster], begins[cluster + 1]):
         prefetch_row(rounded, i)
 
 
 @kernel
 def most_promising(vector, clusters, begins, members, rounded, scales, biases, found, values):
-    """The members with the largest logits by rounded rows, of those in the clusters; how many there are. A row may be
-    in several clusters."""
+    """Find the members of the given clusters with the largest logits by 8-bit rows, and return their number.
+
+    `found` and `values`, [most], get the rows and their logits, the largest first. `rounded` [members, columns],
+    `scales` and `biases` [members] are in the order of `members`. A row may be in several clusters, but is found once.
+    """
     kept, most = 0, found.shape[0]
     ask_for(clusters[0], begins, rounded)
     for place in range(clusters.shape[0]):
@@ -184,7 +200,7 @@ def best_of_clusters(
     part, parts, hidden, products, scales, cluster_scales, spreads, cluster_biases, clusters, begins, members, rounded,
     row_scales, biases, weight, bias, best, values,
 ):  # fmt: skip
-    """First the clusters of every example, then the best of their members."""
+    """Call `best_clusters`, then `best_members` with these clusters."""
     best_clusters(part, parts, hidden, products, scales, cluster_scales, spreads, cluster_biases, clusters)
     best_members(
         part, parts, hidden, clusters, begins, members, rounded, row_scales, biases, weight, bias, best, values,
@@ -195,9 +211,10 @@ def best_of_clusters(
 def best_members(
     part, parts, hidden, clusters, begins, members, rounded, scales, biases, weight, bias, best, values
 ):  # fmt: skip
-    """Find the rows with the largest logits in every example's clusters, the best first; -1 for none.
+    """Find the rows with the largest logits in each example's clusters, the best first.
 
-    Candidates are found with the members' rows in 8 bits, times their scales, and then scored with `weight`.
+    Candidates are found with 8-bit rows (see `most_promising`), and then scored with `weight`. `best` and `values`,
+    [examples, most], get the rows and logits; -1 and -inf if there are fewer.
     """
     examples, most = hidden.shape[0], best.shape[1]
     found, guesses = np.empty(most + SPARE, np.int32), np.empty(most + SPARE, np.float32)

@@ -1,6 +1,7 @@
-"""Pairs (row, example), sorted by row, so that each row is read once and belongs to one chunk, and to its thread.
+"""Sorting of the pairs (row, example) of a batch by row. Each row is then read once, by the thread of its chunk.
 
-Two passes: into buckets of neighbouring rows, then by counting within each bucket, which fits a cache.
+There are two passes: into buckets of neighboring rows, and then a counting sort of each bucket, which fits into the
+cache.
 """
 
 import numpy as np
@@ -10,7 +11,10 @@ from oddlot.sparse.kernels.jit import kernel
 
 @kernel
 def count_pairs(part, parts, starts, counts, rows, shift, positions):
-    """`positions[part, b]`: how many pairs of this part's examples have a row of bucket b, rows `b << shift` on."""
+    """Count the pairs of this part's examples in each bucket, `positions` [parts, buckets].
+
+    Bucket b has the rows from `b << shift` to before `(b + 1) << shift`.
+    """
     positions[part, :] = 0
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
@@ -20,7 +24,10 @@ def count_pairs(part, parts, starts, counts, rows, shift, positions):
 
 @kernel
 def place_pairs(positions, bucket_starts):
-    """Counts become positions: bucket by bucket, and within each in the order of the parts."""
+    """Convert the counts in `positions` to write positions: bucket by bucket, and within a bucket part by part.
+
+    Also compute `bucket_starts`.
+    """
     at = 0
     for bucket in range(positions.shape[1]):
         bucket_starts[bucket] = at
@@ -33,7 +40,7 @@ def place_pairs(positions, bucket_starts):
 
 @kernel
 def scatter_pairs(part, parts, starts, counts, rows, shift, positions, row_of, example_of, slot_of):
-    """Every pair goes to its bucket: its row, its example and its slot, where `rows` has the row."""
+    """Write the row, example and slot of each pair, [pairs], to the position of its bucket."""
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
         for slot in range(starts[e], starts[e] + counts[e]):
@@ -49,7 +56,11 @@ def scatter_pairs(part, parts, starts, counts, rows, shift, positions, row_of, e
 def sort_bucket(
     bucket, bucket_starts, places, shift, row_of, example_of, slot_of, row_by, example_by, slot_by
 ):
-    """By row, and of one row in the order of examples; how many rows there are."""
+    """Sort the pairs of one bucket by row, and return the number of different rows.
+
+    The sort is stable, so pairs of the same row stay in the order of examples. `places`, [(1 << shift) + 1], is scratch
+    memory.
+    """
     low, high, first = bucket_starts[bucket], bucket_starts[bucket + 1], bucket << shift
     found = 0
     places[:] = 0
@@ -83,7 +94,7 @@ def sort_pairs(
     slot_by,
     rows_of,
 ):
-    """Sort the buckets of this part's chunks, and count the rows of each."""
+    """Sort the buckets of this part's chunks, and compute the number of different rows of each chunk, `rows_of`."""
     places, chunks = np.zeros((1 << shift) + 1, np.int32), rows_of.shape[0]
     for chunk in range(chunks * part // parts, chunks * (part + 1) // parts):
         rows_of[chunk] = 0

@@ -1,4 +1,4 @@
-"""Codes of vectors, which are alike for vectors that are alike: `L` codes of `K` parts each."""
+"""Locality-sensitive hashing: similar vectors often have equal codes. There are L codes of K digits each."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,20 +7,23 @@ from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.views import row
 
 BIN, BITS = 8, 3
-"""coordinates of which a digit of a DWTA code tells the largest, and the bits that takes"""
+"""Number of coordinates in a bin of DWTA, and number of bits of a digit, the position of the largest coordinate."""
 LANES = 64
-"""vectors whose bins are compared at once"""
+"""Number of vectors whose bins are compared at once."""
 TABLE_BITS, MAX_BITS = 20, 63
-"""A table has up to 2^20 buckets, and a code is a signed number of 64 bits."""
+"""Largest numbers of bits of a bucket's number, and of a code, which is a signed 64-bit integer."""
 GOLDEN = 0x9E3779B97F4A7C15
-"""2^64 over the golden ratio: products with it depend on all bits in their highest ones."""
+"""2^64 divided by the golden ratio. The highest bits of a product with it depend on all bits of the other factor."""
 
 
 def draw_bins(
     columns: int, bins: int, chance: np.random.Generator
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Which coordinates each bin has, of as few permutations as will do, and how an empty bin asks the others in
-    turn."""
+    """Draw the coordinates of each bin, and the step with which an empty bin searches the other bins.
+
+    Return `order`, int32 [bins * 8], from as few permutations of the coordinates as possible, and `steps`, int32
+    [bins], each coprime to the number of bins.
+    """
     permutations = -(-bins * BIN // columns)
     order = np.concatenate([chance.permutation(columns) for _ in range(permutations)])[: bins * BIN]
     coprime = [step for step in range(1, bins + 1) if np.gcd(step, bins) == 1]
@@ -37,7 +40,10 @@ def bucket_of(code, bits):
 
 @kernel
 def pack_signs(part, parts, projections, codes):
-    """SimHash: `codes[l, i]` is the bucket of the signs of projections of vector i, the first in the highest bit."""
+    """Compute SimHash codes: `codes[l, i]` is the bucket of the signs of vector i's projections in table l.
+
+    `projections` is [vectors, tables * bits], and `codes` is [tables, vectors]. The first sign is the highest bit.
+    """
     vectors, tables = projections.shape[0], codes.shape[0]
     bits = projections.shape[1] // tables
     for i in range(vectors * part // parts, vectors * (part + 1) // parts):
@@ -51,7 +57,7 @@ def pack_signs(part, parts, projections, codes):
 
 @kernel
 def keep_larger(values, digit, best, digits):
-    """Give `digit` to each lane that has a larger value here than before. Zeros do not count."""
+    """Update `best` and `digits` in lanes with a larger value than before. Zeros are ignored. Arrays are [LANES]."""
     for lane in range(LANES):
         better = (values[lane] != np.float32(0)) & (values[lane] > best[lane])
         best[lane] = values[lane] if better else best[lane]
@@ -60,10 +66,11 @@ def keep_larger(values, digit, best, digits):
 
 @kernel
 def largest_in_bins(part, parts, vectors, order, steps, codes):
-    """DWTA (Chen, Shrivastava, UAI 2018): a digit is the place of the largest of 8 coordinates, `order` says which.
+    """Compute DWTA codes (Chen, Shrivastava, UAI 2018): a digit is the position of the largest of 8 coordinates.
 
-    Zeros do not count. A bin of zeros alone takes the digit of another one, asked in steps of `steps[bin]`, so that
-    codes of sparse vectors differ too. Vectors are compared side by side, which vectorizes.
+    `vectors` is [vectors, columns], and `codes` is [tables, vectors]. `order` and `steps` are from `draw_bins`. Zeros
+    are ignored. A bin with only zeros takes the digit of another bin, searched in steps of `steps[bin]`, so codes of
+    sparse vectors differ too. Vectors are compared side by side, which vectorizes.
     """
     tables, bins, columns = codes.shape[0], steps.shape[0], vectors.shape[1]
     digits = bins // tables

@@ -1,4 +1,4 @@
-"""A layer on sparse input: every feature has a row, and an example is a sum of few of them."""
+"""Kernels of a layer for sparse input: each feature has a row, and an example is a weighted sum of a few rows."""
 
 import numpy as np
 
@@ -10,7 +10,10 @@ from oddlot.sparse.kernels.views import row
 
 @kernel
 def forward(part, parts, starts, counts, features, values, weight, bias, out):
-    """`out[e] = bias + sum of value * row`."""
+    """Compute `out[e] = bias + sum of values[slot] * weight[features[slot]]` over the slots of example e.
+
+    `weight` is [features, columns], `bias` is [columns], and `out` is [examples, columns].
+    """
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
         out[e] = bias
@@ -25,7 +28,10 @@ def backward(
     part, parts, bounds, bucket_starts, row_by, example_by, slot_by, values, weight, gradients, kind, first,
     second, how,
 ):  # fmt: skip
-    """Every touched row's gradient, and its optimizer's step at once."""
+    """Compute the gradient of each row that has a pair, and make the optimizer's step on this row at once.
+
+    `weight` is [features, columns], and `gradients`, of the output, is [examples, columns].
+    """
     gradient, chunks = np.empty(weight.shape[1], np.float32), bounds.shape[0] - 1
     last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
     at = bucket_starts[bounds[chunks * part // parts]]
@@ -47,7 +53,11 @@ def backward(
 def collect(
     part, parts, bounds, bucket_starts, row_by, example_by, slot_by, values, gradients, places, rows, row_gradients
 ):  # fmt: skip
-    """The same without a step: the touched rows and their gradients, a chunk's from `places[chunk]` on."""
+    """Compute the gradients of the rows that have a pair, without a step.
+
+    `rows` [touched] and `row_gradients` [touched, columns] get the rows and their gradients, for chunk c from
+    `places[c]` on. `gradients`, of the output, is [examples, columns].
+    """
     chunks = bounds.shape[0] - 1
     first, last = chunks * part // parts, chunks * (part + 1) // parts
     if first == last:

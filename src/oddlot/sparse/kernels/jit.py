@@ -1,4 +1,4 @@
-"""How kernels are compiled: once for each machine, with the result on disk."""
+"""Compilation of kernels, once for each machine. Compiled kernels are cached on disk."""
 
 import logging
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from typing import Any
 from numba import njit
 from numba.core import event
 
-# Sums may be reordered, so that they vectorise; NaN and infinity mean what they mean.
+# Sums may be reordered, which vectorizes them. NaN and infinity are respected.
 MATHS = {"reassoc", "contract", "nsz", "arcp"}
 logger = logging.getLogger(__name__)
 
 
 def digest_of(folder: Path) -> str:
-    """Of the text of all kernels."""
+    """Return a digest of the source files of all kernels."""
     texts = (path.read_bytes() for path in sorted(folder.glob("*.py")))
     return sha256(b"".join(texts)).hexdigest()[:12]
 
@@ -25,21 +25,21 @@ DIGEST = digest_of(Path(__file__).parent)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """A loop that runs without Python's lock, and becomes part of those that call it.
+    """Compile a function that releases Python's global interpreter lock and is inlined into its callers.
 
-    It is kept on disk under a name that tells of all kernels: those that it calls are part of what is compiled, and
-    Numba itself looks at a function's own file alone. Where no folder can be written to, each process compiles it.
+    The name in the disk cache contains a digest of all kernels: the compiled code includes the kernels that it calls,
+    but Numba checks only a function's own file. If no cache folder is writable, each process compiles the kernels.
     """
     function.__qualname__ = f"{function.__qualname__}_{DIGEST}"
     compiled = partial(njit, nogil=True, error_model="numpy", fastmath=MATHS, forceinline=True)
     try:
         return compiled(cache=True)(function)
-    except RuntimeError:  # Numba's way to say so
+    except RuntimeError:  # Numba finds no writable cache folder
         return compiled()(function)
 
 
 class _Teller(event.Listener):
-    """Logs once, as a warning, that kernels are compiled. Compiled kernels are cached on disk."""
+    """Listener that logs one warning when kernels are compiled."""
 
     told = False
 
@@ -51,7 +51,7 @@ class _Teller(event.Listener):
             )
 
     def on_end(self, event: Any) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
 
 event.register("numba:compile", _Teller())

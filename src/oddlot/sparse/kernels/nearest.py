@@ -1,4 +1,4 @@
-"""The largest of many scores, row by row."""
+"""The largest scores in each row of a matrix."""
 
 import numpy as np
 
@@ -7,12 +7,15 @@ from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.views import between, row
 
 TOGETHER = 32
-"""scores that are compared with the largest so far at once"""
+"""Number of scores that are compared at once with the largest score so far."""
 
 
 @kernel
 def any_above(values, limit):
-    """Whether one is. Counted in the numbers' own type, as that vectorises."""
+    """Return whether a value is above `limit`.
+
+    Counting in float32, the dtype of the values, vectorizes.
+    """
     count = np.float32(0)
     for i in range(values.shape[0]):
         count += np.float32(1) if values[i] > limit else np.float32(0)
@@ -21,7 +24,7 @@ def any_above(values, limit):
 
 @kernel
 def place_of_largest(values):
-    """Where it is, the first one of equals."""
+    """Return the index of the largest value. Of equal values, return the first index."""
     place, largest = 0, np.float32(-np.inf)
     for low in range(0, values.shape[0], TOGETHER):
         high = min(low + TOGETHER, values.shape[0])
@@ -34,7 +37,7 @@ def place_of_largest(values):
 
 @kernel
 def largest(part, parts, scores, places):
-    """Of every row of scores the place of the largest."""
+    """Compute the index of the largest score in each row: `scores` is [rows, columns], and `places` is [rows]."""
     rows = scores.shape[0]
     for i in range(rows * part // parts, rows * (part + 1) // parts):
         places[i] = place_of_largest(row(scores, i))
@@ -42,14 +45,14 @@ def largest(part, parts, scores, places):
 
 @kernel
 def copy(numbers, to):
-    """One after the other."""
+    """Copy `numbers` to `to`, both [columns]."""
     for i in range(numbers.shape[0]):
         to[i] = numbers[i]
 
 
 @kernel
 def gather(part, parts, members, matrix, out):
-    """The rows of a matrix in another order."""
+    """Copy rows of a matrix: `out[i] = matrix[members[i]]`."""
     low, high = members.shape[0] * part // parts, members.shape[0] * (part + 1) // parts
     for i in range(low, high):
         prefetch_row(matrix, members[min(i + AHEAD, high - 1)])
@@ -58,8 +61,11 @@ def gather(part, parts, members, matrix, out):
 
 @kernel
 def name_largest(part, parts, scores, groups, widths, names, members, found):
-    """`found` of every member: the names of its largest scores, of the first `widths[g]` for one of group g; these
-    scores are lost."""
+    """Find the names of the largest scores of each member, `found` [wanted, all members], the largest first.
+
+    Row i of `scores` belongs to `members[i]` in group `groups[i]`. Its first `widths[group]` scores have the names
+    `names[group]`. The largest scores are overwritten with -inf.
+    """
     rows = members.shape[0]
     for i in range(rows * part // parts, rows * (part + 1) // parts):
         group = groups[i]

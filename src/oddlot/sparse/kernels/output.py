@@ -1,4 +1,4 @@
-"""A sampled output layer: the logits of chosen rows, their loss, and the step on these rows."""
+"""Kernels of a sampled output layer: the logits of chosen rows, the loss, and the optimizer's step on these rows."""
 
 import numpy as np
 
@@ -10,7 +10,10 @@ from oddlot.sparse.kernels.views import between, row
 
 @kernel
 def forward(part, parts, bounds, bucket_starts, row_by, example_by, slot_by, weight, bias, hidden, logits):
-    """The logit of every pair, each row being read once."""
+    """Compute the logit of each pair, `logits` [slots]. Each row is read once.
+
+    `weight` is [out_features, columns], `bias` is [out_features], and `hidden` is [examples, columns].
+    """
     chunks = bounds.shape[0] - 1
     at = bucket_starts[bounds[chunks * part // parts]]
     end = bucket_starts[bounds[chunks * (part + 1) // parts]]
@@ -25,10 +28,11 @@ def forward(part, parts, bounds, bucket_starts, row_by, example_by, slot_by, wei
 
 @kernel
 def softmax(part, parts, starts, counts, labels, sure, log_weights, logits, deltas, losses):
-    """Cross entropy of the softmax over each example's active set, and its gradient by the logits.
+    """Compute the softmax cross-entropy loss of each example's active set, and its gradient with respect to the logits.
 
-    Of `counts[e]` active rows the first `labels[e]` are the labels, which share the target equally. Those from
-    `sure[e]` on were taken by chance, and each stands for `exp(log_weights[slot])` rows.
+    Of the `counts[e]` active rows, the first `labels[e]` are the labels, which share the target equally. Rows from
+    `sure[e]` on were drawn randomly: `log_weights` is added to their `logits`, in place. `losses` is [examples], and
+    `deltas`, the gradient, is [slots]. Both are 0 for an example without labels.
     """
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
@@ -54,16 +58,16 @@ def softmax(part, parts, starts, counts, labels, sure, log_weights, logits, delt
 
 @kernel
 def sum_row(at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, hidden_gradients):
-    """The gradient of the row whose pairs begin at `at`, and its share of the hidden ones.
+    """Compute the gradient of the row with pairs from `at` on, and add its terms to `hidden_gradients`.
 
-    Returns where its pairs end, and its bias's gradient.
+    Return the end of the row's pairs, and the gradient of its bias.
     """
     one, bias_gradient = row_by[at], np.float32(0)
     gradient[:] = 0
     while at < end and row_by[at] == one:
         prefetch(deltas, slot_by[min(at + AHEAD, end - 1)])
         e, delta = example_by[at], deltas[slot_by[at]] * scale
-        if delta != 0:  # as of examples without labels, whose hidden vector may be anything
+        if delta != 0:  # 0 without labels; the hidden vector may then not be finite
             add_both(delta, row(hidden, e), gradient, w, row(hidden_gradients, e))
             bias_gradient += delta
         at += 1
@@ -75,7 +79,12 @@ def backward(
     part, parts, bounds, bucket_starts, row_by, example_by, slot_by, weight, bias, hidden, deltas, scale,
     hidden_gradients, kind, first, second, bias_first, bias_second, how,
 ):  # fmt: skip
-    """Every row's gradient, and its optimizer's step at once; each chunk's share of the hidden vectors' gradient."""
+    """Compute the gradient of each row that has a pair, and make the optimizer's step on this row at once.
+
+    `weight` is [out_features, columns], `bias` and its state are [out_features, 1], and `hidden` is [examples,
+    columns]. `hidden_gradients`, [chunks, examples, columns], gets the gradient of the hidden vectors, for each chunk's
+    rows. `deltas` are multiplied by `scale`.
+    """
     gradient, of_bias = np.empty(weight.shape[1], np.float32), np.empty(1, np.float32)
     last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
     chunks = bounds.shape[0] - 1
@@ -101,7 +110,11 @@ def collect(
     part, parts, bounds, bucket_starts, row_by, example_by, slot_by, weight, hidden, deltas, scale,
     hidden_gradients, places, rows, gradients, bias_gradients,
 ):  # fmt: skip
-    """The same without a step: the touched rows and their gradients, a chunk's from `places[chunk]` on."""
+    """Compute the gradients of the rows that have a pair, without a step.
+
+    `rows`, `bias_gradients` [touched] and `gradients` [touched, columns] get the rows and their gradients, for chunk c
+    from `places[c]` on. The other arguments are those of `backward`.
+    """
     chunks = bounds.shape[0] - 1
     for chunk in range(chunks * part // parts, chunks * (part + 1) // parts):
         mine, place = hidden_gradients[chunk], places[chunk]
@@ -121,7 +134,11 @@ def collect(
 def catch_up_rows(
     part, parts, rows, weight, bias, first, second, bias_first, bias_second, how, touched, step, corrections
 ):
-    """Bring rows, each of which occurs once, to where dense Adam would have them after so many steps."""
+    """Apply the skipped steps of dense Adam, until `step`, to distinct `rows` [n].
+
+    `touched`, [out_features], is the last step of each row. `bias` and its state are [out_features, 1]. `corrections`
+    is described in `catch_up`.
+    """
     for i in range(rows.shape[0] * part // parts, rows.shape[0] * (part + 1) // parts):
         one = rows[i]
         since = touched[one]

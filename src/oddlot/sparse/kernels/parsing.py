@@ -1,19 +1,24 @@
-"""The text format of the Extreme Classification Repository: a line `label,label feature:value feature:value` a
-point."""
+"""Parser of the text format of the Extreme Classification Repository.
+
+Each point has a line `label,label feature:value feature:value`.
+"""
 
 import numpy as np
 
 from oddlot.sparse.kernels.jit import kernel
 
 FINE, LABEL, LABEL_RANGE, COLON, FEATURE, FEATURE_RANGE, VALUE = range(7)
-"""what is wrong with a line"""
+"""Faults of a line. FINE: none."""
 _NEWLINE, _RETURN, _SPACE, _TAB, _COMMA, _COLON, _DOT, _MINUS, _PLUS = 10, 13, 32, 9, 44, 58, 46, 45, 43
 _MOST_DIGITS = 18
 
 
 @kernel
 def count_marks(text, marks):
-    """Lines, colons and commas: as many points, features and, with a point's first one, labels at most."""
+    """Count the newlines, colons and commas of `text`, uint8, into `marks` [3].
+
+    Colons limit the number of features. Commas plus points limit the number of labels.
+    """
     marks[:] = 0
     for i in range(text.shape[0]):
         marks[0] += text[i] == _NEWLINE
@@ -23,7 +28,7 @@ def count_marks(text, marks):
 
 @kernel
 def whole_number(text, at, end):
-    """The digits from `at` on as (number, where they end); -1 where there are none or too many."""
+    """Parse digits from `at` on. Return the number, or -1 if there are none or too many, and the end."""
     number, begun = 0, at
     while at < end and 48 <= text[at] <= 57:
         number = 10 * number + (text[at] - 48)
@@ -33,7 +38,10 @@ def whole_number(text, at, end):
 
 @kernel
 def real_number(text, at, end, powers):
-    """The number from `at` on, such as -1.5e-3, as (number, where it ends); NaN where there is none."""
+    """Parse a number such as -1.5e-3 from `at` on. Return the number, or NaN if it is invalid, and the end.
+
+    `powers[i]` is 10**i.
+    """
     sign = 1.0
     if at < end and (text[at] == _MINUS or text[at] == _PLUS):
         sign = -1.0 if text[at] == _MINUS else 1.0
@@ -68,18 +76,21 @@ def real_number(text, at, end, powers):
 
 @kernel
 def is_blank(byte):
-    """A space, a tab, or the first half of another system's line end."""
+    """Return whether a byte is a space, a tab or a carriage return."""
     return byte in (_SPACE, _TAB, _RETURN)
 
 
 @kernel
 def labels_of(text, at, end, labels, columns, marks):
-    """The labels of a line that begins at `at`, into `columns` from `marks` on, as (fault, where they end, marks)."""
+    """Parse the labels of the line that starts at `at`, and write them to `columns` from `marks` on.
+
+    Return the fault, the end of the labels, and the new `marks`.
+    """
     first = at
     while at < end and 48 <= text[at] <= 57:
         begun = at
         label, at = whole_number(text, at, end)
-        if at < end and text[at] == _COLON:  # no labels: the first number was a feature's
+        if at < end and text[at] == _COLON:  # no labels: the first number is a feature
             return (FINE, begun, marks) if begun == first else (LABEL, at, marks)
         if not 0 <= label < labels:
             return LABEL_RANGE, at, marks
@@ -96,7 +107,10 @@ def labels_of(text, at, end, labels, columns, marks):
 
 @kernel
 def features_of(text, at, end, powers, features, columns, values, nonzeros):
-    """The features up to the line's end, into both arrays from `nonzeros` on, as (fault, where they end, nonzeros)."""
+    """Parse features until the end of the line, and write them to `columns` and `values` from `nonzeros` on.
+
+    Return the fault, the end of the features, and the new `nonzeros`.
+    """
     while at < end and text[at] != _NEWLINE:
         if is_blank(text[at]):
             at += 1
@@ -119,9 +133,10 @@ def features_of(text, at, end, powers, features, columns, values, nonzeros):
 
 @kernel
 def parse(text, powers, points, features, labels, x_starts, x_columns, x_values, y_starts, y_columns, fault):
-    """Fill the arrays from the lines of `text`; `fault` becomes (what, line from 0 on, where) if one is bad.
+    """Parse the lines of `text`, uint8, into the CSR arrays of features (x) and labels (y).
 
-    Empty lines are points too, without anything. Returns how many points there were.
+    Return the number of points. An empty line is a point without features and labels. At the first invalid line, stop
+    and set `fault` to its fault, its number (from 0 on), and the position in `text`.
     """
     at, end, point, nonzeros, marks = 0, text.shape[0], 0, 0, 0
     x_starts[0] = y_starts[0] = 0

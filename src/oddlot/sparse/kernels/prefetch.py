@@ -1,4 +1,4 @@
-"""Asking for memory before it is needed."""
+"""Prefetching of memory into the cache."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.views import row
 
 LINE = 64
-"""bytes of a cache line"""
+"""Bytes of a cache line."""
 AHEAD = 16
-"""rows, or pairs of them, after which one is needed that is asked for now"""
+"""Number of rows or pairs between a prefetch and its use."""
 
 
 def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
-    """`prefetch(array, index)` brings that number's cache line into the second-level cache.
+    """Implement `prefetch(array, index)`: load the cache line of an element into the second-level cache.
 
-    It never faults, so the index may lie beyond the end.
+    It never faults, so the index may be beyond the end.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -29,7 +29,7 @@ def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
         word = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
-        builder.call(function, [address, word(0), word(2), word(1)])  # to read, to L2, data
+        builder.call(function, [address, word(0), word(2), word(1)])  # read, L2, data cache
         return context.get_dummy_value()
 
     return types.void(array, index), generate
@@ -40,7 +40,7 @@ prefetch: Any = intrinsic(_prefetch)
 
 @kernel
 def prefetch_row(matrix, i):
-    """All lines of a row."""
+    """Prefetch all cache lines of row `i` of a matrix."""
     numbers = row(matrix, i)
     for place in range(0, numbers.shape[0], LINE // numbers.itemsize):
         prefetch(numbers, place)

@@ -1,4 +1,4 @@
-"""Rows as whole numbers of 8 bits."""
+"""Quantization of rows to 8-bit integers."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ SMALLEST = np.float32(1e-30)
 
 @kernel
 def largest_size(numbers):
-    """The largest of their absolute values."""
+    """Return the largest absolute value."""
     largest = np.float32(0)
     for i in range(numbers.shape[0]):
         largest = max(largest, abs(numbers[i]))
@@ -22,7 +22,7 @@ def largest_size(numbers):
 
 @kernel
 def round_numbers(numbers, factor, whole):
-    """The nearest whole numbers of so many times these; 0 of what is no number or has no place."""
+    """Round `numbers * factor` to int8, `whole`. NaN and values out of range become 0."""
     for i in range(numbers.shape[0]):
         near = np.floor(numbers[i] * factor + np.float32(0.5))
         whole[i] = np.int8(near if abs(near) <= LARGEST else np.float32(0))
@@ -30,8 +30,11 @@ def round_numbers(numbers, factor, whole):
 
 @kernel
 def round_rows(part, parts, rows, whole, scales):
-    """Each row's whole numbers, the largest 127 or -127, and by what they are multiplied to be the row, about; zeros of
-    rows of hardly any size, or that are not finite."""
+    """Quantize each row to int8, with 127 or -127 for its largest value: `rows[i]` is about `whole[i] * scales[i]`.
+
+    `rows` and `whole` are [rows, columns], and `scales` is [rows]. Rows that are nearly 0 or have infinite values
+    become zeros.
+    """
     count = rows.shape[0]
     for i in range(count * part // parts, count * (part + 1) // parts):
         largest = largest_size(row(rows, i))

@@ -1,4 +1,4 @@
-"""What is done to one row: short loops over slices, which vectorise, where indices computed from a base would not."""
+"""Operations on single rows. Loops over slices vectorize, unlike loops with computed indices."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from oddlot.sparse.kernels.jit import kernel
 
 SGD, ADAGRAD, ADAM = 0, 1, 2
 LR, BETA1, BETA2, EPS, SCALE1, SCALE2, STEP = range(7)
-"""places in an optimizer's numbers; SCALE1 and SCALE2 undo the moments' beginning at 0"""
+"""Indices of an optimizer's numbers, `how`. SCALE1 and SCALE2 are the bias corrections of Adam's moments."""
 NOTHING = np.float32(1e-9)
-"""of its first step, after which what Adam moves a row that waits is left out"""
+"""Size of a skipped step of Adam, relative to the first skipped step, below which the remaining steps are ignored."""
 
 
 @kernel
 def dot(a, b):
-    """The inner product; `b` may be whole numbers."""
+    """Return the inner product. `b` may be an array of integers."""
     total = np.float32(0)
     for i in range(a.shape[0]):
         total += a[i] * np.float32(b[i])
@@ -23,7 +23,10 @@ def dot(a, b):
 
 @kernel
 def total_of(a):
-    """The sum. A loop that writes beside would sum in one order or another, as its arrays happen to lie in memory."""
+    """Return the sum.
+
+    In a loop that also writes, the order of summation would depend on the memory addresses of the arrays.
+    """
     total = np.float32(0)
     for i in range(a.shape[0]):
         total += a[i]
@@ -32,14 +35,14 @@ def total_of(a):
 
 @kernel
 def add_scaled(a, x, y):
-    """`y += a x`."""
+    """Compute `y += a * x`."""
     for i in range(x.shape[0]):
         y[i] += a * x[i]
 
 
 @kernel
 def add_both(a, hidden, gradient, weight, hidden_gradient):
-    """One pair's share of the row's gradient and of the hidden vector's."""
+    """Add a pair's terms to the gradients of its row and of its hidden vector. `a` is the gradient of its logit."""
     for i in range(hidden.shape[0]):
         gradient[i] += a * hidden[i]
         hidden_gradient[i] += a * weight[i]
@@ -47,8 +50,10 @@ def add_both(a, hidden, gradient, weight, hidden_gradient):
 
 @kernel
 def adam(row, weight, gradient, first, second, how):
-    """One step of Adam (Kingma, Ba, ICLR 2015, algorithm 1); moments are float32, or bfloat16 rounded by chance,
-    which depends on the row's number, the place in it and the step alone."""
+    """Make one step of Adam on a row (Kingma, Ba, ICLR 2015, algorithm 1).
+
+    Moments are float32, or bfloat16 with stochastic rounding, which depends only on the row, the column and the step.
+    """
     one, step = np.float32(1), np.uint32(how[STEP])
     rate, b1, b2, eps, scale = how[LR] * how[SCALE1], how[BETA1], how[BETA2], how[EPS], how[SCALE2]
     for i in range(weight.shape[0]):
@@ -62,7 +67,10 @@ def adam(row, weight, gradient, first, second, how):
 
 @kernel
 def update(kind, row, weight, gradient, first, second, how):
-    """One step on one row. Of Adagrad, `second` is the row's one number: the mean squares, summed over steps."""
+    """Make one step of the optimizer `kind` on a row.
+
+    For Adagrad, `second` is [1]: the sum of the mean squared gradients over all steps.
+    """
     if kind == ADAM:
         adam(row, weight, gradient, first, second, how)
         return
@@ -75,11 +83,11 @@ def update(kind, row, weight, gradient, first, second, how):
 
 @kernel
 def catch_up(row, weight, first, second, how, touched, step, corrections):
-    """What dense Adam would have done to a row since the step `touched`, when it had its last gradient, until `step`.
+    """Apply the steps of dense Adam that a row skipped, from step `touched + 1` to `step`.
 
-    Without gradients the moments shrink by b1 and b2 a step, so that the j-th step moves a weight by `lr * m /
-    sqrt(v) * (b1 / sqrt(b2)) ** j * corrections[touched + j]`: a sum that all weights of the row share. eps is left
-    out; weights that never had a gradient do not move.
+    Step `touched` was its last one with a gradient. After it, the moments shrink by the factors b1 and b2 at each step,
+    so step `touched + j` moves a weight by `lr * m / sqrt(v) * (b1 / sqrt(b2)) ** j * corrections[touched + j]`. All
+    weights of the row share the sum over j. eps is ignored. Weights that never had a gradient do not move.
     """
     gap = step - touched
     ratio, factor, total = how[BETA1] / np.sqrt(how[BETA2]), np.float32(1), np.float32(0)
@@ -100,7 +108,7 @@ def catch_up(row, weight, first, second, how, touched, step, corrections):
 
 @kernel
 def squared_distance(a, b):
-    """Of two rows, the sum over their columns."""
+    """Return the squared Euclidean distance."""
     total = np.float32(0)
     for column in range(a.shape[0]):
         apart = a[column] - b[column]

@@ -1,4 +1,4 @@
-"""An optimizer's step on rows whose gradients have been collected."""
+"""Optimizer steps on rows with collected gradients."""
 
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
@@ -8,7 +8,7 @@ from oddlot.sparse.kernels.views import row
 
 @kernel
 def adam_rows(part, parts, rows, gradients, weight, first, second, how):
-    """A step of Adam on each of the rows, which occur once."""
+    """Make one step of Adam on each of the distinct `rows` [n], with `gradients` [n, columns]."""
     low, high = rows.shape[0] * part // parts, rows.shape[0] * (part + 1) // parts
     for i in range(low, high):
         one, later = rows[i], rows[min(i + AHEAD, high - 1)]

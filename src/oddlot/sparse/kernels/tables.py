@@ -1,4 +1,4 @@
-"""Hash tables as flat arrays: of each table, the rows sorted by code, and where each code begins."""
+"""Hash tables as flat arrays: for each table, the rows sorted by code, and the start of each code."""
 
 import numpy as np
 
@@ -9,7 +9,11 @@ from oddlot.sparse.kernels.jit import kernel
 
 @kernel
 def sort_by_code(part, parts, codes, begins, rows):
-    """`rows[l, begins[l, c]:begins[l, c + 1]]` are the vectors whose code in table l is c, in their order."""
+    """Sort vectors by their code in each table.
+
+    The vectors with code c in table l are `rows[l, begins[l, c]:begins[l, c + 1]]`, in ascending order. `codes` and
+    `rows` are [tables, vectors], and `begins` is [tables, number of codes + 1].
+    """
     tables, vectors = codes.shape
     for table in range(tables * part // parts, tables * (part + 1) // parts):
         begin, code = begins[table], codes[table]
@@ -28,7 +32,7 @@ def sort_by_code(part, parts, codes, begins, rows):
 
 @kernel
 def mark_active(part, parts, starts, counts, rows, changed):
-    """Mark all rows that are in an active set."""
+    """Set `changed[row]`, [out_features], for each row that is in an active set."""
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
         for slot in range(starts[e], starts[e] + counts[e]):
@@ -39,10 +43,11 @@ def mark_active(part, parts, starts, counts, rows, changed):
 def take_found(
     part, parts, codes, begins, members, most, most_of_bucket, starts, rows, counts, seen, mark, seed
 ):  # fmt: skip
-    """Take up to `most` rows whose code equals that of example e in a table.
+    """Add to each example up to `most` rows that have the example's code in a table.
 
-    Each example begins with another table. Of a bucket with more than `most_of_bucket` rows, a section from a random
-    position is taken, so all its rows are equally likely.
+    `codes` is [tables, examples]. `begins` and `members` are from `sort_by_code`. Each example starts with a random
+    table. A bucket with more than `most_of_bucket` rows contributes a section from a random position, so all its rows
+    are equally likely.
     """
     tables = codes.shape[0]
     mine = seen[part]

@@ -1,7 +1,7 @@
-"""Parts of arrays for inner loops.
+"""Array views for inner loops.
 
-Numba counts who refers to an array, also for a slice of it that lives for one call: some 60 ns where a row's whole step
-takes 200. These views are not counted. The array that they are of lives longer, as kernels are given it.
+Numba counts the references to an array, and to each slice of it. This takes about 60 ns, while a step on a row takes
+200 ns. These views are not counted. They must not outlive their array, which is an argument of the kernel.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from numba.np.arrayobj import make_array, populate_array
 
 
 def _view(context: Any, builder: Any, signature: Any, array: Any, begin: Any, length: Any) -> Any:
-    """The 1-D array of so many numbers that begins at the number `begin` of a C-contiguous one."""
+    """Return a 1-D view of a C-contiguous array: `length` elements from element `begin` on."""
     data = make_array(signature.args[0])(context, builder, array).data
     out = make_array(signature.return_type)(context, builder)
     size = context.get_abi_sizeof(context.get_data_type(signature.return_type.dtype))
@@ -25,7 +25,7 @@ def _view(context: Any, builder: Any, signature: Any, array: Any, begin: Any, le
 
 
 def _row(_typing: Any, matrix: Any, _number: Any) -> Any:
-    """`row(matrix, i)` is `matrix[i]`, of a matrix that is C-contiguous; `i` is not below 0."""
+    """Implement `row(matrix, i)`: return `matrix[i]` of a C-contiguous matrix. `i` must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         matrix = make_array(signature.args[0])(context, builder, arguments[0])
@@ -39,7 +39,10 @@ def _row(_typing: Any, matrix: Any, _number: Any) -> Any:
 
 
 def _between(_typing: Any, vector: Any, _low: Any, _high: Any) -> Any:
-    """`between(vector, low, high)` is `vector[low:high]`, of a vector that is C-contiguous and has these places."""
+    """Implement `between(vector, low, high)`: return `vector[low:high]` of a C-contiguous vector.
+
+    Both bounds must be in range.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         length = builder.sub(arguments[2], arguments[1])

@@ -1,4 +1,4 @@
-"""The rows of the clusters nearest to a hidden vector, and randomly drawn rows for all others."""
+"""The rows of the clusters nearest to a hidden vector, and randomly drawn rows that represent all others."""
 
 import logging
 from copy import copy

@@ -24,7 +24,7 @@ class Dense:
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
         fill_up(crew, active, active.out_features, seed)
-        active.sure[:] = active.counts  # none stands for others
+        active.sure[:] = active.counts  # no row represents others
 
     def forget(self) -> None:
         """Do nothing: there is no index."""

@@ -1,4 +1,4 @@
-"""Rows whose hash collides with that of the hidden vector, and randomly drawn rows for all others."""
+"""Rows that collide with the hidden vector in a hash table, and randomly drawn rows that represent all others."""
 
 import logging
 from copy import copy
@@ -24,7 +24,7 @@ MAX_TABLES = 50
 ENOUGH = 2
 """Multiple of the wanted rows that the tables should give, with duplicates."""
 MEASURED, AMONG = 256, 1 << 12
-"""Numbers of vectors and rows with which digits and tables are chosen."""
+"""Numbers of vectors and rows for choosing digits and tables."""
 FEW, MANY = 0.1, 100.0
 """Multiples of the wanted rows below and above which the tables are unsuitable."""
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class LSH:
     counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     """Label frequency of each row. None: counted during training."""
     chosen: Choice = field(init=False, repr=False, compare=False, default_factory=lambda: Choice(0, 0))
-    """State: the present numbers of digits and tables."""
+    """State: the current numbers of digits and tables."""
     warned: bool = field(init=False, repr=False, compare=False, default=False)
     """State: whether a warning about unsuitable settings was shown."""
     asked: NDArray[Any] | None = field(init=False, repr=False, compare=False, default=None)
@@ -138,7 +138,7 @@ class LSH:
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
-        others = active.counts.copy()  # labels, and what other samplers have found
+        others = active.counts.copy()  # labels, and rows that other samplers found
         crew.share(
             tables.take_found, self._codes(crew, hidden), self.begins, self.members, self.found, self.most_of_bucket,
             active.starts, active.rows, active.counts, active.seen, active.mark, seed,
@@ -167,7 +167,7 @@ class LSH:
 
     @property
     def bits(self) -> int:
-        """Bits of the number of a bucket. A longer code is folded into them."""
+        """Bits of a bucket's number. Longer codes are folded."""
         return min(self.chosen.digits * self.bits_of_digit, hashing.TABLE_BITS)
 
     def _of_rows(self, crew: Crew, weight: NDArray[Any]) -> NDArray[np.int32]:
@@ -196,7 +196,10 @@ class LSH:
     def _measured(
         self, crew: Crew, weight: NDArray[Any], seed: int, digits: int | None = None, count: int | None = None
     ) -> Choice:
-        """Return the given numbers; for others the most digits, and then the fewest tables, that find enough rows."""
+        """Return the given numbers of digits and tables, and the rows that they find.
+
+        If a number is None, choose the most digits, and then the fewest tables, that find enough rows.
+        """
         most = max(1, min(hashing.TABLE_BITS, int(np.log2(max(2, len(weight))))) // self.bits_of_digit)
         enough = ENOUGH * self._wanted(weight)
         for tried in range(most, 0, -1) if digits is None else (digits,):
@@ -233,7 +236,7 @@ class LSH:
         return np.median(given, axis=1), np.cumsum(held.mean(axis=1))
 
     def _draw(self, columns: int, choice: Choice, seed: int) -> None:
-        """Draw hash functions. With simhash, those of the first tables do not depend on the number of tables."""
+        """Draw hash functions. With simhash, they are the same for the first tables with any number of tables."""
         self.chosen, chance, count = choice, np.random.default_rng(seed), choice.tables * choice.digits
         if self.family == "simhash":
             planes = chance.standard_normal((count, columns)).astype(np.float32)

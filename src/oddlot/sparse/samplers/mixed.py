@@ -43,11 +43,11 @@ class Mixed:
     @layer.setter
     def layer(self, layer: object) -> None:
         for sampler in self.samplers:
-            sampler.layer = layer  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
+            sampler.layer = layer  # type: ignore[attr-defined]  # set on any kind of sampler
 
     @property
     def changed_only(self) -> bool:
-        """Whether one of the samplers has `changed_only`."""
+        """Whether any of the samplers has `changed_only`."""
         return any(getattr(sampler, "changed_only", False) for sampler in self.samplers)
 
     def most(self, out_features: int) -> int:
@@ -56,7 +56,9 @@ class Mixed:
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Prepare for a batch, and rebuild the index if it is outdated."""
-        for place, sampler in enumerate(self.samplers):  # hashes of one family have different functions
+        for place, sampler in enumerate(
+            self.samplers
+        ):  # another seed gives LSH samplers other hash functions
             sampler.prepare(crew, weight, bias, step, seed + place)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:

@@ -14,7 +14,7 @@ from oddlot.sparse.validation import check_whole
 
 @dataclass
 class Shared:
-    """Uniformly drawn rows that all examples of a batch share, beside their labels."""
+    """Uniformly drawn rows that all examples of a batch share, in addition to their labels."""
 
     count: int = 4096
     """Rows per batch."""

@@ -1,4 +1,4 @@
-"""Rows by chance, all alike, others for every example."""
+"""Uniformly drawn rows, different for each example."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -10,7 +10,7 @@ from oddlot.core.tasks import UpdateId
 
 
 def check_enough(k: int, workers: int, setting: str = "k") -> None:
-    """Raise UsageError if there are fewer than k workers. `setting` is the setting that has k."""
+    """Raise UsageError if there are fewer than k workers. `setting` is the name of the setting for k."""
     if workers < k:
         where = "" if setting == "k" else f" (in {setting})"
         there = "is 1" if workers == 1 else f"are {workers}"
@@ -28,10 +28,10 @@ def fastest(
     then: int | None = None,
     deadline: float | None = None,
 ) -> Generator[Command, None, bool]:
-    """Collect the updates of a round. At the k-th, apply their mean, cancel the other tasks and begin the next round.
+    """Collect the updates of a round. At the k-th, apply their mean, cancel the other tasks and start the next round.
 
-    `updates` are the samples of each update so far, `samples` the samples per task, and `then` those of the next round
-    (None: `samples`). `deadline` is the timeout of each task. Return whether the round was closed.
+    `updates` has the samples of each update so far. `samples` is the number of samples per task, and `then` that of the
+    next round (None: `samples`). `deadline` is the timeout of each task. Return whether the round was closed.
 
     A round closes with fewer updates when fewer workers are left. Without k, it closes when no task is open, and
     workers that join wait for the next round. A worker with several tasks in flight may send several of the k updates.

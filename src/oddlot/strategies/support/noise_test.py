@@ -1,4 +1,4 @@
-"""A test whether noise outweighs progress, by the signs of inner products of consecutive gradients."""
+"""A test for noise that outweighs progress, by the signs of inner products of consecutive gradients."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Pflug:
     rounds: int = 0
     """Rounds since the last reset."""
     agreeing: int = 0
-    """Consecutive inner products up to now that are not negative."""
+    """Number of latest consecutive inner products that are not negative."""
 
     def count(self, inner: float, window: int, threshold: int, burn_in: int) -> bool:
         """Count one more window. Return whether noise outweighs progress, and reset the counts if so."""

@@ -1,4 +1,4 @@
-"""Training with peers: local steps, and exchanges of models in between. What gossip strategies share."""
+"""Training with peers: local steps with exchanges of models in between. Shared by the gossip strategies."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator
@@ -34,9 +34,9 @@ def _one_of(*words: str) -> Must:
 
 
 MIN_PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 2.0, 3600.0
-"""Shortest and longest time until a request is given up."""
+"""Shortest and longest timeout of a request."""
 MIN_WEIGHT = 2.0**-30
-"""Sum weight below which a peer sends none of it away."""
+"""Sum weight below which a peer sends no more models."""
 SMOOTHING = 0.05
 """Weight of the newest task in the running training loss."""
 EQUAL = 0.5
@@ -49,11 +49,11 @@ Share = Annotated[float, Must("above 0 and below 1", lambda value: 0 < value < 1
 
 @dataclass
 class PeerAveraging(Strategy):
-    """Base class of strategies in which peers train on their own and average their models with those of others.
+    """Base class of strategies in which peers train on their own and average their models with other peers.
 
     A peer computes one minibatch after the other and steps with the job's optimizer. After a step, `is_due` decides
-    whether it exchanges models. During a pull, it waits for the answer; with `overlap`, after one more minibatch. The
-    momentum stays as it is when weights are averaged.
+    whether to exchange models. During a pull, the peer waits for the reply; with `overlap`, it first computes one more
+    minibatch. Averaging does not change the momentum.
     """
 
     mode: Annotated[Mode, _one_of("pull", "push", "push_pull")] = "pull"
@@ -75,23 +75,23 @@ class PeerAveraging(Strategy):
     steps: int = field(default=0, metadata=STATE)
     """Steps so far."""
     exchanges: int = field(default=0, metadata=STATE)
-    """Exchanges that this peer began."""
+    """Number of exchanges that this peer started."""
     weight: float = field(default=1.0, metadata=STATE)
     """Sum weight of this peer, for `push`."""
     loss: float | None = field(default=None, metadata=STATE)
     """Running training loss."""
     awaits: NodeId = field(default="", metadata=STATE)
-    """Peer whose answer is awaited. Empty: none."""
+    """Peer with an awaited reply. Empty: none."""
     awaited_until: float = field(default=0.0, metadata=STATE)
-    """Time at which it is given up."""
+    """Time at which the awaited request times out."""
     awaited_from: int = field(default=-1, metadata=STATE)
-    """Step after which it is awaited."""
+    """Step after which the reply is awaited."""
     is_deferred: bool = field(default=False, metadata=STATE)
-    """Whether another exchange is due once the model has come."""
+    """Whether another exchange is due once the awaited model has arrived."""
     patience: float = field(default=30.0, metadata=STATE)
-    """Seconds until the next request is given up, if `answer_seconds` is None."""
+    """Timeout of the next request in seconds, if `answer_seconds` is None."""
     rings_at: float = field(default=-1.0, metadata=STATE)
-    """Time of the alarm that rings next. A later one may be set, too, from when the patience was longer."""
+    """Time of the next alarm. A later alarm may also be set, from when the patience was longer."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -108,23 +108,23 @@ class PeerAveraging(Strategy):
 
     @property
     def measures(self) -> DriftOf | None:
-        """Return what each step must measure for `is_due`. None: nothing."""
+        """Return the kind of change that each step must measure for `is_due`. None: nothing."""
         return None
 
     @property
     def window(self) -> int:
-        """Return the window in which each step measures its norm, in merges. 0: it measures none."""
+        """Return the window length of each step's measurement, in merges. 0: steps measure no norm."""
         return 0
 
     @abstractmethod
     def is_due(self, view: View, changed: Changed | None) -> bool:
-        """Whether to exchange models after a step. `changed` is what the step has measured."""
+        """Return whether to exchange models after a step. `changed` has the measurements of the step."""
 
     def received(self, event: ModelReceived) -> None:
-        """Note that a model was received."""
+        """Process a received model, for strategies that adapt to it."""
 
     def exchanged(self) -> None:
-        """Note that an exchange begins, for strategies that adapt to it."""
+        """Record that an exchange starts, for strategies that adapt to it."""
 
     def traits(self, batch_size: int) -> Traits:
         """Return the strategy's traits."""
@@ -135,7 +135,7 @@ class PeerAveraging(Strategy):
         check_topology(self.topology, workers)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        """Train, exchange, answer."""
+        """Train, exchange models, and reply to requests."""
         match event:
             case Arrived(update):
                 self._note_loss(update.loss)
@@ -162,7 +162,7 @@ class PeerAveraging(Strategy):
 
     def _after_step(self, view: View, changed: Changed | None) -> Iterator[Command]:
         is_due = self.is_due(view, changed)
-        self.is_deferred = is_due and changed is None  # what was measured is outdated after an average
+        self.is_deferred = is_due and changed is None  # an average makes the measurements outdated
         if is_due and not self.awaits:
             yield from self._begin_exchange(view)
         yield from self._train_on(view)
@@ -181,7 +181,7 @@ class PeerAveraging(Strategy):
 
     def _exchange(self, peer: NodeId, view: View) -> Iterator[Command]:
         if self.mode == "push" and self.weight < MIN_WEIGHT:
-            return  # what it has sent did not come back: it waits for models of others
+            return  # its sum weight is too small: wait for models of others
         self.exchanges += 1
         if self.mode == "push":
             self.weight /= 2
@@ -203,7 +203,7 @@ class PeerAveraging(Strategy):
             yield Wake(self.rings_at)
 
     def _wait_on(self, view: View) -> Iterator[Command]:
-        """Give up a request that is overdue, or set the alarm for it."""
+        """End a request that has timed out, or set the alarm for it."""
         if view.now >= self.awaited_until:
             self.patience = min(2 * self.patience, MAX_PATIENCE_SECONDS)
             self._give_up()
@@ -211,7 +211,7 @@ class PeerAveraging(Strategy):
             yield from self._set_alarm(view)
 
     def _average(self, event: ModelReceived, view: View) -> Iterator[Command]:
-        """Average a model into the own weights, or drop an answer that comes too late."""
+        """Average a model into this peer's weights, or drop a late reply."""
         model = event.model
         is_answer = model.answers is not None
         if is_answer and (model.sender, model.answers) != (self.awaits, self.exchanges):
@@ -246,13 +246,13 @@ class PeerAveraging(Strategy):
         return self.share
 
     def _peers_changed(self, peer: NodeId) -> None:
-        """Begin anew with the sum weights, which do not add up any more, and await nothing of this peer."""
+        """Reset the sum weight, because the sum over all peers has changed, and do not wait for this peer."""
         self.weight = 1.0
         if peer == self.awaits:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Await no answer any more."""
+        """Stop waiting for a reply."""
         self.awaits = ""
 
     def _note_loss(self, loss: float | None) -> None:

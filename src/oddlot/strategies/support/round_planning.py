@@ -23,12 +23,12 @@ class Choice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Samples of a round."""
+        """Return the samples of a round."""
         return self.k * self.samples
 
     @property
     def floor(self) -> float:
-        """Error to which these rounds converge, relative to rounds of one sample."""
+        """Return the error that these rounds converge to, relative to rounds of one sample."""
         return 1 / self.size
 
 
@@ -42,7 +42,7 @@ class Stage(NamedTuple):
 
 
 def stages(choices: Iterable[Choice]) -> list[Stage]:
-    """Return the choices that are the best at some error, from large errors to small ones.
+    """Return the choices that are the best at some error, from large to small errors.
 
     With the final error A of rounds of one sample, an error e falls at the rate (e - A / (k samples)) / seconds, up to
     a constant. For each choice this is a straight line over e, and the best choices form the upper envelope. A only
@@ -92,7 +92,7 @@ def spaced(found: Sequence[Stage], gain: float) -> list[Stage]:
 
 
 def _crossing(one: Choice, other: Choice) -> float:
-    """Return the error at which both reduce the error equally fast."""
+    """Return the error where both choices reduce the error equally fast."""
     slopes = 1 / one.seconds - 1 / other.seconds
     return (one.floor / one.seconds - other.floor / other.seconds) / slopes
 

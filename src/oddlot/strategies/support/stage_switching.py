@@ -13,7 +13,7 @@ from oddlot.core.validation import AboveZero, AtLeastOne, Must, at_least, check_
 from oddlot.strategies.support.noise_test import THRESHOLD, WINDOW, Pflug
 
 KNOWN, WAYS = {"loss": "min", "accuracy": "max"}, {"min": "falls", "max": "rises"}
-"""Metrics whose direction is known, and the words for directions."""
+"""Directions of known metrics, and descriptions of directions."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ByGradients:
 
     @property
     def agree(self) -> bool:
-        """Whether none of the latest inner products, more than `threshold` of them, is negative.
+        """Return whether the latest inner products, more than `threshold` of them, are all nonnegative.
 
         With the defaults, this happens by chance after 126 windows on average if half of the products are positive. By
         then the stage has usually ended.
@@ -69,7 +69,7 @@ class ByPlateau:
     best: float | None = field(default=None, metadata=STATE)
     """State: best value so far."""
     since: int = field(default=0, metadata=STATE)
-    """State: evaluations since the best value, or since the stage began."""
+    """State: evaluations since the best value, or since the start of the stage."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -94,7 +94,7 @@ class ByPlateau:
 
     @property
     def rises(self) -> bool:
-        """Whether the metric rises as the model improves."""
+        """Return whether the metric rises as the model improves."""
         return (self.mode or KNOWN.get(self.metric)) == "max"
 
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
@@ -161,7 +161,7 @@ def check_metrics(switch: Switch, names: Collection[str]) -> None:
 
 
 def rounds_measured(switch: Switch) -> int:
-    """Return the number of rounds whose gradients are summed before they are compared; 0 if gradients are not used."""
+    """Return the number of rounds in a window of summed gradients; 0 if gradients are not used."""
     return switch.window if isinstance(switch, ByGradients) else 0
 
 

@@ -1,4 +1,4 @@
-"""Which peer of a mesh to exchange models with next."""
+"""Topologies of a mesh: the choice of the next peer to exchange models with."""
 
 from random import Random
 from typing import Literal
@@ -12,7 +12,7 @@ TOPOLOGIES: tuple[Topology, ...] = ("random", "ring", "hypercube", "exponential"
 
 
 def topology(value: object) -> str:
-    """Check the name of a topology."""
+    """Return a description of valid names if a topology is unknown, else an empty string."""
     return "" if value in TOPOLOGIES else f"one of {', '.join(TOPOLOGIES)}"
 
 
@@ -31,14 +31,14 @@ def check_topology(name: Topology, peers: int) -> None:
 
 
 def partner(name: Topology, view: View, turn: int) -> NodeId | None:
-    """Return the peer for exchange number `turn` of this peer. None: there is no living one.
+    """Return the peer for exchange number `turn` of this peer. None: no such peer is active.
 
     - `random`: any peer, each with the same probability.
     - `ring`: the right and the left neighbor in turn.
-    - `exponential`: the peer 1, 2, 4, ... places further in turn (Ying et al., NeurIPS 2021, one-peer exponential
+    - `exponential`: the peer 1, 2, 4, ... positions further in turn (Ying et al., NeurIPS 2021, one-peer exponential
       graph).
-    - `hypercube`: the peer whose number differs in one bit, bit after bit. If it is lost, there is no exchange.
-    - `matching`: the partner in a random matching, which all peers draw alike for each turn.
+    - `hypercube`: the peer with a number that differs in one bit, bit after bit. If it is lost, there is no exchange.
+    - `matching`: the partner in a random matching. All peers draw the same matching for each turn.
     """
     mesh = list(view.mesh)
     if len(mesh) < 2:
@@ -58,7 +58,8 @@ def partner(name: Topology, view: View, turn: int) -> NodeId | None:
 
 
 def ring_neighbors(view: View) -> list[NodeId]:
-    """Return the left and the right neighbor of this peer on the ring: one of two peers, none of one."""
+    """Return the left and right neighbors of this peer on the ring. With two peers there is one; with one peer,
+    none."""
     mesh = list(view.mesh)
     me = mesh.index(view.me)
     both = dict.fromkeys((mesh[me - 1], mesh[(me + 1) % len(mesh)]))
@@ -66,7 +67,7 @@ def ring_neighbors(view: View) -> list[NodeId]:
 
 
 def _across(view: View, turn: int) -> NodeId | None:
-    """Return the living peer of the machine whose number differs in bit `turn`."""
+    """Return the active peer of the machine with a number that differs in bit `turn`."""
     machines = list(view.machines)
     bits = max(1, (len(machines) - 1).bit_length())
     number = machines.index(machine_of(view.me)) ^ (1 << turn % bits)
@@ -75,7 +76,7 @@ def _across(view: View, turn: int) -> NodeId | None:
 
 
 def _matched(mesh: list[NodeId], me: int, turn: int) -> NodeId | None:
-    """Return the partner in the matching of this turn. None: the one that is left over of an odd number."""
+    """Return the partner in the matching of this turn. None: the peer left over from an odd number."""
     order = list(range(len(mesh)))
     Random(f"matching {turn}").shuffle(order)
     place = order.index(me) ^ 1

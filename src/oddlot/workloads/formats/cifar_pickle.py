@@ -1,4 +1,4 @@
-"""CIFAR-10's published form: pickles of Python 2, in a folder or a tar archive. They are read, and never executed."""
+"""CIFAR-10 as published: Python 2 pickles in a folder or a tar archive. No code of a pickle is executed."""
 
 import io
 import pickle
@@ -18,7 +18,7 @@ FOLDER = "cifar-10-batches-py"
 ARCHIVE = "cifar-10-python.tar.gz"
 PARTS = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
 MAX_BYTES = 1 << 25
-"""of one pickle: the published ones have 31 MB"""
+"""Largest size of a pickle. The published ones have 31 MB."""
 ROW = 3 * SIDE * SIDE
 CALLS = {
     ("numpy.core.multiarray", "_reconstruct"),
@@ -26,12 +26,12 @@ CALLS = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
 }
-"""what a pickle of an array of numbers names, by numpy's older and newer name"""
+"""Functions that a pickled array of numbers calls, by NumPy's older and newer names."""
 BYTE_TYPES = ("u1", "uint8", b"u1", b"uint8")
 
 
 class Call:
-    """A call that a pickle asks for: remembered, and not made."""
+    """A call that a pickle requests. It is recorded, not made."""
 
     __slots__ = ("arguments", "name", "state")
 
@@ -43,7 +43,7 @@ class Call:
 
 
 class Name:
-    """What a pickle may name, and have called."""
+    """A function that a pickle may call."""
 
     __slots__ = ("name",)
 
@@ -55,9 +55,10 @@ class Name:
 
 
 class Unpickler(pickle._Unpickler):
-    """Makes plain values, and a `Call` of whatever a pickled array names. Nothing that a pickle names is imported.
+    """Unpickler that returns plain values, with a `Call` for each pickled array. It imports nothing.
 
-    It is the one written in Python: that in C takes gigabytes of memory when a few bytes tell it to.
+    It extends the Python implementation, because a few bytes can make the C implementation allocate gigabytes of
+    memory.
     """
 
     def find_class(self, module: str, name: str, /) -> Any:
@@ -69,7 +70,10 @@ class Unpickler(pickle._Unpickler):
 
 
 def read_folder(folder: Path) -> Splits:
-    """The pictures of the six files in an unpacked folder. UsageError names the file and its fault."""
+    """Return the images of the six files in an unpacked folder.
+
+    Raise UsageError, with the file and its fault, if one is invalid.
+    """
 
     def content(name: str) -> bytes:
         check_regular(folder / name)
@@ -84,7 +88,10 @@ def read_folder(folder: Path) -> Splits:
 
 
 def read_archive(path: Path) -> Splits:
-    """The pictures of the six files in an archive. UsageError names archive, file and fault."""
+    """Return the images of the six files in an archive.
+
+    Raise UsageError, with the archive, the file and its fault, if one is invalid.
+    """
     wanted = {f"{FOLDER}/{name}": name for names in PARTS.values() for name in names}
     found: dict[str, bytes] = {}
     for name, read in members(path):
@@ -117,7 +124,10 @@ def _splits(path: Path, inside: str, content: Callable[[str], bytes]) -> Splits:
 
 
 def read_batch(content: bytes) -> Split:
-    """Pictures uint8 [n, 3, 32, 32] and classes int64 [n] of one pickle. UsageError says what is wrong with it."""
+    """Return the images, uint8 [n, 3, 32, 32], and classes, int64 [n], of one pickle.
+
+    Raise UsageError if it is invalid.
+    """
     batch = _unpickled(content)
     if not isinstance(batch, Mapping) or not {b"data", b"labels"} <= batch.keys():
         raise UsageError("it is not a dict with b'data' and b'labels'", "other_format")
@@ -138,14 +148,17 @@ def _unpickled(content: bytes) -> Any:
         return Unpickler(io.BytesIO(content), encoding="bytes").load()
     except UsageError:
         raise
-    except Exception as error:  # noqa: BLE001 - bytes that are no pickle may raise anything
+    except Exception as error:  # noqa: BLE001 - invalid pickles raise various exceptions
         reason = f"{type(error).__name__}: {error}"
         told = f"it is not a complete pickle ({reason}). Download it again"
         raise UsageError(told, "damaged_file", reason=reason) from None
 
 
 def _array(value: Any) -> NDArray[np.uint8]:
-    """The array whose making a pickle has asked for; numpy never sees what the pickle says but for plain bytes."""
+    """Return the array of a recorded `Call`. Raise UsageError unless it is an array of bytes.
+
+    NumPy gets only the data and the checked shape of the pickle.
+    """
     try:
         _, shape, dtype, in_columns, data = value.state
         plain = value.name == "_reconstruct" and all(type(side) is int and side >= 0 for side in shape)

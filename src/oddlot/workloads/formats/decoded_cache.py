@@ -1,4 +1,4 @@
-"""A cache of decoded images: files of plain arrays in the user's cache folder, which are memory-mapped.
+"""A cache of decoded images: memory-mapped files of plain arrays in the user's cache folder.
 
 Each state of the sources has a folder with four files. One process writes at a time, and files are written atomically.
 """
@@ -25,23 +25,23 @@ from oddlot.machines.text_files import unreadable
 SPLITS = ("train", "test")
 SIDE = 32
 FORMAT = 1
-"""Version of the decoding; a new one invalidates the cache."""
+"""Version of the decoding. A new version invalidates the cache."""
 LOCK = "lock"
 PARTIAL = ".partial"
 PIECE_BYTES = 1 << 24
 
 Split = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""pictures [n, 3, 32, 32] and classes [n]"""
+"""Images [n, 3, 32, 32] and classes [n]."""
 Splits = Mapping[str, Split]
 
 log = logging.getLogger(__name__)
 
 
 def cached(dataset: str, sources: Sequence[Path], make: Callable[[], Splits]) -> Splits:
-    """Return the result of `make()`, memory-mapped read-only. It is called only if the source files have changed.
+    """Return the result of `make()`, memory-mapped read-only. `make` is called only if the source files have changed.
 
     If the cache folder cannot be used or is full, warn and keep the arrays in memory. Raise UsageError if the sources
-    cannot be read, or change meanwhile.
+    cannot be read, or change while they are read.
     """
     mark = _fingerprint(sources)
     folder: Path | str = "a cache folder"
@@ -104,7 +104,7 @@ def _fingerprint(sources: Sequence[Path]) -> str:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[Splits | None]:
-    """Lock the folder for writing. Yield what another process has written meanwhile, if anything."""
+    """Lock the folder for writing. Yield the splits if another process has written them already, else None."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
         try:
@@ -133,18 +133,18 @@ def _opened(folder: Path) -> Splits | None:
 
 
 def _mapped(path: Path, dtype: type, row: tuple[int, ...]) -> NDArray[Any] | None:
-    """The array [n, *row] in the file; None where it is not there, or is anything else."""
+    """Return the memory-mapped array [n, *row] of a file; None if the file is missing or has anything else."""
     try:
         array = npy.open_memmap(path, "r")
         size = path.stat().st_size
-    except Exception:  # noqa: BLE001 - numpy raises many things about damaged headers
+    except Exception:  # noqa: BLE001 - numpy raises various exceptions for damaged headers
         return None
     right = array.dtype == dtype and array.shape[1:] == row and array.flags.c_contiguous
     return array if right and size == array.offset + array.nbytes else None
 
 
 def _written(folder: Path, splits: Splits) -> Splits:
-    """The splits, memory-mapped from files that are written anew, under the folder's lock."""
+    """Write the splits to files, and return them memory-mapped. The caller holds the folder's lock."""
     for split, arrays in splits.items():
         for path, array in zip(_paths(folder, split), arrays, strict=True):
             _write_file(path, np.ascontiguousarray(array))
@@ -153,7 +153,7 @@ def _written(folder: Path, splits: Splits) -> Splits:
 
 
 def _write_file(path: Path, array: NDArray[Any]) -> None:
-    # This process holds the lock: a file that a killed process has left is overwritten.
+    # This process holds the lock, so an existing partial file is left by a killed process.
     partial = path.with_suffix(PARTIAL)
     try:
         with partial.open("wb") as file:
@@ -168,7 +168,7 @@ def _write_file(path: Path, array: NDArray[Any]) -> None:
 
 
 def _write_array(file: IO[bytes], array: NDArray[Any]) -> None:
-    """As np.save does, which tells nothing of why it could not."""
+    """Write an array in the format of np.save. Unlike np.save, raise errors with the system's reason."""
     npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
     content = array.reshape(-1).view(np.uint8).data
     for at in range(0, len(content), PIECE_BYTES):

@@ -1,6 +1,6 @@
-"""IDX files, the format of the MNIST database: big-endian arrays behind a small header, often gzipped.
+"""IDX files, the format of the MNIST database: big-endian arrays with a small header, often gzipped.
 
-Two zero bytes, one for the dtype, one for the number of dimensions, four for each dimension, then the data.
+The header has two zero bytes, one for the dtype, one for the number of dimensions, and four for each dimension.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from oddlot.machines.text_files import unreadable
 from oddlot.workloads.places import found_instead, looked_in, roots
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-MAX_DIMENSIONS = 64  # numpy's limit; the format could say 255
+MAX_DIMENSIONS = 64  # numpy's limit; the format allows 255
 CHUNK = 1 << 20
 
 
@@ -51,7 +51,7 @@ def read_idx(path: Path) -> NDArray[Any]:
 def find_idx(
     dataset: str, names: Sequence[str], source: str, data_dir: str | Path | None = None
 ) -> list[Path]:
-    """Return the paths of a dataset's files, which are all in one folder, plain or gzipped.
+    """Return the paths of a dataset's files, plain or gzipped. All must be in one folder.
 
     The folder is `data_dir` or, by default, $ODDLOT_DATA, or a subfolder with the name of the dataset. Raise
     UsageError, with the missing files, the searched folders and the source, if a file is missing.
@@ -124,7 +124,7 @@ def _read_array(stream: Readable, shape: list[int], dtype: np.dtype[Any], most: 
         raise UsageError(told, "trailing_bytes", shape=shape, claimed=size)
     try:
         return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
-    except ValueError as error:  # one dimension is 0 and the others are beyond what numpy can count
+    except ValueError as error:  # one dimension is 0, and the others are too large for numpy
         told = f"shape {shape} is impossible: {error}"
         raise UsageError(told, "impossible_shape", shape=shape, reason=str(error)) from None
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 as single pictures, `train/cat/0001.jpg`: in tar archives or in folders."""
+"""CIFAR-10 as single images, such as `train/cat/0001.jpg`, in tar archives or in folders."""
 
 import re
 import warnings
@@ -19,36 +19,42 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-"""a class's place here is its number"""
+"""Names of the classes, by number."""
 MAX_BYTES = 1 << 20
-"""of one picture: it has 3 kB of pixels"""
+"""Largest size of an image file. An image has 3 kB of pixels."""
 FORM = re.compile(rf"({'|'.join(SPLITS)})/([^/]+)/([^/]+\.(?i:jpe?g|png))")
 
 Photo = tuple[str, str, Read]
-"""the archive or folder, the picture's name in it, and how to read it"""
+"""Archive or folder of an image, its name in it, and a function that reads it."""
 
 
 def read_archives(paths: Sequence[Path]) -> Splits:
-    """The pictures of all these archives together. UsageError names archive, member and fault."""
+    """Return the images of all these archives.
+
+    Raise UsageError, with the archive, the member and its fault, if one is invalid.
+    """
     return _read((str(path), name, read) for path in paths for name, read in members(path))
 
 
 def read_tree(folder: Path, files: Sequence[Path]) -> Splits:
-    """The pictures in these files of a folder. UsageError names the file and its fault."""
+    """Return the images in these files of a folder.
+
+    Raise UsageError, with the file and its fault, if one is invalid.
+    """
     return _read(
         (str(folder), file.relative_to(folder).as_posix(), partial(_content, file)) for file in files
     )
 
 
 def tree_files(folder: Path) -> list[Path]:
-    """What is in the classes' folders of both splits, sorted."""
+    """Return the content of the class folders of both splits, sorted."""
     splits = (folder / split for split in SPLITS if (folder / split).is_dir())
     kinds = (kind for split in splits for kind in sorted(split.iterdir()) if kind.is_dir())
     return [file for kind in kinds for file in sorted(kind.iterdir())]
 
 
 def is_tree(folder: Path) -> bool:
-    """Whether pictures are stored here in folders SPLIT/CLASS."""
+    """Return whether the folder has images in subfolders SPLIT/CLASS."""
     return any((folder / split / kind).is_dir() for split in SPLITS for kind in CLASSES)
 
 
@@ -64,7 +70,7 @@ def _content(file: Path, most: int) -> bytes:
 
 
 def _read(photos: Iterable[Photo]) -> Splits:
-    """Both splits in the order of class and name, whatever the order in the archives."""
+    """Return both splits, sorted by class and name."""
     image = _pillow()
     pixels = {split: bytearray() for split in SPLITS}
     names: dict[str, dict[tuple[int, str], int]] = {split: {} for split in SPLITS}
@@ -83,12 +89,12 @@ def _read(photos: Iterable[Photo]) -> Splits:
 
 
 def _visible(photos: Iterable[Photo]) -> Iterator[Photo]:
-    """Without the hidden files that desktops leave behind."""
+    """Return the images without hidden files, which file managers create."""
     return (photo for photo in photos if not photo[1].rpartition("/")[2].startswith("."))
 
 
 def _place(name: str) -> tuple[str, tuple[int, str]]:
-    """The split, and the class with the file's name."""
+    """Return the split of an image, and its class and file name."""
     form = FORM.fullmatch(name)
     if form is None:
         told = f"its path must be {SPLITS[0]} or {SPLITS[1]}, then /CLASS/NAME.jpg or .png"
@@ -101,10 +107,10 @@ def _place(name: str) -> tuple[str, tuple[int, str]]:
 
 
 def _pixels(image: "ModuleType", content: bytes) -> bytes:
-    """The bytes of a picture, row by row, the three colours of a pixel side by side."""
+    """Return the bytes of an image, row by row, with the three colors of a pixel next to each other."""
     try:
         with image.open(BytesIO(content), formats=("JPEG", "PNG")) as picture:
-            if picture.size != (SIDE, SIDE):  # told by the header: nothing is decoded yet
+            if picture.size != (SIDE, SIDE):  # from the header: nothing is decoded yet
                 told = f"it has {picture.width} x {picture.height} pixels, not {SIDE} x {SIDE}"
                 raise UsageError(told, "wrong_size", size=picture.size)
             if picture.mode != "RGB":
@@ -116,7 +122,7 @@ def _pixels(image: "ModuleType", content: bytes) -> bytes:
         raise
     except image.UnidentifiedImageError:
         raise UsageError("neither a JPEG nor a PNG image", "other_format") from None
-    except Exception as error:  # noqa: BLE001 - decoders raise many things about damaged bytes
+    except Exception as error:  # noqa: BLE001 - decoders raise various exceptions for damaged data
         raise UsageError(f"it cannot be decoded: {error}", "damaged_file", reason=str(error)) from None
 
 

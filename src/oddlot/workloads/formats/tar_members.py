@@ -1,4 +1,4 @@
-"""Members of tar archives, one after the other: nothing is unpacked to the disk, no header's claim is believed."""
+"""Reading tar archives member by member. Nothing is unpacked to the disk, and sizes in headers are not trusted."""
 
 import gzip
 import lzma
@@ -19,10 +19,10 @@ OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
     ".tgz": gzip.open,
     ".tar.xz": lzma.open,
 }
-"""how an archive is opened, by the end of its name"""
+"""Functions that open an archive, by the end of its name."""
 MAX_MEMBERS = 200_000
 LONGEST_READ = 1 << 26
-"""bytes at once; headers may claim to be longer than there is memory for"""
+"""Largest number of bytes that are read at once. A header may claim more than the available memory."""
 PIECE_BYTES = 1 << 20
 DAMAGED = (
     tarfile.TarError,
@@ -34,9 +34,9 @@ DAMAGED = (
     OverflowError,
     RecursionError,
 )
-"""what Python raises about archives that are none, or not whole"""
+"""Exceptions that Python raises for damaged archives."""
 Read = Callable[[int], bytes]
-"""All that a member holds. UsageError: that is more than so many bytes."""
+"""Function that returns the content of a member. It raises UsageError for more bytes than its argument."""
 
 
 class Readable(Protocol):
@@ -46,7 +46,7 @@ class Readable(Protocol):
 
 
 class _Patient:
-    """A file that refuses to read very much at once, and to unpack more than an archive of its size holds."""
+    """A file that rejects very large reads, and more decompressed data than an archive of its size contains."""
 
     def __init__(self, packed: IO[bytes], path: Path) -> None:
         self.packed, self.path, self.size = packed, path, path.stat().st_size
@@ -66,21 +66,21 @@ class _Patient:
         return content
 
     def _check(self, place: int, packed: int) -> None:
-        """UsageError: so many packed bytes do not hold as much as lies before this place."""
+        """Raise UsageError if position `place` is more than `packed` compressed bytes can contain."""
         if self.file is not self.packed and place > (most := most_unpacked(packed)):
             told = f"{self.path} unpacks to more than {most:,} bytes, too much for an archive of images of its size"
             raise UsageError(told, "unpacks_to_too_much", path=str(self.path), most=most)
 
 
 def members(path: Path) -> Iterator[tuple[str, Read]]:
-    """Every file in the archive: its name, and a function that reads it while it is the newest.
+    """Yield the name of each file in the archive, and a function that reads it before the next one is requested.
 
-    UsageError: the archive is damaged, or has a member that is neither file nor folder, such as a link.
+    Raise UsageError if the archive is damaged, or has a member that is neither a file nor a folder, such as a link.
     """
     with ExitStack() as closing:
         try:
             file = _Patient(closing.enter_context(path.open("rb")), path)
-            tar = closing.enter_context(tarfile.open(fileobj=file, mode="r:"))  # type: ignore[call-overload]  # it needs no more of a file
+            tar = closing.enter_context(tarfile.open(fileobj=file, mode="r:"))  # type: ignore[call-overload]  # tarfile needs only these methods
         except DAMAGED as error:
             raise _damaged(path, error) from None
         except OSError as error:
@@ -99,12 +99,12 @@ def members(path: Path) -> Iterator[tuple[str, Read]]:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the name ends as those of archives that can be read."""
+    """Return whether the name has the ending of a supported archive."""
     return any(path.name.endswith(end) for end in OPENERS)
 
 
 def at_most(most: int, file: Readable) -> bytes:
-    """All that is left in the file. UsageError: more than `most` bytes."""
+    """Return the rest of the file. Raise UsageError if it has more than `most` bytes."""
     content = file.read(most + 1)
     if len(content) > most:
         raise UsageError(f"it has more than {most:,} bytes", "file_too_large", most=most)
@@ -125,14 +125,14 @@ def _next(tar: tarfile.TarFile, path: Path) -> tarfile.TarInfo | None:
 
 
 def _check_regular(member: tarfile.TarInfo, path: Path) -> None:
-    """UsageError: it is no file."""
+    """Raise UsageError unless the member is a regular file."""
     if not member.isreg() or member.issparse():
         told = f"{path}: {member.name!r} is not a regular file but a link or a device"
         raise UsageError(told, "not_a_file", path=str(path), member=member.name)
 
 
 def _drain(file: Readable, path: Path) -> None:
-    """Read to the end, where the checksum of what is compressed lies."""
+    """Read to the end, which verifies the checksum of compressed data."""
     try:
         while file.read(PIECE_BYTES):
             pass
@@ -147,7 +147,7 @@ def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
             raise UsageError(told, "file_too_large", bytes=member.size, most=most)
         try:
             file = tar.extractfile(member)
-            assert file is not None  # it is a regular one
+            assert file is not None  # because it is a regular file
             content = at_most(most, file)
         except DAMAGED as error:
             raise _damaged(path, error) from None

@@ -1,0 +1,92 @@
+"""The life of one host of a run: its store, metrics and goal, and what is due. A hub has one, a mesh one per peer."""
+
+from typing import NamedTuple
+
+from oddlot.core.conductor import Conductor
+from oddlot.history.metrics import Tally
+from oddlot.run.goals import TIME_FIGURES, Goal, Term
+from oddlot.run.spec import Recipe
+from oddlot.run.warnings import warn_of_not_measured
+from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.train.gates import standard_gates
+from oddlot.train.lr_schedules import by_samples
+from oddlot.train.store import BlockSource, NullStore, Store
+
+HUNG_MEASURE_SECONDS = 600.0
+"""Seconds that a run with a goal of time or cost waits for its final metrics."""
+
+
+class Purpose(NamedTuple):
+    """What the model of a run is due for."""
+
+    evaluation: bool = False
+    checkpoint: bool = False
+    final: bool = False
+
+
+class Session:
+    """The parts that the hosts of all runs have in common.
+
+    A host has a `goal`, and counts its own records in `tally`, with `tally.size` samples per epoch. It owns the
+    `weights` with which it begins. With `saves_first`, a checkpoint is due after its first merge.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        conductor: Conductor,
+        weights: FlatBuffer,
+        tally: Tally,
+        goal: Goal,
+        pool: BlockSource | None = None,
+        *,
+        saves_first: bool = False,
+    ) -> None:
+        self.recipe, self.conductor, self.tally, self.goal = recipe, conductor, tally, goal
+        self.store = (Store if recipe.engine.computes else NullStore)(
+            weights,
+            recipe.rule,
+            pool,
+            version=conductor.version,
+            schedule=by_samples(recipe.job.lr_schedule, tally.size),
+            gates=standard_gates(recipe.config.max_update_ratio),
+        )
+        self.evaluates = recipe.job.eval_data is not None and recipe.engine.computes
+        self.evaluation = recipe.config.evaluate_every.reminder(tally)
+        self.checkpoint = recipe.config.checkpoint_every.reminder(tally)
+        self.saves_after = tally.versions if saves_first else None
+        """Version after which the first checkpoint is due. None: it was written."""
+        self.may_not_wait = False
+        """Whether the reached goal is one of time or cost."""
+
+    def reached(self) -> Term | None:
+        """Return the alternative of the goal that is reached; None if none is."""
+        met = self.goal.reached(self.tally)
+        self.may_not_wait = met is not None and met.figure in TIME_FIGURES
+        return met
+
+    @property
+    def reached_epochs(self) -> str:
+        """Return the goal of epochs if all samples are merged; empty otherwise."""
+        return self.goal.by_epochs if self.conductor.done else ""
+
+    def evaluation_is_due(self) -> bool:
+        """Return whether an evaluation is due. Do not ask while one is running: it is then due afterwards."""
+        return self.evaluates and self.evaluation.due(self.tally)
+
+    def gives_up_measuring(self, since: float, now: float) -> bool:
+        """Return whether the run ends without its final metrics, which it has awaited `since` then, and warn of that.
+
+        A run with a goal of time or cost does not wait for ever.
+        """
+        if not self.may_not_wait or now - since < HUNG_MEASURE_SECONDS:
+            return False
+        warn_of_not_measured(self.conductor.version, HUNG_MEASURE_SECONDS)
+        return True
+
+    def checkpoint_is_due(self) -> bool:
+        """Return whether a checkpoint is due."""
+        is_due = self.checkpoint.due(self.tally)
+        is_first = self.saves_after is not None and self.tally.versions > self.saves_after
+        self.saves_after = None if is_first else self.saves_after
+        return is_due or is_first

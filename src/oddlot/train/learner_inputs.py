@@ -1,0 +1,30 @@
+"""The inputs of a learner. Importing them loads neither numpy nor PyTorch."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from oddlot.train.data import Cuts
+    from oddlot.train.flat_buffer import Layout
+    from oddlot.train.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerInputs:
+    """The part of a run that computes tasks."""
+
+    job: "Job"
+    layout: "Layout"
+    constants: "Mapping[str, Tensor]"
+    """The hub's values of tensors outside of blocks (`Layout.constants`)."""
+    seed: int = 0
+    shards: "Cuts" = 1
+    """Shards of the ledger."""
+    samples: int | None = None
+    """Length of the hub's data at the start. None: the length of the data in this process."""
+    keep_shards: bool = True
+    """Whether shards stay open between tasks."""
