@@ -15,31 +15,37 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from torch.nn import Linear
+
 from benchmarks.report import finish, parse, parser, show, told
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Arrived
 from oddlot.core.ledger import Ledger
+from oddlot.core.optimizers import SGD
 from oddlot.core.records import Record
 from oddlot.engines.loop import drive
-from oddlot.engines.simulated.compute import Shadow
-from oddlot.engines.simulated.engine import Simulator
+from oddlot.engines.simulated.compute import NullComputation
+from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.history.log import Log
 from oddlot.history.metrics import Tally
 from oddlot.machines.delay_models import Lognormal
 from oddlot.machines.machine import Link, Machine
 from oddlot.run.assemble import host_of
 from oddlot.strategies import Asynchronous, FastestK
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.store import NullStore
 
 FLEETS = (100, 1_000, 10_000)
 
 
 def updates_per_second(machines: int, strategy: Any, updates: int, samples: int) -> float:
     """Return the updates per second of a run, after all machines have joined. Its log is written to a file."""
-    shadow = Shadow(bytes_down=4_000_000, bytes_up=4_000_000)
+    computation = NullComputation(bytes_down=4_000_000, bytes_up=4_000_000)
+    store = NullStore(FlatBuffer.empty(Layout.from_module(Linear(1, 1))), SGD(lr=0.1))
     link = Link(megabits_per_second=10_000, latency_milliseconds=0.2)
     fleet = [Machine(f"m{index}", delay=Lognormal(cv=0.5), link=link) for index in range(machines)]
     conductor = Conductor(strategy, Ledger(samples))
-    engine = Simulator(fleet, shadow, conductor.batch, seed=1)
+    engine = SimulatedHub(fleet, computation, conductor.batch, seed=1)
     tally = Tally(samples)
     arrived = 0
 
@@ -49,7 +55,7 @@ def updates_per_second(machines: int, strategy: Any, updates: int, samples: int)
 
     with tempfile.TemporaryDirectory() as folder:
         log = Log(Path(folder) / "records.jsonl", conductor)
-        host = host_of(conductor, shadow, engine, [tally, log, count])
+        host = host_of(conductor, store, engine, [tally, log, count])
         drive(host, engine, lambda: "joined" if arrived else "")
         began, before = time.perf_counter(), arrived
         drive(host, engine, lambda: "done" if arrived - before >= updates else "")

@@ -99,7 +99,7 @@ def trained(
             out = {task for tasks in host.conductor.busy.values() for task in tasks}
             assert host.holds.keys() <= out, "a version is held for no other than a task that is out"
             needed = len(host.holds) + len(host.evaluating) + sum(host.conductor.kept.values())
-            assert run.opened.shadow or sum(run.store._holds.values()) == needed
+            assert not on.computes or sum(run.store._holds.values()) == needed
 
         for record in run.saving.earlier:
             books.note(record, run.host.conductor)

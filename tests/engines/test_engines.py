@@ -1,13 +1,17 @@
 """Every engine keeps the same promises."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 
 from oddlot import Local, Machine, Simulated
+from oddlot.engines.mesh.messages import ModelMessage, ModelRequest
+from oddlot.engines.mesh.simulated import SimulatedMesh
+from oddlot.engines.simulated.execution import Execution
 from oddlot.machines import Deterministic, Lifetime, Link
-from oddlot.testing.engines import SCENARIOS
+from oddlot.testing.engines import SCENARIOS, a_peer_dies, peers_exchange_models
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -25,7 +29,35 @@ def simulated(workers: int) -> Simulated:
     )
 
 
-@pytest.mark.parametrize("make", [local, simulated])
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_an_engine_survives(scenario: Callable[[Any], None], make: Callable[[int], Any]) -> None:
+LONG = (local, peers_exchange_models), (local, a_peer_dies)
+"""Peers of processes, which start slowly: tests/engines/mesh/test_processes.py has them in a short test too."""
+
+
+@pytest.mark.parametrize(
+    ("make", "scenario"),
+    [
+        pytest.param(*case, marks=[pytest.mark.long] if case in LONG else [])
+        for case in product((local, simulated), SCENARIOS)
+    ],
+)
+def test_an_engine_survives(make: Callable[[int], Any], scenario: Callable[[Any], None]) -> None:
     scenario(make)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the peer that hangs without its update
+@pytest.mark.parametrize(
+    ("name", "kind"), [("send", ModelRequest), ("send", ModelMessage), ("_answer", Execution)]
+)
+def test_a_mesh_that_loses_something_fails(name: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, lost = getattr(SimulatedMesh, name), list[object]()
+
+    def loses_first(*arguments: Any) -> Any:
+        found = [one for one in arguments if isinstance(one, kind)]
+        if found and not lost:
+            lost.extend(found)
+            return None
+        return work(*arguments)
+
+    monkeypatch.setattr(SimulatedMesh, name, loses_first)
+    with pytest.raises(AssertionError, match="lost"):
+        peers_exchange_models(simulated)

@@ -23,19 +23,24 @@ from oddlot.core.commands import Average, Dispatch
 from oddlot.core.errors import JobError, OddlotWarning
 from oddlot.core.events import Arrived, GoalReached, ModelRejected, PeerLost, Struck
 from oddlot.core.records import Record
+from oddlot.engines.host import Envelope
 from oddlot.engines.mesh.messages import ModelMessage, PeerMessage, Snapshot, Tensors
 from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.simulated import SimulatedMesh, SimulatedPort
+from oddlot.engines.simulated import progress
+from oddlot.engines.simulated.execution import Execution
+from oddlot.engines.simulated.worker import Worker
 from oddlot.faults import Chaos, Fault
 from oddlot.history.outcome import FAILED
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import RunFolder
+from oddlot.machines import Deterministic, Lifetime
 from oddlot.report.run_report import Figures
 from oddlot.run.fit import Interrupted
 from oddlot.run.session import HUNG_MEASURE_SECONDS
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
 from tests.run.test_damage import steep
-from tests.run.test_mesh import SAMPLES, gossiped, peers
+from tests.run.test_mesh import SAMPLES, STEP_SECONDS, gossiped, peers
 from tests.transcripts import raises, warns
 
 pytestmark = pytest.mark.usefixtures("warm_start")
@@ -312,6 +317,29 @@ def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
     assert (proof.faults, proof.whole, proof.left_out) == ((), 20, 0)
     assert replay(tmp_path).difference is None
     assert {r.peer for r in run.records} == {"m0", "m1", "m2", "m2.2", "m3"}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the task that does not end
+def test_a_peer_whose_task_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, lost = SimulatedMesh._answer, list[Execution]()
+
+    def loses_first(mesh: SimulatedMesh, worker: Worker, execution: Execution) -> Envelope | None:
+        if worker.node == "m1" and not lost:
+            lost.append(execution)
+            return None
+        return answer(mesh, worker, execution)
+
+    monkeypatch.setattr(SimulatedMesh, "_answer", loses_first)
+    run = gossiped(Gossip(), peers(2), until="epochs>=4")
+    assert run.summary["peers_averaged"] == ["m0", "m1.2"]
+    assert not run.summary["samples_left_out"]
+
+
+def test_peers_that_never_live_long_enough_for_a_task_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "MAX_ATTEMPTS", 0)
+    on = peers(2, lifetime=Lifetime(STEP_SECONDS / 2, Deterministic()), seconds_to_return=0.0)
+    with raises(JobError, "lifetimes_too_short", workers=21):
+        gossiped(Gossip(), on)
 
 
 def test_a_final_evaluation_that_hangs_does_not_hold_a_run_with_a_goal_of_time(

@@ -37,8 +37,7 @@ from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.engines.base import Opened
 from oddlot.engines.host import Arrival, Host, Message
 from oddlot.engines.loop import drive
-from oddlot.engines.simulated.engine import Simulator
-from oddlot.engines.simulated.faults import SimulatedFaults
+from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.engines.simulated.update_servers import UpdateServers
 from oddlot.faults import Chaos, Fault
 from oddlot.faults.injector import CONTINUED, FaultInjector
@@ -374,8 +373,8 @@ class World:
         taken = frozenset(r.event.node for r in self.log if isinstance(r.event, Joined | Ordered))
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
-        engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)
-        opened = Opened(engine, None, None, self.hub, SimulatedFaults(engine))  # type: ignore[arg-type]  # no blocks here
+        engine = SimulatedHub(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)
+        opened = Opened(engine, None, self.hub, engine)  # type: ignore[arg-type]  # no blocks here
         left = [node for node, row in tally_of(self.log, self.size).workers.items() if not row.gone]
         injector = engine_with_faults(opened, shelf, conductor, self.chaos, (), self.log or None, left)
         assert isinstance(injector, FaultInjector)
@@ -433,12 +432,12 @@ class World:
             faults = list(self.books.faults(conductor))
             assert not faults, [str(fault) for fault in faults[:3]]
 
-    def _check_end(self, host: Host, shelf: Shelf, post: Post, engine: Simulator) -> None:
+    def _check_end(self, host: Host, shelf: Shelf, post: Post, engine: SimulatedHub) -> None:
         """Once everybody has answered or is gone, nothing is held but what the strategy keeps."""
         conductor = host.conductor
         for node, tasks in conductor.busy.items():
             if tasks:
-                SimulatedFaults(engine).kill(node)
+                engine.kill(node)
         hub = self.served if isinstance(self.served, UpdateServers) else None
         while any(conductor.busy.values()) or host.evaluating or shelf.alive or (hub and hub.in_service):
             self.steps += 1

@@ -18,7 +18,7 @@ from oddlot.core.records import Record
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.engines.loop import drive
-from oddlot.engines.simulated.engine import Simulator
+from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.run.assemble import host_of
 from oddlot.train.data import order
 from oddlot.train.merging import Change
@@ -136,7 +136,7 @@ def played(
     conductor = Conductor(
         strategy, Ledger(len(model.numbers), epochs, cuts=list(model.cuts)), batch, in_flight
     )
-    engine, records = Simulator(machines, model, batch), list[Record]()
+    engine, records = SimulatedHub(machines, model, batch), list[Record]()
     host = host_of(conductor, model, engine, [records.append])
     due = evaluate_every
 

@@ -15,7 +15,7 @@ from oddlot.core.tasks import Facts, Kind
 from oddlot.train import vector_ops as kernels
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.merging import Change
-from oddlot.train.store import Payload, Pool, Store
+from oddlot.train.store import NullStore, Payload, Pool, Store
 from tests.transcripts import raises
 
 NAN = float("nan")
@@ -454,6 +454,17 @@ def test_kept_versions_are_saved_and_loaded() -> None:
         second.release(0)
     with raises(ProtocolError, "version_not_kept", version=0):
         second.acquire(0)
+
+
+def test_a_store_that_computes_nothing_continues_at_its_version() -> None:
+    """Parameter servers that overwrite report the version that they have read."""
+    flat = FlatBuffer.empty(Layout.from_module(model()))
+    store, resumed = (NullStore(flat, SGD(1.0)) for _ in range(2))
+    store.receive(Facts("a", "w1", 0, 1), None)
+    store.step({"a": 1.0})
+    store.blend({})
+    resumed.load_state(store.state_tensors([0, 1]))
+    assert (resumed.version, resumed.acquire(0)) == (2, flat)
 
 
 @pytest.mark.parametrize(

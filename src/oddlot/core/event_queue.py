@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 from typing import Generic, TypeVar
 
 Message = TypeVar("Message")
@@ -15,8 +16,13 @@ class EventQueue(Generic[Message]):
         self.heap: list[tuple[float, int, Callable[[], Message | None]]] = []
         self.entries = 0
 
+    @property
+    def next_time(self) -> float:
+        """Return the time of the next callback; infinity if there is none."""
+        return self.heap[0][0] if self.heap else inf
+
     def at(self, when: float, happen: Callable[[], Message | None]) -> None:
-        """Plan a callback. It may return a message for the hub."""
+        """Plan a callback. It may return a message."""
         self.entries += 1
         heappush(self.heap, (when, self.entries, happen))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 from oddlot.core.conductor_commands import MAX_KEPT
 from oddlot.core.tasks import NodeId
@@ -15,19 +15,19 @@ from oddlot.train.learner_inputs import LearnerInputs
 
 if TYPE_CHECKING:
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
-    from oddlot.engines.simulated.compute import Shadow
     from oddlot.machines.machine import Machine
     from oddlot.train.store import BlockSource
     from oddlot.wire.codec import Codec
 
+Received_co = TypeVar("Received_co", covariant=True)
 SPARE_VERSIONS = MAX_KEPT + 8
 """Versions besides those that tasks hold: kept by the strategy, the newest one, and one that is evaluated."""
 FaultKind = Literal["kill", "leave", "slow", "freeze", "preempt"]
 """Faults that happen to a worker. `preempt` is a capacity model that takes workers away and brings them back."""
 
 
-class Mailbox(Protocol):
-    """A clock and a queue of messages."""
+class Mailbox(Protocol[Received_co]):
+    """A clock and a queue of messages: those of a hub, or envelopes."""
 
     @property
     def now(self) -> float:
@@ -37,11 +37,11 @@ class Mailbox(Protocol):
     def is_spent(self) -> bool:
         """Whether no message will ever come of itself: no worker computes, and none will join."""
 
-    def next(self, until: float) -> Message | None:
+    def next(self, until: float) -> Received_co | None:
         """Return the next message, or None when there is none before the time `until`."""
 
 
-class Engine(Mailbox, Port, Protocol):
+class Engine(Mailbox[Message], Port, Protocol):
     """A clock, a queue and a port: all that a host needs."""
 
 
@@ -91,8 +91,6 @@ class Opened:
     engine: Engine
     pool: "BlockSource"
     """Allocator of the store's blocks."""
-    shadow: "Shadow | None" = None
-    """Store of a run that computes nothing. None: the run has a real store."""
     hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
     """Duration of the hub's work, and its price."""
     faults: FaultInjection | None = None

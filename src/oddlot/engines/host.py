@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from oddlot.core.commands import (
     Abort,
@@ -56,6 +56,9 @@ class Change(Protocol):
 class Store(Protocol):
     """The model: `oddlot.train.store.Store`, or a store that computes nothing."""
 
+    version: int
+    """The newest version."""
+
     def acquire(self, version: int) -> Any:
         """Return the weights of a version, unchanged until they are released."""
 
@@ -106,6 +109,37 @@ class Port(Protocol):
         """Return tasks that no longer read the memory of their version. A task may be returned twice."""
 
 
+class PortWrapper:
+    """Passes all requests on to `port`."""
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+
+    def start(self, task: Task, weights: Any) -> None:
+        """Send a task to its worker."""
+        self.port.start(task, weights)
+
+    def abort(self, task: TaskId, node: NodeId) -> None:
+        """Ask a worker to stop a task."""
+        self.port.abort(task, node)
+
+    def evict(self, node: NodeId) -> None:
+        """Kill a worker that hangs."""
+        self.port.evict(node)
+
+    def hand_over(self, task: TaskId, node: NodeId) -> None:
+        """Ask a worker to end a task early."""
+        self.port.hand_over(task, node)
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """Evaluate weights."""
+        self.port.evaluate(version, weights)
+
+    def loaded(self) -> Iterable[TaskId]:
+        """Return tasks that no longer read the memory of their version."""
+        return self.port.loaded()
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """An update as it arrives: facts for the conductor, and a payload for the store."""
@@ -116,6 +150,14 @@ class Arrival:
 
 
 Message = Stimulus | Arrival
+
+
+class Envelope(NamedTuple):
+    """A message, and the host that receives it: a hub or a peer."""
+
+    to: NodeId
+    message: Any
+    """A `Message` or, on a mesh, a `FromPeer`."""
 
 
 @dataclass

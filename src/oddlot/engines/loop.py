@@ -4,16 +4,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
 
-
-class Source(Protocol):
-    """A mailbox of messages of any kind: `engines.base.Mailbox`, or that of a mesh."""
-
-    @property
-    def now(self) -> float:
-        """Seconds since the run began."""
-
-    def next(self, until: float) -> Any:
-        """Return the next message, or None when there is none before the time `until`."""
+from oddlot.engines.base import Mailbox
 
 
 class Driven(Protocol):
@@ -31,7 +22,7 @@ class Driven(Protocol):
 
 
 def drive(
-    host: Driven, mailbox: Source, ended: Callable[[], str], due: Callable[[], float] = lambda: inf
+    host: Driven, mailbox: Mailbox[Any], ended: Callable[[], str], due: Callable[[], float] = lambda: inf
 ) -> str:
     """Pass messages and alarms to the host until `ended()` returns a reason. Return the reason.
 

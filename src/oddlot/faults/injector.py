@@ -1,15 +1,17 @@
-"""Injection of the faults of a plan into any engine."""
+"""Injects the faults of a plan: into the workers of any engine, or into the peers of a mesh and their network."""
 
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
-from oddlot.core.events import Cancelled, Joined, Leaving, Lost, Refused, Struck
+from oddlot.core.events import Cancelled, Joined, Leaving, Lost, Refused, Resumed, Struck
+from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import Engine, FaultInjection
 from oddlot.engines.engine_wrapper import EngineWrapper
@@ -19,17 +21,82 @@ from oddlot.faults.plan import ANSWERED, LASTING, Chaos, Fault
 from oddlot.faults.schedule import FaultSchedule, PlannedFault, planned_faults
 
 CONTINUED = " (continued)"
-"""Suffix of the name of a fault that continues after the hub was lost."""
+"""Suffix of the name of a fault that is injected again because the hub was lost."""
 AT_ONCE: dict[str, Any] = {"at_seconds": (0.0,), "at_versions": (), "every_seconds": None, "per_hour": None}
 
 
-class FaultInjector(EngineWrapper):
-    """Wraps an engine and injects the faults of `chaos`.
+class Injector(ABC):
+    """Injects the faults of a plan into nodes when they are due.
 
-    `version()` returns the model's version. `save()` writes the log to the disk before the hub is killed. `past` has
-    the faults before a resume, with their times. They are not injected again, but lasting faults continue on the
-    machines of the workers that were `left` when the hub was lost. The random numbers depend on the number of
-    `resumes`.
+    `targets` returns the nodes that may be chosen for a fault. `report` reports an injected one. `past` is the whole
+    log of a resumed run: faults in it are not injected again. Each of the `resumes` changes the random numbers.
+    """
+
+    def __init__(
+        self,
+        faults: FaultInjection,
+        chaos: Chaos,
+        clock: Callable[[], float],
+        targets: Callable[[PlannedFault], Iterable[NodeId]],
+        report: Callable[[Struck], None],
+        past: Sequence[Record],
+        resumes: int,
+    ) -> None:
+        self.faults, self.clock, self.targets, self.report = faults, clock, targets, report
+        self.schedule = FaultSchedule(clock, self._inject)
+        self.lasting = LastingFaults(faults)
+        self.waiting: list[PlannedFault] = []
+        """Faults that wait for a node that they are for. Those that happen again and again do not wait."""
+        done = Counter(record.event.fault for record in past if isinstance(record.event, Struck))
+        self.planned = planned_faults(chaos, resumes)
+        for place, planned in enumerate(self.planned):
+            self.schedule.plan(place, planned, done[planned.name])
+
+    @abstractmethod
+    def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
+        """Delay, drop or corrupt the next message of a node."""
+
+    def _inject(self, planned: PlannedFault) -> None:
+        """Inject a fault into a matching node, or let it wait for one."""
+        # Sorted, because the order in which nodes join is not deterministic.
+        nodes = sorted(node for node in self.targets(planned) if planned.fault.is_for(node))
+        if nodes:
+            self._inject_into(planned, nodes)
+        elif planned.fault.is_once:
+            self.waiting.append(planned)
+
+    def _inject_into(self, planned: PlannedFault, nodes: Sequence[NodeId]) -> None:
+        """Inject a fault into one of these nodes."""
+        node, fault = planned.targets.choice(nodes), planned.fault
+        if fault.kind in ANSWERED:
+            self._disturb(planned, node)
+            return
+        self.report(Struck(planned.name, fault.kind, node))
+        match fault.kind:
+            case "kill":
+                self.faults.kill(node)
+            case "leave":
+                self.faults.leave(node)
+            case _:
+                until = self._until(fault)
+                self.lasting.add(fault.kind, node, until, fault.factor or 0.0)
+                self._apply(fault.kind, node)
+                if until < inf:
+                    self.schedule.at(until, partial(self._apply, fault.kind, node), brings_message=True)
+
+    def _until(self, fault: Fault) -> float:
+        """Return when a fault ends that begins now."""
+        return inf if fault.for_seconds is None else self.clock() + fault.for_seconds
+
+    def _apply(self, kind: str, node: NodeId) -> None:
+        self.lasting.apply(kind, node, self.clock())
+
+
+class FaultInjector(Injector, EngineWrapper):
+    """Mailbox and port of another engine, with the faults of `chaos`.
+
+    `version()` returns the model's version. `save()` writes the log to the disk before the hub is killed. After a
+    resume, lasting faults continue on the machines of the workers that were `left` when the hub was lost.
     """
 
     def __init__(
@@ -39,27 +106,23 @@ class FaultInjector(EngineWrapper):
         chaos: Chaos,
         version: Callable[[], int],
         save: Callable[[], None],
-        past: Sequence[tuple[float, Struck]] = (),
+        past: Sequence[Record] | None = None,
         left: Collection[NodeId] = (),
-        resumes: int = 0,
     ) -> None:
-        super().__init__(engine)
-        self.faults = faults
+        log = past or ()
+        resumes = sum(isinstance(record.event, Resumed) for record in log) + (past is not None)
+        EngineWrapper.__init__(self, engine)
+        Injector.__init__(self, faults, chaos, lambda: engine.now, self._targets, self._report, log, resumes)
         self.version, self.save = version, save
-        self.schedule = FaultSchedule(lambda: self.now, self._inject)
-        self.lasting = LastingFaults(faults)
-        self.targets: dict[NodeId, bool] = {}
-        """The workers, and whether each is a possible target. Killed and leaving workers are not."""
-        self.waiting: list[PlannedFault] = []
-        """Faults that wait for a worker. Repeated faults do not wait."""
+        self.workers: dict[NodeId, bool] = {}
+        """The workers, and whether they may be chosen: not once they were killed or leave."""
         self.awaiting_update: list[tuple[PlannedFault, NodeId]] = []
-        """Faults that change the next update of a worker."""
+        """Faults of a worker's next update."""
         self.messages: deque[Message] = deque()
-        done = Counter(event.fault for _, event in past)
-        for place, planned in enumerate(planned_faults(chaos, resumes)):
-            self.schedule.plan(place, planned, done[planned.name])
+        struck = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
+        for planned in self.planned:
             if planned.fault.kind in LASTING:
-                self._continue(planned, past, left)
+                self._continue(planned, struck, left)
 
     # --- the mailbox ---------------------------------------------------------------------------
 
@@ -68,7 +131,7 @@ class FaultInjector(EngineWrapper):
         self.schedule.run_versions(self.version())
         due = self.schedule.next_time
         if not self.messages and due <= self.engine.now:
-            self.schedule.run_next()  # the run then checks whether it is over
+            self.schedule.run_next()  # and let the run check whether it is over
         elif not self.messages:
             is_over = until == inf and self.engine.is_spent and not self.schedule.pending_messages
             message = self.engine.next(inf if is_over else min(until, due))
@@ -81,10 +144,10 @@ class FaultInjector(EngineWrapper):
     def _pass(self, message: Message) -> None:
         match message:
             case Joined(node):
-                self.targets[node] = True
+                self.workers[node] = True
                 self._retry_waiting()
             case Leaving(node):
-                self.targets[node] = False
+                self.workers[node] = False
             case Lost(node):
                 self._lost(node)
             case Arrival() if found := next(
@@ -96,8 +159,8 @@ class FaultInjector(EngineWrapper):
         self.messages.append(message)
 
     def _lost(self, node: NodeId) -> None:
-        """Remove a worker. Faults of its next update wait for another worker."""
-        self.targets.pop(node, None)
+        """Let faults of its next update wait for another worker."""
+        self.workers.pop(node, None)
         for planned, _ in [one for one in self.awaiting_update if one[1] == node]:
             self.awaiting_update.remove((planned, node))
             if planned.fault.is_once:
@@ -105,7 +168,7 @@ class FaultInjector(EngineWrapper):
         self._retry_waiting()
 
     def _retry_waiting(self) -> None:
-        """Try to inject the waiting faults again, after the current message."""
+        """Try again, after the present message."""
         waiting, self.waiting = self.waiting, []
         for planned in waiting:
             self.schedule.at(self.now, partial(self._inject, planned))
@@ -133,7 +196,7 @@ class FaultInjector(EngineWrapper):
     def _continue(
         self, planned: PlannedFault, past: Sequence[tuple[float, Struck]], left: Collection[NodeId]
     ) -> None:
-        """Continue faults that had not ended when the hub was lost, in the next workers of the same machines."""
+        """Let faults that last longer than the hub did continue, in the next workers of the same machines."""
         fault, begun, machines = planned.fault, dict[str, float](), set[str]()
         for time, event in past:
             machine = machine_of(event.node)
@@ -149,44 +212,82 @@ class FaultInjector(EngineWrapper):
                 self.schedule.at(self.now, partial(self._inject, continued))
 
     def _inject(self, planned: PlannedFault) -> None:
-        """Inject a fault into a matching worker, or let it wait for one."""
-        fault = planned.fault
-        if fault.kind == "kill_hub":
-            self.messages.append(Struck(planned.name, fault.kind, ""))
+        if planned.fault.kind == "kill_hub":
+            self.messages.append(Struck(planned.name, planned.fault.kind, ""))
             self.schedule.at(self.now, self._kill_hub)
-            return
+        else:
+            super()._inject(planned)
+
+    def _targets(self, planned: PlannedFault) -> Iterable[NodeId]:
         chosen = {node for other, node in self.awaiting_update if other is planned}
-        # Sorted, because the order of joining is not deterministic.
-        nodes = sorted(n for n, can in self.targets.items() if can and fault.is_for(n) and n not in chosen)
-        if not nodes:
-            if fault.is_once:
-                self.waiting.append(planned)
-            return
-        node = planned.targets.choice(nodes)
-        if fault.kind in ANSWERED:
-            self.awaiting_update.append((planned, node))  # reported with the update
-            return
-        self.messages.append(Struck(planned.name, fault.kind, node))
-        self._inject_into(node, fault)
+        return (node for node, can in self.workers.items() if can and node not in chosen)
 
-    def _inject_into(self, node: NodeId, fault: Fault) -> None:
-        match fault.kind:
-            case "kill":
-                self.targets[node] = False
-                self.faults.kill(node)
-            case "leave":
-                self.targets[node] = False
-                self.faults.leave(node)
-            case _:
-                until = inf if fault.for_seconds is None else self.now + fault.for_seconds
-                self.lasting.add(fault.kind, node, until, fault.factor or 0.0)
-                self._apply(fault.kind, node)
-                if until < inf:
-                    self.schedule.at(until, partial(self._apply, fault.kind, node), brings_message=True)
+    def _report(self, struck: Struck) -> None:
+        self.messages.append(struck)
+        if struck.kind in ("kill", "leave"):
+            self.workers[struck.node] = False
 
-    def _apply(self, kind: str, node: NodeId) -> None:
-        self.lasting.apply(kind, node, self.now)
+    def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
+        self.awaiting_update.append((planned, node))  # and reported with the update
 
     def _kill_hub(self) -> None:
         self.save()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MeshFaultInjection(FaultInjection, Protocol):
+    """Injection of faults into peers and into messages between them."""
+
+    def disturb(self, node: NodeId, kind: str, seconds: float) -> None:
+        """Delay, drop or corrupt the next model that a peer sends."""
+
+    def partition(self, side: Collection[NodeId]) -> None:
+        """Cut these peers off from all others; no peers: the network is whole again."""
+
+
+class MeshFaults(Injector):
+    """The faults of a mesh, where there is no hub: they are injected from beside it.
+
+    `note` writes an injected fault into the log of a peer. `peers` returns the present ones.
+    """
+
+    faults: MeshFaultInjection
+
+    def __init__(
+        self,
+        faults: MeshFaultInjection,
+        chaos: Chaos,
+        clock: Callable[[], float],
+        note: Callable[[Struck], None],
+        peers: Callable[[], list[NodeId]],
+        past: Sequence[Record] | None = None,
+    ) -> None:
+        log = past or ()
+        times = {record.now for record in log if isinstance(record.event, Resumed)}  # the same for all peers
+        super().__init__(faults, chaos, clock, lambda _: peers(), note, log, len(times) + (past is not None))
+
+    def run_due(self, version: int) -> None:
+        """Inject all faults that are due now, at this number of merges of all peers together."""
+        waiting, self.waiting = self.waiting, []
+        for planned in waiting:
+            self._inject(planned)
+        self.schedule.run_versions(version)
+        while self.schedule.next_time <= self.clock():
+            self.schedule.run_next()
+
+    def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
+        fault = planned.fault
+        self.report(Struck(planned.name, fault.kind, node))
+        self.faults.disturb(node, fault.kind, fault.delay_seconds or 0.0)
+
+    def _inject_into(self, planned: PlannedFault, nodes: Sequence[NodeId]) -> None:
+        """Inject a fault. A partition cuts one machine off, or the first half of all peers."""
+        fault = planned.fault
+        if fault.kind != "partition":
+            super()._inject_into(planned, nodes)
+            return
+        side = nodes if fault.machine else nodes[: len(nodes) // 2]
+        self.report(Struck(planned.name, fault.kind, side[0] if side else ""))
+        self.faults.partition(side)
+        if (until := self._until(fault)) < inf:
+            self.schedule.at(until, lambda: self.faults.partition(()))

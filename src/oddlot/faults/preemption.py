@@ -10,7 +10,7 @@ from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import Engine, FaultInjection
 from oddlot.engines.engine_wrapper import EngineWrapper
 from oddlot.engines.host import Message
-from oddlot.engines.simulated.stalled import stalled
+from oddlot.engines.simulated.progress import stalled
 from oddlot.machines.capacity import Capacity
 
 NAME, KIND = "capacity", "preempt"

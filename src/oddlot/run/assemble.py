@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.events import Resumed, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Adviser, Host, Observer
@@ -40,10 +39,7 @@ def engine_with_faults(
     assert faults is not None, "the engine's config declares that it injects faults"
     if chaos.capacity is not None:
         engine = PreemptionInjector(engine, faults, chaos.capacity, names, chaos.seed)
-    log = past or ()
-    injected = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
-    resumes = sum(isinstance(record.event, Resumed) for record in log) + (past is not None)
-    return FaultInjector(engine, faults, chaos, lambda: conductor.version, flush, injected, left, resumes)
+    return FaultInjector(engine, faults, chaos, lambda: conductor.version, flush, past, left)
 
 
 def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: list[Observer] | None = None) -> Host:

@@ -16,17 +16,14 @@ LARGE_NORM = 1e18
 class Divergence:
     """Checks the norm of the weights: sums of large valid updates can overflow."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        """None: nothing is computed."""
         self.saver: BackgroundSaver | None = None
         """Saver, which knows the last valid checkpoint."""
         self.warned = False
 
     def check(self) -> None:
         """Raise JobError if a weight is not finite: such weights are neither saved nor returned."""
-        if self.store is None:
-            return
         norm = self.store.norm
         if not isfinite(norm):
             if self.saver is not None:

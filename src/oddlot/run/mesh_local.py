@@ -21,7 +21,7 @@ from oddlot.engines.mesh.peer_output import PeerOutput
 from oddlot.engines.mesh.transport import Hello, Transport
 from oddlot.engines.process_setup import ProcessSetup
 from oddlot.engines.respawn import log_exit
-from oddlot.faults.mesh_faults import MeshFaults
+from oddlot.faults.injector import MeshFaults
 from oddlot.history.lock import note_holder
 from oddlot.history.outcome import FAILED, read_ending
 from oddlot.history.peer_logs import PeerLogs
@@ -184,7 +184,9 @@ class MeshLocal(RunControl):
         self.closing.callback(transport.close)
         faults = LocalMeshFaults(self.launcher, transport)
         past = self.past.log if self.past else None
-        return MeshFaults(chaos, faults, lambda: self.launcher.now, lambda: self.launcher.begun, past)
+        return MeshFaults(
+            faults, chaos, lambda: self.launcher.now, faults.note, lambda: self.launcher.begun, past
+        )
 
     def _launcher(self, processes: PeerProcesses) -> Launcher:
         engine = self.recipe.engine

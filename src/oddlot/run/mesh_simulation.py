@@ -16,14 +16,13 @@ from oddlot.core.peers import Source
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import OpenMesh
-from oddlot.engines.host import Arrival
+from oddlot.engines.host import Arrival, Envelope
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.messages import FromPeer
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
-from oddlot.engines.mesh.simulated import Envelope, SimulatedPort
-from oddlot.engines.mesh.simulated_faults import SimulatedMeshFaults
-from oddlot.faults.mesh_faults import MeshFaults
+from oddlot.engines.mesh.simulated import SimulatedPort
+from oddlot.faults.injector import MeshFaults
 from oddlot.history.included_samples import IncludedSamples, PeerHistory
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.run.control import RunControl
@@ -247,9 +246,9 @@ class MeshSimulation(RunControl):
         chaos = self.recipe.config.chaos
         if chaos is None:
             return None
-        faults = SimulatedMeshFaults(self.mesh, self._note_fault)
+        log = past.log if past else None
         return MeshFaults(
-            chaos, faults, lambda: self.mesh.now, lambda: list(self.runs), past.log if past else None
+            self.mesh, chaos, lambda: self.mesh.now, self._note_fault, lambda: list(self.runs), log
         )
 
     def _note_fault(self, struck: Struck) -> None:
@@ -283,4 +282,4 @@ class MeshSimulation(RunControl):
     def _due(self) -> float:
         lead = self._lead()
         due = lead.due() if lead is not None else inf
-        return due if self.faults is None else min(due, self.faults.next_time)
+        return due if self.faults is None else min(due, self.faults.schedule.next_time)

@@ -10,7 +10,7 @@ from oddlot.run.warnings import warn_of_not_measured
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import standard_gates
 from oddlot.train.lr_schedules import by_samples
-from oddlot.train.store import BlockSource, Store
+from oddlot.train.store import BlockSource, NullStore, Store
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
@@ -43,7 +43,7 @@ class Session:
         saves_first: bool = False,
     ) -> None:
         self.recipe, self.conductor, self.tally, self.goal = recipe, conductor, tally, goal
-        self.store = Store(
+        self.store = (Store if recipe.engine.computes else NullStore)(
             weights,
             recipe.rule,
             pool,

@@ -65,11 +65,10 @@ class Training(RunControl):
         self.opened = open_engine(self.run_data, now, past.nodes if past else frozenset())
         self.session = self._session(conductor, past)
         self.store = self.session.store
-        numbers = self.opened.shadow or self.store
-        self.divergence = Divergence(None if self.opened.shadow else self.store)
+        self.divergence = Divergence(self.store)
         self.engine = engine_with_faults(
             self.opened,
-            numbers,
+            self.store,
             conductor,
             recipe.config.chaos,
             recipe.engine.names,
@@ -79,7 +78,7 @@ class Training(RunControl):
         )
         self.short_lives = ShortLives(self.tally, recipe.strategy, recipe.job.batch_size, recipe.shards)
         self.observers.append(self.short_lives)
-        self.host = host_of(conductor, numbers, self.engine, self.observers)
+        self.host = host_of(conductor, self.store, self.engine, self.observers)
         self.saving = Saving(
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop
         )
@@ -140,9 +139,8 @@ class Training(RunControl):
         return self.store.state_tensors(self._kept(self.host.conductor))
 
     def _kept(self, conductor: Conductor) -> list[int]:
-        """Return the versions that the strategy keeps, as often as it keeps each; none if nothing is computed."""
-        kept = conductor.kept if self.opened.shadow is None else {}
-        return [int(version) for version, holds in kept.items() for _ in range(holds)]
+        """Return the versions that the strategy keeps, as often as it keeps each."""
+        return [int(version) for version, holds in conductor.kept.items() for _ in range(holds)]
 
     # --- under way -----------------------------------------------------------------------------
 

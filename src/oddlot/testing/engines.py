@@ -6,7 +6,7 @@
 `MyEngine` is an engine config, as `fit` takes it: see `oddlot.engines.base.EngineConfig`.
 
 Killed workers must be replaced under a new name, as by `Local(respawn=True)`, `Ray(respawn=True)` or machines with
-`seconds_to_return`.
+`seconds_to_return`. If the engine can carry the peers of a mesh, the suite has scenarios of gossip too.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,17 +16,30 @@ from time import sleep
 
 import torch
 
-from oddlot.core.commands import Assign, Cancel, Command, HandOver, Wake
-from oddlot.core.events import Arrived, Cancelled, Event, Joined, Leaving, Lost, Rang
+from oddlot.core.commands import Assign, Cancel, Command, HandOver, Request, Start, Wake
+from oddlot.core.events import (
+    Arrived,
+    Cancelled,
+    Event,
+    Joined,
+    Leaving,
+    Lost,
+    ModelReceived,
+    PeerLost,
+    Rang,
+)
 from oddlot.core.records import ECHO, Record
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.tasks import NodeId, TaskId
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Arrival, Message
+from oddlot.faults import Chaos, Fault
 from oddlot.run.config import RunConfig
+from oddlot.run.mesh import prepared_mesh
+from oddlot.run.result import Run
 from oddlot.run.spec import Recipe
 from oddlot.run.training import Training, prepared
-from oddlot.strategies import Asynchronous, Deadline, Synchronous
+from oddlot.strategies import Asynchronous, Deadline, Gossip, Synchronous
 from oddlot.testing.books import Books
 from oddlot.train.job import Job
 
@@ -160,18 +173,23 @@ class Slowly:
         return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
-@contextmanager
-def trial(place: EngineConfig, strategy: Strategy, step_seconds: float = 0.0) -> Iterator[DrivenRun]:
-    """Yield a run of a small job on this engine."""
+def small_job(step_seconds: float = 0.0) -> Job:
+    """Return a job of a few samples."""
     rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
-    job = Job(
+    return Job(
         lambda: torch.nn.Linear(1, 1),
         (rows, 2 * rows),
         training_step=Slowly(step_seconds),
         batch_size=BATCH,
         device="cpu",
     )
-    with prepared(Recipe(job, strategy, place, RunConfig(until=f"epochs>={EPOCHS}"))) as training:
+
+
+@contextmanager
+def trial(place: EngineConfig, strategy: Strategy, step_seconds: float = 0.0) -> Iterator[DrivenRun]:
+    """Yield a run of a small job on this engine."""
+    recipe = Recipe(small_job(step_seconds), strategy, place, RunConfig(until=f"epochs>={EPOCHS}"))
+    with prepared(recipe) as training:
         yield DrivenRun(training)
 
 
@@ -301,6 +319,46 @@ def no_worker_is_left(make: Callable[[int], EngineConfig]) -> None:
         run.finish()
 
 
+def gossip(place: EngineConfig, *faults: Fault) -> Run:
+    """Return a run of peers that exchange models after each step. Every sample is in the model."""
+    settings = RunConfig(until=f"epochs>={EPOCHS}", chaos=Chaos(faults) if faults else None)
+    with prepared_mesh(Recipe(small_job(), Gossip(), place, settings)) as mesh:
+        run = mesh.run()
+    assert run.summary["samples_merged"] == SAMPLES * EPOCHS
+    assert not run.summary["samples_left_out"]
+    return run
+
+
+def peers_exchange_models(make: Callable[[int], EngineConfig]) -> None:
+    """Every task of a peer brings an update, and every request another peer's model."""
+    place = make(2)
+    if place.mesh is None:
+        return
+    records = gossip(place).records
+    for peer in place.names:
+        log = [record for record in records if record.peer == peer]
+        actions = [action for record in log for action in record.actions]
+        started = {action.task.id for action in actions if isinstance(action, Start)}
+        arrived = {record.event.update.id for record in log if isinstance(record.event, Arrived)}
+        assert started == arrived, f"updates of {peer} are lost: {started - arrived}"
+        asked = [action.tag for action in actions if isinstance(action, Request)]
+        received = {r.event.model.answers for r in log if isinstance(r.event, ModelReceived)}
+        lost = {*asked[:-1]} - received  # the run may end before the last model comes
+        assert len(asked) > 1
+        assert not lost, f"requests {lost} of {peer} or the models that answer them are lost"
+
+
+def a_peer_dies(make: Callable[[int], EngineConfig]) -> None:
+    """The others notice, and its replacement, under a new name, takes over its samples."""
+    place = make(2)
+    if place.mesh is None:
+        return
+    _, peer = place.names
+    run = gossip(place, Fault("kill", machine=peer, at_versions=(4,)))
+    assert any(isinstance(r.event, PeerLost) and r.event.peer == peer for r in run.records)
+    assert f"{peer}.2" in run.summary["peers_averaged"]
+
+
 SCENARIOS = (
     a_worker_dies_while_computing,
     a_worker_dies_after_sending,
@@ -311,6 +369,8 @@ SCENARIOS = (
     a_worker_leaves,
     an_alarm_rings,
     no_worker_is_left,
+    peers_exchange_models,
+    a_peer_dies,
 )
 
 

@@ -12,15 +12,14 @@ from oddlot.core.events import Joined, Lost
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Task
 from oddlot.engines.host import Arrival, Message
-from oddlot.engines.simulated.compute import Shadow
-from oddlot.engines.simulated.engine import Simulator
-from oddlot.engines.simulated.faults import SimulatedFaults
+from oddlot.engines.simulated.compute import NullComputation
+from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.machines.delay_models import Deterministic, Exponential
 from oddlot.machines.machine import Lifetime, Link, Machine
 from tests.transcripts import raises
 
 
-class Noted(Shadow):
+class Noted(NullComputation):
     """Notes what is computed."""
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class Stage:
     def __init__(self, link: Link = LINK, **settings: Any) -> None:
         self.noted = Noted()
         machine = Machine("m", seconds_per_sample=0.5, link=link, **settings)
-        self.simulator = Simulator([machine], self.noted, batch=2)
+        self.simulator = SimulatedHub([machine], self.noted, batch=2)
         self.messages: list[Message] = []
         self.heard: list[Heard] = []
         """when, what, about which task"""
@@ -57,8 +56,7 @@ class Stage:
         while self.hear(time):
             pass
         arguments = (*arguments, "m") if verb == "abort" else ("m", *arguments)
-        engine: object = self.simulator if verb == "abort" else SimulatedFaults(self.simulator)
-        getattr(engine, verb)(*arguments)
+        getattr(self.simulator, verb)(*arguments)
 
     def hear(self, until: float = inf) -> Message | None:
         """The next message."""
@@ -219,11 +217,11 @@ class TestStopsAtOnce:
         assert stage.heard[0][0] >= 10.0
 
 
-def lost_after(lifetime: float, tasks: int) -> Simulator:
+def lost_after(lifetime: float, tasks: int) -> SimulatedHub:
     """A machine that is lost this long after it has joined, again and again, with a task each time."""
     life = Lifetime(lifetime, Deterministic())
     machine = Machine("m", seconds_per_sample=0.5, lifetime=life, seconds_to_return=1.0)
-    simulator = Simulator([machine], Noted(), batch=2)
+    simulator = SimulatedHub([machine], Noted(), batch=2)
     for number in range(tasks):
         joined = simulator.next(inf)
         assert isinstance(joined, Joined)

@@ -17,11 +17,14 @@ class PeerComputation(Exact):
     def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
         super().__init__(learner, pool, Plain())
         self.exchange_codec = codec
+        self.bytes_down = 0
 
     def compute(self, task: Task, weights: FlatBuffer) -> tuple[float | None, Payload]:
         """Return the task's mean loss and its update."""
         self.runner.learner.holds = None  # versions of several peers have the same numbers
-        return super().compute(task, weights)
+        found = super().compute(task, weights)
+        self.bytes_up = 0
+        return found
 
     def travelled(self, tensors: Tensors, *, exact: bool) -> tuple[int, Tensors]:
         """Return the bytes of tensors on the network, and them as the receiver gets them."""

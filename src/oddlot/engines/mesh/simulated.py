@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
-from oddlot.core.event_queue import EventQueue
-from oddlot.core.events import Evaluated, Gone, Joined, LinkTraffic, Lost
-from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.engines.host import Arrival, Message
+from oddlot.core.events import Gone, LinkTraffic
+from oddlot.core.tasks import NodeId
+from oddlot.engines.host import Envelope, PortWrapper
+from oddlot.engines.mesh.computation import PeerComputation
 from oddlot.engines.mesh.links import Links
 from oddlot.engines.mesh.messages import (
     FromPeer,
@@ -23,9 +23,7 @@ from oddlot.engines.mesh.messages import (
 from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
-from oddlot.engines.simulated.execution import Execution
-from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle
-from oddlot.engines.simulated.stalled import stalled
+from oddlot.engines.simulated.engine import Simulator
 from oddlot.engines.simulated.worker import Worker
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Link, Machine
@@ -35,30 +33,6 @@ MakePeer = Callable[[NodeId, "SimulatedPort"], Peer | Newcomer]
 """Makes the peer of a machine that is ready."""
 CONTROL_BYTES = 200
 """Bytes of a message without tensors, in the log: it takes only latency."""
-
-
-class Computation(Protocol):
-    """Computes the tasks of peers, and knows the sizes of models."""
-
-    def compute(self, task: Task, weights: Any) -> tuple[float | None, Any]:
-        """Return the mean loss and the payload of a task."""
-
-    def evaluate(self, weights: Any) -> dict[str, float]:
-        """Return the metrics of weights."""
-
-    def travelled(self, tensors: Tensors, *, exact: bool) -> tuple[int, Tensors]:
-        """Return the bytes of tensors on the network, and them as the receiver gets them.
-
-        Without `exact`, the codec of the run encodes them.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """A message for a peer. `to` is empty for what concerns machines only."""
-
-    to: NodeId
-    message: FromPeer | Message
 
 
 @dataclass(eq=False)
@@ -73,23 +47,23 @@ class SimulatedPeer:
     """Time for which its alarm is planned."""
 
 
-class SimulatedMesh:
-    """Mailbox of all peers on simulated machines, and their ports."""
+class SimulatedMesh(Simulator):
+    """Peers on simulated machines, and the network between them. The host of a worker is the peer with its name."""
+
+    computation: PeerComputation
 
     def __init__(
         self,
         machines: Sequence[Machine | Zone],
-        computation: Computation,
+        computation: PeerComputation,
         make: MakePeer,
         batch: int,
         seed: int = 0,
         now: float = 0.0,
         taken: Collection[str] = (),
     ) -> None:
-        self.computation, self.make, self.batch = computation, make, batch
-        self.events: EventQueue[Envelope] = EventQueue(now)
-        self.machine_events: EventQueue[Message] = EventQueue(now)
-        """Events of workers and machines, whose messages are for their peer."""
+        super().__init__(machines, computation, batch, seed, now, taken)
+        self.make = make
         self.peers: dict[NodeId, SimulatedPeer] = {}
         self.links = Links()
         self.bytes_sent: Counter[tuple[NodeId, NodeId, str]] = Counter()
@@ -98,7 +72,6 @@ class SimulatedMesh:
         """Sides of a partition of the network. Peers without one are on side 0."""
         self.disturbances: dict[NodeId, list[tuple[str, float]]] = {}
         """Faults of the next models that peers send, with the seconds of a delay."""
-        self.lifecycle = MachineLifecycle(self.machine_events, machines, self, seed, taken)
 
     def will_return(self, machines: Collection[str]) -> bool:
         """Whether one of these machines has a peer, or gets one again unless its zone lacks capacity."""
@@ -107,36 +80,9 @@ class SimulatedMesh:
 
     # --- the mailbox ---------------------------------------------------------------------------
 
-    @property
-    def now(self) -> float:
-        """Seconds of virtual time since the run began."""
-        return self.events.now
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether no message will ever come of itself."""
-        return not (self.events.heap or self.machine_events.heap)
-
     def next(self, until: float) -> Envelope | None:
-        """Return the next message before `until`; the clock jumps to it."""
-        while True:
-            first, second = _first_time(self.events), _first_time(self.machine_events)
-            if min(first, second) > until or (first == second == inf):
-                break
-            if second <= first:
-                self.events.now = self.machine_events.now = second
-                message = self.machine_events.next(second)
-                if message is not None:
-                    return Envelope(getattr(message, "node", "") or _node_of(message), message)
-            else:
-                self.events.now = self.machine_events.now = first
-                envelope = self.events.next(first)
-                if envelope is not None:
-                    return envelope
-        if until == inf:
-            raise stalled(self.now, len(self.peers), self.lifecycle.zones.ended_traces)
-        self.events.now = self.machine_events.now = max(self.now, until)
-        return None
+        """Return the next message before `until`."""
+        return self.next_envelope(until)
 
     def deliver(self, envelope: Envelope) -> None:
         """Let a peer handle a message, and plan its next alarm. Messages for lost peers are lost."""
@@ -200,54 +146,49 @@ class SimulatedMesh:
         if fault == "drop":
             came.release()
         else:
-            self.events.at(arrives + late, partial(self._arrive, Envelope(receiver, came)))
+            self.plan(arrives + late, Envelope(receiver, came))
 
-    def _arrive(self, envelope: Envelope) -> Envelope | None:
-        return envelope
+    def disturb(self, node: NodeId, kind: str, seconds: float) -> None:
+        """Delay, drop or corrupt the next model that a peer sends."""
+        self.disturbances.setdefault(node, []).append((kind, seconds))
 
-    # --- peers on machines: the lifecycle's `Workers` --------------------------------------------
+    def _is_linked(self, one: NodeId, other: NodeId) -> bool:
+        return self.groups.get(one, 0) == self.groups.get(other, 0)
+
+    # --- peers on machines ---------------------------------------------------------------------
+
+    def host_of(self, node: NodeId) -> NodeId:
+        """Return the peer of a machine."""
+        return node
 
     def begin(self, node: NodeId, machine: Machine, delay: Times, link_delay: Times) -> None:
-        """Add a peer on a machine that is ready."""
-        own = replace(machine, link=Link())  # its tasks use no network
-        worker = Worker(
-            node,
-            own,
-            delay,
-            lambda: 1.0,
-            self.machine_events,
-            self.batch,
-            lambda: 0,
-            self._answer,
-            joined_at=self.now,
-            free_at=self.now,
-            last_contact=self.now,
-        )
+        """Add a peer on a machine that is ready. Its tasks use no network."""
+        super().begin(node, replace(machine, link=Link()), delay, lambda: 1.0)
         self.links.links[node] = machine.link
-        self.peers[node] = SimulatedPeer(self.make(node, SimulatedPort(self, node)), worker)
+        peer = self.make(node, SimulatedPort(self, node))
+        self.peers[node] = SimulatedPeer(peer, self.workers[node])
 
-    def notice(self, node: NodeId) -> Message | None:
+    def notice(self, node: NodeId) -> None:
         """Let the peer leave: it tells the others, and is lost when its machine is."""
         there = self.peers.get(node)
         if there is not None and there.worker.frozen_at is None and isinstance(there.peer, Peer):
             there.peer.membership.leave()
             there.peer.flush()
-        return None
 
-    def lose(self, node: NodeId) -> Message | None:
-        """End the peer of a machine."""
-        there = self.peers.pop(node, None)
-        if there is None:
-            return None
-        there.worker.is_gone = True
-        there.worker.stop()
+    def leave(self, node: NodeId) -> None:
+        """Let a peer leave, and lose its machine."""
+        self.notice(node)
+        self.kill(node)
+
+    def _lost(self, worker: Worker) -> Envelope:
+        """End the peer, and let the others notice after `noticed_after_seconds`."""
+        node, after = worker.node, worker.machine.noticed_after_seconds
+        del self.peers[node]
         self.links.remove(node)
-        self.lifecycle.ended(node)
-        self.lifecycle.loss_noticed(node)
-        after = there.worker.machine.noticed_after_seconds
+        self._forget(worker)
         if after < inf:
             self.events.at(self.now + after, partial(self._tell_of_loss, node))
-        return Gone(node)
+        return Envelope(node, Gone(node))
 
     def _tell_of_loss(self, node: NodeId) -> None:
         """Let all peers notice that nothing listens at an address any more."""
@@ -260,40 +201,20 @@ class SimulatedMesh:
                 other.peer.gone(node, self.now)
                 self.plan_alarm(name)
 
-    def _is_linked(self, one: NodeId, other: NodeId) -> bool:
-        return self.groups.get(one, 0) == self.groups.get(other, 0)
-
-    def freeze(self, node: NodeId) -> None:
-        """Stop a peer where it is."""
-        there = self.peers.get(node)
-        if there is not None and there.worker.frozen_at is None:
-            there.worker.freeze()
-
-    def thaw(self, node: NodeId) -> None:
-        """Let a frozen peer continue with the messages that it got."""
-        there = self.peers.get(node)
-        if there is None or there.worker.frozen_at is None:
-            return
-        there.worker.thaw(there.worker.frozen_at)
+    def _thawed(self, worker: Worker) -> None:
+        """Let a peer continue with the messages that it got while it was frozen."""
+        there = self.peers[worker.node]
         delayed, there.delayed = there.delayed, []
         for envelope in delayed:
-            self.events.at(self.now, partial(self._arrive, envelope))
-        self.plan_alarm(node)
-
-    def _answer(self, worker: Worker, execution: Execution) -> Message:
-        """Return the message about the end of a task of the peer itself."""
-        if not execution.has_update:
-            return execution.cancelled(self.now)
-        self.lifecycle.progress.task_completed()
-        loss, payload = self.computation.compute(execution.computed_task, execution.weights)
-        facts = execution.facts(self.now, worker.machine.link, loss, 0)
-        return Arrival(facts, payload)
+            self.plan(self.now, envelope)
+        self.plan_alarm(worker.node)
 
 
-class SimulatedPort:
+class SimulatedPort(PortWrapper):
     """The port of one peer of a `SimulatedMesh`."""
 
     def __init__(self, mesh: SimulatedMesh, node: NodeId) -> None:
+        super().__init__(mesh)
         self.mesh, self.node = mesh, node
 
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
@@ -315,44 +236,6 @@ class SimulatedPort:
         """Return the name: it is the address."""
         return peer
 
-    def start(self, task: Task, weights: Any) -> None:
-        """Compute a task on the peer's own machine."""
-        if (there := self.mesh.peers.get(self.node)) is not None:
-            there.worker.add(task, weights, 0, 0)
-
-    def abort(self, task: TaskId, node: NodeId) -> None:
-        """Stop at the next minibatch."""
-        self.hand_over(task, node)
-
-    def evict(self, node: NodeId) -> None:
-        """Do nothing: a peer that hangs cannot end itself."""
-
-    def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """End a task after its current minibatch."""
-        there = self.mesh.peers.get(self.node)
-        place = there.worker.find(task) if there else None
-        if there is not None and place is not None:
-            there.worker.request_stop(place)
-
     def evaluate(self, version: int, weights: Any) -> None:
         """Evaluate weights, which takes no virtual time."""
-        metrics = self.mesh.computation.evaluate(weights)
-        envelope = Envelope(self.node, Evaluated(version, metrics))
-        self.mesh.events.at(self.mesh.now, lambda: envelope)
-
-    def loaded(self) -> Iterable[TaskId]:
-        """Return no task: each is computed at its virtual end."""
-        return ()
-
-
-def _first_time(events: EventQueue[Any]) -> float:
-    return events.heap[0][0] if events.heap else inf
-
-
-def _node_of(message: Message) -> NodeId:
-    """Return the peer that a message of its machine is for."""
-    if isinstance(message, Arrival):
-        return message.facts.sender
-    if isinstance(message, Joined | Lost | Gone):
-        return message.node
-    return ""
+        self.mesh.evaluate(version, weights, self.node)

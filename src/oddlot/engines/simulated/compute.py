@@ -1,14 +1,12 @@
 """Computation of a simulated run: the job's real gradients, or only their durations."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from oddlot.core.commands import DriftOf
-from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
+from oddlot.core.tasks import Facts, NodeId, Task
 from oddlot.engines.payloads import decode_into, most_bytes, users_code
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.train.data import Batches, Cuts
@@ -112,49 +110,19 @@ class Exact:
 
 
 @dataclass
-class Shadow:
-    """Store and computation of a run that simulates only the time, for very large fleets."""
+class NullComputation:
+    """Computes nothing, for runs that simulate only the time."""
 
     bytes_down: int = 0
     bytes_up: int = 0
-    version: int = 0
 
-    def compute(self, task: Task, weights: None) -> tuple[None, None]:
+    def compute(self, task: Task, weights: Any) -> tuple[None, None]:
         """Return no loss and no payload."""
         return None, None
 
     def forget(self, node: NodeId) -> None:
         """Do nothing: workers have no state."""
 
-    def evaluate(self, weights: None) -> dict[str, float]:
+    def evaluate(self, weights: Any) -> dict[str, float]:
         """Return no metrics."""
         return {}
-
-    def acquire(self, version: int) -> None:
-        """Return None."""
-
-    def release(self, version: int) -> None:
-        """Do nothing."""
-
-    def receive(self, facts: Facts, payload: Any) -> None:
-        """Accept every update."""
-
-    def step(
-        self,
-        shares: Mapping[UpdateId, float],
-        measure: int = 0,
-        merged: int | None = None,
-        drift: DriftOf | None = None,
-    ) -> None:
-        """Do nothing."""
-        self.version += 1
-
-    def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> None:
-        """Do nothing."""
-        self.version += 1
-
-    def drop(self, update: UpdateId) -> None:
-        """Do nothing."""
-
-    def mark(self) -> None:
-        """Do nothing."""

@@ -16,7 +16,9 @@ from oddlot.machines.market import Fleet, Hub, Zone, names_in
 
 if TYPE_CHECKING:
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
+    from oddlot.engines.simulated.engine import Computation
     from oddlot.train.learner import Learner
+    from oddlot.train.store import Pool
 
 
 @dataclass(frozen=True)
@@ -105,27 +107,30 @@ def _check_machines(machines: object) -> None:
 
 def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) -> Opened:
     """Open the engine. Raise UsageError if the versions of the model would not fit into this machine's memory."""
-    from oddlot.engines.payloads import most_bytes
-    from oddlot.engines.simulated.compute import DataBytes, Exact, Shadow
-    from oddlot.engines.simulated.engine import Simulator
-    from oddlot.engines.simulated.faults import SimulatedFaults
+    from oddlot.engines.simulated.compute import DataBytes
+    from oddlot.engines.simulated.engine import SimulatedHub
     from oddlot.train.flat_buffer import FlatBuffer
     from oddlot.train.store import Pool
 
-    layout = run.layout
     data = DataBytes.of(run.job, run.shards, run.keep_shards)
-    pool = Pool(lambda: FlatBuffer.empty(layout))
+    pool = Pool(lambda: FlatBuffer.empty(run.layout))
+    computation = _computation(on, run, pool)
+    engine = SimulatedHub(on.machines, computation, run.job.batch_size, on.seed, now, taken, on.hub, data)
+    return Opened(engine, pool, on.hub, engine)
+
+
+def _computation(on: Simulated, run: RunData, pool: "Pool") -> "Computation":
+    from oddlot.engines.payloads import most_bytes
+    from oddlot.engines.simulated.compute import Exact, NullComputation
+
+    size = run.layout.bytes
     if not on.computes:
-        shadow = Shadow(layout.bytes, most_bytes(run.codec, layout))
-        simulator = Simulator(on.machines, shadow, run.job.batch_size, on.seed, now, taken, on.hub, data)
-        return Opened(simulator, pool, shadow, on.hub, SimulatedFaults(simulator))
+        return NullComputation(size, most_bytes(run.codec, run.layout))
     blocks = on.max_workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if blocks * layout.bytes > 0.8 * memory:
-        raise _not_enough_memory(on, blocks, layout.bytes, memory)
-    exact = Exact(_learner(run), pool, run.codec)
-    simulator = Simulator(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
-    return Opened(simulator, pool, None, on.hub, SimulatedFaults(simulator))
+    if blocks * size > 0.8 * memory:
+        raise _not_enough_memory(on, blocks, size, memory)
+    return Exact(_learner(run), pool, run.codec)
 
 
 def _open_mesh(

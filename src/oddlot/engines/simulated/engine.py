@@ -1,21 +1,24 @@
-"""The simulated engine: a heap of events and a virtual clock.
+"""The simulator: one heap of events and a virtual clock, for a hub or for the peers of a mesh.
 
 A task is computed when its update is due, from the weights with which it started. Lost or cancelled tasks are never
 computed. One seed gives one trace.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from functools import partial
 from math import inf
 from typing import Any, Protocol
 
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Evaluated, Gone, Leaving, Lost, Priced
+from oddlot.core.records import HUB
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.engines.host import Arrival, Message
+from oddlot.engines.host import Arrival, Envelope, Message
 from oddlot.engines.simulated.compute import DataBytes
 from oddlot.engines.simulated.execution import Execution
 from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle
-from oddlot.engines.simulated.stalled import stalled
+from oddlot.engines.simulated.progress import stalled
 from oddlot.engines.simulated.worker import Worker
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Machine
@@ -40,8 +43,11 @@ class Computation(Protocol):
         """Return the metrics of weights."""
 
 
-class Simulator:
-    """The engine of simulated machines, with workers and the lifecycle of machines."""
+class Simulator(ABC):
+    """Simulated machines, their workers, and the injection of faults into them.
+
+    Each worker has a host, which receives its messages: the hub, or the peer on the same machine.
+    """
 
     def __init__(
         self,
@@ -55,10 +61,10 @@ class Simulator:
         data: DataBytes = DataBytes(),  # noqa: B008 - likewise
     ) -> None:
         self.computation, self.batch, self.data = computation, batch, data
-        self.events: EventQueue[Message] = EventQueue(now)
+        self.events: EventQueue[Envelope] = EventQueue(now)
         self.workers: dict[NodeId, Worker] = {}
         if hub.dollars_per_hour:
-            self.events.at(now, lambda: Priced("", hub.dollars_per_hour))
+            self.plan(now, Envelope(HUB, Priced("", hub.dollars_per_hour)))
         self.quiet_since = now
         """Time of the last change, except of prices."""
         self.lifecycle = MachineLifecycle(self.events, machines, self, seed, taken)
@@ -70,21 +76,25 @@ class Simulator:
         """Seconds of virtual time since the run began."""
         return self.events.now
 
-    def next(self, until: float) -> Message | None:
+    def next_envelope(self, until: float) -> Envelope | None:
         """Return the next message before `until`; the clock jumps to it."""
-        message = self.events.next(until)
-        if message is None and until == inf:
+        envelope = self.events.next(until)
+        if envelope is None and until == inf:
             raise stalled(self.quiet_since, len(self.workers), self.lifecycle.zones.ended_traces)
-        if message is None:
+        if envelope is None:
             self.events.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past
-        elif not isinstance(message, Priced):
+        elif not isinstance(envelope.message, Priced):
             self.quiet_since = self.now
-        return message
+        return envelope
 
     @property
     def is_spent(self) -> bool:
         """Whether no message will ever come of itself."""
         return not self.events.heap
+
+    def plan(self, when: float, envelope: Envelope) -> None:
+        """Plan a message."""
+        self.events.at(when, lambda: envelope)
 
     # --- the port ------------------------------------------------------------------------------
 
@@ -107,8 +117,7 @@ class Simulator:
             return  # its update is on the way
         worker.queue[place].unwanted = True
         if worker.machine.stops_at_once and worker.frozen_at is None and not worker.is_gone:
-            ended = worker.remove(place).cancelled(self.now)
-            self.events.at(self.now, lambda: ended)
+            self.plan(self.now, Envelope(worker.host, worker.remove(place).cancelled(self.now)))
             self._end_if_idle(worker)
         else:
             worker.request_stop(place)
@@ -116,7 +125,7 @@ class Simulator:
     def evict(self, node: NodeId) -> None:
         """Kill the worker's process, and let another one start on its machine."""
         self.lifecycle.restart(node)
-        self.events.at(self.now, lambda: self.lose(node))
+        self.kill(node)
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
         """Ask the worker for what it has computed at the end of its next minibatch."""
@@ -125,12 +134,14 @@ class Simulator:
             worker.queue[place].min_samples = 1
             worker.request_stop(place)
 
-    def evaluate(self, version: int, weights: Any) -> None:
+    def evaluate(self, version: int, weights: Any, host: NodeId = HUB) -> None:
         """Evaluate the weights, which takes no virtual time."""
-        self.events.at(self.now, lambda: Evaluated(version, self.computation.evaluate(weights)))
+        self.events.at(
+            self.now, lambda: Envelope(host, Evaluated(version, self.computation.evaluate(weights)))
+        )
 
     def loaded(self) -> tuple[TaskId, ...]:
-        """Return no task: each is computed at its virtual end, on the hub's own memory."""
+        """Return no task: each is computed at its virtual end, on the host's own memory."""
         return ()
 
     def _find(self, task: TaskId, node: NodeId) -> tuple[Worker | None, int]:
@@ -141,11 +152,16 @@ class Simulator:
 
     # --- workers -------------------------------------------------------------------------------
 
+    @abstractmethod
+    def host_of(self, node: NodeId) -> NodeId:
+        """Return the host that receives the messages of a worker."""
+
     def begin(self, node: NodeId, machine: Machine, delay: Times, link_delay: Times) -> None:
         """Add a worker that is ready for tasks."""
         now = self.now
         self.workers[node] = Worker(
             node,
+            self.host_of(node),
             machine,
             delay,
             link_delay,
@@ -158,7 +174,107 @@ class Simulator:
             last_contact=now,
         )
 
-    def notice(self, node: NodeId) -> Message | None:
+    @abstractmethod
+    def notice(self, node: NodeId) -> Envelope | None:
+        """Let the worker leave."""
+
+    def lose(self, node: NodeId) -> Envelope | None:
+        """End the worker."""
+        worker = self.workers.get(node)
+        if worker is None or worker.is_gone:
+            return None
+        if worker.queue:  # otherwise it had no task to complete
+            self.lifecycle.progress.worker_lost(node, self.now - worker.joined_at, worker.queue[0].compute)
+        worker.stop()
+        worker.is_gone = True
+        self.lifecycle.ended(node)
+        return self._lost(worker)
+
+    @abstractmethod
+    def _lost(self, worker: Worker) -> Envelope:
+        """Return the message about a worker that has ended."""
+
+    def _forget(self, worker: Worker) -> None:
+        """Remove a worker whose loss is known. Updates that are still being sent are late."""
+        for execution in worker.queue:
+            execution.unwanted = True
+        del self.workers[worker.node]
+        self.computation.forget(worker.node)
+        self.lifecycle.loss_noticed(worker.node)
+
+    def _end_if_idle(self, worker: Worker) -> None:
+        """End a worker that leaves once it has handed over everything."""
+        if worker.is_leaving and not worker.queue:
+            self.kill(worker.node)
+
+    def _answer(self, worker: Worker, execution: Execution) -> Envelope:
+        """Return the message about the end of a task: its update, or that it has none."""
+        self._end_if_idle(worker)
+        if not execution.has_update:
+            return Envelope(worker.host, execution.cancelled(self.now))
+        self.lifecycle.progress.task_completed()
+        moves_on = (
+            execution.task.pull is not None and worker.node in self.workers
+        )  # its own weights, wanted or not
+        loss = payload = None
+        if moves_on or not execution.unwanted:
+            loss, payload = self.computation.compute(execution.computed_task, execution.weights)
+        facts = execution.facts(self.now, worker.machine.link, loss, self.computation.bytes_up)
+        return Envelope(worker.host, Arrival(facts, payload))
+
+    # --- fault injection -----------------------------------------------------------------------
+
+    def kill(self, node: NodeId) -> None:
+        """Lose the machine now. It returns as after a lifetime."""
+        self.events.at(self.now, partial(self.lose, node))
+
+    def leave(self, node: NodeId) -> None:
+        """Give the worker notice that its machine is reclaimed."""
+        self.events.at(self.now, partial(self.notice, node))
+
+    def slow(self, node: NodeId, factor: float) -> None:
+        """Slow the worker down, in the present task too."""
+        if (worker := self.workers.get(node)) is not None:
+            worker.slow(factor)
+
+    def freeze(self, node: NodeId) -> None:
+        """Stop the worker where it is."""
+        worker = self.workers.get(node)
+        if worker is not None and worker.frozen_at is None:
+            worker.freeze()
+
+    def thaw(self, node: NodeId) -> None:
+        """Let a frozen worker continue."""
+        worker = self.workers.get(node)
+        if worker is not None and worker.frozen_at is not None:
+            worker.thaw(worker.frozen_at)
+            self._thawed(worker)
+
+    @abstractmethod
+    def _thawed(self, worker: Worker) -> None:
+        """Let a worker learn what has come while it was frozen."""
+
+    def bar(self, machine: str, barred: bool) -> None:
+        """Make a machine unavailable or available again; one that is starting is cancelled."""
+        if not barred:
+            self.events.at(self.now, partial(self.lifecycle.unbar, machine))
+        elif (envelope := self.lifecycle.bar(machine)) is not None:
+            self.plan(self.now, envelope)
+
+
+class SimulatedHub(Simulator):
+    """The engine of simulated machines: all workers have the hub as their host."""
+
+    def next(self, until: float) -> Message | None:
+        """Return the hub's next message before `until`."""
+        envelope = self.next_envelope(until)
+        return None if envelope is None else envelope.message
+
+    def host_of(self, node: NodeId) -> NodeId:
+        """Return the hub."""
+        return HUB
+
+    def notice(self, node: NodeId) -> Envelope | None:
         """Let the worker stop at its next minibatch, hand over what it has computed, and leave."""
         worker = self.workers.get(node)
         if worker is None or worker.is_leaving or worker.is_gone:
@@ -169,49 +285,20 @@ class Simulator:
         worker.is_leaving = True
         worker.request_stops()
         self._end_if_idle(worker)
-        return Leaving(node)
+        return Envelope(HUB, Leaving(node))
 
-    def _end_if_idle(self, worker: Worker) -> None:
-        """End a worker that leaves once it has handed over everything."""
-        if worker.is_leaving and not worker.queue:
-            self.events.at(self.now, lambda: self.lose(worker.node))
-
-    def lose(self, node: NodeId) -> Message | None:
-        """End the worker. The hub detects it immediately, or after `noticed_after_seconds` without a message."""
-        worker = self.workers.get(node)
-        if worker is None or worker.is_gone:
-            return None
-        if worker.queue:  # otherwise it had no task to complete
-            self.lifecycle.progress.worker_lost(node, self.now - worker.joined_at, worker.queue[0].compute)
-        worker.stop()
-        worker.is_gone = True
-        self.lifecycle.ended(node)
+    def _lost(self, worker: Worker) -> Envelope:
+        """Let the hub detect the loss immediately, or after `noticed_after_seconds` without a message."""
         noticed_at = max(self.now, worker.last_contact + worker.machine.noticed_after_seconds)
         if not worker.is_leaving and noticed_at > self.now:
-            self.events.at(noticed_at, lambda: self._notice_loss(worker))
-            return Gone(node)
+            self.events.at(noticed_at, partial(self._notice_loss, worker))
+            return Envelope(HUB, Gone(worker.node))
         return self._notice_loss(worker)
 
-    def _notice_loss(self, worker: Worker) -> Message:
-        """Return the message about a loss. Updates that are still being sent are late."""
-        for execution in worker.queue:
-            execution.unwanted = True
-        del self.workers[worker.node]
-        self.computation.forget(worker.node)
-        self.lifecycle.loss_noticed(worker.node)
-        return Lost(worker.node)
+    def _notice_loss(self, worker: Worker) -> Envelope:
+        self._forget(worker)
+        return Envelope(HUB, Lost(worker.node))
 
-    def _answer(self, worker: Worker, execution: Execution) -> Message:
-        """Return the message about the end of a task: its update, or that it has none."""
-        self._end_if_idle(worker)
-        if not execution.has_update:
-            return execution.cancelled(self.now)
-        self.lifecycle.progress.task_completed()
-        moves_on = (
-            execution.task.pull is not None and worker.node in self.workers
-        )  # its own weights, wanted or not
-        loss = payload = None
-        if moves_on or not execution.unwanted:
-            loss, payload = self.computation.compute(execution.computed_task, execution.weights)
-        link = worker.machine.link
-        return Arrival(execution.facts(self.now, link, loss, self.computation.bytes_up), payload)
+    def _thawed(self, worker: Worker) -> None:
+        if worker.has_pending_notice:
+            self.leave(worker.node)

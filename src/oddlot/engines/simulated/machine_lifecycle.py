@@ -7,7 +7,7 @@ from typing import Protocol
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Gone, Joined, Ordered
 from oddlot.core.tasks import NodeId, life_name, machine_of
-from oddlot.engines.host import Message
+from oddlot.engines.host import Envelope
 from oddlot.engines.simulated.machine_state import MachineState
 from oddlot.engines.simulated.progress import Progress
 from oddlot.engines.simulated.zones import Zones
@@ -19,13 +19,16 @@ from oddlot.machines.market import Zone, all_machines
 class Workers(Protocol):
     """The workers on these machines."""
 
+    def host_of(self, node: NodeId) -> NodeId:
+        """Return the host that receives the messages about a worker."""
+
     def begin(self, node: NodeId, machine: Machine, delay: Times, link_delay: Times) -> None:
         """Add a worker that is ready for tasks."""
 
-    def notice(self, node: NodeId) -> Message | None:
+    def notice(self, node: NodeId) -> Envelope | None:
         """Let the worker send its finished part and leave."""
 
-    def lose(self, node: NodeId) -> Message | None:
+    def lose(self, node: NodeId) -> Envelope | None:
         """End the worker."""
 
 
@@ -34,7 +37,7 @@ class MachineLifecycle:
 
     def __init__(
         self,
-        events: EventQueue[Message],
+        events: EventQueue[Envelope],
         fleet: Sequence[Machine | Zone],
         workers: Workers,
         seed: int,
@@ -45,7 +48,7 @@ class MachineLifecycle:
         self.restarts = set[NodeId]()
         """Workers that end without their machine."""
         self.progress = Progress(len(self.states))
-        self.zones = Zones(events, self, seed)
+        self.zones = Zones(events, self.order, self.reclaim, seed)
         for one in fleet:
             if isinstance(one, Zone):
                 self.zones.open(one, [self.states[name] for name in one.names])
@@ -73,7 +76,7 @@ class MachineLifecycle:
         """Start another worker on the same machine when this one ends."""
         self.restarts.add(node)
 
-    def bar(self, machine: str) -> Message | None:
+    def bar(self, machine: str) -> Envelope | None:
         """Make the machine unavailable once its worker has ended; one that is starting is cancelled."""
         state = self.states[machine]
         state.is_barred = True
@@ -82,7 +85,7 @@ class MachineLifecycle:
         state.is_owed = True
         return self._give_up_start(state)
 
-    def unbar(self, machine: str) -> Message | None:
+    def unbar(self, machine: str) -> Envelope | None:
         """Make the machine available again."""
         state = self.states[machine]
         state.is_barred = False
@@ -90,7 +93,7 @@ class MachineLifecycle:
 
     # --- machines ------------------------------------------------------------------------------
 
-    def order(self, state: MachineState) -> Message | None:
+    def order(self, state: MachineState) -> Envelope | None:
         """Order the machine if possible; it is ready `seconds_to_start` later."""
         state.is_owed = state.is_barred
         self.progress.barred_orders += state.has_capacity and state.is_barred
@@ -105,15 +108,15 @@ class MachineLifecycle:
         if not starting:
             return self._join(state, node)
         self.events.at(self.events.now + starting, partial(self._join, state, node))
-        return Ordered(node, state.price, state.machine.zone)
+        return Envelope(self.workers.host_of(node), Ordered(node, state.price, state.machine.zone))
 
-    def reclaim(self, state: MachineState) -> Message | None:
+    def reclaim(self, state: MachineState) -> Envelope | None:
         """Preempt the machine, even while it is starting."""
         if state.is_ready:
             return self._preempt(state.node, state.machine)
         return self._give_up_start(state) if state.node else None
 
-    def _join(self, state: MachineState, node: NodeId) -> Message | None:
+    def _join(self, state: MachineState, node: NodeId) -> Envelope | None:
         """Start the worker, unless its machine was cancelled while starting."""
         if state.node != node:
             return None
@@ -122,17 +125,17 @@ class MachineLifecycle:
         self.workers.begin(node, state.machine, state.delay, state.link_delay)
         if state.lifetime is not None:
             self.events.at(self.events.now + state.lifetime(), partial(self._preempt, node, state.machine))
-        return Joined(node, state.price, state.machine.zone)
+        return Envelope(self.workers.host_of(node), Joined(node, state.price, state.machine.zone))
 
-    def _preempt(self, node: NodeId, machine: Machine) -> Message | None:
+    def _preempt(self, node: NodeId, machine: Machine) -> Envelope | None:
         """Preempt the machine, with its notice."""
         if not machine.notice_seconds:
             return self.workers.lose(node)
         self.events.at(self.events.now + machine.notice_seconds, lambda: self.workers.lose(node))
         return self.workers.notice(node)
 
-    def _give_up_start(self, state: MachineState) -> Message:
+    def _give_up_start(self, state: MachineState) -> Envelope:
         """Preempt a machine before it is ready."""
         node, state.node = state.node, ""
         self.progress.start_lost(node, state.machine.seconds_to_start)
-        return Gone(node)
+        return Envelope(self.workers.host_of(node), Gone(node))

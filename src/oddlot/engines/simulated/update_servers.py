@@ -8,29 +8,17 @@ overwrites, servers work at the same time, and lose what others have written mea
 from dataclasses import replace
 from functools import partial
 from heapq import heapreplace
-from math import inf
-from typing import Any, Protocol
 
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Gone, Lost
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import Engine, Opened
 from oddlot.engines.engine_wrapper import EngineWrapper
-from oddlot.engines.host import Arrival, Message
+from oddlot.engines.host import Arrival, Message, Store
 from oddlot.machines.market import Hub
 
 
-class Versions(Protocol):
-    """The part of the store that servers use."""
-
-    version: int
-
-    def acquire(self, version: int) -> Any: ...
-
-    def release(self, version: int) -> None: ...
-
-
-def served(opened: Opened, store: Versions) -> Engine:
+def served(opened: Opened, store: Store) -> Engine:
     """Return the opened engine, with update servers if its hub takes time for updates."""
     return UpdateServers(opened.engine, opened.hub, store) if opened.hub.seconds_per_update else opened.engine
 
@@ -38,7 +26,7 @@ def served(opened: Opened, store: Versions) -> Engine:
 class UpdateServers(EngineWrapper):
     """Wraps an engine. Updates wait for a server before the hub receives them."""
 
-    def __init__(self, engine: Engine, hub: Hub, store: Versions) -> None:
+    def __init__(self, engine: Engine, hub: Hub, store: Store) -> None:
         super().__init__(engine)
         self.hub, self.store = hub, store
         self.events: EventQueue[Message] = EventQueue(engine.now)
@@ -65,7 +53,7 @@ class UpdateServers(EngineWrapper):
         while True:
             if (message := self.events.next(self.now)) is not None:
                 return message
-            due = self.events.heap[0][0] if self.events.heap else inf
+            due = self.events.next_time
             message = self.engine.next(min(until, due))
             if message is None and due > until:
                 return None

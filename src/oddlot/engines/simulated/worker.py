@@ -8,7 +8,7 @@ from typing import Any
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.spans import samples_in
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.engines.host import Message
+from oddlot.engines.host import Envelope
 from oddlot.engines.simulated.execution import Execution
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Machine
@@ -18,18 +18,20 @@ from oddlot.machines.machine import Machine
 class Worker:
     """A worker on a simulated machine. It computes one task at a time, in order.
 
-    Its link carries one transfer each way at the same time. `answer` is called when the end of a task reaches the hub.
+    Its link carries one transfer each way at the same time. `answer` is called when the end of a task reaches its host.
     """
 
     node: NodeId
+    host: NodeId
+    """The host that receives its messages."""
     machine: Machine
     delay: Times
     link_delay: Times
-    events: EventQueue[Message]
+    events: EventQueue[Envelope]
     batch: int
     bytes_up: Callable[[], int]
     """Returns the bytes from which the transfer time of the next update is computed."""
-    answer: Callable[["Worker", Execution], Message | None]
+    answer: Callable[["Worker", Execution], Envelope | None]
     joined_at: float
     free_at: float
     """Time at which it finished its last task."""
@@ -138,7 +140,7 @@ class Worker:
                 arrival = execution.end + execution.link_factor * self.machine.link.seconds(size)
                 self.events.at(arrival, partial(self._end, execution, entry))
 
-    def _end(self, execution: Execution, entry: int) -> Message | None:
+    def _end(self, execution: Execution, entry: int) -> Envelope | None:
         """Take a task off the queue, unless its times have changed since."""
         if execution.entry != entry:
             return None

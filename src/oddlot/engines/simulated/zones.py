@@ -1,33 +1,26 @@
 """Capacity and prices of zones over virtual time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Priced
 from oddlot.core.random_streams import stream
-from oddlot.engines.host import Message
+from oddlot.core.records import HUB
+from oddlot.engines.host import Envelope
 from oddlot.engines.simulated.machine_state import MachineState
 from oddlot.machines.capacity import Alive, Move, Moves
 from oddlot.machines.market import Zone
 
-
-class Machines(Protocol):
-    """Orders and preempts the machines of a zone."""
-
-    def order(self, state: MachineState) -> Message | None:
-        """Order the machine if possible."""
-
-    def reclaim(self, state: MachineState) -> Message | None:
-        """Preempt the machine, even while it is starting."""
+Change = Callable[[MachineState], Envelope | None]
+"""Changes a machine. Returns the message about it, if there is one."""
 
 
 class Zones:
-    """Orders and preempts machines of zones by their capacity, at changing prices."""
+    """Orders and reclaims machines of zones by their capacity, at changing prices."""
 
-    def __init__(self, events: EventQueue[Message], machines: Machines, seed: int) -> None:
-        self.events, self.machines, self.seed = events, machines, seed
+    def __init__(self, events: EventQueue[Envelope], order: Change, reclaim: Change, seed: int) -> None:
+        self.events, self.order, self.reclaim, self.seed = events, order, reclaim, seed
         self.pending_prices = 0
         """Entries of the queue that change nothing but a price."""
         self.ended_traces: list[str] = []
@@ -45,7 +38,7 @@ class Zones:
             states[move[1]].has_capacity = move[2]
             move = next(moves, None)
         for state in states:
-            self.events.at(now, partial(self.machines.order, state))
+            self.events.at(now, partial(self.order, state))
         self._await_move(states, moves, move)
         self._await_price(zone, states, zone.prices.changes(now))
 
@@ -62,10 +55,10 @@ class Zones:
 
     def _move(
         self, states: Sequence[MachineState], moves: Moves, state: MachineState, comes: bool
-    ) -> Message | None:
+    ) -> Envelope | None:
         self._await_move(states, moves, next(moves, None))
         state.has_capacity = comes
-        return self.machines.order(state) if comes else self.machines.reclaim(state)
+        return self.order(state) if comes else self.reclaim(state)
 
     def _await_price(
         self, zone: Zone, states: Sequence[MachineState], prices: Iterator[tuple[float, float]]
@@ -80,7 +73,7 @@ class Zones:
         states: Sequence[MachineState],
         prices: Iterator[tuple[float, float]],
         price: float,
-    ) -> Message | None:
+    ) -> Envelope | None:
         # Prices may change for ever; a run that waits for machines which never come must end.
         self.pending_prices -= 1
         if len(self.events.heap) > self.pending_prices or any(state.has_capacity for state in states):
@@ -89,4 +82,4 @@ class Zones:
             return None
         for state in states:
             state.price = price
-        return Priced(zone.name, price)
+        return Envelope(HUB, Priced(zone.name, price))
