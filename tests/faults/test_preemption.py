@@ -84,6 +84,7 @@ def test_a_file_says_so_too(tmp_path: Path) -> None:
         read_chaos(path)
 
 
+@pytest.mark.filterwarnings("ignore:.*were lost with their machines")  # tasks are slow on a busy machine
 def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
     """A task takes longer than a worker is left alone for in the first second."""
     restless = Steps(tuple(0.1 * n for n in range(11)), (2.0, 0.0) * 5 + (2.0,))
