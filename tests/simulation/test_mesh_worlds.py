@@ -23,7 +23,8 @@ from oddlot.strategies.support.peer_averaging import Mode
 from oddlot.strategies.support.topologies import Topology
 from tests.run.test_mesh_proof import ROWS, Rows, grow
 
-SEEDS, LONG = range(8), 500
+SEEDS, LONG = [*range(8), 51], 500
+"""Seed 51: the last peer notices the loss of the one that leads only when no message is under way."""
 MODES: list[Mode] = ["pull", "push", "push_pull"]
 TOPOLOGIES: list[Topology] = ["random", "ring", "exponential"]
 STEP_SECONDS = 0.01
@@ -156,4 +157,4 @@ def test_model_has_the_samples_that_the_report_says(seed: int, tmp_path: Path) -
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(LONG))
 def test_of_many_seeds(seed: int, tmp_path: Path) -> None:
-    check(len(SEEDS) + seed, tmp_path)
+    check(8 + seed, tmp_path)

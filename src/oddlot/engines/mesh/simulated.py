@@ -35,6 +35,18 @@ CONTROL_BYTES = 200
 """Bytes of a message without tensors, in the log: it takes only latency."""
 
 
+@dataclass(frozen=True, slots=True)
+class AlarmDue:
+    """Says that the alarm of a peer is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossNoticed:
+    """Says that nothing listens at the address of a peer any more."""
+
+    node: NodeId
+
+
 @dataclass(eq=False)
 class SimulatedPeer:
     """A peer on a simulated machine."""
@@ -91,10 +103,17 @@ class SimulatedMesh(Simulator):
             if isinstance(envelope.message, FromPeer):
                 envelope.message.release()
             return
-        if there.worker.frozen_at is not None and isinstance(envelope.message, FromPeer):
-            there.delayed.append(envelope)
-            return
-        there.peer.receive(envelope.message, self.now)
+        is_frozen = there.worker.frozen_at is not None
+        match envelope.message:
+            case AlarmDue():
+                there.peer.ring(self.now)
+            case LossNoticed(node):
+                if isinstance(there.peer, Peer) and not is_frozen and self._is_linked(envelope.to, node):
+                    there.peer.gone(node, self.now)
+            case FromPeer() if is_frozen:
+                there.delayed.append(envelope)
+            case message:
+                there.peer.receive(message, self.now)
         self.plan_alarm(envelope.to)
 
     def plan_alarm(self, node: NodeId) -> None:
@@ -107,13 +126,11 @@ class SimulatedMesh(Simulator):
             there.rings_at = due
             self.events.at(max(due, self.now), partial(self._ring, node, there, due))
 
-    def _ring(self, node: NodeId, there: SimulatedPeer, due: float) -> None:
+    def _ring(self, node: NodeId, there: SimulatedPeer, due: float) -> Envelope | None:
         if there.rings_at != due or self.peers.get(node) is not there:
-            return
+            return None
         there.rings_at = inf
-        if there.worker.frozen_at is None:
-            there.peer.ring(self.now)
-            self.plan_alarm(node)
+        return Envelope(node, AlarmDue()) if there.worker.frozen_at is None else None
 
     # --- messages between peers ----------------------------------------------------------------
 
@@ -192,14 +209,8 @@ class SimulatedMesh(Simulator):
 
     def _tell_of_loss(self, node: NodeId) -> None:
         """Let all peers notice that nothing listens at an address any more."""
-        for name, other in list(self.peers.items()):
-            if (
-                isinstance(other.peer, Peer)
-                and other.worker.frozen_at is None
-                and self._is_linked(name, node)
-            ):
-                other.peer.gone(node, self.now)
-                self.plan_alarm(name)
+        for name in self.peers:
+            self.plan(self.now, Envelope(name, LossNoticed(node)))
 
     def _thawed(self, worker: Worker) -> None:
         """Let a peer continue with the messages that it got while it was frozen."""
