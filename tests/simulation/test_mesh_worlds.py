@@ -98,8 +98,8 @@ def live(seed: int, folder: Path) -> Figures:
         "checkpoint_every": "4 versions",
         "keep_checkpoints": 100,
     }
-    lives = chance.randint(1, 3)
-    for life in range(lives):
+    life, lives = 0, chance.randint(1, 3)
+    while life < lives:
         try:
             fit(
                 job,
@@ -111,10 +111,11 @@ def live(seed: int, folder: Path) -> Figures:
                 **settings,  # type: ignore[arg-type]
             )
         except JobError as error:
-            if error.code != "no_workers_left":
+            if error.code != "stalled":  # all machines are lost
                 raise
             lives = max(lives, life + 2)
-        if life + 1 < lives:
+        life += 1
+        if life < lives:
             kill(folder, chance)
             count = chance.choice([count, chance.randint(2, 6)])
     return Figures.read(folder)
