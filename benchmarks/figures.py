@@ -429,7 +429,11 @@ BENCHMARKS = {
     "gossip": Benchmark(
         "Gossip",
         GOSSIP,
-        {"gossip_map": "Time to an accuracy by method, speed of the links and number of peers."},
+        {
+            "gossip_map": "Time to an accuracy by method, speed of the links and number of peers.",
+            "gossip_disagreement": "Fashion-MNIST: distance between the models of peers over time.",
+            "gossip_disagreement_cifar10": "CIFAR-10: distance between the models of peers over time.",
+        },
         needs_data=True,
     ),
     "stragglers": Benchmark(
