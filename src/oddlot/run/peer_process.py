@@ -265,7 +265,9 @@ class PeerProgram:
         included = IncludedSamples.read(self.folder, [source])
         self.share, conductor = self.share.taking_over(included, source, self.port.addresses)
         conductor.ledger.strikes.update(self.strikes)
-        peer = self._begin(conductor, tensors.weights, tensors.optimizer).peer
+        weights = FlatBuffer.empty(self.layout)
+        weights.copy_(tensors.weights)
+        peer = self._begin(conductor, weights, tensors.optimizer).peer
         peer.join(self.port.addresses, self.mailbox.now)
 
     def _announce(self, now: float) -> None:

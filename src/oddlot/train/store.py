@@ -72,14 +72,17 @@ class BlockSource(Protocol):
 
 
 class Pool:
-    """A BlockSource that reuses blocks made by `make`."""
+    """A BlockSource that reuses blocks made by `make`. Several threads may use it."""
 
     def __init__(self, make: Callable[[], FlatBuffer]) -> None:
         self._make = make
         self._spare: list[FlatBuffer] = []
 
     def take(self) -> FlatBuffer:
-        return self._spare.pop() if self._spare else self._make()
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._make()
 
     def give(self, block: FlatBuffer) -> None:
         self._spare.append(block)

@@ -3,8 +3,9 @@
 import json
 import queue
 import socket
+import tracemalloc
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import Client, answer_challenge, deliver_challenge
 from typing import Any
@@ -16,7 +17,17 @@ from oddlot.codecs import Plain
 from oddlot.core.membership import Ping
 from oddlot.core.peers import PeerModel
 from oddlot.engines.mesh.messages import FromPeer, ModelMessage, Tensors
-from oddlot.engines.mesh.transport import Hello, Rejected, Sent, StrangerRejected, Transport, Unreachable
+from oddlot.engines.mesh.transport import (
+    MAX_BUFFERS,
+    Hello,
+    Rejected,
+    Sent,
+    StrangerRejected,
+    Transport,
+    Unreachable,
+    _fill,
+    _send,
+)
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 LAYOUT = Layout.from_module(torch.nn.Linear(2, 2))
@@ -122,9 +133,44 @@ def test_nonsense_of_a_peer_that_was_let_in_ends_its_connection(here: Transport)
         deliver_challenge(connection, SECRET)
         connection.send_bytes(json.dumps(asdict(replace(HELLO, peer="w7"))).encode())
         connection.recv_bytes()
-        connection.send_bytes(b"nonsense")
+        connection.send_bytes(b"nonsense" * 3)
         assert "w7" in got(here, Rejected).reason
         assert got(here, Unreachable).peer == "w7"
+
+
+def test_a_large_model_is_sent_from_its_memory_into_blocks_that_are_used_again() -> None:
+    layout = Layout.from_module(torch.nn.Linear(1000, 1000))
+    hello = replace(HELLO, layout=layout.fingerprint)
+    with (
+        closing(Transport(hello, SECRET, layout, Plain())) as here,
+        closing(Transport(replace(hello, peer="w2"), SECRET, layout, Plain())) as there,
+    ):
+        weights, addresses = FlatBuffer.empty(layout), set[int]()
+        weights.view("weight").normal_()
+        tracemalloc.start()
+        for number in range(3):
+            message = ModelMessage(PeerModel(f"w1>{number}", "w1", 8))
+            here.send("w2", there.address, message, Tensors(weights, lambda: None))
+            came = got(there, FromPeer)
+            got(here, Sent)
+            assert torch.equal(came.tensors.weights.memory, weights.memory)
+            addresses.add(came.tensors.weights.memory.data_ptr())
+            came.release()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert len(addresses) == 1
+    assert peak < layout.bytes / 4
+
+
+def test_parts_of_a_frame_may_be_many() -> None:
+    """More than one call may send, some of them empty."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        parts = [memoryview(bytes([number % 256]) * (number % 5)) for number in range(3 * MAX_BUFFERS)]
+        assert _send(ours, parts) == sum(map(len, parts))
+        data = bytearray(sum(map(len, parts)))
+        _fill(theirs, memoryview(data))
+    assert data == b"".join(parts)
 
 
 def test_what_waits_for_a_peer_that_does_not_read_is_dropped(here: Transport) -> None:
