@@ -19,7 +19,6 @@ from oddlot.engines.local.processes import HubState, WorkerProcesses
 from oddlot.engines.local.replies import Evaluator, Replies
 from oddlot.engines.local.shared_memory import Arena, pack_parcel
 from oddlot.engines.local.worker import Setup
-from oddlot.engines.local.worker_handle import WorkerHandle
 from oddlot.engines.node_ids import EVALUATOR, NodeIds
 from oddlot.engines.respawn import RespawnPolicy
 
@@ -55,8 +54,8 @@ class LocalEngine:
         self.policy = RespawnPolicy(len(names), respawn)
         self.state = HubState(blocks, self.channels, self.policy, lambda: self.now)
         fds = [arena.fd, self.parcel]
-        self.processes = WorkerProcesses(fork_server, fds, NodeIds(names, taken), self.state, self._hear)
-        self.faults = LocalFaults(self.processes, self.channels)
+        self.processes = WorkerProcesses(fork_server, fds, NodeIds(names, taken), self.state)
+        self.faults = LocalFaults(self.processes)
         self.evaluator = Evaluator(self.processes, self.state)
         self.replies = Replies(self.processes, self.state, self.evaluator, dollars_per_hour)
         try:
@@ -105,9 +104,6 @@ class LocalEngine:
         """Whether no worker is there or will come, and nothing is being evaluated."""
         workers = self.processes.running.keys() - {EVALUATOR}
         return not (self.policy.replaces or self.state.evaluations.requested or workers)
-
-    def _hear(self, worker: WorkerHandle) -> None:
-        self.replies.hear(worker)
 
     # --- the port ------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """A small process that has PyTorch imported and has computed nothing: workers are forked from it in milliseconds.
 
-It lives as long as the hub, its workers as long as it: each asks the system to be killed with its parent. Whatever a
-worker leaves behind ends before the worker's end is reported, so that nothing writes into memory that is used again.
+It lives as long as the hub, its workers as long as it: each asks the system to be killed with its parent. Peers of a
+mesh are forked here too, and outlive it. Whatever a process leaves behind ends before its end is reported, so that
+nothing writes into memory that is used again.
 """
 
 import array
@@ -18,6 +19,8 @@ from oddlot.core.user_imports import enter_worker
 from oddlot.engines.local import orphans
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 
+WORKER = "oddlot.engines.local.worker"
+"""Module of the program that a forked process runs, unless the request names another one."""
 MAX_FDS = 8
 LOOK_SECONDS = 0.02
 """Seconds between two checks for ended processes."""
@@ -36,7 +39,7 @@ def main(fd: int, parent: int) -> None:
     signal.set_wakeup_fd(wake)
     orphans.die_with_parent(parent, signal.SIGHUP)  # and not at once: workers' children are ended first
     enter_worker()
-    import_module("oddlot.engines.local.worker")  # and PyTorch with it, once for all workers
+    import_module(WORKER)  # and PyTorch with it, once for all workers
     Server(socket.socket(fileno=fd), (woken, wake), parent).serve()
 
 
@@ -47,6 +50,8 @@ class Server:
         self.hub, self.pipe, self.parent = hub, pipe, parent
         self.pid = os.getpid()
         self.workers = set[int]()
+        self.outliving = set[int]()
+        """Those of them that do not end with this process, unless the hub closes it."""
         self.lost: dict[int, float] = {}
         """Lost workers, and when they are killed if they have not exited."""
         self.ended: dict[int, int | None] = {}
@@ -63,8 +68,11 @@ class Server:
             self._bury()
             if self.hub.fileno() in ready:
                 frame, fds = receive(self.hub)
-                kind, body = decode(frame) if frame else (Say.QUIT, {})
+                if not frame:
+                    break
+                kind, body = decode(frame)
                 if kind is Say.QUIT:
+                    self.outliving.clear()
                     break
                 if kind is Say.KILL:
                     self.lost[body["pid"]] = time.monotonic() + END_SECONDS
@@ -73,7 +81,7 @@ class Server:
         self._end()
 
     def _fork(self, fds: list[int], body: dict[str, Any]) -> None:
-        """Start a worker that has the descriptors `fds` and none of ours, and tell its process id."""
+        """Start a process that has the descriptors `fds` and none of ours, and report its id."""
         try:
             child = os.fork()
         except OSError as error:  # no more processes, or no memory
@@ -82,18 +90,18 @@ class Server:
                 os.close(given)
             return
         if child == 0:
-            from oddlot.engines.local import worker
-
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             for ours in (self.hub.detach(), *self.pipe):
                 os.close(ours)
-            worker.main(fds, body, parent=self.pid)
+            import_module(body.get("program", WORKER)).main(fds, body, parent=self.pid)
         for given in fds:
             os.close(given)
         orphans.lead_group(child)
         self.workers.add(child)
+        if body.get("outlives"):
+            self.outliving.add(child)
         self._tell(encode(Say.FORKED, number=body["number"], pid=child))
 
     def _bury(self) -> None:
@@ -105,6 +113,7 @@ class Server:
             pid, status = os.waitpid(worker, os.WNOHANG)
             if pid:
                 self.workers.remove(worker)
+                self.outliving.discard(worker)
                 orphans.kill_group(worker)
                 code: int | None = os.waitstatus_to_exitcode(status)
                 self.ended[worker] = None if killed and code == -signal.SIGKILL else code
@@ -123,12 +132,12 @@ class Server:
             self._end()
 
     def _end(self) -> NoReturn:
-        """Kill all workers and all that they started, and wait until they have exited."""
-        for worker in self.workers:
+        """Kill all workers that do not outlive this process, and all that they started. Wait until they have exited."""
+        for worker in self.workers - self.outliving:
             orphans.kill_group(worker)
-        for worker in self.workers:
+        for worker in self.workers - self.outliving:
             os.waitpid(worker, 0)
-        while left := orphans.orphans(()):
+        while left := orphans.orphans(self.outliving):
             orphans.kill(left)
             select.select([], [], [], LOOK_SECONDS)
         os._exit(0)

@@ -1,7 +1,6 @@
 """Handling of the workers' messages."""
 
 import signal
-import socket
 from typing import Any
 
 from oddlot.core.events import Joined, Leaving, Refused
@@ -10,9 +9,7 @@ from oddlot.core.user_warnings import warn
 from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Arrival
 from oddlot.engines.local.messages import (
-    LONGEST_BYTES,
     Say,
-    decode,
     encode,
     read_cancelled,
     read_evaluated,
@@ -26,17 +23,14 @@ from oddlot.wire.framing import FrameError
 
 
 class Replies:
-    """Reads the workers' messages, checks them, and makes messages for the host of them.
-
-    A worker that sends anything invalid is killed.
-    """
+    """Checks the workers' messages, and makes messages for the host of them."""
 
     def __init__(
         self, processes: WorkerProcesses, state: HubState, evaluator: "Evaluator", dollars_per_hour: float
     ) -> None:
         self.processes, self.state, self.evaluator = processes, state, evaluator
         self.dollars_per_hour = dollars_per_hour
-        self._readers = {
+        processes.readers = {
             Say.READY: self._ready,
             Say.DONE: self._done,
             Say.CANCELLED: self._cancelled,
@@ -45,33 +39,6 @@ class Replies:
             Say.LEAVING: self._leaving,
             Say.WARNED: self._warned,
         }
-
-    def hear(self, worker: WorkerHandle) -> None:
-        """Read all messages of a worker."""
-        while self.processes.is_running(worker):
-            try:
-                frame = worker.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:
-                continue  # it ended before it had read all; what it had said comes now
-            if not frame:
-                self.processes.lose(worker)
-                return
-            self._read(worker, frame)
-
-    def _read(self, worker: WorkerHandle, frame: bytes) -> None:
-        try:
-            kind, body = decode(frame)
-            if kind not in self._readers:
-                told = f"workers must not send {kind.name}"
-                raise FrameError(told, "unexpected_message", kind=kind.name)
-            self._readers[kind](worker, body)
-        except FrameError as error:
-            told = f"worker {worker.node} sent an invalid message and was killed: {error}"
-            warn(told, "invalid_message", **{**error.fields, "node": worker.node, "fault": error.code})
-            worker.invalid = True
-            self.processes.lose(worker)
 
     def _ready(self, worker: WorkerHandle, _: dict[str, Any]) -> None:
         if worker.ready:
