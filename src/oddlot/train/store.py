@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Protocol, cast, get_args
 
 import torch
@@ -72,10 +72,10 @@ class BlockSource(Protocol):
 
 
 class Pool:
-    """A BlockSource that reuses blocks made by `make`. Several threads may use it."""
+    """A BlockSource that reuses blocks made by `make`, and keeps `most` unused ones. Several threads may use it."""
 
-    def __init__(self, make: Callable[[], FlatBuffer]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], FlatBuffer], most: float = inf) -> None:
+        self._make, self._most = make, most
         self._spare: list[FlatBuffer] = []
 
     def take(self) -> FlatBuffer:
@@ -85,7 +85,8 @@ class Pool:
             return self._make()
 
     def give(self, block: FlatBuffer) -> None:
-        self._spare.append(block)
+        if len(self._spare) < self._most:
+            self._spare.append(block)
 
 
 class Store:

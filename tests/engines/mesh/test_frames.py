@@ -20,7 +20,6 @@ from oddlot.engines.mesh.messages import (
     Done,
     Finished,
     FromPeer,
-    Inject,
     ModelMessage,
     ModelRequest,
     PeerMessage,
@@ -48,7 +47,6 @@ MESSAGES: list[PeerMessage] = [
     Finished("epochs>=3"),
     Stop("interrupted"),
     Done(),
-    Inject("slow w1", "slow", "w1", factor=2.0),
 ]
 
 

@@ -1,18 +1,17 @@
 """Faults of worker processes: signals, and words that make them slow."""
 
 import signal
-from typing import Generic
+from typing import Any
 
 from oddlot.core.tasks import NodeId
 from oddlot.engines.local.messages import Say, encode
-from oddlot.engines.local.processes import Handle, Processes, WorkerProcesses
-from oddlot.engines.local.worker_handle import WorkerHandle
+from oddlot.engines.local.processes import Processes, WorkerProcesses
 
 
-class SignalFaults(Generic[Handle]):
+class SignalFaults:
     """Faults of forked processes that are signals."""
 
-    def __init__(self, processes: Processes[Handle]) -> None:
+    def __init__(self, processes: Processes[Any]) -> None:
         self.processes = processes
 
     def kill(self, node: NodeId) -> None:
@@ -34,7 +33,7 @@ class SignalFaults(Generic[Handle]):
         self.processes.signal(node, signal.SIGTERM)
 
 
-class LocalFaults(SignalFaults[WorkerHandle]):
+class LocalFaults(SignalFaults):
     """`FaultInjection` for worker processes."""
 
     processes: WorkerProcesses

@@ -74,7 +74,7 @@ class ForkServer:
     def fork(self, index: int, fds: list[int], **more: Any) -> tuple[int, socket.socket]:
         """Request a process. Return its number and our end of its socket. `fds` follow its own end of the socket.
 
-        `more` is for the process: its `program`, if that is not a worker's, and whether it `outlives` the fork server.
+        `more` is for a process that is no worker: the `modules` of its program.
         Raise ServerEnded if the fork server ended.
         """
         self.forks += 1

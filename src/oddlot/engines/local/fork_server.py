@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import time
+from contextlib import suppress
 from importlib import import_module
 from math import inf
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from oddlot.engines.local import orphans
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 
 WORKER = "oddlot.engines.local.worker"
-"""Module of the program that a forked process runs, unless the request names another one."""
+"""Module of a worker's program."""
 MAX_FDS = 8
 LOOK_SECONDS = 0.02
 """Seconds between two checks for ended processes."""
@@ -81,7 +82,11 @@ class Server:
         self._end()
 
     def _fork(self, fds: list[int], body: dict[str, Any]) -> None:
-        """Start a process that has the descriptors `fds` and none of ours, and report its id."""
+        """Start a process that has the descriptors `fds` and none of ours, and report its id.
+
+        A request with `modules` is for a peer: they are imported here, and the first one has its program.
+        """
+        program, *_ = [import_module(name) for name in body.get("modules", [WORKER])]
         try:
             child = os.fork()
         except OSError as error:  # no more processes, or no memory
@@ -95,12 +100,12 @@ class Server:
                 signal.signal(number, signal.SIG_DFL)
             for ours in (self.hub.detach(), *self.pipe):
                 os.close(ours)
-            import_module(body.get("program", WORKER)).main(fds, body, parent=self.pid)
+            program.main(fds, body, self.pid)
         for given in fds:
             os.close(given)
         orphans.lead_group(child)
         self.workers.add(child)
-        if body.get("outlives"):
+        if "modules" in body:
             self.outliving.add(child)
         self._tell(encode(Say.FORKED, number=body["number"], pid=child))
 
@@ -126,10 +131,8 @@ class Server:
             self.ended.clear()
 
     def _tell(self, frame: bytes) -> None:
-        try:
+        with suppress(OSError):  # the hub has ended, or closed its socket: what it said last is read first
             self.hub.send(frame)
-        except OSError:  # it has ended, or the run has
-            self._end()
 
     def _end(self) -> NoReturn:
         """Kill all workers that do not outlive this process, and all that they started. Wait until they have exited."""
@@ -143,13 +146,13 @@ class Server:
         os._exit(0)
 
 
-def receive(hub: socket.socket) -> tuple[bytes, list[int]]:
+def receive(hub: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return a frame and the descriptors sent with it; an empty frame if the other side closed."""
-    try:
-        frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MAX_FDS * 4))
-    except ConnectionResetError:
-        return b"", []
-    fds = array.array("i")
+    frame, ancillary, fds = b"", list[tuple[int, int, bytes]](), array.array("i")
+    for _ in range(2):
+        with suppress(ConnectionResetError):  # it closed before it had read all; what it had said comes next
+            frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MAX_FDS * 4), flags)
+            break
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])

@@ -33,6 +33,8 @@ class Say(IntEnum):
     SLOW = 13
     HAND_OVER = 14
     BEGIN = 15
+    INJECT = 16
+    STOP = 17
     READY = 20
     DONE = 21
     CANCELLED = 22

@@ -6,7 +6,6 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from oddlot.core.errors import JobError
@@ -41,8 +40,9 @@ class Processes(Generic[Handle]):
     """
 
     title = "worker"
-    program: str | None = None
-    """Module that a process runs. None: a worker's. Processes with another program outlive the fork server."""
+    modules: Sequence[str] = ()
+    """Module with the program of a process, then others that the fork server imports. Empty: a worker's program.
+    Processes with another program outlive the fork server."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Processes(Generic[Handle]):
 
     def _fork(self, node: NodeId, index: int, fds: Sequence[int]) -> dict[str, Any]:
         """Request a process with these descriptors. Return the fields of its handle."""
-        more = {} if self.program is None else {"program": self.program, "outlives": True, "node": node}
+        more = {"modules": [*self.modules], "node": node} if self.modules else {}
         try:
             number, ours = self.fork_server.fork(max(index, 0), [*fds], **more)
         except ServerEnded as ended:
@@ -198,7 +198,7 @@ class Processes(Generic[Handle]):
     def _restart_server(self, ended: ServerEnded) -> None:
         """Start another fork server, and replace the workers, which have ended with theirs. Peers go on."""
         self.server_ends += 1
-        outlives = self.program is not None
+        outlives = bool(self.modules)
         going_on = [one for one in self.running.values() if outlives and one.pid]
         others = [one for one in (*self.running.values(), *self.ending) if one not in going_on]
         pids = [one.pid for one in others if one.pid]
@@ -235,20 +235,6 @@ class Processes(Generic[Handle]):
         process.socket.close()
 
 
-@dataclass
-class HubState:
-    """State shared by the parts of the local engine."""
-
-    blocks: Blocks
-    channels: Channels
-    policy: RespawnPolicy
-    clock: Callable[[], float]
-    """Seconds since the run began."""
-    evaluations: Evaluations = field(default_factory=Evaluations)
-    messages: deque[Message] = field(default_factory=deque)
-    """For the host."""
-
-
 class WorkerProcesses(Processes[WorkerHandle]):
     """The processes of workers, and the evaluator.
 
@@ -256,9 +242,20 @@ class WorkerProcesses(Processes[WorkerHandle]):
     process has ended: until then it might write into them.
     """
 
-    def __init__(self, fork_server: ForkServer, fds: list[int], ids: NodeIds, state: HubState) -> None:
-        super().__init__(fork_server, ids, state.channels, state.policy, state.clock)
-        self.fds, self.state = fds, state
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        fds: list[int],
+        ids: NodeIds,
+        blocks: Blocks,
+        channels: Channels,
+        respawn: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(fork_server, ids, channels, RespawnPolicy(len(ids.names), respawn), clock)
+        self.fds, self.blocks, self.evaluations = fds, blocks, Evaluations()
+        self.messages: deque[Message] = deque()
+        """Messages for the host."""
 
     def spawn(self, index: int) -> None:
         """Start a worker, or the evaluator."""
@@ -279,15 +276,15 @@ class WorkerProcesses(Processes[WorkerHandle]):
         """Report the loss of a worker, whose memory can be used again, and replace it."""
         self._report_loss(worker)
         for block in worker.tasks.values():
-            self.state.blocks.give_update(block)
-        busy = bool(self.state.evaluations.requested if worker.is_evaluator else worker.tasks)
+            self.blocks.give_update(block)
+        busy = bool(self.evaluations.requested if worker.is_evaluator else worker.tasks)
         self.policy.died(worker.death(bool(worker.tasks), busy), self.clock())
         if worker.is_evaluator and EVALUATOR not in self.running:
-            self.state.evaluations.lost()
+            self.evaluations.lost()
             self.spawn(EVALUATOR_INDEX)
 
     def _report_loss(self, worker: WorkerHandle) -> None:
         if worker.ready and not worker.is_evaluator and not worker.reported:
             worker.reported = True
             death = worker.death(bool(worker.tasks), busy=True)
-            self.state.messages.append(Lost(worker.node, death.cause))
+            self.messages.append(Lost(worker.node, death.cause))

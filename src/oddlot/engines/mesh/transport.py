@@ -1,8 +1,8 @@
 """TCP connections between the processes of peers, on this machine.
 
 Each peer listens on 127.0.0.1. A message travels on a connection that its sender has opened; one thread sends to each
-peer, and one receives from each. Both sides prove by an HMAC challenge that they know the run's secret, and the sender
-says which model and which version of oddlot it has, before any message is read.
+peer, and one receives from each. Both sides prove by an HMAC challenge that they know the secret of this start of the
+run, and the sender says which model it has, before any message is read.
 """
 
 import contextlib
@@ -13,17 +13,16 @@ import struct
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import Any
 
-from oddlot import __version__
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.frames import decode, encode
-from oddlot.engines.mesh.messages import FromPeer, PeerMessage, Tensors, kind_of
+from oddlot.engines.mesh.messages import PeerMessage, Tensors, kind_of
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.store import Pool
 from oddlot.wire.codec import Codec
@@ -38,6 +37,8 @@ CONTROL_BYTES = 1 << 20
 """Room for a message besides its tensors."""
 MAX_BUFFERS = 1024
 """Buffers that are sent at once: at most as many as the system accepts (IOV_MAX)."""
+MAX_SPARE = 4
+"""Unused blocks that are kept for models and gradients."""
 MAX_WAITING = 8
 """Messages to a peer that wait to be sent. Further ones are dropped, as by a network."""
 
@@ -47,34 +48,17 @@ class Hello:
     """What a peer says of itself at the start of a connection."""
 
     peer: NodeId
-    run: str
-    """Identifier of the run."""
-    oddlot: str
-    """Version of oddlot."""
     layout: str
     """Fingerprint of the model's layout."""
     address: str = ""
     """Address at which it listens."""
 
-    @classmethod
-    def here(cls, peer: NodeId, run: str, layout: Layout) -> "Hello":
-        """Return what a peer in this process says."""
-        return cls(peer, run, __version__, layout.fingerprint)
-
     def problem(self, other: "Hello") -> str:
         """Return why the peer `other` is not accepted; empty if it is."""
-        if other.run != self.run:
-            return f"{other.peer} belongs to another run ({other.run}, not {self.run})"
-        if other.oddlot != self.oddlot:
-            return (
-                f"{other.peer} has oddlot {other.oddlot}, and {self.peer} has {self.oddlot}: use one version"
-            )
-        if other.layout != self.layout:
-            told = (
-                f"{other.peer} has another model than {self.peer} (layouts {other.layout} and {self.layout})"
-            )
-            return f"{told}: its factory must make the same tensors on every peer"
-        return ""
+        if other.layout == self.layout:
+            return ""
+        told = f"{other.peer} has another model than {self.peer} (layouts {other.layout} and {self.layout})"
+        return f"{told}: its factory must make the same tensors on every peer"
 
 
 @dataclass(frozen=True)
@@ -103,16 +87,6 @@ class StrangerRejected:
     reason: str
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A message was sent or dropped: its tensors may change."""
-
-    release: Callable[[], None]
-
-
-Incoming = FromPeer | Unreachable | Rejected | StrangerRejected | Sent
-
-
 @dataclass
 class LinkBytes:
     """Bytes that were sent to one peer."""
@@ -124,16 +98,20 @@ class LinkBytes:
 
 
 class Transport:
-    """Sends messages to peers, and puts those that arrive into `incoming`. No method waits."""
+    """Sends messages to peers, and puts those that arrive into `incoming`. No method waits.
 
-    def __init__(self, hello: Hello, secret: bytes, layout: Layout, codec: Codec) -> None:
-        self.hello, self.secret, self.codec = hello, secret, codec
+    Functions in `incoming` release tensors that were sent, or dropped: they must be called.
+    """
+
+    def __init__(self, me: NodeId, secret: bytes, layout: Layout, codec: Codec) -> None:
+        self.secret, self.codec = secret, codec
         self.incoming: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.blocks = Pool(lambda: FlatBuffer.empty(layout))
-        """Blocks of received models, which are used again once they are released."""
+        self.blocks = Pool(lambda: FlatBuffer.empty(layout), MAX_SPARE)
+        """Blocks of received models, and of gradients, which are used again once they are released."""
         self.max_bytes = CONTROL_BYTES + 8 * layout.bytes
         self.links: dict[NodeId, _Link] = {}
         self.listener = socket.create_server((HOST, 0), backlog=64)
+        self.hello = Hello(me, layout.fingerprint, self.address)
         self.addresses: dict[NodeId, str] = {}
         """Addresses of peers that have connected."""
         self.strangers = 0
@@ -147,11 +125,6 @@ class Transport:
         """Return the address at which it listens."""
         host, port = self.listener.getsockname()
         return f"{host}:{port}"
-
-    @property
-    def introduction(self) -> Hello:
-        """Return what it says of itself."""
-        return replace(self.hello, address=self.address)
 
     def send(self, peer: NodeId, address: str, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message to the peer at an address. It is dropped if too many wait already."""
@@ -260,7 +233,7 @@ class _Link:
                 self.transport.incoming.put(Rejected(f"{message} to {self.peer} cannot be sent: {error!r}"))
             finally:
                 if tensors is not None:
-                    self.transport.incoming.put(Sent(tensors.release))
+                    self.transport.incoming.put(tensors.release)
         self._close()
 
     def _send(self, message: PeerMessage, frame: list[memoryview]) -> None:
@@ -277,7 +250,7 @@ class _Link:
         speech = _Speech(connection)
         try:
             speech.prove(self.transport.secret, asks_first=False)
-            speech.send_bytes(json.dumps(asdict(self.transport.introduction)).encode())
+            speech.send_bytes(json.dumps(asdict(self.transport.hello)).encode())
             answer = json.loads(speech.recv_bytes(HELLO_BYTES))
         except BaseException:
             connection.close()
