@@ -43,7 +43,6 @@ WAITING = (
 )
 HEARS_SIGNALS = {
     "oddlot.run.signals",
-    "oddlot.run.peer_process",
     "oddlot.cli.run_command",
     "oddlot.cli.estimate_command",
     "oddlot.cli.spot_notice",

@@ -16,12 +16,6 @@ import oddlot
 from oddlot.checkpoint.format import newest
 from oddlot.checkpoint.storage import Storage
 from oddlot.core.errors import JobError, UsageError
-from oddlot.history.run_folder import RunFolder
-from oddlot.run import mesh_local
-from oddlot.run.config import RunConfig
-from oddlot.run.mesh import prepared_mesh
-from oddlot.run.mesh_local import MeshLocal
-from oddlot.run.spec import Recipe
 from tests.fits import SAMPLES, a_job, everything
 from tests.run.test_resume import begun, merged, saved_at_once
 from tests.transcripts import Caught, raises, warns
@@ -95,17 +89,3 @@ def test_a_full_or_read_only_disk_is_told_before_anything_starts(disk: Path) -> 
     with refused(disk / "run", errno.EROFS):
         trains(disk, "epochs>=2", resume="latest")
     assert merged(disk / "run") == everything(SAMPLES, 1)
-
-
-def test_a_peer_that_could_write_no_error_ends_the_run_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    recipe = Recipe(a_job(), oddlot.Gossip(), oddlot.Local(2), RunConfig(until="epochs>=1"))
-    with prepared_mesh(recipe, RunFolder(tmp_path)) as run:
-        assert isinstance(run, MeshLocal)
-        monkeypatch.setattr(mesh_local, "replace_file", is_full)
-        with raises(JobError, "unwritable_file", path=str(tmp_path)):
-            run._failure("w1")

@@ -11,9 +11,9 @@ kinds = st.integers(0, 255)
 bodies = st.binary(max_size=300)
 
 
-@given(kind=kinds, body=bodies, checked=st.booleans())
-def test_a_frame_comes_back(kind: int, body: bytes, checked: bool) -> None:
-    frame = pack(kind, body, checked=checked)
+@given(kind=kinds, body=bodies)
+def test_a_frame_comes_back(kind: int, body: bytes) -> None:
+    frame = pack(kind, body)
     assert len(frame) == HEADER_BYTES + len(body)
     assert unpack(frame) == Frame(kind, body)
 
@@ -54,10 +54,6 @@ FRAME = pack(1, b"ab")
 def test_what_is_wrong_with_a_frame_is_told(frame: bytes, code: str, fields: dict[str, int]) -> None:
     with raises(FrameError, code, **fields):
         unpack(frame)
-
-
-def test_an_unchecked_body_is_the_callers_risk() -> None:
-    assert unpack(changed(pack(1, b"ab", checked=False), 25)).body == b"ac"
 
 
 def test_another_format_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from oddlot.machines.market import Hub
 from oddlot.train.learner_inputs import LearnerInputs
 
 if TYPE_CHECKING:
+    from oddlot.engines.local.fork_client import ForkServer
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.machines.machine import Machine
     from oddlot.train.store import BlockSource
@@ -105,8 +106,10 @@ class PeerProcesses:
 
     threads: int
     """PyTorch threads of each peer."""
-    as_if: "tuple[Machine, ...] | None" = None
+    as_if: "tuple[Machine, ...] | None"
     """A machine for each peer, whose speed it has. None: full speed."""
+    begin: "Callable[[ExitStack], ForkServer]"
+    """Starts the fork server, which imports PyTorch while the job is prepared."""
 
 
 OpenMesh = Callable[["RunData", "MakePeer", float, Collection[NodeId]], "SimulatedMesh"]

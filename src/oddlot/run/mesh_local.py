@@ -1,38 +1,26 @@
 """A run on a mesh of local processes: the launcher, which starts them, follows their logs and returns the result."""
 
-import json
-import os
-import secrets
 import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from oddlot.checkpoint.atomic_files import told_where
-from oddlot.checkpoint.disk import read_file, replace_file
 from oddlot.core.errors import JobError
-from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import PeerProcesses
-from oddlot.engines.failure import failure_of
-from oddlot.engines.local.shared_memory import pack_parcel
-from oddlot.engines.mesh.launcher import FAILED_CODE, Launcher, clock
-from oddlot.engines.mesh.local_faults import LAUNCHER, LocalMeshFaults
-from oddlot.engines.mesh.peer_output import PeerOutput
-from oddlot.engines.mesh.transport import Hello, Transport
+from oddlot.engines.local.fork_client import ForkServer
+from oddlot.engines.mesh.launcher import Launcher
 from oddlot.engines.process_setup import ProcessSetup
-from oddlot.engines.respawn import log_exit
 from oddlot.faults.injector import MeshFaults
 from oddlot.history.lock import note_holder
-from oddlot.history.outcome import FAILED, read_ending
+from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import PeerLogs
-from oddlot.history.run_folder import PEERS, RUN_ID, RunFolder
-from oddlot.run import peer_process
+from oddlot.history.run_folder import PEERS, RunFolder
 from oddlot.run.bad_rows import rows_named
 from oddlot.run.control import RunControl
 from oddlot.run.mesh_ended import ended_run
 from oddlot.run.mesh_folder import make_peers_folder, warn_of_ending, write_failure
 from oddlot.run.mesh_resume import continue_mesh
-from oddlot.run.peer_process import PeerSetup, failure_path
+from oddlot.run.peer_process import MeshPeerSetup
 from oddlot.run.peer_share import MeshStart
 from oddlot.run.result import Run
 from oddlot.run.spec import Recipe
@@ -56,7 +44,7 @@ class MeshLocal(RunControl):
         folder: RunFolder | None = None,
         resume: bool = False,
     ) -> None:
-        self.closing = closing
+        fork_server = processes.begin(closing)
         self.is_kept = folder is not None
         if folder is None:
             folder = RunFolder(closing.enter_context(tempfile.TemporaryDirectory(prefix="oddlot-")))
@@ -67,12 +55,12 @@ class MeshLocal(RunControl):
         self.begin_folder(folder, is_new=self.past is None)
         make_peers_folder(folder)
         self.logs = PeerLogs(folder)
-        self.output = PeerOutput(hidden=FAILED)
         self.earlier = self.past.earlier if self.past else []
         self.logs.skip(self.earlier)
         for record in self.earlier:
             self.tally(record)
-        self.launcher = self._launcher(processes)
+        self.launcher = self._launcher(processes, fork_server)
+        closing.callback(self.launcher.close)
         self.observers.append(self.launcher.heard)
 
     def run(self) -> Run:
@@ -116,22 +104,16 @@ class MeshLocal(RunControl):
         return True
 
     def _pass_on(self) -> None:
-        """Show new output of the peers, and pass new records to observers."""
-        self.output.read(self.launcher.files)
+        """Pass new records of the peers to observers."""
         for record in self.logs.read_own():
             for observer in self.observers:
                 observer(record)
 
     def _check_processes(self) -> None:
         """Replace peers that have ended. Raise the error of one that failed, or JobError if no peer is left."""
-        ended = self.launcher.check()
+        ended = self.launcher.newly_ended()
         if ended:
             self._pass_on()  # what they have logged before
-        for peer in ended:
-            node, code = peer.node, peer.process.returncode
-            if peer.life.has_failed:
-                raise self._failure(node)
-            log_exit(f"peer {node}", code)
         with rows_named(self.recipe):
             self.launcher.replace(ended)
             self._check_any_left()
@@ -139,28 +121,10 @@ class MeshLocal(RunControl):
 
     def _check_any_left(self) -> None:
         """Raise BadSamples or JobError if there is no peer with a model."""
-        begun = [
-            node for node, one in self.launcher.running.items() if not one.joins or self._has_begun(node)
-        ]
-        if not begun and not read_ending(self.folder):
-            told = 'all peers were lost before the run was complete: resume="latest" (--resume latest) continues it'
-            raise self.launcher.work.blame() or JobError(told, "no_workers_left")
-
-    def _failure(self, node: NodeId) -> JobError:
-        """Return the error of a peer that failed: that in its file, or else the end of its output.
-
-        Raise JobError if the disk is full, so that the peer could write neither.
-        """
-        path = failure_path(self.folder.path, node)
-        try:
-            return failure_of(node, dict(json.loads(read_file(path))))
-        except (OSError, *DAMAGED):
-            with told_where(self.folder.path):
-                replace_file(path, b"")
-                path.unlink()
-            text = self.launcher.output_of(node)
-            told = f"peer {node} ended with exit code {FAILED_CODE}:\n{text}"
-            return JobError(told, "peer_failed", node=node)
+        running = self.launcher.running.items()
+        begun = [node for node, one in running if not one.joins or self._has_begun(node)]
+        if not begun and not self.launcher.ending and not read_ending(self.folder):
+            raise self.launcher.lost_all()
 
     def _has_begun(self, node: NodeId) -> bool:
         """Whether a peer that joins has got the state of another one."""
@@ -168,47 +132,43 @@ class MeshLocal(RunControl):
 
     def _note_processes(self) -> None:
         """Write into the lock which processes hold it: the peers do too, when the launcher has ended."""
-        processes = self.launcher.processes
+        processes = self.launcher.pids
         if self.folder.lock is not None and processes != self.noted:
             self.noted = processes
             with suppress(OSError):  # of a full disk
                 note_holder(self.folder.lock, processes)
 
     def _faults(self) -> MeshFaults | None:
-        """Return the faults of the run, with a transport of the launcher's own; None without faults."""
-        chaos = self.recipe.config.chaos
+        """Return the faults of the run; None without faults."""
+        chaos, launcher = self.recipe.config.chaos, self.launcher
         if chaos is None:
             return None
-        hello = Hello.here(LAUNCHER, self.setup.run_id, self.layout)
-        transport = Transport(hello, self.setup.secret, self.layout, self.recipe.codec)
-        self.closing.callback(transport.close)
-        faults = LocalMeshFaults(self.launcher, transport)
         past = self.past.log if self.past else None
-        return MeshFaults(
-            faults, chaos, lambda: self.launcher.now, faults.note, lambda: self.launcher.begun, past
-        )
+        faults = launcher.faults
+        return MeshFaults(faults, chaos, lambda: launcher.now, faults.note, lambda: launcher.begun, past)
 
-    def _launcher(self, processes: PeerProcesses) -> Launcher:
-        engine = self.recipe.engine
-        self.setup = PeerSetup(
-            self.recipe,
-            self.past.start if self.past else MeshStart(),
-            str(self.folder.path),
-            self.is_kept,
-            str(self.folder.settings()[RUN_ID]),
-            secrets.token_bytes(32),
-            clock() - (self.past.now if self.past else 0.0),
-            ProcessSetup.of_hub(processes.threads),
-            processes.as_if,
+    def _launcher(self, processes: PeerProcesses, fork_server: ForkServer) -> Launcher:
+        recipe, engine, past = self.recipe, self.recipe.engine, self.past
+        start = past.start if past else MeshStart()
+        setup = MeshPeerSetup(
+            recipe=recipe,
+            start=start,
+            keeps_checkpoints=self.is_kept,
+            job=recipe.job,
+            process=ProcessSetup.of_hub(processes.threads),
+            folder=self.folder.path / PEERS,
+            elapsed=past.now if past else 0.0,
+            dollars_per_hour=engine.dollars_per_hour,
+            as_if=processes.as_if,
         )
-        parcel = pack_parcel(self.setup)
-        self.closing.callback(os.close, parcel)
-        outputs, taken = self.folder.path / PEERS, self.past.taken if self.past else ()
-        inherited = [parcel, self.folder.lock] if self.folder.lock is not None else [parcel]
-        skip_bad, began = self.recipe.config.skip_bad, self.setup.began
         launcher = Launcher(
-            peer_process.__name__, engine.names, inherited, outputs, engine.respawn, began, taken, skip_bad
+            setup,
+            fork_server,
+            list(engine.names),
+            respawn=engine.respawn,
+            lock=self.folder.lock,
+            taken=past.taken if past else (),
+            skip_bad=recipe.config.skip_bad,
         )
-        launcher.work.strikes.update(self.setup.start.strikes)
-        self.closing.callback(launcher.close)
+        launcher.work.strikes.update(start.strikes)
         return launcher

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Protocol, cast, get_args
 
 import torch
@@ -74,17 +74,21 @@ class BlockSource(Protocol):
 
 
 class Pool:
-    """A BlockSource that creates blocks with `make`, and reuses them."""
+    """A BlockSource that creates blocks with `make`, and keeps up to `most` unused ones. Several threads may use it."""
 
-    def __init__(self, make: Callable[[], FlatBuffer]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], FlatBuffer], most: float = inf) -> None:
+        self._make, self._most = make, most
         self._spare: list[FlatBuffer] = []
 
     def take(self) -> FlatBuffer:
-        return self._spare.pop() if self._spare else self._make()
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._make()
 
     def give(self, block: FlatBuffer) -> None:
-        self._spare.append(block)
+        if len(self._spare) < self._most:
+            self._spare.append(block)
 
 
 class Store:

@@ -84,9 +84,9 @@ def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPat
             hears(engine, Lost(life))
             if life == "w1":
                 first, before = engine.now, descriptors
-        while not engine.policy.timers:  # until its end is known
+        while not engine.processes.policy.timers:  # until its end is known
             assert engine.next(inf) is None
-        ((again, index),) = engine.policy.timers
+        ((again, index),) = engine.processes.policy.timers
         assert index == 0
         assert abs(again - 60 - first) < 1
         assert descriptors == before, "the fork server keeps nothing of the dead"
@@ -117,7 +117,7 @@ def test_what_a_worker_said_before_it_died_counts() -> None:
         engine.faults.kill("w1")
         while "w1" in engine.processes.running and readable(engine.processes.fork_server.socket):
             engine.processes.hear_server()
-        assert [type(message) for message in engine.state.messages] == [Arrival, Lost]
+        assert [type(message) for message in engine.processes.messages] == [Arrival, Lost]
 
 
 def readable(it: socket.socket) -> bool:

@@ -4,7 +4,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -54,12 +53,13 @@ class Hanging(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, folder: Path, count: int, hangs: Sequence[int]) -> None:
         self.folder, self.rows, self.hangs, self.began = folder, rows(count), hangs, 0.0
+        self.since = 0.0
 
     def __len__(self) -> int:
         return len(self.rows[0])
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        self.began = self.began or time.monotonic()
+        self.began, self.since = self.began or time.monotonic(), self.since or time.time()
         note = self.folder / str(index)
         if index in self.hangs and not note.exists() and self._is_due(index):
             children = [subprocess.Popen(["sleep", "600"], start_new_session=index == 8) for _ in range(2)]
@@ -72,7 +72,7 @@ class Hanging(Dataset[tuple[Tensor, Tensor]]):
 
     def _is_due(self, index: int) -> bool:
         """Whether the peer has trained for some time, and enough others run: they must not all end at once."""
-        is_replacement = "." in sys.argv[2]
+        is_replacement = any(note.stat().st_mtime < self.since for note in self.folder.glob("[0-9]*"))
         others_run = {10: is_replacement, 11: (self.folder / "10").exists()}.get(index, True)
         return others_run and time.monotonic() > self.began + TRAINED_SECONDS
 

@@ -1,20 +1,45 @@
 """A program in place of a peer's: it reports an address and signs of life. The second one on a machine does not start.
 
-The launcher runs it, so it knows neither PyTorch nor the tests.
+Peers import this module, so it knows no test.
 """
 
-import json
 import signal
-import sys
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-if sys.argv[2].endswith(".2"):
-    signal.pause()
-sys.stdout.write(json.dumps({"address": "127.0.0.1:1"}) + "\n")
-sys.stdout.flush()
-sys.stderr.write(sys.stdin.readline())
-sys.stderr.flush()
-while True:
-    sys.stdout.write(json.dumps({"step": 0.001}) + "\n")
-    sys.stdout.flush()
-    time.sleep(0.1)
+from oddlot.core.tasks import NodeId
+from oddlot.engines.mesh.process import PeerSetup
+from oddlot.engines.mesh.signs_of_life import SignsOfLife
+from oddlot.engines.process_setup import ProcessSetup
+from tests.fits import a_job
+from tests.processes import PATIENCE_SECONDS
+
+Program = Callable[[NodeId, SignsOfLife], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn(PeerSetup):
+    """The setup of peers that run another program."""
+
+    program: Program
+
+    def main(self, node: NodeId, index: int, life: SignsOfLife) -> None:
+        """Run the program."""
+        self.program(node, life)
+
+
+def setup(folder: Path, program: Program) -> StandIn:
+    """What peers get that run this program."""
+    return StandIn(program=program, job=a_job(), process=ProcessSetup.of_hub(1), folder=folder)
+
+
+def stand_in(node: NodeId, life: SignsOfLife) -> None:
+    """Say what the launcher has said, and live."""
+    if node.endswith(".2"):
+        signal.alarm(PATIENCE_SECONDS)
+        signal.pause()
+    life.begin("127.0.0.1:1", lambda: 0.001)
+    print(life.wait_for_begin(lambda: False), flush=True)  # noqa: T201
+    while life.launcher.recv(1):
+        pass

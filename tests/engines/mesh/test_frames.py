@@ -1,11 +1,16 @@
 """Messages of peers as bytes: they come back as they were, and other bytes are refused."""
 
 import json
+import tracemalloc
 from contextlib import suppress
+from io import BytesIO
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oddlot.codecs import Half, Plain
 from oddlot.core.membership import Ack, News, Ping, PingRequest
@@ -14,7 +19,7 @@ from oddlot.engines.mesh.frames import KIND, decode, encode
 from oddlot.engines.mesh.messages import (
     Done,
     Finished,
-    Inject,
+    FromPeer,
     ModelMessage,
     ModelRequest,
     PeerMessage,
@@ -26,6 +31,8 @@ from oddlot.engines.mesh.messages import (
     Tensors,
 )
 from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.store import Pool
+from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError, pack
 from tests.transcripts import raises
 
@@ -40,8 +47,26 @@ MESSAGES: list[PeerMessage] = [
     Finished("epochs>=3"),
     Stop("interrupted"),
     Done(),
-    Inject("slow w1", "slow", "w1", factor=2.0),
 ]
+
+
+def came(
+    message: PeerMessage, tensors: Tensors | None, layout: Layout, codec: Codec | None = None
+) -> FromPeer:
+    """The message as its receiver gets it."""
+    codec = codec or Plain()
+    return read(b"".join(encode(message, tensors, codec)), layout, codec)
+
+
+def read(frame: bytes, layout: Layout, codec: Codec | None = None, most: int = 1 << 20) -> FromPeer:
+    """The message in a frame."""
+    stream = BytesIO(frame)
+
+    def fill(memory: memoryview) -> None:
+        if stream.readinto(memory) < len(memory):
+            raise EOFError
+
+    return decode(fill, "w1", codec or Plain(), Pool(lambda: FlatBuffer.empty(layout)), most)
 
 
 def model() -> torch.nn.Module:
@@ -61,87 +86,139 @@ def flat() -> FlatBuffer:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda one: type(one).__name__)
 def test_a_message_comes_back(message: PeerMessage, flat: FlatBuffer) -> None:
-    came = decode(encode(message, None, Plain()), "w1", flat.layout, Plain())
-    assert (came.message, came.sender, came.tensors) == (message, "w1", None)
+    got = came(message, None, flat.layout)
+    assert (got.message, got.sender, got.tensors) == (message, "w1", None)
 
 
 def test_an_exchanged_model_is_encoded_and_others_are_exact(flat: FlatBuffer) -> None:
     exchange = ModelMessage(PeerModel("w1>1", "w1", 8, answers=2))
     for message, exact in ((exchange, False), (Snapshot(1, 5), True), (State(2), True)):
-        came = decode(
-            encode(message, Tensors(flat, lambda: None), Half("bf16")), "w1", flat.layout, Half("bf16")
-        )
-        assert came.tensors is not None
-        assert torch.equal(came.tensors.weights.view("0.weight"), flat.view("0.weight")) == exact
-        assert torch.equal(came.tensors.weights.view("1.running_var"), flat.view("1.running_var"))
-        assert came.tensors.weights.view("1.num_batches_tracked") == 0, "a merge adds what a peer has counted"
+        got = came(message, Tensors(flat, lambda: None), flat.layout, Half("bf16"))
+        assert got.tensors is not None
+        assert torch.equal(got.tensors.weights.view("0.weight"), flat.view("0.weight")) == exact
+        assert torch.equal(got.tensors.weights.view("1.running_var"), flat.view("1.running_var"))
+        assert got.tensors.weights.view("1.num_batches_tracked") == 0, "a merge adds what a peer has counted"
 
 
 def test_some_layers_travel_with_the_buffers(flat: FlatBuffer) -> None:
     message = ModelMessage(PeerModel("w1>1", "w1", 8, layers=(1,)))
-    whole = encode(message, Tensors(flat, lambda: None), Plain())
-    part = encode(message, Tensors(flat, lambda: None, (1,)), Plain())
-    came = decode(part, "w1", flat.layout, Plain())
-    assert len(part) < len(whole)
-    assert came.tensors is not None
-    assert torch.equal(came.tensors.weights.view("0.bias"), flat.view("0.bias"))
-    assert not came.tensors.weights.view("0.weight").any()
-    assert torch.equal(came.tensors.weights.view("1.running_var"), flat.view("1.running_var"))
+    whole = came(ModelMessage(PeerModel("w1>1", "w1", 8)), Tensors(flat, lambda: None), flat.layout)
+    got = came(message, Tensors(flat, lambda: None, (1,)), flat.layout)
+    assert got.bytes < whole.bytes
+    assert got.tensors is not None
+    assert torch.equal(got.tensors.weights.view("0.bias"), flat.view("0.bias"))
+    assert not got.tensors.weights.view("0.weight").any()
+    assert torch.equal(got.tensors.weights.view("1.running_var"), flat.view("1.running_var"))
 
 
 def test_the_state_of_an_optimizer_travels_with_the_state(flat: FlatBuffer) -> None:
     momentum = {"optimizer_steps": torch.arange(4), "optimizer/0/momentum/0": torch.rand(64)}
-    came = decode(
-        encode(State(1), Tensors(flat, lambda: None, None, momentum), Plain()), "w1", flat.layout, Plain()
-    )
-    assert came.tensors is not None
-    assert came.tensors.optimizer is not None
-    assert all(torch.equal(came.tensors.optimizer[name], one) for name, one in momentum.items())
+    got = came(State(1), Tensors(flat, lambda: None, None, momentum), flat.layout)
+    assert got.tensors is not None
+    assert got.tensors.optimizer is not None
+    assert all(torch.equal(got.tensors.optimizer[name], one) for name, one in momentum.items())
+
+
+class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's
+    """Counts the bytes of large tensors that PyTorch copies, makes or converts."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.nbytes > LARGE and func.__name__ not in VIEWS:
+            self.bytes += out.nbytes
+        return out
+
+
+LARGE = 4096
+VIEWS = {
+    "view.dtype",
+    "view.default",
+    "slice.Tensor",
+    "detach.default",
+    "alias.default",
+    "lift_fresh.default",
+}
+
+
+@pytest.mark.parametrize(("codec", "sent", "received"), [(Plain(), 0, 0), (Half("bf16"), 0.5, 2)])
+def test_a_model_is_copied_once_when_it_is_sent_and_once_when_it_is_received(
+    codec: Codec, sent: float, received: float
+) -> None:
+    """A frame consists of the memory of the model. With a codec, there is also what the codec makes."""
+    layout = Layout.from_module(torch.nn.Linear(500, 500))
+    block, pool = FlatBuffer.empty(layout), [FlatBuffer.empty(layout)]
+    message = ModelMessage(PeerModel("w1>1", "w1", 8))
+    with Copies() as copies:  # type: ignore[no-untyped-call]
+        parts = encode(message, Tensors(block, lambda: None), codec)
+    assert copies.bytes == pytest.approx(sent * layout.bytes, rel=0.01)
+    stream = BytesIO(b"".join(parts))
+    source = SimpleNamespace(take=pool.pop, give=pool.append)
+    tracemalloc.start()
+    with Copies() as copies:  # type: ignore[no-untyped-call]
+        got = decode(stream.readinto, "w1", codec, source, 2 * layout.bytes)  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert copies.bytes == pytest.approx(received * layout.bytes, rel=0.01)
+    assert peak < sent * layout.bytes + 50_000
+    got.release()
+    assert len(pool) == 1
 
 
 def test_a_model_of_another_layout_is_told_as_a_problem(flat: FlatBuffer) -> None:
     other = Layout.from_module(torch.nn.Linear(3, 5))
     message = ModelMessage(PeerModel("w1>1", "w1", 8))
-    came = decode(encode(message, Tensors(flat, lambda: None), Plain()), "w1", other, Plain())
-    assert came.tensors is None
-    assert came.problem
+    got = came(message, Tensors(flat, lambda: None), other)
+    assert (got.tensors, bool(got.problem)) == (None, True)
 
 
 @pytest.mark.parametrize("layers", [(9,), (1, 0), (-1,), (0, 0)])
 def test_layers_that_do_not_exist_are_a_problem(layers: tuple[int, ...], flat: FlatBuffer) -> None:
     model = PeerModel("w1>1", "w1", 8, layers=(0,))
-    frame = encode(ModelMessage(model), Tensors(flat, lambda: None, (0,)), Plain())
-    text = b'"layers":[0]'
-    assert text in frame
-    body = frame[24:].replace(text, b'"layers":' + json.dumps(list(layers)).replace(" ", "").encode())
-    length = int.from_bytes(body[:4], "little") + len(body) - len(frame[24:])
-    came = decode(pack(KIND, length.to_bytes(4, "little") + body[4:]), "w1", flat.layout, Plain())
-    assert came.problem
+    _, text, *arrays = encode(ModelMessage(model), Tensors(flat, lambda: None, (0,)), Plain())
+    there = b'"layers":[0]'
+    assert there in bytes(text)
+    changed = bytes(text[4:]).replace(
+        there, b'"layers":' + json.dumps(list(layers)).replace(" ", "").encode()
+    )
+    got = read(pack(KIND, b"".join([len(changed).to_bytes(4, "little"), changed, *arrays])), flat.layout)
+    assert got.problem
 
 
 def test_hostile_bytes_are_refused_or_told(flat: FlatBuffer) -> None:
     """Whatever is changed: a frame error, a problem, or a message; nothing else is raised."""
     chance = Random(1)
-    good = encode(ModelMessage(PeerModel("w1>1", "w1", 8)), Tensors(flat, lambda: None), Plain())[24:]
-    for _ in range(300):
+    good = b"".join(encode(ModelMessage(PeerModel("w1>1", "w1", 8)), Tensors(flat, lambda: None), Plain()))[
+        24:
+    ]
+    for number in range(300):
         body = bytearray(good)
         for _ in range(chance.randrange(1, 6)):
             body[chance.randrange(min(len(body), 400))] = chance.randrange(256)
+        end = chance.randrange(1, len(body)) if number % 2 else len(body)
         with suppress(FrameError):
-            decode(pack(KIND, bytes(body[: chance.randrange(1, len(body))])), "w1", flat.layout, Plain())
+            read(pack(KIND, bytes(body[:end])), flat.layout)
 
 
 @pytest.mark.parametrize(
     ("frame", "code"),
     [
-        (b"", "short_header"),
         (b"x" * 50, "not_a_frame"),
         (pack(2, b"{}"), "not_a_message"),
         (pack(KIND, b"\xff\xff\xff\xff"), "not_a_message"),
         (pack(KIND, b"\x02\0\0\0[]"), "not_a_message"),
+        (pack(KIND, b"\0" * 200), "message_too_long"),
     ],
-    ids=["empty", "other bytes", "other kind", "no text", "a list"],
+    ids=["other bytes", "other kind", "no text", "a list", "long"],
 )
 def test_what_is_no_message_is_refused(frame: bytes, code: str, flat: FlatBuffer) -> None:
     with raises(FrameError, code):
-        decode(frame, "w1", flat.layout, Plain())
+        read(frame, flat.layout, most=100)
+
+
+def test_a_damaged_model_is_refused(flat: FlatBuffer) -> None:
+    frame = bytearray(b"".join(encode(Snapshot(1, 5), Tensors(flat, lambda: None), Plain())))
+    frame[-200] ^= 1
+    with raises(FrameError, "damaged_body"):
+        read(bytes(frame), flat.layout)

@@ -7,20 +7,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from oddlot import Gossip, Local
 from oddlot.core.membership import Ping
-from oddlot.engines.mesh.launcher import replaced_file
 from oddlot.engines.mesh.messages import FromPeer, Snapshot, StateRequest, Tensors
 from oddlot.engines.mesh.network_faults import NetworkFaults
 from oddlot.engines.mesh.newcomer import LONGEST_SECONDS, Newcomer
-from oddlot.history.run_folder import PEERS, RunFolder
+from oddlot.engines.mesh.process import MeshProcess, replaced_file
+from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
 from oddlot.run.mesh import prepared_mesh
 from oddlot.run.mesh_local import MeshLocal
-from oddlot.run.peer_process import PeerProgram
 from oddlot.run.spec import Recipe
 from tests.engines.mesh.waiting import wait_for
 from tests.fits import a_job
+
+pytestmark = pytest.mark.usefixtures("warm_start", "fork_server")
 
 
 class Port:
@@ -68,31 +71,35 @@ def test_a_newcomer_that_waits_ends_on_sigterm(tmp_path: Path) -> None:
         assert isinstance(mesh, MeshLocal)
         silent.settimeout(60)
         launcher = mesh.launcher
-        peer = launcher._spawn(0, joins=True)
-        wait_for(lambda: launcher.check() == [] and bool(peer.address))
-        peer.begin({"w2": f"127.0.0.1:{silent.getsockname()[1]}"}, {})
+        peer = launcher.spawn(0, joins=True)
+
+        def has_ended() -> bool:
+            launcher.pause()
+            return launcher.newly_ended() == [peer]
+
+        wait_for(lambda: not has_ended() and peer.ready)
+        launcher.begin(peer, {"w2": f"127.0.0.1:{silent.getsockname()[1]}"})
         silent.accept()[0].close()
         launcher.signal(peer.node, signal.SIGTERM)
-        wait_for(lambda: launcher.check() == [peer])
-        assert peer.process.returncode == 0
+        wait_for(has_ended)
+        assert peer.exit_code == 0
 
 
 def test_weights_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
     """They may wait at a peer that was stopped, while the replacement reads which samples other models include."""
     got, released = list[str](), list[str]()
     peer = SimpleNamespace(receive=lambda item, _: got.append(item.sender))
-    program: Any = SimpleNamespace(
-        folder=RunFolder(tmp_path),
+    process: Any = SimpleNamespace(
+        setup=SimpleNamespace(folder=tmp_path),
         port=SimpleNamespace(disturbance=NetworkFaults()),
-        run=SimpleNamespace(peer=peer),
+        peer=peer,
         _follow=lambda _: None,
     )
-    program._is_replaced = partial(PeerProgram._is_replaced, program)
-    replaced_file(tmp_path / PEERS, "w2").parent.mkdir()
-    replaced_file(tmp_path / PEERS, "w2").touch()
+    process._is_replaced = partial(MeshProcess._is_replaced, process)
+    replaced_file(tmp_path, "w2").touch()
     weights: Any = None
     for sender in ("w1", "w2", "w2.2"):
         tensors = Tensors(weights, partial(released.append, sender))
-        PeerProgram.receive(program, FromPeer(sender, Snapshot(1, 5), tensors=tensors), 0.0)
-    PeerProgram.receive(program, FromPeer("w2", Ping(1)), 0.0)
+        MeshProcess.receive(process, FromPeer(sender, Snapshot(1, 5), tensors=tensors), 0.0)
+    MeshProcess.receive(process, FromPeer("w2", Ping(1)), 0.0)
     assert (got, released) == (["w1", "w2.2", "w2"], ["w2"])

@@ -8,12 +8,13 @@ from oddlot.engines.mesh.peer_output import PeerOutput
 def test_lines_of_all_peers_are_shown_once(tmp_path: Path) -> None:
     first, second = tmp_path / "w1.log", tmp_path / "w2.log"
     shown: list[str] = []
-    output = PeerOutput("failed: ", shown.append)
+    output = PeerOutput(shown.append)
     first.write_text("a warning\n  the line\nof w")
-    second.write_text("a warning\n  the line\nof w2\nfailed: as the error says\n")
-    output.read([first, second, tmp_path / "removed"])
+    second.write_text("a warning\n  the line\nof w2\n")
+    output.paths += [first, second, tmp_path / "removed"]
+    output.read()
     assert shown == ["a warning", "  the line", "of w2"]
     with first.open("a") as file:
         file.write("1\na warning\n")
-    output.read([first, second])
+    output.read()
     assert shown == ["a warning", "  the line", "of w2", "of w1"]

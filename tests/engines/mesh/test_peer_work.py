@@ -1,6 +1,7 @@
 """Deaths of peers: which samples may be the reason, and when a peer's work counts as hung."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,11 @@ from oddlot.core.records import Record
 from oddlot.core.shard_queue import Lane
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Facts, Task
+from oddlot.engines.local.fork_client import packet_pair
 from oddlot.engines.local.processes import START_SECONDS
-from oddlot.engines.mesh import launcher as module
-from oddlot.engines.mesh.launcher import Launcher, PeerProcess
+from oddlot.engines.mesh.launcher import Launcher, PeerHandle
 from oddlot.engines.mesh.patience import EVALUATION, TASK, Patience
-from oddlot.engines.mesh.signs_of_life import LifeReader
+from tests.engines.mesh.stand_in import setup, stand_in
 
 DEADLY = Span(0, 4, 8)
 
@@ -32,26 +33,25 @@ def starts(node: str, span: Span = DEADLY) -> Record:
     return Record(1.0, Joined(node), (Start(Task(f"{node}:1", node, (span,), 0)),), peer=node)
 
 
-def life(folder: Path, signs: bytes) -> LifeReader:
-    """What a process has reported."""
-    (folder / "signs").write_bytes(signs)
-    with (folder / "signs").open("rb") as file:
-        reader = LifeReader(file, 0.0)
-        reader.read(0.0)
-    return reader
-
-
-def dies(launcher: Launcher, node: str, code: int, signs: bytes = b"") -> None:
+def dies(launcher: Launcher, node: str, code: int, **more: Any) -> None:
     """Let the launcher handle the end of a peer."""
-    process: Any = SimpleNamespace(returncode=code)
-    folder = launcher.outputs
-    launcher._died(PeerProcess(node, 0, process, folder / "output", False, life(folder, signs)))
+    nothing: Any = None
+    peer = PeerHandle(
+        node=node, index=0, since=0.0, number=1, socket=nothing, joins=False, heard_at=0.0, **more
+    )
+    peer.exit_code = code
+    launcher._died(peer)
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Launcher:
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """A launcher without peers."""
-    return Launcher("no_program", ["w1", "w2"], [0], tmp_path, True, module.clock())
+    ours, theirs = packet_pair()
+    fork_server: Any = SimpleNamespace(socket=ours)
+    with ours, theirs:
+        launcher = Launcher(setup(tmp_path, stand_in), fork_server, ["w1", "w2"])
+        yield launcher
+        launcher.close()
 
 
 def test_samples_that_end_three_peers_are_named(launcher: Launcher) -> None:
@@ -128,18 +128,14 @@ def test_newcomers_may_die_once_others_have_finished(launcher: Launcher) -> None
 
 def test_evaluations_that_hang_three_times_end_the_run(launcher: Launcher) -> None:
     """The samples of the task that waits for the evaluation have nothing to do with it."""
-    signs = b'{"evaluating": true}\n{"hung": "evaluation"}\n'
+    signs: dict[str, Any] = {"evaluating": True, "hung": "evaluation"}
     for number in (1, 2):
         launcher.heard(starts(f"w{number}"))
         with pytest.warns(match="evaluation"):
-            dies(launcher, f"w{number}", -signal.SIGKILL, signs)
+            dies(launcher, f"w{number}", -signal.SIGKILL, **signs)
     with pytest.warns(match="evaluation"), pytest.raises(JobError) as caught:
-        dies(launcher, "w1.2", -signal.SIGKILL, signs)
+        dies(launcher, "w1.2", -signal.SIGKILL, **signs)
     assert (caught.value.code, launcher.work.strikes) == ("workers_keep_dying", {})
-
-
-def test_an_error_is_no_exit_by_code_of_the_job(tmp_path: Path) -> None:
-    assert [life(tmp_path, signs).has_failed for signs in (b'{"failed": true}\n', b"")] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from oddlot.core.records import Record
 from oddlot.core.tasks import machine_of
 from oddlot.faults import Chaos, Fault
 from oddlot.history.audit import Proof
+from oddlot.history.lock import read_holder
 from oddlot.history.outcome import read_ending
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import SUMMARY, RunFolder
@@ -52,13 +53,10 @@ def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings
     return fit(job, strategy, on, until=until, out=folder, quiet=True, **settings)
 
 
-def peers_below(parent: int) -> list[int]:
-    """The processes of peers that a process has started."""
-    told = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,args="], check=True, capture_output=True, text=True
-    ).stdout
-    found = [line.split(maxsplit=2) for line in told.splitlines()]
-    return [int(pid) for pid, above, args in found if int(above) == parent and "peer_process" in args]
+def peers_of(folder: Path) -> list[int]:
+    """The processes of a run's peers, as the launcher writes them into the lock."""
+    told = read_holder(folder).partition("processes ")[2]
+    return [int(pid) for pid in told.split(",")] if told else []
 
 
 def test_peers_train_exchange_and_save_the_average(tmp_path: Path) -> None:
@@ -137,7 +135,7 @@ def test_the_launcher_is_killed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
         wait_for(lambda: len(RunFolder(out).logs()) == 3)
-        peers = peers_below(launcher.pid)
+        peers = peers_of(out)
         assert len(peers) == 3
         launcher.kill()
         os.kill(peers[-1], signal.SIGKILL)
@@ -158,7 +156,7 @@ def test_everything_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("out=", "checkpoint_every='0.2 seconds', out="), out) as launcher:
         wait_for(lambda: out.exists() and len(RunFolder(out).checkpoint_names()) > 2)
-        peers = peers_below(launcher.pid)
+        peers = peers_of(out)
         for process in [launcher.pid, *peers]:
             os.kill(process, signal.SIGKILL)
         launcher.wait(PATIENCE_SECONDS)
@@ -202,9 +200,10 @@ def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("workers=3", "workers=2").replace("* 3", "* 2"), out) as launcher:
         wait_for(lambda: len(RunFolder(out).logs()) == 2)
-        first, second = peers_below(launcher.pid)
+        wait_for(lambda: len(peers_of(out)) == 2)
+        first, second = peers_of(out)
         os.kill(first, signal.SIGKILL)
-        wait_for(lambda: bool(set(peers_below(launcher.pid)) - {first, second}))
+        wait_for(lambda: bool(set(peers_of(out)) - {first, second}))
         os.kill(second, signal.SIGKILL)
         assert launcher.wait(PATIENCE_SECONDS) == 1
 
@@ -219,7 +218,7 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
         wait_for(lambda: len(RunFolder(out).logs()) == 3)
-        peers = peers_below(launcher.pid)
+        peers = peers_of(out)
         os.kill(launcher.pid, signal.SIGTERM)
         launcher.wait(PATIENCE_SECONDS)
     assert RunFolder(out).model.exists()
@@ -236,7 +235,7 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
         meshed(tmp_path, job={"training_step": fails})
     assert caught.value.code == "user_code_failed"
     assert "of no use" in Figures.read(tmp_path).summary["ended"]
-    wait_for(lambda: not peers_below(os.getpid()))
+    wait_for(lambda: not any(map(is_running, peers_of(tmp_path))))
 
 
 @pytest.mark.filterwarnings("ignore:the saved model lacks")  # of samples that were not taken over yet

@@ -7,12 +7,12 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
-from oddlot.engines.local.worker_handle import WorkerHandle
+from oddlot.engines.local.worker_handle import ProcessHandle
 
 NO_ROOM = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
-Hear = Callable[[WorkerHandle], None]
-"""Reads all messages of a worker."""
+Handle = TypeVar("Handle", bound=ProcessHandle)
 
 
 class Channels:
@@ -29,10 +29,10 @@ class Channels:
         """Call `hear` when the socket is readable."""
         self._selector.register(sock, selectors.EVENT_READ, hear)
 
-    def add_worker(self, worker: WorkerHandle, hear: Hear) -> None:
-        """Call `hear(worker)` when the worker's socket is readable."""
-        worker.socket.setblocking(False)
-        self.add(worker.socket, partial(self._attend, worker, hear))
+    def add_process(self, process: Handle, hear: Callable[[Handle], None]) -> None:
+        """Call `hear(process)` when the process's socket is readable."""
+        process.socket.setblocking(False)
+        self.add(process.socket, partial(self._attend, process, partial(hear, process)))
 
     def remove(self, sock: socket.socket) -> None:
         """Stop waiting for the socket."""
@@ -48,7 +48,7 @@ class Channels:
                 ready = self._selector.select(0)
         return [key.data for key, _ in ready or self._selector.select(seconds)]
 
-    def send(self, worker: WorkerHandle, frame: bytes) -> None:
+    def send(self, worker: ProcessHandle, frame: bytes) -> None:
         """Send a message, or keep it until the socket has room: a worker with many tasks in flight reads slowly."""
         worker.outbox.append(frame)
         if len(worker.outbox) == 1:
@@ -58,7 +58,7 @@ class Channels:
         """Stop waiting for all sockets."""
         self._selector.close()
 
-    def _send_waiting(self, worker: WorkerHandle) -> None:
+    def _send_waiting(self, worker: ProcessHandle) -> None:
         try:
             while worker.outbox:
                 worker.socket.send(worker.outbox[0])
@@ -71,8 +71,8 @@ class Channels:
         if key.events != events:
             self._selector.modify(worker.socket, events, key.data)
 
-    def _attend(self, worker: WorkerHandle, hear: Hear) -> None:
+    def _attend(self, worker: ProcessHandle, hear: Callable[[], None]) -> None:
         """Handle a socket that is readable or writable."""
         if worker.outbox and worker.is_open:
             self._send_waiting(worker)
-        hear(worker)
+        hear()

@@ -75,7 +75,7 @@ class Local(WorkerSettings):
     @property
     def mesh(self) -> PeerProcesses:
         """Peers run in processes like those of workers."""
-        return PeerProcesses(self._threads, self.as_if)
+        return PeerProcesses(self._threads, self.as_if, self._fork_server)
 
     @property
     def _threads(self) -> int:
@@ -83,10 +83,13 @@ class Local(WorkerSettings):
 
     def begin(self, closing: ExitStack) -> Open:
         """Start the fork server, which imports PyTorch while the job is prepared."""
+        return partial(_open, self, self._fork_server(closing), closing)
+
+    def _fork_server(self, closing: ExitStack) -> ForkServer:
         self._warn_of_many()
         fork_server = take_early() or ForkServer()
         closing.callback(fork_server.close)
-        return partial(_open, self, fork_server, closing)
+        return fork_server
 
     def _warn_of_many(self) -> None:
         """Warn of more workers than the cores can run. Workers with `as_if` mostly wait, so they are not counted."""

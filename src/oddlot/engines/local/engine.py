@@ -15,13 +15,11 @@ from oddlot.engines.local.channels import Channels
 from oddlot.engines.local.faults import LocalFaults
 from oddlot.engines.local.fork_client import ForkServer
 from oddlot.engines.local.messages import Say, encode
-from oddlot.engines.local.processes import HubState, WorkerProcesses
+from oddlot.engines.local.processes import WorkerProcesses
 from oddlot.engines.local.replies import Evaluator, Replies
 from oddlot.engines.local.shared_memory import Arena, pack_parcel
 from oddlot.engines.local.worker import Setup
-from oddlot.engines.local.worker_handle import WorkerHandle
 from oddlot.engines.node_ids import EVALUATOR, NodeIds
-from oddlot.engines.respawn import RespawnPolicy
 from oddlot.engines.worker_settings import WorkerSettings
 
 CHECK_SECONDS = 0.5
@@ -52,15 +50,13 @@ class LocalEngine:
         self._began = time.monotonic() - now
         self._check_at = 0.0
         self.channels = Channels(setup.spin_seconds)
-        self.policy = RespawnPolicy(settings.max_workers, settings.respawn)
-        self.state = HubState(blocks, self.channels, self.policy, lambda: self.now)
-        fds = [arena.fd, self.parcel]
+        fds, ids = [arena.fd, self.parcel], NodeIds(settings.names, taken)
         self.processes = WorkerProcesses(
-            fork_server, fds, NodeIds(settings.names, taken), self.state, self._hear
+            fork_server, fds, ids, blocks, self.channels, settings.respawn, lambda: self.now
         )
-        self.faults = LocalFaults(self.processes, self.channels)
-        self.evaluator = Evaluator(self.processes, self.state)
-        self.replies = Replies(self.processes, self.state, self.evaluator, settings.dollars_per_hour)
+        self.faults = LocalFaults(self.processes)
+        self.evaluator = Evaluator(self.processes)
+        self.replies = Replies(self.processes, self.evaluator, settings.dollars_per_hour)
         try:
             for index in range(settings.max_workers):
                 self.processes.spawn(index)
@@ -82,7 +78,7 @@ class LocalEngine:
 
     def next(self, until: float) -> Message | None:
         """Return the next message, waiting for it until the time `until` or half a second at most."""
-        messages = self.state.messages
+        messages = self.processes.messages
         if not messages:
             self._look(until)
         if not messages and self._is_deserted:
@@ -92,13 +88,13 @@ class LocalEngine:
 
     def _look(self, until: float) -> None:
         """Wait for sockets, and do what is due."""
-        due = min(until, self.policy.next_at, self.state.evaluations.deadline)
+        due = min(until, self.processes.policy.next_at, self.processes.evaluations.deadline)
         for hear in self.channels.wait(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
             hear()
         if self.now >= self._check_at:
             self._check_at = self.now + CHECK_SECONDS
             self.processes.check()
-        for index in self.policy.due(self.now):
+        for index in self.processes.policy.due(self.now):
             self.processes.spawn(index)
         self.evaluator.check()
 
@@ -106,10 +102,7 @@ class LocalEngine:
     def _is_deserted(self) -> bool:
         """Whether no worker is there or will come, and nothing is being evaluated."""
         workers = self.processes.running.keys() - {EVALUATOR}
-        return not (self.policy.replaces or self.state.evaluations.requested or workers)
-
-    def _hear(self, worker: WorkerHandle) -> None:
-        self.replies.hear(worker)
+        return not (self.processes.policy.replaces or self.processes.evaluations.requested or workers)
 
     # --- the port ------------------------------------------------------------------------------
 

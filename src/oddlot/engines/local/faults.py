@@ -1,41 +1,47 @@
 """Faults of worker processes: signals, and words that make them slow."""
 
 import signal
+from typing import Any
 
 from oddlot.core.tasks import NodeId
-from oddlot.engines.local.channels import Channels
 from oddlot.engines.local.messages import Say, encode
-from oddlot.engines.local.processes import WorkerProcesses
+from oddlot.engines.local.processes import Processes, WorkerProcesses
 
 
-class LocalFaults:
-    """`FaultInjection` for worker processes."""
+class SignalFaults:
+    """Faults of forked processes that are signals."""
 
-    def __init__(self, processes: WorkerProcesses, channels: Channels) -> None:
-        self.processes, self.channels = processes, channels
+    def __init__(self, processes: Processes[Any]) -> None:
+        self.processes = processes
 
     def kill(self, node: NodeId) -> None:
-        """Send SIGKILL to the worker."""
+        """Send SIGKILL to the process."""
         if worker := self.processes.running.get(node):
             worker.killed = True
         self.processes.signal(node, signal.SIGKILL)
 
     def freeze(self, node: NodeId) -> None:
-        """Send SIGSTOP to the worker."""
+        """Send SIGSTOP to the process."""
         self.processes.signal(node, signal.SIGSTOP)
 
     def thaw(self, node: NodeId) -> None:
-        """Send SIGCONT to the worker."""
+        """Send SIGCONT to the process."""
         self.processes.signal(node, signal.SIGCONT)
 
     def leave(self, node: NodeId) -> None:
-        """Send SIGTERM to the worker."""
+        """Send SIGTERM to the process."""
         self.processes.signal(node, signal.SIGTERM)
+
+
+class LocalFaults(SignalFaults):
+    """`FaultInjection` for worker processes."""
+
+    processes: WorkerProcesses
 
     def slow(self, node: NodeId, factor: float) -> None:
         """Tell the worker, which waits from its next minibatch on."""
         if worker := self.processes.running.get(node):
-            self.channels.send(worker, encode(Say.SLOW, factor=factor))
+            self.processes.channels.send(worker, encode(Say.SLOW, factor=factor))
 
     def bar(self, machine: str, barred: bool) -> None:
         """Set whether a worker that ends is replaced only when this is over."""

@@ -1,4 +1,4 @@
-"""The hub's side of the fork server: requests workers and receives their exits."""
+"""The hub's or launcher's side of the fork server: requests processes and receives their exits."""
 
 import errno
 import os
@@ -71,16 +71,17 @@ class ForkServer:
         )
         theirs.close()
 
-    def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
-        """Ask for a worker; its number and our end of its socket. `fds` follow its own end of the socket.
+    def fork(self, index: int, fds: list[int], **more: Any) -> tuple[int, socket.socket]:
+        """Request a process. Return its number and our end of its socket. `fds` follow its own end of the socket.
 
+        `more` is for a process that is no worker: the `modules` of its program.
         Raise ServerEnded if the fork server ended.
         """
         self.forks += 1
         with named_limit():
             ours, theirs = packet_pair()
         try:
-            frame = encode(Say.FORK, number=self.forks, index=index)
+            frame = encode(Say.FORK, number=self.forks, index=index, **more)
             with named_limit():  # of descriptors that are on their way, too
                 socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
         except JobError:

@@ -1,7 +1,8 @@
 """A small process that has PyTorch imported and has computed nothing: workers are forked from it in milliseconds.
 
-It lives as long as the hub, its workers as long as it: each asks the system to be killed with its parent. Whatever a
-worker leaves behind ends before the worker's end is reported, so that nothing writes into memory that is used again.
+It lives as long as the hub, its workers as long as it: each asks the system to be killed with its parent. Peers of a
+mesh are forked here too, and outlive it. Whatever a process leaves behind ends before its end is reported, so that
+nothing writes into memory that is used again.
 """
 
 import array
@@ -10,6 +11,7 @@ import select
 import signal
 import socket
 import time
+from contextlib import suppress
 from importlib import import_module
 from math import inf
 from typing import Any, NoReturn
@@ -18,6 +20,8 @@ from oddlot.core.user_imports import enter_worker
 from oddlot.engines.local import orphans
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 
+WORKER = "oddlot.engines.local.worker"
+"""Module of a worker's program."""
 MAX_FDS = 8
 LOOK_SECONDS = 0.02
 """Seconds between two checks for ended processes."""
@@ -36,7 +40,7 @@ def main(fd: int, parent: int) -> None:
     signal.set_wakeup_fd(wake)
     orphans.die_with_parent(parent, signal.SIGHUP)  # and not at once: workers' children are ended first
     enter_worker()
-    import_module("oddlot.engines.local.worker")  # and PyTorch with it, once for all workers
+    import_module(WORKER)  # and PyTorch with it, once for all workers
     Server(socket.socket(fileno=fd), (woken, wake), parent).serve()
 
 
@@ -47,6 +51,8 @@ class Server:
         self.hub, self.pipe, self.parent = hub, pipe, parent
         self.pid = os.getpid()
         self.workers = set[int]()
+        self.outliving = set[int]()
+        """Those of them that do not end with this process, unless the hub closes it."""
         self.lost: dict[int, float] = {}
         """Lost workers, and when they are killed if they have not exited."""
         self.ended: dict[int, int | None] = {}
@@ -63,8 +69,11 @@ class Server:
             self._bury()
             if self.hub.fileno() in ready:
                 frame, fds = receive(self.hub)
-                kind, body = decode(frame) if frame else (Say.QUIT, {})
+                if not frame:
+                    break
+                kind, body = decode(frame)
                 if kind is Say.QUIT:
+                    self.outliving.clear()
                     break
                 if kind is Say.KILL:
                     self.lost[body["pid"]] = time.monotonic() + END_SECONDS
@@ -73,7 +82,11 @@ class Server:
         self._end()
 
     def _fork(self, fds: list[int], body: dict[str, Any]) -> None:
-        """Start a worker that has the descriptors `fds` and none of ours, and tell its process id."""
+        """Start a process that has the descriptors `fds` and none of ours, and report its id.
+
+        A request with `modules` is for a peer: they are imported here, and the first one has its program.
+        """
+        program, *_ = [import_module(name) for name in body.get("modules", [WORKER])]
         try:
             child = os.fork()
         except OSError as error:  # no more processes, or no memory
@@ -82,18 +95,18 @@ class Server:
                 os.close(given)
             return
         if child == 0:
-            from oddlot.engines.local import worker
-
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             for ours in (self.hub.detach(), *self.pipe):
                 os.close(ours)
-            worker.main(fds, body, parent=self.pid)
+            program.main(fds, body, self.pid)
         for given in fds:
             os.close(given)
         orphans.lead_group(child)
         self.workers.add(child)
+        if "modules" in body:
+            self.outliving.add(child)
         self._tell(encode(Say.FORKED, number=body["number"], pid=child))
 
     def _bury(self) -> None:
@@ -105,6 +118,7 @@ class Server:
             pid, status = os.waitpid(worker, os.WNOHANG)
             if pid:
                 self.workers.remove(worker)
+                self.outliving.discard(worker)
                 orphans.kill_group(worker)
                 code: int | None = os.waitstatus_to_exitcode(status)
                 self.ended[worker] = None if killed and code == -signal.SIGKILL else code
@@ -117,30 +131,28 @@ class Server:
             self.ended.clear()
 
     def _tell(self, frame: bytes) -> None:
-        try:
+        with suppress(OSError):  # the hub has ended, or closed its socket: what it said last is read first
             self.hub.send(frame)
-        except OSError:  # it has ended, or the run has
-            self._end()
 
     def _end(self) -> NoReturn:
-        """Kill all workers and all that they started, and wait until they have exited."""
-        for worker in self.workers:
+        """Kill all workers that do not outlive this process, and all that they started. Wait until they have exited."""
+        for worker in self.workers - self.outliving:
             orphans.kill_group(worker)
-        for worker in self.workers:
+        for worker in self.workers - self.outliving:
             os.waitpid(worker, 0)
-        while left := orphans.orphans(()):
+        while left := orphans.orphans(self.outliving):
             orphans.kill(left)
             select.select([], [], [], LOOK_SECONDS)
         os._exit(0)
 
 
-def receive(hub: socket.socket) -> tuple[bytes, list[int]]:
+def receive(hub: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return a frame and the descriptors sent with it; an empty frame if the other side closed."""
-    try:
-        frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MAX_FDS * 4))
-    except ConnectionResetError:
-        return b"", []
-    fds = array.array("i")
+    frame, ancillary, fds = b"", list[tuple[int, int, bytes]](), array.array("i")
+    for _ in range(2):
+        with suppress(ConnectionResetError):  # it closed before it had read all; what it had said comes next
+            frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MAX_FDS * 4), flags)
+            break
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])

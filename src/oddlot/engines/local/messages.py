@@ -1,4 +1,7 @@
-"""Messages between hub, fork server and workers: a binary header with checksum and a small JSON body, no pickle."""
+"""Messages between hub or launcher, fork server, and workers or peers.
+
+A message has a binary header with a checksum and a small JSON body, and no pickle.
+"""
 
 import json
 from collections.abc import Iterable
@@ -29,6 +32,9 @@ class Say(IntEnum):
     EVALUATE = 12
     SLOW = 13
     HAND_OVER = 14
+    BEGIN = 15
+    INJECT = 16
+    STOP = 17
     READY = 20
     DONE = 21
     CANCELLED = 22
@@ -36,6 +42,7 @@ class Say(IntEnum):
     FAILED = 24
     LEAVING = 25
     WARNED = 26
+    ALIVE = 27
 
 
 def encode(kind: Say, **body: Any) -> bytes:

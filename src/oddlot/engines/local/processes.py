@@ -1,11 +1,12 @@
-"""The worker processes of a run: started, ended and replaced."""
+"""Processes that the fork server starts: how they are started, heard, ended and replaced."""
 
 import os
 import signal
+import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from oddlot.core.errors import JobError
 from oddlot.core.events import Lost
@@ -14,102 +15,133 @@ from oddlot.core.user_warnings import warn
 from oddlot.engines.evaluations import Evaluations
 from oddlot.engines.host import Message
 from oddlot.engines.local.block_pool import Blocks
-from oddlot.engines.local.channels import Channels, Hear
+from oddlot.engines.local.channels import Channels
 from oddlot.engines.local.fork_client import ForkServer, ServerEnded
-from oddlot.engines.local.messages import Say
+from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode
 from oddlot.engines.local.orphans import kill_group, wait_until_gone
-from oddlot.engines.local.worker_handle import WorkerHandle
+from oddlot.engines.local.worker_handle import ProcessHandle, WorkerHandle
 from oddlot.engines.node_ids import EVALUATOR, NodeIds
 from oddlot.engines.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_INDEX, RespawnPolicy, log_exit
+from oddlot.wire.framing import FrameError
 
 STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
 """Until a fork server that does not answer is continued, and killed. It imports PyTorch first."""
 START_SECONDS = 600.0
-"""Until a worker that is not ready counts as hung."""
+"""Until a process that is not ready counts as hung."""
 END_SECONDS, RETRY_SECONDS = 10.0, 5.0
 """For workers to end with their fork server; before a process that the system refused is requested again."""
+Handle = TypeVar("Handle", bound=ProcessHandle)
 
 
-@dataclass
-class HubState:
-    """State shared by the parts of the local engine."""
+class Processes(Generic[Handle]):
+    """The processes of a run, of workers or of peers. A subclass starts them with `_fork`, and handles their end.
 
-    blocks: Blocks
-    channels: Channels
-    policy: RespawnPolicy
-    clock: Callable[[], float]
-    """Seconds since the run began."""
-    evaluations: Evaluations = field(default_factory=Evaluations)
-    messages: deque[Message] = field(default_factory=deque)
-    """For the host."""
-
-
-class WorkerProcesses:
-    """Starts workers by the fork server, and handles their exits.
-
-    `fds` are the files that each worker gets: shared memory and the job. `hear(worker)` reads all messages of a
-    worker. A worker's blocks are used again only once its process has ended: until then it might write into them.
+    `clock` returns the seconds since the run began.
     """
 
+    title = "worker"
+    modules: Sequence[str] = ()
+    """Module with the program of a process, then others that the fork server imports. Empty: a worker's program.
+    Processes with another program outlive the fork server."""
+
     def __init__(
-        self, fork_server: ForkServer, fds: list[int], ids: NodeIds, state: HubState, hear: Hear
+        self,
+        fork_server: ForkServer,
+        ids: NodeIds,
+        channels: Channels,
+        policy: RespawnPolicy,
+        clock: Callable[[], float],
     ) -> None:
-        self.fork_server, self.fds, self.ids, self.state, self.hear = fork_server, fds, ids, state, hear
-        self.running: dict[NodeId, WorkerHandle] = {}
-        """Workers, and the evaluator, that are heard."""
-        self.ending: list[WorkerHandle] = []
+        self.fork_server, self.ids, self.channels, self.policy = fork_server, ids, channels, policy
+        self.clock = clock
+        self.readers: dict[Say, Callable[[Handle, dict[str, Any]], None]] = {}
+        """Functions that handle the messages of a process."""
+        self.running: dict[NodeId, Handle] = {}
+        """Workers, and the evaluator, or peers, whose messages are read."""
+        self.ending: list[Handle] = []
         """Lost ones whose process has not ended yet, as far as is known."""
         self.server_ends = self.refused_forks = 0
         """In a row, without an update or a fork between."""
-        state.channels.add(fork_server.socket, self.hear_server)
+        channels.add(fork_server.socket, self.hear_server)
 
-    def spawn(self, index: int) -> None:
-        """Start a worker, or the evaluator."""
-        node = self.ids.next(index)
+    def _left(self, process: Handle) -> None:
+        """Handle that the socket of a process is closed."""
+
+    def _ended(self, process: Handle) -> None:
+        """Handle the end of a process, and of all that it started."""
+
+    def _fork(self, node: NodeId, index: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Request a process with these descriptors. Return the fields of its handle."""
+        more = {"modules": [*self.modules], "node": node} if self.modules else {}
         try:
-            number, ours = self.fork_server.fork(max(index, 0), self.fds)
+            number, ours = self.fork_server.fork(max(index, 0), [*fds], **more)
         except ServerEnded as ended:
             self._restart_server(ended)
-            number, ours = self.fork_server.fork(max(index, 0), self.fds)
-        worker = self.running[node] = WorkerHandle(
-            node, index, self.state.clock(), number=number, socket=ours
-        )
-        self.state.channels.add_worker(worker, self.hear)
+            number, ours = self.fork_server.fork(max(index, 0), [*fds], **more)
+        return {"node": node, "index": index, "since": self.clock(), "number": number, "socket": ours}
 
-    def is_running(self, worker: WorkerHandle) -> bool:
-        """Whether messages of the worker are still read."""
-        return self.running.get(worker.node) is worker
+    def _add(self, process: Handle) -> Handle:
+        """Read the messages of a new process."""
+        self.running[process.node] = process
+        self.channels.add_process(process, self.hear)
+        return process
+
+    def is_running(self, process: Handle) -> bool:
+        """Whether messages of the process are still read."""
+        return self.running.get(process.node) is process
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
-        """Send a signal to a worker that is there."""
-        worker = self.running.get(node)
-        if worker is not None and worker.pid:
+        """Send a signal to a process that is there."""
+        process = self.running.get(node)
+        if process is not None and process.pid:
             with suppress(ProcessLookupError):  # it has ended, which will be reported
-                os.kill(worker.pid, number)
+                os.kill(process.pid, number)
 
-    def bar(self, index: int, barred: bool) -> None:
-        """Set whether the worker stays away once it has ended."""
-        for worker in (*self.running.values(), *self.ending):
-            worker.taken_away = worker.taken_away or (barred and worker.index == index)
-        self.state.policy.bar(index, barred, self.state.clock())
+    def hear(self, process: Handle) -> None:
+        """Read all messages of a process. One that sends anything invalid is killed."""
+        while self.is_running(process):
+            try:
+                frame = process.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # it ended before it had read all; what it had said comes now
+            if not frame:
+                self.lose(process)
+                return
+            try:
+                kind, body = decode(frame)
+                if kind not in self.readers:
+                    told = f"{self.title}s must not send {kind.name}"
+                    raise FrameError(told, "unexpected_message", kind=kind.name)
+                self.readers[kind](process, body)
+            except FrameError as error:
+                told = f"{self.title} {process.node} sent an invalid message and was killed: {error}"
+                warn(told, "invalid_message", **{**error.fields, "node": process.node, "fault": error.code})
+                process.invalid = True
+                self.lose(process)
 
-    def lose(self, worker: WorkerHandle) -> None:
-        """Hear a worker no more, and kill its process: it may have closed its socket only."""
-        if not self.is_running(worker):
+    def lose(self, process: Handle) -> None:
+        """Hear a process no more, and kill it: it may have closed its socket only."""
+        if not self.is_running(process):
             return
-        self._forget(worker)
-        self.ending.append(worker)
-        worker.since = self.state.clock()
-        if worker.leaving:  # it has handed over all that it had
-            self._report_loss(worker)
-        if worker.exit_code is None:
-            self.learn_pid(worker)
-            if worker.pid:  # else it was never forked, or has ended with its fork server
-                self.fork_server.kill(worker.pid)
+        self._forget(process)
+        self.ending.append(process)
+        process.since = self.clock()
+        self._left(process)
+        if process.exit_code is not None:
+            return
+        self.learn_pid(process)
+        if process.is_orphan:
+            kill_group(process.pid)
+            wait_until_gone([process.pid], END_SECONDS)
+            self._exited(process, None)
+        elif process.pid:  # else it was never forked, or has ended with its fork server
+            self.fork_server.kill(process.pid)
 
-    def learn_pid(self, worker: WorkerHandle) -> None:
-        """Wait for the fork server's word: the worker may be faster."""
-        while not worker.pid and (self.is_running(worker) or worker in self.ending):
+    def learn_pid(self, process: Handle) -> None:
+        """Wait for the fork server's word: the process may be faster."""
+        while not process.pid and (self.is_running(process) or process in self.ending):
             self.hear_server()
 
     def hear_server(self) -> None:
@@ -122,88 +154,137 @@ class WorkerProcesses:
         if message is None:
             return
         kind, body = message
-        for worker in [*self.running.values(), *self.ending]:
-            if kind is Say.FORKED and worker.number == body["number"]:
-                worker.pid, self.refused_forks = body["pid"], 0
-            elif kind is Say.NOT_FORKED and worker.number == body["number"]:
-                self._could_not_fork(worker, body["reason"])
-            elif kind is Say.EXITED and worker.pid == body["pid"]:
-                self._exited(worker, None if worker.invalid else body["code"])
+        for process in [*self.running.values(), *self.ending]:
+            if kind is Say.FORKED and process.number == body["number"]:
+                process.pid, self.refused_forks = body["pid"], 0
+            elif kind is Say.NOT_FORKED and process.number == body["number"]:
+                self._could_not_fork(process, body["reason"])
+            elif kind is Say.EXITED and process.pid == body["pid"]:
+                self._exited(process, None if process.invalid else body["code"])
 
     def check(self) -> None:
         """Continue a fork server that does not answer, in case it was stopped; later kill it. Kill hung starts."""
-        now = self.state.clock()
-        for worker in self.running.values():
-            if worker.pid and not worker.ready and not worker.reported and now - worker.since > START_SECONDS:
-                told = f"{worker.node} did not start within {START_SECONDS:g} s and was killed"
-                warn(told, "start_hung", node=worker.node, seconds=START_SECONDS)
-                self.signal(worker.node, signal.SIGKILL)
-        waits = [worker.since for worker in self.running.values() if not worker.pid]
-        waits += [worker.since for worker in self.ending]
+        now = self.clock()
+        for process in self.running.values():
+            is_silent = now - process.since > START_SECONDS
+            if process.pid and is_silent and not process.ready and not process.reported:
+                told = f"{process.node} did not start within {START_SECONDS:g} s and was killed"
+                warn(told, "start_hung", node=process.node, seconds=START_SECONDS)
+                self.signal(process.node, signal.SIGKILL)
+        waits = [process.since for process in self.running.values() if not process.pid]
+        waits += [process.since for process in self.ending]
         silent = now - min(waits, default=now)
         if silent > SILENT_SECONDS:
             self.fork_server.process.kill()
         elif silent > STOPPED_SECONDS:
             self.fork_server.process.send_signal(signal.SIGCONT)
 
-    def _could_not_fork(self, worker: WorkerHandle, reason: str) -> None:
-        """Handle a failed fork: try again later while there is a worker. Raise JobError otherwise."""
-        if self.is_running(worker):
-            self._forget(worker)
+    def _could_not_fork(self, process: Handle, reason: str) -> None:
+        """Handle a failed fork: try again later while there is a process. Raise JobError otherwise."""
+        if self.is_running(process):
+            self._forget(process)
         else:  # its socket was closed first
-            self.ending.remove(worker)
+            self.ending.remove(process)
         self.refused_forks += 1
-        told = f"a worker cannot be started ({reason}). Raise the limit on processes (ulimit -u), or use fewer workers"
+        advice = "Raise the limit on processes (ulimit -u), or use fewer workers"
+        told = f"a {self.title} cannot be started ({reason}). {advice}"
         none_ready = not any(one.ready for one in self.running.values())
         if self.refused_forks >= DEATHS_BEFORE_GIVING_UP and none_ready:
             raise JobError(told, "cannot_fork", reason=reason)
         if self.refused_forks == 1:
             warn(told, "cannot_fork", reason=reason)
-        self.state.policy.retry(worker.index, self.state.clock() + RETRY_SECONDS)
+        self.policy.retry(process.index, self.clock() + RETRY_SECONDS)
 
     def _restart_server(self, ended: ServerEnded) -> None:
-        """The workers have ended with the fork server: start another one, and replace them."""
+        """Start another fork server, and replace the workers, which have ended with theirs. Peers go on."""
         self.server_ends += 1
-        workers = [*self.running.values(), *self.ending]
-        pids = [worker.pid for worker in workers if worker.pid]
+        outlives = bool(self.modules)
+        going_on = [one for one in self.running.values() if outlives and one.pid]
+        others = [one for one in (*self.running.values(), *self.ending) if one not in going_on]
+        pids = [one.pid for one in others if one.pid]
         for pid in pids:
             kill_group(pid)
         if self.server_ends >= DEATHS_BEFORE_GIVING_UP or not wait_until_gone(pids, END_SECONDS):
             raise ended
-        warn("the fork server ended, and all workers with it. They are restarted", "fork_server_restarted")
-        self.state.channels.remove(self.fork_server.socket)
+        told = "the fork server ended, and all workers with it. They are restarted"
+        warn("the fork server ended and is restarted" if outlives else told, "fork_server_restarted")
+        self.channels.remove(self.fork_server.socket)
         self.fork_server.restart()
-        self.state.channels.add(self.fork_server.socket, self.hear_server)
-        for worker in workers:
-            worker.taken_away = True
-            self._exited(worker, -signal.SIGKILL)
+        self.channels.add(self.fork_server.socket, self.hear_server)
+        for process in going_on:
+            process.is_orphan = True
+        for process in others:
+            process.taken_away = True
+            self._exited(process, -signal.SIGKILL)
 
-    def _exited(self, worker: WorkerHandle, code: int | None) -> None:
-        """Handle the end of a worker's process and of all that it started: its memory can be reused."""
-        worker.exit_code = code
-        if code is not None and not worker.taken_away:
-            log_exit("the evaluator" if worker.is_evaluator else f"worker {worker.node}", code)
-        if worker.pid:
-            self.hear(worker)  # what it had said before it ended
-        self.lose(worker)
-        self.ending.remove(worker)
+    def _exited(self, process: Handle, code: int | None) -> None:
+        """Handle the end of a process and of all that it started."""
+        process.exit_code = code
+        if code is not None and not process.taken_away:
+            log_exit("the evaluator" if process.is_evaluator else f"{self.title} {process.node}", code)
+        if process.pid:
+            self.hear(process)  # what it had said before it ended
+        self.lose(process)
+        self.ending.remove(process)
+        self._ended(process)
+
+    def _forget(self, process: Handle) -> None:
+        """Stop reading messages of a process."""
+        del self.running[process.node]
+        self.channels.remove(process.socket)
+        process.socket.close()
+
+
+class WorkerProcesses(Processes[WorkerHandle]):
+    """The processes of workers, and the evaluator.
+
+    `fds` are the files that each worker gets: shared memory and the job. A worker's blocks are used again only once its
+    process has ended: until then it might write into them.
+    """
+
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        fds: list[int],
+        ids: NodeIds,
+        blocks: Blocks,
+        channels: Channels,
+        respawn: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(fork_server, ids, channels, RespawnPolicy(len(ids.names), respawn), clock)
+        self.fds, self.blocks, self.evaluations = fds, blocks, Evaluations()
+        self.messages: deque[Message] = deque()
+        """Messages for the host."""
+
+    def spawn(self, index: int) -> None:
+        """Start a worker, or the evaluator."""
+        self._add(WorkerHandle(**self._fork(self.ids.next(index), index, self.fds)))
+
+    def bar(self, index: int, barred: bool) -> None:
+        """Set whether the worker stays away once it has ended."""
+        for worker in (*self.running.values(), *self.ending):
+            worker.taken_away = worker.taken_away or (barred and worker.index == index)
+        self.policy.bar(index, barred, self.clock())
+
+    def _left(self, worker: WorkerHandle) -> None:
+        """Report the loss of a leaving worker, which has sent all that it had."""
+        if worker.leaving:
+            self._report_loss(worker)
+
+    def _ended(self, worker: WorkerHandle) -> None:
+        """Report the loss of a worker, whose memory can be used again, and replace it."""
         self._report_loss(worker)
         for block in worker.tasks.values():
-            self.state.blocks.give_update(block)
-        busy = bool(self.state.evaluations.requested if worker.is_evaluator else worker.tasks)
-        self.state.policy.died(worker.death(bool(worker.tasks), busy), self.state.clock())
+            self.blocks.give_update(block)
+        busy = bool(self.evaluations.requested if worker.is_evaluator else worker.tasks)
+        self.policy.died(worker.death(bool(worker.tasks), busy), self.clock())
         if worker.is_evaluator and EVALUATOR not in self.running:
-            self.state.evaluations.lost()
+            self.evaluations.lost()
             self.spawn(EVALUATOR_INDEX)
-
-    def _forget(self, worker: WorkerHandle) -> None:
-        """Stop reading messages of a worker."""
-        del self.running[worker.node]
-        self.state.channels.remove(worker.socket)
-        worker.socket.close()
 
     def _report_loss(self, worker: WorkerHandle) -> None:
         if worker.ready and not worker.is_evaluator and not worker.reported:
             worker.reported = True
             death = worker.death(bool(worker.tasks), busy=True)
-            self.state.messages.append(Lost(worker.node, death.cause))
+            self.messages.append(Lost(worker.node, death.cause))

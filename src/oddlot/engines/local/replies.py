@@ -1,7 +1,6 @@
 """Handling of the workers' messages."""
 
 import signal
-import socket
 from typing import Any
 
 from oddlot.core.events import Joined, Leaving, Refused
@@ -10,15 +9,13 @@ from oddlot.core.user_warnings import warn
 from oddlot.engines.failure import failure_of
 from oddlot.engines.host import Arrival
 from oddlot.engines.local.messages import (
-    LONGEST_BYTES,
     Say,
-    decode,
     encode,
     read_cancelled,
     read_evaluated,
     read_facts,
 )
-from oddlot.engines.local.processes import HubState, WorkerProcesses
+from oddlot.engines.local.processes import WorkerProcesses
 from oddlot.engines.local.worker_handle import WorkerHandle
 from oddlot.engines.node_ids import EVALUATOR
 from oddlot.engines.respawn import EVALUATOR_INDEX
@@ -26,17 +23,12 @@ from oddlot.wire.framing import FrameError
 
 
 class Replies:
-    """Reads the workers' messages, checks them, and makes messages for the host of them.
+    """Checks the workers' messages, and makes messages for the host of them."""
 
-    A worker that sends anything invalid is killed.
-    """
-
-    def __init__(
-        self, processes: WorkerProcesses, state: HubState, evaluator: "Evaluator", dollars_per_hour: float
-    ) -> None:
-        self.processes, self.state, self.evaluator = processes, state, evaluator
+    def __init__(self, processes: WorkerProcesses, evaluator: "Evaluator", dollars_per_hour: float) -> None:
+        self.processes, self.evaluator = processes, evaluator
         self.dollars_per_hour = dollars_per_hour
-        self._readers = {
+        processes.readers = {
             Say.READY: self._ready,
             Say.DONE: self._done,
             Say.CANCELLED: self._cancelled,
@@ -45,33 +37,6 @@ class Replies:
             Say.LEAVING: self._leaving,
             Say.WARNED: self._warned,
         }
-
-    def hear(self, worker: WorkerHandle) -> None:
-        """Read all messages of a worker."""
-        while self.processes.is_running(worker):
-            try:
-                frame = worker.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:
-                continue  # it ended before it had read all; what it had said comes now
-            if not frame:
-                self.processes.lose(worker)
-                return
-            self._read(worker, frame)
-
-    def _read(self, worker: WorkerHandle, frame: bytes) -> None:
-        try:
-            kind, body = decode(frame)
-            if kind not in self._readers:
-                told = f"workers must not send {kind.name}"
-                raise FrameError(told, "unexpected_message", kind=kind.name)
-            self._readers[kind](worker, body)
-        except FrameError as error:
-            told = f"worker {worker.node} sent an invalid message and was killed: {error}"
-            warn(told, "invalid_message", **{**error.fields, "node": worker.node, "fault": error.code})
-            worker.invalid = True
-            self.processes.lose(worker)
 
     def _ready(self, worker: WorkerHandle, _: dict[str, Any]) -> None:
         if worker.ready:
@@ -83,30 +48,30 @@ class Replies:
         if worker.is_evaluator:
             self.evaluator.ask_all()
         else:
-            self.state.messages.append(Joined(worker.node, self.dollars_per_hour))
+            self.processes.messages.append(Joined(worker.node, self.dollars_per_hour))
 
     def _done(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
         facts = read_facts(body.get("facts"), worker.node)
         block = _end_task(worker, facts.id)
-        self.state.policy.update_came()
+        self.processes.policy.update_came()
         self.processes.server_ends = 0
         worker.productive = True
         try:
-            self.state.messages.append(Arrival(facts, self.state.blocks.payload(facts, block)))
+            self.processes.messages.append(Arrival(facts, self.processes.blocks.payload(facts, block)))
         except FrameError as error:
-            self.state.messages.append(Refused(facts.id, str(error)))
+            self.processes.messages.append(Refused(facts.id, str(error)))
         self._dismiss(worker)
 
     def _cancelled(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
         ended = read_cancelled(body, worker.node)
-        self.state.blocks.give_update(_end_task(worker, ended.task))
-        self.state.messages.append(ended)
+        self.processes.blocks.give_update(_end_task(worker, ended.task))
+        self.processes.messages.append(ended)
         self._dismiss(worker)
 
     def _leaving(self, worker: WorkerHandle, _: dict[str, Any]) -> None:
         if not worker.is_evaluator:  # which is not on a separate machine
             worker.leaving = True
-            self.state.messages.append(Leaving(worker.node))
+            self.processes.messages.append(Leaving(worker.node))
             self._dismiss(worker)
 
     def _dismiss(self, worker: WorkerHandle) -> None:
@@ -116,15 +81,15 @@ class Replies:
 
     def _evaluated(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
         told = read_evaluated(body)
-        if not worker.is_evaluator or told.version not in self.state.evaluations.requested:
+        if not worker.is_evaluator or told.version not in self.processes.evaluations.requested:
             raise FrameError(
                 f"the metrics of version {told.version} were not requested",
                 "unrequested_metrics",
                 version=told.version,
             )
-        self.state.policy.metrics_came()
-        self.state.evaluations.done(told.version, self.state.clock())
-        self.state.messages.append(told)
+        self.processes.policy.metrics_came()
+        self.processes.evaluations.done(told.version, self.processes.clock())
+        self.processes.messages.append(told)
 
     def _failed(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
         raise failure_of(worker.node, body)
@@ -145,12 +110,12 @@ class Replies:
 class Evaluator:
     """The evaluator process, started at the first request. It is replaced if it ends or hangs."""
 
-    def __init__(self, processes: WorkerProcesses, state: HubState) -> None:
-        self.processes, self.state = processes, state
+    def __init__(self, processes: WorkerProcesses) -> None:
+        self.processes = processes
 
     def evaluate(self, version: int, block: int) -> None:
         """Evaluate the weights in a block."""
-        self.state.evaluations.requested[version] = block
+        self.processes.evaluations.requested[version] = block
         if EVALUATOR in self.processes.running:
             self._ask(version)
         else:
@@ -158,13 +123,13 @@ class Evaluator:
 
     def ask_all(self) -> None:
         """Request all pending evaluations."""
-        for version in self.state.evaluations.requested:
+        for version in self.processes.evaluations.requested:
             self._ask(version)
 
     def check(self) -> None:
         """Kill the evaluator if it hangs."""
-        evaluations = self.state.evaluations
-        if self.state.clock() >= evaluations.deadline and EVALUATOR in self.processes.running:
+        evaluations = self.processes.evaluations
+        if self.processes.clock() >= evaluations.deadline and EVALUATOR in self.processes.running:
             evaluations.lost()
             warn("the evaluator does not respond and was killed. Another one takes over", "evaluator_hung")
             self.processes.signal(EVALUATOR, signal.SIGKILL)
@@ -172,9 +137,9 @@ class Evaluator:
     def _ask(self, version: int) -> None:
         worker = self.processes.running[EVALUATOR]
         if worker.ready:
-            block = self.state.evaluations.requested[version]
-            self.state.channels.send(worker, encode(Say.EVALUATE, version=version, weights=block))
-            self.state.evaluations.sent(self.state.clock())
+            block = self.processes.evaluations.requested[version]
+            self.processes.channels.send(worker, encode(Say.EVALUATE, version=version, weights=block))
+            self.processes.evaluations.sent(self.processes.clock())
 
 
 def _end_task(worker: WorkerHandle, task: TaskId) -> int:

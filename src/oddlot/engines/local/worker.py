@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import Cancelled
 from oddlot.core.serialization import from_plain, to_plain
-from oddlot.core.tasks import Task, TaskId
+from oddlot.core.tasks import Task
 from oddlot.engines.failure import plain_failure
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
 from oddlot.engines.local.shared_memory import Arena, open_parcel
-from oddlot.engines.pace import Pace
+from oddlot.engines.pace import Pace, PacedControl
 from oddlot.engines.process_setup import WorkerSetup, learner_of
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.machines.machine import Machine
@@ -42,22 +42,20 @@ class Setup(WorkerSetup):
     """Seconds to poll for messages before sleeping: waking up takes longer than a small merge."""
 
 
-class Worker:
+class Worker(PacedControl):
     """A worker process, from its setup to the end of its socket: the `Control` of the tasks that it executes."""
 
     def __init__(self, hub: socket.socket, arena_fd: int, parcel_fd: int, index: int) -> None:
+        super().__init__()
         self.hub = hub
         self.backlog: deque[tuple[Say, dict[str, Any]]] = deque()
-        self.aborted: set[TaskId] = set()
-        self.hurried: set[TaskId] = set()
-        """Tasks that must end early."""
-        self.leaving = False
         self.out = -1
         """Return the block of the task's update."""
         setup: Setup = open_parcel(parcel_fd)
         setup.process.apply(setup.job)
         self.setup = setup
-        self.pace = Pace(setup.machines[index] if setup.machines else None, setup.seed)
+        machine = setup.machines[index] if setup.machines else None
+        self.pace = Pace(machine, setup.seed, setup.job.batch_size)
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
         learner = learner_of(setup, choose_device(setup.job.device, index))
@@ -112,17 +110,15 @@ class Worker:
         """Tell the hub where it may change the version's block, and set the pace."""
         if task.kind == "gradient" and not self.setup.layout.has_buffers:
             self.arena.marks[self.out] = 1  # the learner computes on a copy
-        self.pace.begin(task, self.setup.job.batch_size)
+        super().loaded(task)
 
-    def is_stopped(self, task: Task) -> bool:
-        """Read messages of the hub without waiting, unless the worker is slowed down."""
-        self.pace.next_minibatch()
+    def read(self) -> None:
+        """Read messages of the hub without waiting."""
         while True:
             try:
                 kind, body = self._receive(socket.MSG_DONTWAIT)
             except BlockingIOError:
-                hurried = self.pace.done > 0 and task.id in self.hurried
-                return self.leaving or task.id in self.aborted or hurried
+                return
             if kind is Say.ABORT:
                 self.aborted.add(body["task"])
             elif kind is Say.HAND_OVER:
@@ -131,14 +127,6 @@ class Worker:
                 self.pace.slowness = float(body["factor"])
             else:
                 self.backlog.append((kind, body))
-
-    def computed(self, task: Task, samples: int | None) -> None:
-        """Wait until the last minibatch has taken its time."""
-        self.pace.wait(self.pace.done if samples is None else samples)
-
-    def is_cancelled(self, task: Task) -> bool:
-        """Return whether the hub aborted the task."""
-        return task.id in self.aborted
 
     def deliver(self, packet: Packet) -> int:
         """Put the packet into the task's block."""

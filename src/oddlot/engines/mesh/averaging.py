@@ -28,7 +28,7 @@ class Averaging:
         """Peers whose models are in the mean."""
         self.missing = dict.fromkeys(others)
         self.books: dict[NodeId, HostState] = {}
-        """Books of the peers in the mean, if it is made for a checkpoint."""
+        """States of the peers in the mean, if it is made for a checkpoint."""
         self.bytes = 0
         """Bytes of the models of the other peers on the network."""
         self.asked_at = now

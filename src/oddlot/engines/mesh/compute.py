@@ -1,24 +1,28 @@
-"""The thread of a peer that computes its tasks and evaluates."""
+"""The port of a peer's process: a thread computes its tasks and evaluates, and models are sent to other peers."""
 
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from oddlot.core.errors import JobError, OddlotError
-from oddlot.core.events import Cancelled, Evaluated
-from oddlot.core.tasks import Task, TaskId
+from oddlot.core.errors import OddlotError
+from oddlot.core.events import Cancelled, Evaluated, LinkTraffic
+from oddlot.core.membership import Membership
+from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.core.user_code import trace_of, user_code_failed
 from oddlot.engines.host import Arrival
+from oddlot.engines.mesh.messages import ModelMessage, PeerMessage, Tensors
+from oddlot.engines.mesh.network_faults import NetworkFaults
 from oddlot.engines.mesh.patience import EVALUATION, TASK, Patience
-from oddlot.engines.pace import Pace
+from oddlot.engines.mesh.transport import Transport
+from oddlot.engines.pace import Pace, PacedControl
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.learner import Learner
-from oddlot.train.store import Payload
-from oddlot.wire.packet import Packet
+from oddlot.train.store import BlockSource, Payload
 
 
 class Ready:
@@ -26,25 +30,24 @@ class Ready:
 
 
 class ComputeThread:
-    """Runs the job's code in one thread, which is also the `Control` of its tasks.
+    """Runs the job's code in one thread.
 
-    `found` gets updates, metrics, and the error of a job whose code failed. `report` reports the fields of
-    `LifeReader` to the launcher.
+    `found` gets updates, metrics, and the error of a job whose code failed. `report` reports to the launcher.
     """
 
     def __init__(
         self,
         make: Callable[[], Learner],
         pace: Pace,
+        blocks: BlockSource,
         found: "queue.SimpleQueue[Any]",
-        report: Callable[..., None] = lambda **_: None,
+        report: Callable[..., None],
     ) -> None:
-        self.pace, self.found, self.report = pace, found, report
+        self.control, self.blocks, self.found, self.report = PacedControl(pace), blocks, found, report
         self.patience = Patience(time.monotonic())
         self.todo: queue.SimpleQueue[tuple[str, Any, FlatBuffer]] = queue.SimpleQueue()
-        self.spare: queue.SimpleQueue[FlatBuffer] = queue.SimpleQueue()
-        self.aborted: set[TaskId] = set()
-        self.runner: TaskRunner | None = None
+        self.is_evicted = False
+        """Whether the conductor has given up its computation, so that the process must end."""
         self.thread = threading.Thread(target=self._work, args=(make,), daemon=True)
         self.thread.start()
 
@@ -56,9 +59,21 @@ class ComputeThread:
         """Evaluate weights after the present task."""
         self.todo.put((EVALUATION, version, weights))
 
-    def abort(self, task: TaskId) -> None:
+    def abort(self, task: TaskId, node: NodeId) -> None:
         """Stop a task at its next minibatch."""
-        self.aborted.add(task)
+        self.control.aborted.add(task)
+
+    def hand_over(self, task: TaskId, node: NodeId) -> None:
+        """Stop a task at its next minibatch."""
+        self.control.aborted.add(task)
+
+    def evict(self, node: NodeId) -> None:
+        """Note that the computation hangs: the process must end, because a thread cannot be ended."""
+        self.is_evicted = True
+
+    def loaded(self) -> Iterable[TaskId]:
+        """Return no task: a version is held until its task has ended."""
+        return ()
 
     def hung(self, others: Iterable[float]) -> str:
         """Return the work that hangs, by the longest steps of `others`; empty if none does."""
@@ -66,17 +81,17 @@ class ComputeThread:
 
     def _work(self, make: Callable[[], Learner]) -> None:
         try:
-            self.runner = TaskRunner(make(), None)
+            runner = TaskRunner(make(), None)
             self.patience.end(time.monotonic())
             self.found.put(Ready())
             while True:
                 kind, what, weights = self.todo.get()
                 self.patience.begin(kind, time.monotonic())
                 if kind == TASK:
-                    self._task(what, weights)
+                    self._task(runner, what, weights)
                 else:
                     self.report(evaluating=True)
-                    self.found.put(Evaluated(what, self.runner.evaluate(weights)))
+                    self.found.put(Evaluated(what, runner.evaluate(weights)))
                     self.report(evaluating=False)
                 self.patience.end(time.monotonic())
         except OddlotError as error:
@@ -84,41 +99,62 @@ class ComputeThread:
         except BaseException as error:  # noqa: BLE001 - whatever the job's code raises ends the peer
             self.found.put(user_code_failed("a peer", trace_of(error)))
 
-    def _task(self, task: Task, weights: FlatBuffer) -> None:
-        assert self.runner is not None
-        try:
-            out = self.spare.get_nowait()
-        except queue.Empty:
-            out = FlatBuffer.empty(weights.layout)
-        answer = self.runner.run(task, weights, out, self)
-        self.aborted.discard(task.id)
+    def _task(self, runner: TaskRunner, task: Task, weights: FlatBuffer) -> None:
+        out = self.blocks.take()
+        answer = runner.run(task, weights, out, self.control)
+        self.control.aborted.discard(task.id)
         if isinstance(answer, Cancelled):
-            self.spare.put(out)
+            self.blocks.give(out)
             self.found.put(answer)
             return
-        payload = Payload(task.kind, out, lambda: self.spare.put(out))
+        payload = Payload(task.kind, out, partial(self.blocks.give, out))
         self.found.put(Arrival(replace(answer, bytes_up=0, bytes_down=0), payload))  # nothing was sent
 
-    # --- the control of a task -------------------------------------------------------------------
 
-    def loaded(self, task: Task) -> None:
-        """Begin the pace of a task."""
-        assert self.runner is not None
-        self.pace.begin(task, self.runner.learner.job.batch_size)
+class ProcessPort(ComputeThread):
+    """Sends to other peers over TCP, and computes in a thread."""
 
-    def is_stopped(self, task: Task) -> bool:
-        """Return whether the task was aborted."""
-        self.pace.next_minibatch()
-        return task.id in self.aborted
+    def __init__(
+        self, transport: Transport, make: Callable[[], Learner], pace: Pace, report: Callable[..., None]
+    ) -> None:
+        super().__init__(make, pace, transport.blocks, transport.incoming, report)
+        self.transport = transport
+        self.membership: Membership | None = None
+        self.addresses: dict[NodeId, str] = {}
+        """Addresses of peers that are not members yet."""
+        self.disturbance = NetworkFaults()
 
-    def computed(self, task: Task, samples: int | None) -> None:
-        """Wait until the last minibatch has taken its time."""
-        self.pace.wait(self.pace.done if samples is None else samples)
+    def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
+        """Send a message to a peer, unless an injected fault drops it."""
+        if isinstance(message, ModelMessage) and tensors is not None:
+            tensors = self.disturbance.disturbed(tensors, lambda late: self._send(peer, message, late))
+            if tensors is None:
+                return
+        self._send(peer, message, tensors)
 
-    def is_cancelled(self, task: Task) -> bool:
-        """Return whether the task was aborted."""
-        return task.id in self.aborted
+    def _send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None) -> None:
+        if self.disturbance.is_cut(peer):
+            if tensors is not None:
+                tensors.release()
+            return
+        member = self.membership.members.get(peer) if self.membership else None
+        address = self.addresses.get(peer, "") if member is None else member.address
+        if address:
+            self.transport.send(peer, address, message, tensors)
+        elif tensors is not None:
+            tensors.release()
 
-    def deliver(self, packet: Packet) -> int:
-        """Fail: gradients stay with their peer and are never encoded."""
-        raise JobError("a peer's gradient is not sent", "not_sent")
+    def traffic(self) -> Iterable[LinkTraffic]:
+        """Return the bytes sent to each peer so far."""
+        return [
+            LinkTraffic(peer, dict(sent.by_message), sent.by_system or None)
+            for peer, sent in self.transport.sent_bytes().items()
+        ]
+
+    def know(self, peer: NodeId, address: str) -> None:
+        """Note the address of a peer that is not a member yet."""
+        self.addresses[peer] = address
+
+    def address_of(self, peer: NodeId) -> str:
+        """Return the address of a peer from which a message came."""
+        return self.transport.addresses.get(peer, "")

@@ -1,83 +1,146 @@
-"""Messages between the processes of peers as frames of bytes: JSON, and packets of tensors. Nothing is unpickled."""
+"""Messages between the processes of peers as frames: JSON, then arrays of tensors. Nothing is unpickled.
+
+The body of a frame is the length of the JSON text (u32), the text, and the arrays of all packets. The headers of the
+packets are in the text. Arrays are sent from the memory of a model, and received into the memory of a block.
+"""
 
 import json
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
-from torch import Tensor
 
 from oddlot.core.serialization import DAMAGED, from_plain, to_plain
 from oddlot.core.tasks import NodeId
-from oddlot.engines.mesh.messages import (
-    FromPeer,
-    ModelMessage,
-    PeerMessage,
-    Tensors,
-)
-from oddlot.engines.mesh.packing import packed, unpack
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.engines.mesh.messages import FromPeer, ModelMessage, PeerMessage, Tensors
+from oddlot.engines.mesh.packing import packed, room, unpack
+from oddlot.train.store import BlockSource
 from oddlot.wire.codec import Codec
-from oddlot.wire.framing import FrameError, pack
-from oddlot.wire.framing import unpack as unpack_frame
-from oddlot.wire.packet import Packet
+from oddlot.wire.framing import HEADER_BYTES, FrameError, pack_header, read_header
+from oddlot.wire.packet import Bytes, Packet
 from oddlot.wire.plain import Plain
 
 KIND = 1
 _LENGTH_BYTES = 4
+Fill = Callable[[memoryview], None]
+"""Fills memory with the next bytes of a stream."""
 
 
-def encode(message: PeerMessage, tensors: Tensors | None, codec: Codec) -> bytes:
-    """Return the frame of a message. An exchanged model is encoded by the codec, a whole state exactly."""
+def encode(message: PeerMessage, tensors: Tensors | None, codec: Codec) -> list[memoryview]:
+    """Return the parts of the frame of a message. They may be views of the tensors.
+
+    The codec encodes an exchanged model. A complete state is sent exactly.
+    """
     exact: Codec = Plain()
     packets: list[Packet] = []
-    head: dict[str, Any] = {"message": to_plain(message)}
     if tensors is not None:
         packets.append(packed(tensors, codec if isinstance(message, ModelMessage) else exact))
         if tensors.optimizer is not None:
-            named = [(name, one.reshape(-1)) for name, one in tensors.optimizer.items()]
-            packets.append(exact.encode(named))
-    sizes = [packet.size for packet in packets]
-    text = json.dumps(head | {"packets": sizes}, separators=(",", ":")).encode()
-    body = np.zeros(_LENGTH_BYTES + len(text) + sum(sizes), np.uint8)
-    body[:_LENGTH_BYTES] = np.frombuffer(len(text).to_bytes(_LENGTH_BYTES, "little"), np.uint8)
-    at = _LENGTH_BYTES + len(text)
-    body[_LENGTH_BYTES:at] = np.frombuffer(text, np.uint8)
-    for packet, size in zip(packets, sizes, strict=True):
-        packet.write(body[at : at + size])
-        at += size
-    return pack(KIND, body.tobytes())
+            packets.append(exact.encode([(name, one.reshape(-1)) for name, one in tensors.optimizer.items()]))
+    heads = [[one.codec, one.about, [array.size for array in one.arrays]] for one in packets]
+    text = json.dumps({"message": to_plain(message), "packets": heads}, separators=(",", ":")).encode()
+    arrays = (array.data for packet in packets for array in packet.arrays)
+    body = [memoryview(len(text).to_bytes(_LENGTH_BYTES, "little") + text), *arrays]
+    return [memoryview(pack_header(KIND, body)), *body]
 
 
-def decode(frame: bytes, sender: NodeId, layout: Layout, codec: Codec) -> FromPeer:
-    """Return the message in a frame. Raise FrameError if it is not one.
+def decode(fill: Fill, sender: NodeId, codec: Codec, blocks: BlockSource, max_bytes: int) -> FromPeer:
+    """Read the next message of a stream, with a model in one of the `blocks`. Raise FrameError if it is invalid.
 
     If its tensors cannot be read, the message has a `problem`, which its receiver counts.
     """
-    kind, body = unpack_frame(frame)
-    if kind != KIND:
-        raise FrameError(f"a frame of kind {kind} is not a message of a peer", "not_a_message", kind=kind)
+    body = _Body(fill, max_bytes)
+    message, heads = body.head()
+    if not heads:
+        body.end()
+        return FromPeer(sender, message, body.bytes)
+    layers = message.model.layers if isinstance(message, ModelMessage) else None
+    codec = codec if isinstance(message, ModelMessage) else Plain()
+    block = blocks.take()
+    release = partial(blocks.give, block)
     try:
-        length = int.from_bytes(body[:_LENGTH_BYTES], "little")
-        at = _LENGTH_BYTES + length
-        head = json.loads(body[_LENGTH_BYTES:at])
-        message: PeerMessage = from_plain(PeerMessage, head["message"])
-        layers = message.model.layers if isinstance(message, ModelMessage) else None
-        sizes = [int(size) for size in head["packets"]]
-    except DAMAGED as error:
-        told = f"a frame is not a message of a peer: {error!r}"
-        raise FrameError(told, "not_a_message", reason=repr(error)) from None
-    if not sizes:
-        return FromPeer(sender, message, len(frame))
-    memory = np.frombuffer(body, np.uint8)
-    try:
-        exchange = codec if isinstance(message, ModelMessage) else Plain()
-        block = FlatBuffer.empty(layout)
-        unpack(Packet.read(memory[at : at + sizes[0]]), exchange, block, layers)
-        optimizer = _optimizer(memory[at + sizes[0] :]) if len(sizes) > 1 else None
+        if layers is not None:
+            block.memory.zero_()  # layers that are not sent
+        model = body.packet(heads[0], room(block, layers, codec))
+        others = [body.packet(head, []) for head in heads[1:]]
+        body.end()
+        unpack(model, codec, block, layers)
+        optimizer = dict(Plain().decode(others[0])) if others else None
     except FrameError as error:
-        return FromPeer(sender, message, len(frame), problem=str(error))
-    return FromPeer(sender, message, len(frame), Tensors(block, lambda: None, layers, optimizer))
+        release()
+        if not body.is_complete:
+            raise
+        return FromPeer(sender, message, body.bytes, problem=str(error))
+    except BaseException:
+        release()
+        raise
+    return FromPeer(sender, message, body.bytes, Tensors(block, release, layers, optimizer))
 
 
-def _optimizer(memory: Any) -> dict[str, Tensor]:
-    return {name: one.clone() for name, one in Plain().decode(Packet.read(memory))}
+class _Head(NamedTuple):
+    """The header of a packet."""
+
+    codec: str
+    about: dict[str, Any]
+    sizes: list[int]
+
+
+class _Body:
+    """The body of the next frame, which is read part by part."""
+
+    def __init__(self, fill: Fill, max_bytes: int) -> None:
+        start = bytearray(HEADER_BYTES)
+        fill(memoryview(start))
+        self.fill, self.header, self.checksum = fill, read_header(bytes(start)), 0
+        self.left = length = self.header.length
+        self.bytes = HEADER_BYTES + length
+        self.is_complete = False
+        if (kind := self.header.kind) != KIND:
+            raise FrameError(f"a frame of kind {kind} is not a message of a peer", "not_a_message", kind=kind)
+        if length > max_bytes:
+            told = f"a message of {length:,} bytes is longer than {max_bytes:,}"
+            raise FrameError(told, "message_too_long", bytes=length, most=max_bytes)
+
+    def head(self) -> tuple[PeerMessage, list[_Head]]:
+        """Return the message, and the headers of its packets."""
+        try:
+            length = int.from_bytes(self._read(_LENGTH_BYTES), "little")
+            head = json.loads(self._read(length))
+            message: PeerMessage = from_plain(PeerMessage, head["message"])
+            heads = [_Head(str(codec), dict(about), list(sizes)) for codec, about, sizes in head["packets"]]
+            sizes = [size for one in heads for size in one.sizes]
+            if len(heads) > 2 or not all(type(size) is int and size >= 0 for size in sizes):
+                raise ValueError(f"{len(heads)} packets with arrays of {sizes[:5]} bytes")
+            if sum(sizes) != self.left:
+                raise ValueError(f"arrays of {sum(sizes)} bytes, but {self.left} follow")
+        except DAMAGED as error:
+            told = f"a frame is not a message of a peer: {error!r}"
+            raise FrameError(told, "not_a_message", reason=repr(error)) from None
+        return message, heads
+
+    def packet(self, head: _Head, places: list[Bytes]) -> Packet:
+        """Return a packet. An array is read into its place if there is one of its size."""
+        arrays: list[Bytes] = []
+        for number, size in enumerate(head.sizes):
+            fits = number < len(places) and places[number].size == size
+            arrays.append(places[number] if fits else np.empty(size, np.uint8))
+            self._fill(arrays[-1].data)
+        return Packet(head.codec, head.about, arrays)
+
+    def end(self) -> None:
+        """Raise FrameError if the body was damaged."""
+        self.header.check(self.checksum)
+        self.is_complete = True
+
+    def _read(self, size: int) -> bytearray:
+        if size > self.left:
+            raise ValueError(f"{size} bytes, but {self.left} follow")
+        self._fill(memoryview(text := bytearray(size)))
+        return text
+
+    def _fill(self, memory: memoryview) -> None:
+        self.fill(memory)
+        self.left -= memory.nbytes
+        self.checksum = crc32(memory, self.checksum)

@@ -3,189 +3,187 @@
 Once the peers have started, they need the launcher no more.
 """
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import socket
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from oddlot.checkpoint.atomic_files import told_where
 from oddlot.checkpoint.disk import open_to_append, read_file, replace_file
 from oddlot.core.errors import JobError
-from oddlot.core.events import Arrived, Evaluated
+from oddlot.core.events import Arrived, Evaluated, Struck
 from oddlot.core.records import Record
+from oddlot.core.serialization import to_plain
 from oddlot.core.task_timeouts import hung_after
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 from oddlot.core.worker_stats import TIMEOUT_FACTOR
-from oddlot.engines.local.orphans import kill_group
-from oddlot.engines.local.processes import START_SECONDS
+from oddlot.engines.failure import failure_of
+from oddlot.engines.local.channels import Channels
+from oddlot.engines.local.faults import SignalFaults
+from oddlot.engines.local.fork_client import ForkServer
+from oddlot.engines.local.messages import Say, encode
+from oddlot.engines.local.orphans import kill_group, wait_until_gone
+from oddlot.engines.local.processes import END_SECONDS, START_SECONDS, Processes
+from oddlot.engines.local.shared_memory import pack_parcel
+from oddlot.engines.local.worker_handle import ProcessHandle
+from oddlot.engines.mesh import process
+from oddlot.engines.mesh.network_faults import Inject
+from oddlot.engines.mesh.peer_output import PeerOutput
 from oddlot.engines.mesh.peer_work import PeerWork
-from oddlot.engines.mesh.signs_of_life import LifeReader
+from oddlot.engines.mesh.process import PeerSetup, replaced_file
 from oddlot.engines.node_ids import NodeIds
 from oddlot.engines.respawn import EVALUATOR_INDEX, Death, RespawnPolicy
 
 LOOK_SECONDS = 0.1
-"""Time between two looks at the processes and logs of peers."""
+"""Longest time between two looks at the processes and logs of peers."""
 MAX_OUTPUT = 4_000
 """Characters of a peer's output that an error has."""
-STOP = "stop.json"
-"""File with the reason for which peers are asked to finish."""
-FAILED_CODE = 1
-"""Exit code of a peer whose error ends the run. Code of the job may exit with it too."""
 
 
-def replaced_file(folder: Path, node: NodeId) -> Path:
-    """Return the file that exists once a peer is replaced. The other peers then drop models of it."""
-    return folder / f"{node}.replaced.json"
+@dataclass(slots=True, eq=False, kw_only=True)
+class PeerHandle(ProcessHandle):
+    """A peer's process. It is ready once its address is known."""
 
-
-@dataclass
-class PeerProcess:
-    """A peer's process, as the launcher sees it."""
-
-    node: NodeId
-    index: int
-    process: "subprocess.Popen[bytes]"
-    output: Path
-    """File with what it writes to stdout and stderr."""
     joins: bool
     """Whether it takes over the state of another peer."""
-    life: LifeReader
+    heard_at: float
+    """Time of its last sign of life."""
+    address: str = ""
+    """Address at which it listens. Empty: not known yet."""
     is_begun: bool = False
     """Whether it knows the addresses of the others."""
-    is_killed: bool = False
-    """Whether it was killed because it has not responded."""
-
-    @property
-    def address(self) -> str:
-        """Return the address at which it listens; empty if that is not known yet."""
-        return self.life.address
+    step_seconds: float = 0.0
+    """Its longest recent step, in seconds. 0: it has finished none."""
+    evaluating: bool = False
+    hung: str = ""
+    """The work that hangs, so that the process has ended itself: "start", "task" or "evaluation"."""
+    failure: JobError | None = None
+    """Error that ends the run."""
 
     def silence(self, now: float) -> float:
-        """Read its signs of life. Return the seconds without one if that is too long, else 0.
+        """Return the seconds without a sign of life if that is too long, else 0.
 
         Until it has finished a step, it may take as long as a worker of a hub to start.
         """
-        self.life.read(now)
-        step, silent = self.life.step_seconds, now - self.life.heard_at
+        if not self.ready:
+            return 0.0
+        step, silent = self.step_seconds, now - self.heard_at
         return silent if silent > (hung_after(TIMEOUT_FACTOR * step) if step else START_SECONDS) else 0.0
 
-    def kill(self) -> None:
-        """Kill its process, and those that it has started."""
-        kill_group(self.process.pid)
 
-    def close(self) -> None:
-        """Close its pipes, and kill the processes that it has left behind."""
-        self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
-
-    def begin(self, peers: Mapping[NodeId, str], strikes: Mapping[str, int]) -> None:
-        """Tell it the addresses of the others, and which samples ended the computation of earlier peers."""
-        assert self.process.stdin is not None
-        self.is_begun = True
-        with suppress(BrokenPipeError):
-            told = {"peers": dict(peers), "join": self.joins, "strikes": dict(strikes)}
-            self.process.stdin.write(json.dumps(told).encode() + b"\n")
-            self.process.stdin.close()
-
-
-def clock() -> float:
-    """Return the time of this machine's monotonic clock, which all its processes share, in seconds."""
-    return time.monotonic()
-
-
-class Launcher:
+class Launcher(Processes[PeerHandle]):
     """The processes of the peers of one run.
 
-    `program` is the module that a peer runs. `inherited` are descriptors that every peer inherits; the first is that of
-    the parcel with its setup. `began` is the time of the start, on the clock of `clock`. Names that are `taken` are not
-    used again.
+    Peers inherit the descriptor `lock`. Names that are `taken` are not used again.
     """
+
+    title = "peer"
 
     def __init__(
         self,
-        program: str,
-        names: Sequence[str],
-        inherited: Sequence[int],
-        outputs: Path,
-        respawn: bool,
-        began: float,
+        setup: PeerSetup,
+        fork_server: ForkServer,
+        names: list[str],
+        *,
+        respawn: bool = True,
+        lock: int | None = None,
         taken: Collection[NodeId] = (),
         skip_bad: bool = False,
     ) -> None:
-        self.program, self.ids = program, NodeIds(names, taken)
-        self.inherited, self.outputs = list(inherited), outputs
-        self.began = began
-        self.policy = RespawnPolicy(len(names), respawn)
-        self.running: dict[NodeId, PeerProcess] = {}
-        self.files: list[Path] = []
-        """Files with the output of all peers, those that have ended included."""
+        self.setup, self.folder = setup, setup.folder
+        policy = RespawnPolicy(len(names), respawn)
+        super().__init__(fork_server, NodeIds(names, taken), Channels(0.0), policy, lambda: setup.now)
+        needed = type(setup).__module__
+        self.modules = [process.__name__, *([needed] if needed.startswith("oddlot.") else [])]
+        self.readers = {Say.READY: self._ready, Say.ALIVE: self._alive, Say.FAILED: self._failed}
+        self.inherited = [pack_parcel(setup)] + ([] if lock is None else [lock])
+        self.closing = ExitStack()
+        self.closing.callback(os.close, self.inherited[0])
+        self.closing.callback(self.channels.close)
+        self.gone: list[PeerHandle] = []
+        """Peers that have ended since the last call of `check`."""
+        self.output = PeerOutput()
         self.work = PeerWork(skip_bad)
 
-    def start_all(self) -> None:
-        """Start every peer, and let them begin together. Raise JobError if one cannot start."""
-        count = len(self.ids.names)
-        peers = [self._spawn(index) for index in range(count)]
-        while len(peers) < count or not all(peer.address for peer in peers):
-            time.sleep(LOOK_SECONDS / 5)
-            for peer in self.check():
-                if peer.life.has_failed or not self.policy.replaces:
-                    raise self._failed_start(peer)
-                self._died(peer)
-            for index in self.policy.due(self.now):
-                self._spawn(index)
-            peers = list(self.running.values())
-        addresses = {peer.node: peer.address for peer in peers}
-        for peer in peers:
-            peer.begin({node: one for node, one in addresses.items() if node != peer.node}, {})
+    @property
+    def now(self) -> float:
+        """Seconds since the run began, on the clock of the peers."""
+        return self.setup.now
 
     @property
-    def processes(self) -> list[int]:
+    def pids(self) -> list[int]:
         """Return the ids of the peers' processes."""
-        return [peer.process.pid for peer in self.running.values()]
+        return [peer.pid for peer in self.running.values() if peer.pid]
 
     @property
     def begun(self) -> list[NodeId]:
         """Return the running peers that know the addresses of the others."""
         return [node for node, peer in self.running.items() if peer.is_begun]
 
-    @property
-    def now(self) -> float:
-        """Seconds since the run began, on the clock of the peers."""
-        return clock() - self.began
+    def start_all(self) -> None:
+        """Start every peer, and let them begin together. Raise JobError if one cannot start."""
+        count = len(self.ids.names)
+        for index in range(count):
+            self.spawn(index)
+        while len(self.running) < count or not all(peer.ready for peer in self.running.values()):
+            self.pause()
+            for peer in self.newly_ended():
+                if not self.policy.replaces:
+                    told = f"peer {peer.node} ended while it started:\n{self.output_of(peer.node)}"
+                    raise JobError(told, "peer_not_started", node=peer.node)
+                self._died(peer)
+            for index in self.policy.due(self.now):
+                self.spawn(index)
+        addresses = {peer.node: peer.address for peer in self.running.values()}
+        for peer in self.running.values():
+            self.begin(peer, {node: one for node, one in addresses.items() if node != peer.node})
+
+    def spawn(self, index: int, *, joins: bool = False) -> PeerHandle:
+        """Start a peer."""
+        node = self.ids.next(index)
+        path = self.folder / f"{node}.log"
+        with told_where(path), open_to_append(path) as log:
+            log.truncate(0)
+            fields = self._fork(node, index, [log.fileno(), *self.inherited])
+        self.output.paths.append(path)
+        return self._add(PeerHandle(**fields, joins=joins, heard_at=self.now))
+
+    def begin(self, peer: PeerHandle, others: dict[NodeId, str]) -> None:
+        """Tell a peer the addresses of the others, and which samples ended the computation of earlier peers."""
+        peer.is_begun = True
+        told = pack_parcel({"peers": others, "join": peer.joins, "strikes": dict(self.work.strikes)})
+        with suppress(OSError):  # it has ended, which will be reported
+            socket.send_fds(peer.socket, [encode(Say.BEGIN)], [told])
+        os.close(told)
 
     def pause(self) -> None:
-        """Wait until the next look at the peers."""
-        time.sleep(LOOK_SECONDS)
+        """Wait for messages of peers, for a short time, and show their new output."""
+        for hear in self.channels.wait(LOOK_SECONDS):
+            hear()
+        self.output.read()
 
     def wait_for_end(self, seconds: float) -> None:
-        """Wait for the end of all peers, and kill those that still run after these seconds."""
+        """Wait for the end of the peers that have begun. Kill those that still run after these seconds, and others."""
         until = self.now + seconds
-        while self.running and self.now < until:
-            self.check()
-            time.sleep(LOOK_SECONDS / 5)
+        while (self.begun or self.ending) and self.now < until:
+            self.pause()
         self.close()
 
-    def check(self) -> list[PeerProcess]:
-        """Return the peers that have ended since the last call. Kill hung ones, and what the ended ones have left."""
-        found = list[PeerProcess]()
-        self._kill_hung()
-        for node, peer in list(self.running.items()):
-            if peer.process.poll() is not None:
-                peer.life.read(self.now)
-                del self.running[node]
-                peer.close()
-                found.append(peer)
-        return found
+    def newly_ended(self) -> list[PeerHandle]:
+        """Return the peers that have ended since the last call. Kill hung ones."""
+        self.check()
+        for node, peer in self.running.items():
+            if (seconds := peer.silence(self.now)) and peer.silent_seconds is None:
+                told = f"peer {node} was killed because it does not respond: its process is stopped, or hangs"
+                warn(told, "peer_hung", node=node, seconds=seconds)
+                peer.silent_seconds = seconds
+                self.signal(node, signal.SIGKILL)
+        ended, self.gone = self.gone, []
+        return ended
 
     def heard(self, record: Record) -> None:
         """Note a record of a peer's log."""
@@ -193,119 +191,140 @@ class Launcher:
         match record.event:
             case Arrived():
                 self.policy.update_came()
+                self.server_ends = 0
             case Evaluated():
                 self.policy.metrics_came()
 
-    def replace(self, ended: Iterable[PeerProcess]) -> None:
+    def replace(self, ended: Iterable[PeerHandle]) -> None:
         """Replace peers as workers of a hub, and start those that are due. The logs of the `ended` ones were read.
 
-        Raise JobError if peers keep dying, and BadSamples if the same samples have ended three.
+        Raise the error of a peer that failed, JobError if peers keep dying, and BadSamples if the same samples have
+        ended three.
         """
         for peer in ended:
             self._died(peer)
-        self._start_due()
+        others = {node: self.running[node].address for node in self.begun}
+        for index in self.policy.due(self.now) if self.running else ():
+            replaced = replaced_file(self.folder, self.ids.current(index))
+            with told_where(replaced):  # before the replacement reads the logs
+                replace_file(replaced, b"{}")
+            self.spawn(index, joins=True)
+        for peer in self.running.values():
+            if peer.ready and not peer.is_begun:
+                self.begin(peer, others)
+
+    def lost_all(self) -> JobError:
+        """Return the error of a run without peers: BadSamples if some may be the reason."""
+        told = (
+            'all peers were lost before the run was complete: resume="latest" (--resume latest) continues it'
+        )
+        return self.work.blame() or JobError(told, "no_workers_left")
 
     def ask_to_finish(self, reason: str) -> None:
-        """Let all peers finish and save the model. Each gets SIGINT, and finds the reason in a file.
+        """Let all peers finish and save the model. The reason is empty for Ctrl-C."""
+        for node in self.begun:
+            self.tell(node, Say.STOP, reason=reason)
 
-        An empty reason is Ctrl-C, and has no file.
-        """
-        if reason:
-            with told_where(self.outputs / STOP):
-                replace_file(self.outputs / STOP, json.dumps(reason).encode())
-        for node in self.begun:  # others may have no handler yet
-            self.signal(node, signal.SIGINT)
+    def tell(self, node: NodeId, kind: Say, **body: Any) -> None:
+        """Send a message to a peer, if it is there."""
+        if peer := self.running.get(node):
+            self.channels.send(peer, encode(kind, **body))
 
     def output_of(self, node: NodeId) -> str:
         """Return the end of what a peer wrote to stdout and stderr."""
         try:
-            return read_file(self.outputs / f"{node}.log").decode("utf-8", "replace")[-MAX_OUTPUT:]
+            return read_file(self.folder / f"{node}.log").decode("utf-8", "replace")[-MAX_OUTPUT:]
         except OSError as error:
             return f"its output cannot be read ({error})"
 
-    def signal(self, node: NodeId, number: signal.Signals) -> None:
-        """Send a signal to a peer's process."""
-        if peer := self.running.get(node):
-            with suppress(ProcessLookupError):
-                peer.process.send_signal(number)
+    @property
+    def faults(self) -> "LocalMeshFaults":
+        """Return the faults that can be injected."""
+        return LocalMeshFaults(self)
 
     def close(self) -> None:
         """Kill the peers that still run, and all that they have started."""
-        for peer in self.running.values():
-            peer.kill()
-        for peer in self.running.values():
-            peer.process.wait()
-            peer.close()
-        self.running.clear()
+        pids = [peer.pid for peer in (*self.running.values(), *self.ending) if peer.pid]
+        for pid in pids:
+            kill_group(pid)
+        wait_until_gone(pids, END_SECONDS)
+        for peer in list(self.running.values()):
+            self._forget(peer)
+        self.output.read()
+        self.closing.close()
 
-    def _kill_hung(self) -> None:
-        """Kill peers without signs of life."""
-        for node, peer in self.running.items():
-            if (seconds := peer.silence(self.now)) and not peer.is_killed:
-                told = f"peer {node} was killed because it does not respond: its process is stopped, or hangs"
-                warn(told, "peer_hung", node=node, seconds=seconds)
-                peer.is_killed = True
-                peer.kill()
+    # --- messages of peers ---------------------------------------------------------------------
 
-    def _died(self, peer: PeerProcess) -> None:
-        """Count the end of a peer, and which samples may be the reason."""
-        node, code, now = peer.node, peer.process.returncode, self.now
-        if peer.life.hung:
-            told = f"peer {node} was killed because its {peer.life.hung} does not end"
-            warn(told, "peer_work_hung", node=node, work=peer.life.hung)
-        if peer.life.is_evaluating:
+    def _ready(self, peer: PeerHandle, body: dict[str, Any]) -> None:
+        peer.address, peer.ready, peer.heard_at = str(body["address"]), True, self.now
+        self.learn_pid(peer)
+
+    def _alive(self, peer: PeerHandle, body: dict[str, Any]) -> None:
+        peer.heard_at = self.now
+        for name in ("step_seconds", "evaluating", "hung"):
+            setattr(peer, name, body.get(name, getattr(peer, name)))
+
+    def _failed(self, peer: PeerHandle, body: dict[str, Any]) -> None:
+        peer.failure, peer.taken_away = failure_of(peer.node, body), True
+
+    def _ended(self, peer: PeerHandle) -> None:
+        self.gone.append(peer)
+
+    def _died(self, peer: PeerHandle) -> None:
+        """Count the end of a peer, and which samples may be the reason. Raise its error if it failed."""
+        if peer.failure is not None:
+            raise peer.failure
+        node, code, now = peer.node, peer.exit_code, self.now
+        if peer.hung:
+            told = f"peer {node} was killed because its {peer.hung} does not end"
+            warn(told, "peer_work_hung", node=node, work=peer.hung)
+        if peer.evaluating:
             self.policy.died(Death(node, EVALUATOR_INDEX, code), now)
-        has_task = node in self.work.tasks and not peer.life.is_evaluating
-        is_hung = has_task and (peer.is_killed or peer.life.hung == "task")
+        has_task = node in self.work.tasks and not peer.evaluating
+        is_hung = has_task and (peer.silent_seconds is not None or peer.hung == "task")
         death = Death(
             node,
             peer.index,
             code,
             had_tasks=has_task,
             idle=self.work.is_idle(node),
-            expected=code == 0 or is_hung or peer.life.is_evaluating or node in self.work.evicted,
+            expected=code == 0 or is_hung or peer.evaluating or node in self.work.evicted or peer.taken_away,
             productive=node in self.work.productive,
+            killed=peer.killed,
             output=self.output_of(node),
         )
         if is_hung or death.cause:
             self.work.strike(node, "hung" if is_hung else f"ended by {death.cause}")
         self.policy.died(death, now)
 
-    def _start_due(self) -> None:
-        """Start the peers that are due. Those that are ready join through the others."""
-        others = {node: self.running[node].address for node in self.begun}
-        for index in self.policy.due(self.now) if self.running else ():
-            replaced = replaced_file(self.outputs, self.ids.current(index))
-            with told_where(replaced):  # before the replacement reads the logs
-                replace_file(replaced, b"{}")
-            self._spawn(index, joins=True)
-        for peer in self.running.values():
-            if peer.address and not peer.is_begun:
-                peer.begin(others, self.work.strikes)
 
-    def _spawn(self, index: int, *, joins: bool = False) -> PeerProcess:
-        node = self.ids.next(index)
-        output = self.outputs / f"{node}.log"
-        places = [place or str(Path.cwd()) for place in sys.path]  # as multiprocessing does
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
-        with told_where(output), ExitStack() as closing:
-            log = closing.enter_context(open_to_append(output))
-            log.truncate(0)
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self.program, str(self.inherited[0]), node, str(index)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                pass_fds=self.inherited,
-                env=environment,
-                start_new_session=True,
-            )
-        assert process.stdout is not None
-        self.files.append(output)
-        life = LifeReader(process.stdout, self.now)
-        peer = self.running[node] = PeerProcess(node, index, process, output, joins, life)
-        return peer
+class LocalMeshFaults(SignalFaults):
+    """Sends signals to peers, and messages about faults of their network."""
 
-    def _failed_start(self, peer: PeerProcess) -> JobError:
-        told = f"peer {peer.node} ended while it started:\n{self.output_of(peer.node)}"
-        return JobError(told, "peer_not_started", node=peer.node)
+    processes: Launcher
+
+    def note(self, struck: Struck) -> None:
+        """Let a peer log a fault: one to which it does not happen, if there is one."""
+        running = self.processes.begun
+        others = [node for node in running if node != struck.node] or running
+        for node in others[:1]:
+            self._send(node, Inject(struck.fault, struck.kind, struck.node, is_logged=True))
+
+    def slow(self, node: NodeId, factor: float) -> None:
+        """Slow a peer down."""
+        self._send(node, Inject("", "slow", node, factor=factor))
+
+    def bar(self, machine: str, barred: bool) -> None:
+        """Do nothing: a mesh has no injected capacity."""
+
+    def disturb(self, node: NodeId, kind: str, seconds: float) -> None:
+        """Delay, drop or corrupt the next model that a peer sends."""
+        self._send(node, Inject("", kind, node, seconds=seconds))
+
+    def partition(self, side: Collection[NodeId]) -> None:
+        """Cut these peers off from all others."""
+        for node in self.processes.begun:
+            self._send(node, Inject("", "partition", "", side=tuple(side)))
+
+    def _send(self, node: NodeId, what: Inject) -> None:
+        self.processes.tell(node, Say.INJECT, what=to_plain(what))

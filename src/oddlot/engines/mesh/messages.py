@@ -79,24 +79,6 @@ class Done:
     """Says that the model is saved: peers may end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inject:
-    """Injects a fault into the receiver, or only asks it to log one."""
-
-    fault: str
-    """Name of the fault, as in `Struck`."""
-    kind: str
-    """Kind of the fault. Empty: the network is whole again, or the receiver is slow no more."""
-    node: NodeId
-    """Peer to which it happens."""
-    seconds: float = 0.0
-    factor: float = 0.0
-    side: tuple[NodeId, ...] = ()
-    """Peers on one side of a partition."""
-    is_logged: bool = False
-    """Whether the receiver writes it into its log."""
-
-
 PeerMessage = (
     MembershipMessage
     | ModelRequest
@@ -108,7 +90,6 @@ PeerMessage = (
     | Finished
     | Stop
     | Done
-    | Inject
 )
 
 

@@ -2,12 +2,31 @@
 
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import torch
 
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.messages import Tensors
 from oddlot.train.flat_buffer import FlatBuffer
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """A message of the launcher: injects a fault into the receiver, or asks it to log one."""
+
+    fault: str
+    """Name of the fault, as in `Struck`."""
+    kind: str
+    """Kind of the fault. Empty: the network is whole again, or the receiver is slow no more."""
+    node: NodeId
+    """Peer to which it happens."""
+    seconds: float = 0.0
+    factor: float = 0.0
+    side: tuple[NodeId, ...] = ()
+    """Peers on one side of a partition."""
+    is_logged: bool = False
+    """Whether the receiver writes it into its log."""
 
 
 class NetworkFaults:

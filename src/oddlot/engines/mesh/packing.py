@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 
+import torch
+
 from oddlot.engines.mesh.messages import Tensors
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.wire import exact_parts
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
-from oddlot.wire.packet import Named, Packet
+from oddlot.wire.packet import Bytes, Named, Packet
+from oddlot.wire.plain import Plain
 
 
 def parts(weights: FlatBuffer, layers: tuple[int, ...] | None) -> list[Named]:
@@ -23,31 +26,39 @@ def packed(tensors: Tensors, codec: Codec) -> Packet:
     return exact_parts.encode(codec, parts(tensors.weights, tensors.layers), tensors.weights.buffers())
 
 
+def room(block: FlatBuffer, layers: tuple[int, ...] | None, codec: Codec) -> list[Bytes]:
+    """Return the memory of a block into which the arrays of a packet may be read: with `Plain`, that of its tensors."""
+    if not isinstance(codec, Plain) or not _are_layers(block.layout, layers):
+        return []
+    return [tensor.view(torch.uint8).numpy() for _, tensor in parts(block, layers)]
+
+
 def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, ...] | None) -> None:
     """Write the tensors of a packet into a block, with counters of zero. Raise FrameError for those of another model.
 
-    Counters of a merge are increments, and a peer counts its own steps only.
+    Arrays that were read into the block are not copied. Counters of a merge are increments, and a peer counts its own
+    steps only.
     """
-    _check_layers(block.layout, layers)
+    if not _are_layers(block.layout, layers):
+        count = len(block.layout.trainable_entries)
+        told = f"layers {(layers or ())[:5]} are not among the {count} parameters of this model"
+        raise FrameError(told, "no_such_layer", layers=(layers or ())[:5], count=count)
     targets = [*parts(block, layers), *block.buffers()]
     sources = exact_parts.decode(codec, packet)
     if _shapes(sources) != _shapes(targets):
         told = f"a packet of {packet.size} bytes does not match the tensors of this model"
         raise FrameError(told, "other_sections", bytes=packet.size)
     for (_, target), (_, source) in zip(targets, sources, strict=True):
-        target.copy_(source)
+        if source.data_ptr() != target.data_ptr():
+            target.copy_(source)
     for index in block.layout.of_role("counter"):
         block.section(index).zero_()
 
 
-def _check_layers(layout: Layout, layers: tuple[int, ...] | None) -> None:
-    """Raise FrameError if these are not numbers of trainable parameters in ascending order."""
-    count = len(layout.trainable_entries)
-    if layers is not None and (
-        sorted(set(layers)) != list(layers) or not all(0 <= one < count for one in layers)
-    ):
-        told = f"layers {layers[:5]} are not among the {count} parameters of this model"
-        raise FrameError(told, "no_such_layer", layers=layers[:5], count=count)
+def _are_layers(layout: Layout, layers: tuple[int, ...] | None) -> bool:
+    """Whether these are numbers of trainable parameters in ascending order."""
+    numbers = range(len(layout.trainable_entries))
+    return layers is None or (sorted({*layers}) == [*layers] and all(one in numbers for one in layers))
 
 
 def travels_unchanged(layout: Layout, layers: tuple[int, ...] | None) -> bool:

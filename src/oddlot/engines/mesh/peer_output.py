@@ -1,7 +1,7 @@
 """Output of the processes of peers, shown by the launcher."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,21 +20,20 @@ def to_stderr(line: str) -> None:
 
 
 class PeerOutput:
-    """Shows new lines of the files with the output of peers. A line that several peers write is shown once.
+    """Shows new lines of the files with the output of peers. A line that several peers write is shown once."""
 
-    Lines that start with `hidden` are not shown.
-    """
-
-    def __init__(self, hidden: str, show: Callable[[str], object] = to_stderr) -> None:
-        self.hidden, self.show = hidden, show
+    def __init__(self, show: Callable[[str], object] = to_stderr) -> None:
+        self.show = show
+        self.paths: list[Path] = []
+        """Files of all peers, those that have ended included."""
         self.read_bytes: dict[Path, int] = {}
         self.shown: set[str] = set()
 
-    def read(self, paths: Iterable[Path]) -> None:
+    def read(self) -> None:
         """Show the complete lines that were written since the last call."""
-        for path in paths:
+        for path in self.paths:
             for line in self._lines(path):
-                if line not in self.shown and not line.startswith(self.hidden):
+                if line not in self.shown:
                     self.show(line)
                     self.shown.add(line)
             if len(self.shown) > MAX_LINES:

@@ -1,121 +1,370 @@
-"""The mailbox and port of a peer in a process of its own."""
+"""A peer in a process of its own: its connections, its computation, its mailbox and port."""
 
+import logging
+import os
 import queue
+import secrets
+import signal
+import socket
+import sys
 import time
-from collections.abc import Iterable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
-from oddlot.core.errors import OddlotError
-from oddlot.core.events import LinkTraffic
-from oddlot.core.membership import Membership
-from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.engines.mesh.compute import ComputeThread
-from oddlot.engines.mesh.messages import ModelMessage, PeerMessage, Tensors
-from oddlot.engines.mesh.network_faults import NetworkFaults
-from oddlot.engines.mesh.transport import Sent, Transport
+from torch import Tensor
+
+from oddlot.core.errors import JobError, OddlotError
+from oddlot.core.events import Joined, ModelRejected, Struck
+from oddlot.core.peers import Source
+from oddlot.core.serialization import from_plain
+from oddlot.core.tasks import NodeId
+from oddlot.core.user_warnings import warn
+from oddlot.engines.base import RunData
+from oddlot.engines.host import Arrival
+from oddlot.engines.local.messages import Say
+from oddlot.engines.local.orphans import adopt, kill_children, lead_group
+from oddlot.engines.local.shared_memory import open_parcel
+from oddlot.engines.loop import drive
+from oddlot.engines.mesh.compute import ProcessPort, Ready
+from oddlot.engines.mesh.messages import FromPeer, Tensors
+from oddlot.engines.mesh.network_faults import Inject
+from oddlot.engines.mesh.newcomer import Newcomer
+from oddlot.engines.mesh.peer import Peer
+from oddlot.engines.mesh.signs_of_life import SignsOfLife, end_process
+from oddlot.engines.mesh.transport import Rejected, StrangerRejected, Transport, Unreachable
+from oddlot.engines.pace import Pace
+from oddlot.engines.process_setup import ProcessSetup, learner_of
+from oddlot.machines.machine import Machine
+from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.train.job import Job, choose_device
 
 LONGEST_WAIT_SECONDS = 0.2
 """Longest wait of a mailbox, so that a peer sees signals and time that passes."""
+logger = logging.getLogger(__name__)
 
 
-class ProcessMailbox:
-    """Messages of the other peers and of the own computation, on the clock that all peers of a run share."""
+def replaced_file(folder: Path, node: NodeId) -> Path:
+    """Return the file that exists once a peer is replaced. The other peers then drop models of it."""
+    return folder / f"{node}.replaced.json"
 
-    def __init__(self, incoming: "queue.SimpleQueue[Any]", began: float) -> None:
-        self.incoming, self.began = incoming, began
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSetup(ABC):
+    """What the launcher and every peer of a run get."""
+
+    job: Job
+    process: ProcessSetup
+    folder: Path
+    """Folder of the peers' files."""
+    elapsed: float = 0.0
+    """Seconds that the run had taken before."""
+    dollars_per_hour: float = 0.0
+    as_if: tuple[Machine, ...] | None = None
+    """A machine for each peer, whose speed it has. None: full speed."""
+    secret: bytes = field(default_factory=partial(secrets.token_bytes, 32))
+    started: float = field(default_factory=time.monotonic)
+    """Time of the start, on the clock that all processes of this machine share."""
 
     @property
     def now(self) -> float:
         """Seconds since the run began."""
-        return time.monotonic() - self.began
+        return time.monotonic() - self.started + self.elapsed
+
+    @abstractmethod
+    def main(self, node: NodeId, index: int, life: SignsOfLife) -> None:
+        """Run a peer in this process: a subclass of `MeshProcess`."""
+
+
+class PeerOfRun(Protocol):
+    """A peer with its share of the run."""
+
+    peer: Peer
+
+    def due(self) -> float:
+        """Return the time at which the program is due to follow without a message."""
+
+    def flush_log(self) -> None:
+        """Write the log into its file."""
+
+    def close_log(self, now: float) -> None:
+        """Log that the peer stops."""
+
+
+class MeshProcess(ABC):
+    """The process of a peer, from its start to the end of the run: what `drive` needs of a host and of a mailbox.
+
+    The mailbox has messages of the other peers and of the own computation. A subclass makes the model and the data,
+    calls `open` and `drive`, and implements what belongs to the run.
+    """
+
+    transport: Transport
+    port: ProcessPort
+    run: PeerOfRun | None = None
+
+    def __init__(self, setup: PeerSetup, node: NodeId, index: int, life: SignsOfLife) -> None:
+        self.setup, self.node, self.index, self.life = setup, node, index, life
+        self.newcomer: Newcomer | None = None
+        self.strikes: Mapping[str, int] = {}
+        """Samples that ended the computation of earlier peers."""
+        self.is_ready = False
+        self.ended = ""
+        self.signal = 0
+        """Number of the last signal that was not heeded yet."""
+        self.stop_reason = ""
+        """Reason for which the launcher has asked to finish. Empty: Ctrl-C."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note_signal)
+
+    def open(self, data: RunData) -> None:
+        """Listen for other peers, and prepare the computation."""
+        setup, job = self.setup, data.job
+        self.transport = Transport(self.node, setup.secret, data.layout, data.codec)
+        pace = Pace(setup.as_if[self.index] if setup.as_if else None, data.seed, job.batch_size)
+        device = choose_device(job.device, self.index)
+        self.port = ProcessPort(self.transport, lambda: learner_of(data, device), pace, self.life.report)
+        self.life.begin(self.transport.address, self.step_seconds)
+
+    def drive(self) -> None:
+        """Wait until all peers are there, then train until the run ends."""
+        told = self.life.wait_for_begin(lambda: bool(self.signal))
+        if told is not None:
+            self._begin(**told)
+            drive(self, self, lambda: self.ended, lambda: self.run.due() if self.run else inf)
+            self._flush()
+        self.transport.close()
+        if (count := self.transport.strangers) > 1:
+            text = (
+                f"peer {self.node} rejected {count:,} connections of processes that are not peers of the run"
+            )
+            warn(text, "connections_rejected", node=self.node, connections=count)
+
+    # --- what belongs to the run -------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self) -> PeerOfRun:
+        """Return a peer that begins with the run."""
+
+    @abstractmethod
+    def join(self, source: Source, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> PeerOfRun:
+        """Return a peer that has the state of another one, and knows the peers of `port.addresses`."""
+
+    @abstractmethod
+    def follow(self, now: float) -> str:
+        """Do what follows from the last message. Return why the process ends; empty if not."""
+
+    @abstractmethod
+    def stop(self, reason: str, now: float) -> None:
+        """Finish, and ask all peers to do so. The reason is empty for Ctrl-C."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether the run has ended, so that there is nothing to join."""
+
+    # --- what `drive` needs ----------------------------------------------------------------------
+
+    @property
+    def peer(self) -> Peer | None:
+        """Return the peer; None until it has a model."""
+        return self.run.peer if self.run is not None else None
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began, on the clock that all peers of a run share."""
+        return self.setup.now
 
     @property
     def is_spent(self) -> bool:
-        """Never: other peers may always send something."""
+        """Return False: other peers may always send something."""
         return False
 
     def next(self, until: float) -> Any:
         """Return the next message, after a short time None. Raise the error of the job's code."""
         wait = min(max(until - self.now, 0.0), LONGEST_WAIT_SECONDS)
         try:
-            item = self.incoming.get(timeout=wait) if wait else self.incoming.get_nowait()
+            item = self.transport.incoming.get(timeout=wait) if wait else self.transport.incoming.get_nowait()
         except queue.Empty:
             return None
-        if isinstance(item, Sent):
-            item.release()
+        if callable(item):
+            item()
             return None
         if isinstance(item, OddlotError):
             raise item
         return item
 
+    @property
+    def alarm(self) -> float:
+        """Return the time at which `ring` is due."""
+        waiting = self.peer or self.newcomer
+        return waiting.alarm if waiting is not None else inf
 
-class ProcessPort:
-    """Sends to other peers over TCP, and computes in a thread."""
+    def ring(self, now: float) -> None:
+        """Handle due alarms."""
+        if waiting := self.peer or self.newcomer:
+            waiting.ring(now)
+        self._follow(now)
 
-    def __init__(self, transport: Transport, compute: ComputeThread) -> None:
-        self.transport, self.compute = transport, compute
-        self.membership: Membership | None = None
-        self.addresses: dict[NodeId, str] = {}
-        """Addresses of peers that are not members yet."""
-        self.disturbance = NetworkFaults()
-        self.is_hung = False
-        """Whether its computation hangs, so that its process must end."""
+    def receive(self, item: Any, now: float) -> None:
+        """Handle a message of a peer, of the own computation, or of the transport."""
+        match item:
+            case Ready():
+                self.is_ready = True
+                self._announce(now)
+            case StrangerRejected(reason):
+                told = f"peer {self.node} rejected a connection: {reason}. Later ones are only counted"
+                warn(told, "connection_rejected", node=self.node, reason=reason)
+            case Unreachable() | Rejected():
+                self._broken(item, now)
+            case FromPeer() if self.port.disturbance.is_cut(item.sender):
+                item.release()
+            case FromPeer(tensors=Tensors()) if self._is_replaced(item.sender):
+                item.release()
+            case _ if self.peer is not None:
+                if isinstance(item, Arrival):
+                    self.peer.lose_replaced(self._is_replaced, now)
+                self.peer.receive(item, now)
+            case _ if self.newcomer is not None:
+                self.newcomer.receive(item, now)
+        self._follow(now)
 
-    def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
-        """Send a message to a peer, unless an injected fault drops it."""
-        if isinstance(message, ModelMessage) and tensors is not None:
-            tensors = self.disturbance.disturbed(tensors, lambda late: self._send(peer, message, late))
-            if tensors is None:
-                return
-        self._send(peer, message, tensors)
+    def step_seconds(self) -> float:
+        """Return its longest recent step, in seconds; 0 if it has finished none."""
+        return self.peer.membership.step_seconds if self.peer is not None else 0.0
 
-    def _send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None) -> None:
-        if self.disturbance.is_cut(peer):
-            if tensors is not None:
-                tensors.release()
+    def _note_signal(self, number: int, _: object) -> None:
+        self.signal = number
+
+    def _is_replaced(self, peer: NodeId) -> bool:
+        return replaced_file(self.setup.folder, peer).exists()
+
+    def _broken(self, item: Unreachable | Rejected, now: float) -> None:
+        """Handle a connection that broke or was not accepted."""
+        peer = self.peer
+        match item:
+            case Rejected(reason, by) if by:
+                raise JobError(f"{by} does not accept this peer: {reason}", "peer_refused", by=by)
+            case Rejected(reason, sender=sender):
+                logger.warning("%s", reason)
+                if peer is not None and sender:
+                    peer.host.handle(ModelRejected(sender, None, reason), now)
+            case Unreachable(other, True) if self.newcomer is not None and peer is None:
+                self.newcomer.gone(other)
+            case Unreachable(other, is_gone) if peer is not None:
+                if is_gone:
+                    peer.gone(other, now)
+                else:
+                    peer.membership.unreachable(other, now)
+                    peer.membership.greet(other)
+                    peer.flush()
+
+    def _inject(self, what: Inject, now: float) -> None:
+        """Carry out an injected fault."""
+        faults = self.port.disturbance
+        if what.is_logged:
+            if self.peer is not None:
+                self.peer.host.handle(Struck(what.fault, what.kind, what.node), now)
+        elif what.kind == "partition":
+            others = self.peer.membership.members if self.peer is not None else ()
+            faults.partition(self.node, what.side, list(others))
+        elif what.node == self.node and what.kind == "slow":
+            self.port.control.pace.slowness = what.factor
+        elif what.node == self.node:
+            faults.next.append((what.kind, what.seconds))
+
+    # --- joining -------------------------------------------------------------------------------
+
+    def _begin(self, peers: Mapping[NodeId, str], join: bool, strikes: Mapping[str, int]) -> None:
+        self.strikes, now = strikes, self.now
+        if join:
+            self.port.addresses = dict(peers)
+            self.newcomer = Newcomer(self.port, list(peers), self._join, now, self.transport.address)
+        else:
+            self._add(self.begin()).meet(peers, now)
+
+    def _join(self, source: Source, given: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> None:
+        """Begin with the state of a peer."""
+        weights = FlatBuffer.empty(given.layout)
+        weights.copy_(given)
+        peer = self._add(self.join(source, weights, optimizer))
+        peer.join(self.port.addresses, self.now)
+
+    def _add(self, run: PeerOfRun) -> Peer:
+        self.run, peer = run, run.peer
+        self.port.membership = peer.membership
+        peer.membership.begin(self.now)
+        self._announce(self.now)
+        return peer
+
+    def _announce(self, now: float) -> None:
+        """Let the own worker join once it is ready and the peer has a model."""
+        if self.is_ready and self.peer is not None and not self.peer.host.conductor.busy:
+            self.peer.receive(Joined(self.node, self.setup.dollars_per_hour), now)
+
+    # --- under way -----------------------------------------------------------------------------
+
+    def _follow(self, now: float) -> None:
+        """Heed signals and the launcher, and let the program do what follows."""
+        self._end_if_hung()
+        for kind, body in self.life.hear():
+            if kind is Say.STOP:
+                self.signal, self.stop_reason = signal.SIGINT, body["reason"]
+            else:
+                self._inject(from_plain(Inject, body["what"]), now)
+        if self.run is None:
+            is_alone = self.newcomer is not None and self.newcomer.is_alone
+            self.ended = "done" if self.signal or self.is_over or is_alone else ""
             return
-        member = self.membership.members.get(peer) if self.membership else None
-        address = self.addresses.get(peer, "") if member is None else member.address
-        if address:
-            self.transport.send(peer, address, message, tensors)
-        elif tensors is not None:
-            tensors.release()
+        received, self.signal = self.signal, 0
+        if received == signal.SIGINT:
+            self.stop(self.stop_reason, now)
+        elif received == signal.SIGTERM:
+            self.run.peer.membership.leave()
+            self.run.peer.flush()
+            self.run.close_log(now)
+            self.ended = "left"
+            return
+        self.ended = self.follow(now)
 
-    def traffic(self) -> Iterable[LinkTraffic]:
-        """Return the bytes sent to each peer so far."""
-        return [
-            LinkTraffic(peer, dict(sent.by_message), sent.by_system or None)
-            for peer, sent in self.transport.sent_bytes().items()
-        ]
+    def _flush(self) -> None:
+        if self.run is not None:
+            self.run.flush_log()
 
-    def know(self, peer: NodeId, address: str) -> None:
-        """Note the address of a peer that is not a member yet."""
-        self.addresses[peer] = address
+    def _end_if_hung(self) -> None:
+        """End the process if its work hangs: a thread cannot be ended. The launcher replaces it."""
+        members = self.peer.membership.members.values() if self.peer is not None else ()
+        hung = self.port.hung(one.step_seconds for one in members)
+        if hung or self.port.is_evicted:
+            self._flush()
+            self.life.report(hung=hung)
+            end_process()
 
-    def address_of(self, peer: NodeId) -> str:
-        """Return the address of a peer from which a message came."""
-        return self.transport.addresses.get(peer, "")
 
-    def start(self, task: Task, weights: Any) -> None:
-        """Compute a task."""
-        self.compute.start(task, weights)
-
-    def abort(self, task: TaskId, node: NodeId) -> None:
-        """Stop a task at its next minibatch."""
-        self.compute.abort(task)
-
-    def evict(self, node: NodeId) -> None:
-        """Note that the computation hangs: the process must end, because a thread cannot be ended."""
-        self.is_hung = True
-
-    def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """Stop a task at its next minibatch."""
-        self.compute.abort(task)
-
-    def evaluate(self, version: int, weights: Any) -> None:
-        """Evaluate weights after the present task."""
-        self.compute.evaluate(version, weights)
-
-    def loaded(self) -> Iterable[TaskId]:
-        """Return no task: a version is held until its task has ended."""
-        return ()
+def main(fds: list[int], body: dict[str, Any], _: int) -> NoReturn:
+    """Run a forked peer until it ends. Its output goes into its file."""
+    lead_group(os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    adopt()
+    life, code = SignsOfLife(socket.socket(fileno=fds[0])), 0
+    for stream in (1, 2):
+        os.dup2(fds[1], stream)
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    try:
+        setup: PeerSetup = open_parcel(fds[2])
+        setup.process.apply(setup.job)
+        setup.main(body["node"], body["index"], life)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the run
+        life.fail(error)
+        if not life.is_heard:
+            print(error, file=sys.stderr)  # noqa: T201 - into the peer's file
+        code = 1
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    kill_children()
+    os._exit(code)

@@ -1,20 +1,24 @@
-"""Signs of life of a peer's process for its launcher, on the pipe on which it has reported its address.
+"""Messages of a peer's process for its launcher.
 
-A thread sends them, so that a peer that saves a large model sends them too. A process that is stopped, or has code that
-holds the interpreter's lock, sends none.
+A thread sends signs of life, so that a peer that saves a large model sends them too. A process that is stopped, or has
+code that holds the interpreter's lock, sends none.
 """
 
-import json
 import os
 import select
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
+from oddlot.engines.failure import plain_failure
+from oddlot.engines.local.fork_server import receive
+from oddlot.engines.local.messages import Say, decode, encode
 from oddlot.engines.local.orphans import kill_children
+from oddlot.engines.local.shared_memory import open_parcel
 
 PERIOD_SECONDS = 0.5
 """Time between two signs of life."""
@@ -23,72 +27,55 @@ PERIOD_SECONDS = 0.5
 class SignsOfLife:
     """Reports to the launcher what a peer does. After `begin`, it reports the longest recent step at intervals."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        os.set_blocking(fd, False)  # a launcher that is stopped reads nothing
+    def __init__(self, launcher: socket.socket) -> None:
+        self.launcher = launcher
+        self.is_heard = True
+        """Whether the launcher was there at the last report."""
 
     def begin(self, address: str, step_seconds: Callable[[], float]) -> None:
         """Report the address of the peer, and from then on `step_seconds()`."""
-        self.report(address=address)
+        self._say(Say.READY, address=address)
         threading.Thread(target=self._work, args=(step_seconds,), daemon=True).start()
 
     def report(self, **what: Any) -> None:
-        """Report fields of `LifeReader`, unless the launcher has ended or reads nothing."""
-        with suppress(BrokenPipeError, BlockingIOError):
-            os.write(self.fd, json.dumps(what).encode() + b"\n")
+        """Report fields of `PeerHandle`."""
+        self._say(Say.ALIVE, **what)
+
+    def fail(self, error: BaseException) -> None:
+        """Report an error that ends the run, also to a launcher that is stopped."""
+        self._say(Say.FAILED, 0, **plain_failure(error))
+
+    def wait_for_begin(self, is_stopped: Callable[[], bool]) -> dict[str, Any] | None:
+        """Wait for the word to begin. Return its content; None once the launcher has ended, or `is_stopped()`."""
+        while self.is_heard and not is_stopped():
+            if select.select([self.launcher], [], [], PERIOD_SECONDS)[0]:
+                _, fds = receive(self.launcher)
+                return dict(open_parcel(fds[0])) if fds else None
+        return None
+
+    def hear(self) -> Iterator[tuple[Say, dict[str, Any]]]:
+        """Yield what the launcher has said since the last call."""
+        with suppress(BlockingIOError):
+            while frame := receive(self.launcher, socket.MSG_DONTWAIT)[0]:
+                yield decode(frame)
+
+    def _say(self, kind: Say, flags: int = socket.MSG_DONTWAIT, **body: Any) -> None:
+        try:
+            self.launcher.send(encode(kind, **body), flags)
+        except BlockingIOError:
+            pass  # a launcher that is stopped reads nothing
+        except OSError:
+            self.is_heard = False
 
     def _work(self, step_seconds: Callable[[], float]) -> None:
         while True:
             time.sleep(PERIOD_SECONDS)
-            self.report(step=step_seconds())
-
-
-class LifeReader:
-    """Reads the signs of life of a process, without waiting."""
-
-    def __init__(self, pipe: IO[bytes], now: float) -> None:
-        self.pipe = pipe
-        self.heard_at = now
-        self.address = ""
-        """Address at which the peer listens. Empty: not known yet."""
-        self.step_seconds = 0.0
-        """Longest recent step of the peer, in seconds. 0: it has finished none."""
-        self.is_evaluating = False
-        self.hung = ""
-        """The work that hangs, so that the process has ended itself: "start", "task" or "evaluation"."""
-        self.has_failed = False
-        """Whether it ended because of an error, which ends the run."""
-        self._unread = b""
-        os.set_blocking(pipe.fileno(), False)
-
-    def read(self, now: float) -> None:
-        """Read what has come since the last call."""
-        with suppress(BlockingIOError):
-            while data := os.read(self.pipe.fileno(), 1 << 16):
-                self._unread += data
-                self.heard_at = now
-        *lines, self._unread = self._unread.split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-
-    def _take(self, sign: dict[str, Any]) -> None:
-        self.address = self.address or str(sign.get("address", ""))
-        self.step_seconds = float(sign.get("step", self.step_seconds))
-        self.is_evaluating = bool(sign.get("evaluating", self.is_evaluating))
-        self.hung = str(sign.get("hung", self.hung))
-        self.has_failed = self.has_failed or "failed" in sign
-
-
-def read_line(file: IO[str], is_stopped: Callable[[], bool]) -> str:
-    """Wait for a line. Return an empty text at the end of the file, or once `is_stopped()`."""
-    while not is_stopped():
-        if select.select([file], [], [], PERIOD_SECONDS)[0]:
-            return file.readline()
-    return ""
+            self.report(step_seconds=step_seconds())
 
 
 def end_process() -> NoReturn:
     """Kill the processes that this one has started, and this one, without any cleanup that could hang."""
-    kill_children()
+    with suppress(OSError):
+        kill_children()
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")

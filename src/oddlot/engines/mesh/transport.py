@@ -1,8 +1,8 @@
 """TCP connections between the processes of peers, on this machine.
 
 Each peer listens on 127.0.0.1. A message travels on a connection that its sender has opened; one thread sends to each
-peer, and one receives from each. Both sides prove by an HMAC challenge that they know the run's secret, and the sender
-says which model and which version of oddlot it has, before any message is read.
+peer, and one receives from each. Both sides prove by an HMAC challenge that they know the secret of this start of the
+run, and the sender says which model it has, before any message is read.
 """
 
 import contextlib
@@ -11,18 +11,20 @@ import queue
 import socket
 import struct
 import threading
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import Any
 
-from oddlot import __version__
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.frames import decode, encode
-from oddlot.engines.mesh.messages import FromPeer, PeerMessage, Tensors, kind_of
-from oddlot.train.flat_buffer import Layout
+from oddlot.engines.mesh.messages import PeerMessage, Tensors, kind_of
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.store import Pool
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
 
@@ -33,6 +35,10 @@ HELLO_BYTES = 4096
 """Largest size of what is said before a connection is used."""
 CONTROL_BYTES = 1 << 20
 """Room for a message besides its tensors."""
+MAX_BUFFERS = 1024
+"""Buffers that are sent at once: at most as many as the system accepts (IOV_MAX)."""
+MAX_SPARE = 4
+"""Unused blocks that are kept for models and gradients."""
 MAX_WAITING = 8
 """Messages to a peer that wait to be sent. Further ones are dropped, as by a network."""
 
@@ -42,34 +48,17 @@ class Hello:
     """What a peer says of itself at the start of a connection."""
 
     peer: NodeId
-    run: str
-    """Identifier of the run."""
-    oddlot: str
-    """Version of oddlot."""
     layout: str
     """Fingerprint of the model's layout."""
     address: str = ""
     """Address at which it listens."""
 
-    @classmethod
-    def here(cls, peer: NodeId, run: str, layout: Layout) -> "Hello":
-        """Return what a peer in this process says."""
-        return cls(peer, run, __version__, layout.fingerprint)
-
     def problem(self, other: "Hello") -> str:
         """Return why the peer `other` is not accepted; empty if it is."""
-        if other.run != self.run:
-            return f"{other.peer} belongs to another run ({other.run}, not {self.run})"
-        if other.oddlot != self.oddlot:
-            return (
-                f"{other.peer} has oddlot {other.oddlot}, and {self.peer} has {self.oddlot}: use one version"
-            )
-        if other.layout != self.layout:
-            told = (
-                f"{other.peer} has another model than {self.peer} (layouts {other.layout} and {self.layout})"
-            )
-            return f"{told}: its factory must make the same tensors on every peer"
-        return ""
+        if other.layout == self.layout:
+            return ""
+        told = f"{other.peer} has another model than {self.peer} (layouts {other.layout} and {self.layout})"
+        return f"{told}: its factory must make the same tensors on every peer"
 
 
 @dataclass(frozen=True)
@@ -98,16 +87,6 @@ class StrangerRejected:
     reason: str
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A message was sent or dropped: its tensors may change."""
-
-    release: Callable[[], None]
-
-
-Incoming = FromPeer | Unreachable | Rejected | StrangerRejected | Sent
-
-
 @dataclass
 class LinkBytes:
     """Bytes that were sent to one peer."""
@@ -119,14 +98,20 @@ class LinkBytes:
 
 
 class Transport:
-    """Sends messages to peers, and puts those that arrive into `incoming`. No method waits."""
+    """Sends messages to peers, and puts those that arrive into `incoming`. No method waits.
 
-    def __init__(self, hello: Hello, secret: bytes, layout: Layout, codec: Codec) -> None:
-        self.hello, self.secret, self.layout, self.codec = hello, secret, layout, codec
+    Functions in `incoming` release tensors that were sent, or dropped: they must be called.
+    """
+
+    def __init__(self, me: NodeId, secret: bytes, layout: Layout, codec: Codec) -> None:
+        self.secret, self.codec = secret, codec
         self.incoming: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.blocks = Pool(lambda: FlatBuffer.empty(layout), MAX_SPARE)
+        """Blocks of received models, and of gradients, which are used again once they are released."""
         self.max_bytes = CONTROL_BYTES + 8 * layout.bytes
         self.links: dict[NodeId, _Link] = {}
-        self.listener = Listener((HOST, 0), backlog=64)
+        self.listener = socket.create_server((HOST, 0), backlog=64)
+        self.hello = Hello(me, layout.fingerprint, self.address)
         self.addresses: dict[NodeId, str] = {}
         """Addresses of peers that have connected."""
         self.strangers = 0
@@ -138,13 +123,8 @@ class Transport:
     @property
     def address(self) -> str:
         """Return the address at which it listens."""
-        host, port = self.listener.address
+        host, port = self.listener.getsockname()
         return f"{host}:{port}"
-
-    @property
-    def introduction(self) -> Hello:
-        """Return what it says of itself."""
-        return replace(self.hello, address=self.address)
 
     def send(self, peer: NodeId, address: str, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message to the peer at an address. It is dropped if too many wait already."""
@@ -167,7 +147,7 @@ class Transport:
             link.thread.join(1.0)
         self.is_closed = True
         with contextlib.suppress(OSError):
-            Client(self.listener.address).close()  # `accept` waits for it
+            socket.create_connection(self.listener.getsockname()).close()  # `accept` waits for it
         self._accepting.join(1.0)
 
     # --- receiving -----------------------------------------------------------------------------
@@ -175,7 +155,7 @@ class Transport:
     def _accept(self) -> None:
         while True:
             try:
-                connection = self.listener.accept()
+                connection, _ = self.listener.accept()
             except OSError:
                 continue  # who has connected has gone
             if self.is_closed:
@@ -184,32 +164,32 @@ class Transport:
                 return
             _start(self._receive, connection)
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         """Check who has connected, then read messages until the connection ends."""
         peer = ""
         with contextlib.suppress(OSError, EOFError), connection:
-            _set_timeouts(connection, HANDSHAKE_SECONDS)
+            connection.settimeout(HANDSHAKE_SECONDS)
+            speech = _Speech(connection)
             try:
-                deliver_challenge(connection, self.secret)
-                answer_challenge(connection, self.secret)
-                hello = Hello(**json.loads(connection.recv_bytes(HELLO_BYTES)))
-            except (ConnectionError, BlockingIOError):
+                speech.prove(self.secret, asks_first=True)
+                hello = Hello(**json.loads(speech.recv_bytes(HELLO_BYTES)))
+            except (ConnectionError, TimeoutError):
                 return  # it has ended, or is silent
             except (AuthenticationError, OSError, ValueError, TypeError) as error:
                 self._reject(f"it did not prove that it belongs to the run ({error})")
                 return
             problem = self.hello.problem(hello)
-            connection.send_bytes(json.dumps({"problem": problem, "by": self.hello.peer}).encode())
+            speech.send_bytes(json.dumps({"problem": problem, "by": self.hello.peer}).encode())
             if problem:
                 self._reject(problem)
                 return
-            _set_timeouts(connection, 0.0)
+            connection.settimeout(None)
             peer = hello.peer
             self.addresses[peer] = hello.address
             try:
+                fill = partial(_fill, connection)
                 while True:
-                    frame = connection.recv_bytes(self.max_bytes)
-                    self.incoming.put(decode(frame, peer, self.layout, self.codec))
+                    self.incoming.put(decode(fill, peer, self.codec, self.blocks, self.max_bytes))
             except FrameError as error:
                 self.incoming.put(Rejected(f"{peer} sent an invalid message: {error}", sender=peer))
         if peer:
@@ -231,7 +211,7 @@ class _Link:
         self.transport, self.peer, self.address = transport, peer, address
         self.waiting: queue.SimpleQueue[tuple[PeerMessage, Tensors | None] | None] = queue.SimpleQueue()
         self.bytes = LinkBytes()
-        self.connection: Connection | None = None
+        self.connection: socket.socket | None = None
         self.thread = _start(self._work)
 
     def put(self, message: PeerMessage, tensors: Tensors | None) -> None:
@@ -248,34 +228,30 @@ class _Link:
         while (item := self.waiting.get()) is not None:
             message, tensors = item
             try:
-                frame = encode(message, tensors, self.transport.codec)
+                self._send(message, encode(message, tensors, self.transport.codec))
             except Exception as error:  # noqa: BLE001 - no message may end the thread
                 self.transport.incoming.put(Rejected(f"{message} to {self.peer} cannot be sent: {error!r}"))
-                continue
             finally:
                 if tensors is not None:
-                    self.transport.incoming.put(Sent(tensors.release))
-            self._send(message, frame)
+                    self.transport.incoming.put(tensors.release)
         self._close()
 
-    def _send(self, message: PeerMessage, frame: bytes) -> None:
+    def _send(self, message: PeerMessage, frame: list[memoryview]) -> None:
         try:
             connection = self.connection or self._connect()
-            connection.send_bytes(frame)
-            self.bytes.by_message[kind_of(message)] += len(frame)
+            self.bytes.by_message[kind_of(message)] += _send(connection, frame)
         except (OSError, EOFError, AuthenticationError, ValueError) as error:
             self._close()
             self.transport.incoming.put(Unreachable(self.peer, isinstance(error, ConnectionRefusedError)))
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> socket.socket:
         host, _, port = self.address.rpartition(":")
-        connection = Client((host, int(port)))
-        _set_timeouts(connection, HANDSHAKE_SECONDS)
+        connection = socket.create_connection((host, int(port)), HANDSHAKE_SECONDS)
+        speech = _Speech(connection)
         try:
-            answer_challenge(connection, self.transport.secret)
-            deliver_challenge(connection, self.transport.secret)
-            connection.send_bytes(json.dumps(asdict(self.transport.introduction)).encode())
-            answer = json.loads(connection.recv_bytes(HELLO_BYTES))
+            speech.prove(self.transport.secret, asks_first=False)
+            speech.send_bytes(json.dumps(asdict(self.transport.hello)).encode())
+            answer = json.loads(speech.recv_bytes(HELLO_BYTES))
         except BaseException:
             connection.close()
             raise
@@ -283,7 +259,7 @@ class _Link:
             connection.close()
             self.transport.incoming.put(Rejected(str(answer["problem"]), str(answer["by"])))
             raise OSError(answer["problem"])
-        _set_timeouts(connection, SEND_SECONDS)
+        connection.settimeout(SEND_SECONDS)
         self.connection = connection
         return connection
 
@@ -300,36 +276,61 @@ def _start(work: Callable[..., None], *arguments: Any) -> threading.Thread:
     return thread
 
 
-def _set_timeouts(connection: Connection, seconds: float) -> None:
-    """Let reads and writes fail after these seconds without progress. 0: never."""
-    with _socket(connection) as sock:
-        times = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            sock.setsockopt(socket.SOL_SOCKET, option, times)
+class _Speech:
+    """Short messages on a socket, as `multiprocessing.connection` sends them: its challenges need `send_bytes` and
+    `recv_bytes`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def prove(self, secret: bytes, *, asks_first: bool) -> None:
+        """Prove that this side knows the secret, and let the other side prove it."""
+        steps: list[Callable[[Any, bytes], None]] = [deliver_challenge, answer_challenge]
+        for step in steps if asks_first else reversed(steps):
+            step(self, secret)
+
+    def send_bytes(self, data: bytes) -> None:
+        self.sock.sendall(len(data).to_bytes(4, "big") + data)
+
+    def recv_bytes(self, most: int) -> bytes:
+        _fill(self.sock, memoryview(length := bytearray(4)))
+        if (size := int.from_bytes(length, "big")) > most:
+            raise OSError(f"a message of {size} bytes is longer than {most}")
+        _fill(self.sock, memoryview(data := bytearray(size)))
+        return bytes(data)
+
+
+def _fill(sock: socket.socket, memory: memoryview) -> None:
+    """Receive until the memory is full. Raise EOFError if the connection ends before."""
+    while memory:
+        if not (count := sock.recv_into(memory)):
+            raise EOFError("the connection has ended")
+        memory = memory[count:]
+
+
+def _send(sock: socket.socket, parts: Iterable[memoryview]) -> int:
+    """Send parts of a frame without copying them. Return the number of bytes."""
+    waiting, sent = deque(part for part in parts if part), 0
+    while waiting:
+        sent += (left := sock.sendmsg(islice(waiting, MAX_BUFFERS)))
+        while left and left >= len(waiting[0]):
+            left -= len(waiting.popleft())
+        if left:
+            waiting[0] = waiting[0][left:]
+    return sent
 
 
 _SENT_AT = 120
 """Offset of `tcpi_bytes_acked` (u64) in Linux's `struct tcp_info`."""
 
 
-def _system_bytes(connection: Connection) -> int:
+def _system_bytes(connection: socket.socket) -> int:
     """Return the bytes that the receiver has acknowledged, by the operating system. 0: it does not count them."""
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
         return 0
     try:
-        with _socket(connection) as sock:
-            info = sock.getsockopt(socket.IPPROTO_TCP, option, 256)
+        info = connection.getsockopt(socket.IPPROTO_TCP, option, 256)
     except OSError:
         return 0
     return int(struct.unpack_from("<Q", info, _SENT_AT)[0]) if len(info) >= _SENT_AT + 8 else 0
-
-
-@contextlib.contextmanager
-def _socket(connection: Connection) -> Any:
-    """Yield the socket of a connection, for its options."""
-    sock = socket.socket(fileno=connection.fileno())
-    try:
-        yield sock
-    finally:
-        sock.detach()

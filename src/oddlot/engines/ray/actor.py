@@ -31,7 +31,7 @@ from oddlot.core.user_code import chain_of
 from oddlot.core.user_imports import enter_worker
 from oddlot.engines.failure import plain_failure
 from oddlot.engines.node_ids import EVALUATOR
-from oddlot.engines.pace import Pace
+from oddlot.engines.pace import Pace, PacedControl
 from oddlot.engines.parcel import tensor_of, unpickled
 from oddlot.engines.process_setup import WorkerSetup, learner_of
 from oddlot.engines.ray.node_functions import end_of
@@ -95,19 +95,16 @@ class Failure:
 Answer = Facts | Cancelled | Failure
 
 
-class WorkerActor:
+class WorkerActor(PacedControl):
     """A worker, or the evaluator: the `Control` of the tasks that it executes."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name, self.parent = name, os.getppid()
         self.thread = ThreadPoolExecutor(1)
         """The thread of the job's code: some of PyTorch's settings belong to a thread."""
         self.outs = threading.local()
         """The block for updates of each of Ray's threads, which is free again once the thread has another task."""
-        self.aborted: set[TaskId] = set()
-        self.hurried: set[TaskId] = set()
-        """Tasks that must end early."""
-        self.leaving = False
         self.news = threading.Event()
         """Whether there is something to tell the hub."""
         signal.signal(signal.SIGTERM, lambda *_: self.leave())
@@ -151,7 +148,7 @@ class WorkerActor:
         self.parts = parts  # the memory of the setup's arrays, until they are written to
         setup = _unpickled([parts[0], *map(private, parts[1:])], self.name)
         setup.process.apply(setup.job)
-        self.setup, self.pace = setup, Pace(None, setup.seed)
+        self.setup, self.pace = setup, Pace(None, setup.seed, setup.job.batch_size)
         learner = learner_of(setup, self._device(setup.job.device))
         self.runner = TaskRunner(learner, setup.encoder)
         return self.where()
@@ -209,24 +206,6 @@ class WorkerActor:
         self.pace.slowness = factor
 
     # --- the control of a task -----------------------------------------------------------------
-
-    def loaded(self, task: Task) -> None:
-        """Set the pace."""
-        self.pace.begin(task, self.setup.job.batch_size)
-
-    def is_stopped(self, task: Task) -> bool:
-        """Return whether to stop before the next minibatch."""
-        self.pace.next_minibatch()
-        hurried = self.pace.done > 0 and task.id in self.hurried
-        return self.leaving or task.id in self.aborted or hurried
-
-    def computed(self, task: Task, samples: int | None) -> None:
-        """Wait until the last minibatch has taken its time."""
-        self.pace.wait(self.pace.done if samples is None else samples)
-
-    def is_cancelled(self, task: Task) -> bool:
-        """Return whether the hub aborted the task."""
-        return task.id in self.aborted
 
     def deliver(self, packet: Packet) -> int:
         """Keep the packet until it is returned."""
