@@ -18,7 +18,6 @@ from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import OpenMesh
 from oddlot.engines.host import Arrival, Envelope
 from oddlot.engines.loop import drive
-from oddlot.engines.mesh.messages import FromPeer
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.simulated import SimulatedPort
@@ -61,8 +60,6 @@ class MeshSimulation(RunControl):
         self.runs: dict[NodeId, PeerRun] = {}
         self.sources: dict[NodeId, list[Source]] = {}
         """Models that the first weights of each peer include."""
-        self.replaced: set[NodeId] = set()
-        """Peers whose unread models are dropped: a replacement has taken over what no other model includes."""
         past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
         self.start = past.start if past else MeshStart()
         self.earlier = past.earlier if past else []
@@ -131,11 +128,8 @@ class MeshSimulation(RunControl):
     def receive(self, envelope: Envelope, now: float) -> None:
         """Let a peer handle its message."""
         node, message = envelope.to, envelope.message
-        if isinstance(message, FromPeer) and message.tensors and message.sender in self.replaced:
-            message.release()
-            return
         if isinstance(message, Arrival) and node in self.runs:
-            self.runs[node].peer.lose_replaced(self.replaced.__contains__, now)
+            self.runs[node].peer.lose_replaced(self.mesh.replaced.__contains__, now)
         self.mesh.deliver(envelope)
         run = self.runs.get(node)
         if run is not None:
@@ -180,7 +174,7 @@ class MeshSimulation(RunControl):
         )
         run.peer.membership.begin(self.mesh.now)
         self.runs[node] = run
-        self.replaced.update(one for one in self.sources if machine_of(one) == machine_of(node))
+        self.mesh.replaced.update(one for one in self.sources if machine_of(one) == machine_of(node))
         self.sources[node] = conductor.peers.sources
         if run.log is not None:
             self.closing.callback(run.log.close)

@@ -256,6 +256,7 @@ def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.M
         match record.event:
             case PeerJoined(peer):
                 joined.add(peer)
+                lost.discard(peer)  # it was only busy
             case PeerLost(peer):
                 lost.add(peer)
         replacements = sum("." in peer for peer in joined)

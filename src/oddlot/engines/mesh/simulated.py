@@ -82,6 +82,8 @@ class SimulatedMesh(Simulator):
         """Bytes by sender, receiver and the kind of message."""
         self.groups: dict[NodeId, int] = {}
         """Sides of a partition of the network. Peers without one are on side 0."""
+        self.replaced: set[NodeId] = set()
+        """Peers whose unread models are dropped: a replacement has taken over what no other model includes."""
         self.disturbances: dict[NodeId, list[tuple[str, float]]] = {}
         """Faults of the next models that peers send, with the seconds of a delay."""
 
@@ -105,6 +107,9 @@ class SimulatedMesh(Simulator):
             return
         is_frozen = there.worker.frozen_at is not None
         match envelope.message:
+            case FromPeer(sender=sender, tensors=Tensors()) as message if sender in self.replaced:
+                message.release()
+                return
             case AlarmDue():
                 there.peer.ring(self.now)
             case LossNoticed(node):
