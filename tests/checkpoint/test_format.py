@@ -147,7 +147,7 @@ def test_where_no_checkpoint_is_whole_or_there_at_all_each_is_told(
         newest(tmp_path)
     damage = [(each.code, each.fields["path"]) for each in caught.fields["damage"]]
     assert damage == [("other_format", str(later)), ("other_format", str(path))]
-    assert {each.fields["format"] for each in caught.fields["damage"]} == {2}
+    assert {each.fields["format"] for each in caught.fields["damage"]} == {3}
     monkeypatch.undo()
     (path / "conductor.json").unlink()
     with raises(CheckpointError, "no_whole_checkpoint") as caught:
@@ -308,7 +308,7 @@ def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
     monkeypatch.setattr(saver_module, "save", slow)
     saver = BackgroundSaver(Storage(tmp_path))
     conductor = {"open": ["w1:7"]}
-    given = snapshot(1, conductor=conductor)
+    given = snapshot(1, hosts={"": HostState(conductor, 10)})
     assert saver.save(given)
     assert saver.busy
     for tensor in given.tensors.values():

@@ -258,8 +258,8 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
         (  # the current strategy is not suggested; all errors are reported
             ["strategy=deadline", *(f"strategy.inner.{said}" for said in ("samples=0", "k=3", "seconds=3"))],
             [
-                ("strategy.inner.samples=0", "invalid_value"),
                 ("strategy.inner.k=3", "unknown_key"),
+                ("strategy.inner.samples=0", "invalid_value"),
                 ("strategy.inner.seconds=3", "unknown_key"),
             ],
         ),

@@ -141,7 +141,8 @@ class PeerRun:
         peer = self.peer
         if peer.averaging is not None and peer.averaging.is_complete:
             self._averaged(peer.averaging, now)
-        if self.final is not None and self.session.gives_up_measuring(self.evaluating_since, now):
+        is_measuring = self.final is not None and self.evaluating is not None
+        if is_measuring and self.session.gives_up_measuring(self.evaluating_since, now):
             self.evaluating = None
         if peer.averaging is not None and now >= peer.averaging.asked_at + SNAPSHOT_SECONDS:
             peer.ask_for_snapshots(now)
