@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oddlot import Gossip, Local
-from oddlot.checkpoint.format import saved
+from oddlot.checkpoint.format import logs_of, newest, saved
 from oddlot.checkpoint.shared_writer import SharedSaver
 from oddlot.checkpoint.storage import Storage
 from oddlot.core.errors import CheckpointError, JobError
@@ -107,3 +107,31 @@ def test_a_line_that_is_being_written_is_not_copied(tmp_path: Path, written: byt
     saver.save(snapshot())
     saver.wait()
     assert sum(len(storage.read(f"log/{name}")) for name in storage.names("log")) == copied
+
+
+def test_processes_that_write_in_turn_keep_what_the_others_need(tmp_path: Path) -> None:
+    log, storage = tmp_path / "w1.jsonl", Storage(tmp_path / "place")
+    log.write_bytes(b"")
+    first, second = (
+        SharedSaver(storage, lambda: {"w1": log}, 3, copy_logs=True, launch="aaaa") for _ in range(2)
+    )
+    for version, saver in enumerate([*[first] * 3, second, *[first] * 4, *[second] * 3]):
+        with log.open("ab") as file:
+            file.write(b"a line\n")
+        saver.save(snapshot(version))
+        saver.wait()
+        assert not saver.problems()
+    found = newest(storage, with_log=True)
+    assert (found.version, found.warnings) == (10, ())
+    assert logs_of(found) == {"w1": log.read_bytes()}
+
+
+def test_an_unfinished_checkpoint_of_another_process_stays(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    saver = SharedSaver(storage, dict, 1, launch="aaaa")
+    storage.write("00000001-1-aaaa00/conductor.json", [b"{}"])
+    for version in range(3):
+        saver.save(snapshot(version))
+        saver.wait()
+    assert "00000001-1-aaaa00" in saved(storage)
+    assert len(saved(storage)) == 2

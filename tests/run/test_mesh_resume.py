@@ -1,5 +1,6 @@
 """Checkpoints of a mesh, and runs that are resumed from them."""
 
+import itertools
 import shutil
 import warnings
 from collections import Counter
@@ -15,6 +16,7 @@ from oddlot import (
     CheckpointError,
     EventGrad,
     Gossip,
+    JobError,
     Machine,
     Run,
     Simulated,
@@ -30,6 +32,7 @@ from oddlot.engines.mesh.messages import PeerMessage, Snapshot, Tensors
 from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
 from oddlot.history.log import read_log
+from oddlot.history.outcome import read_ending
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import SUMMARY, RunFolder
@@ -318,3 +321,21 @@ def test_a_mesh_without_its_logs_resumes_with_new_peers(tmp_path: Path) -> None:
     assert codes.count("peer_log_too_short") == len(set(run.summary["peers_averaged"])) > 1
     assert "samples_left_out" in codes
     assert run.summary["samples_left_out"] > 0
+
+
+def test_a_mesh_that_failed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    calls = itertools.count(1)
+
+    def failing_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if next(calls) > 6:
+            raise ValueError
+        return torch.nn.functional.cross_entropy(outputs, labels)
+
+    with pytest.raises(JobError):
+        trained(tmp_path, job={"loss": failing_loss})
+    for path in checkpoints(tmp_path):
+        shutil.rmtree(path)
+    assert read_ending(RunFolder(tmp_path))["versions"] > 0
+    run = resumed(tmp_path)
+    assert run.ended == "epochs>=5"
+    check(tmp_path, 5)

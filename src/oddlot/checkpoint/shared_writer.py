@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from oddlot.checkpoint.format import MANIFEST, Snapshot, age, saved
+from oddlot.checkpoint.format import MANIFEST, Part, Snapshot, age, saved
 from oddlot.checkpoint.storage import Storage
 from oddlot.checkpoint.writer import BackgroundSaver, LogSizes
 from oddlot.core.tasks import NodeId
@@ -39,14 +39,19 @@ class SharedSaver(BackgroundSaver):
 
     def _write(self, snapshot: Snapshot, logs: LogSizes) -> None:
         there = saved(self.storage)
-        self._known.update(there)
         self._parts = {
             name: self._parts[name] if name in self._parts else self._parts_of(name)
             for name in there
             if name in self._parts or MANIFEST in self.storage.names(name)
         }
+        self._known.update(self._parts)  # others may be unfinished: another process writes them
         number = 1 + max((age(name)[0] for name in there), default=0)
         super()._write(replace(snapshot, records=number), logs)
+
+    def _may_remove(self, part: Part) -> bool:
+        """Return whether no other process of this launch may still refer to a part of a log."""
+        life = part.name.removesuffix(".jsonl").rpartition("-")[2]
+        return life == self.life or not life.startswith(self.launch)
 
     def _strangers(self) -> Collection[str]:
         """Return the checkpoints of other launches."""

@@ -238,10 +238,14 @@ class BackgroundSaver:
         for name in sorted(self._known.difference(kept)):
             parts = self._parts.get(name) or self._parts_of(name)
             self.storage.remove(name)
-            for part in set(parts) - needed:
+            for part in filter(self._may_remove, set(parts) - needed):
                 self.storage.remove(part.name)
             self._known.discard(name)
             self._parts.pop(name, None)
+
+    def _may_remove(self, part: Part) -> bool:
+        """Return whether a part of a log may be removed that no kept checkpoint needs."""
+        return True
 
     def _collect(self) -> None:
         """Process the result of the last write."""

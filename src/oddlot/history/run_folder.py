@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LOG = "records.jsonl"
 HOSTS = "hosts"
 """Machines of the hosts: machines of the peers on a mesh, otherwise `ONLY_HUB`. A resumed run may have others."""
-ONLY_HUB = ["hub"]
+ONLY_HUB = "hub"
 ABOUT = "about"
 ENGINE = "engine"
 RUN = "run"
@@ -188,7 +188,7 @@ class RunFolder:
     @property
     def is_unsaved(self) -> bool:
         """Whether neither a model nor a checkpoint was saved. Raise CheckpointError if checkpoints cannot be read."""
-        return not (self.model.exists() or self._has_learned or self.has_whole_checkpoint)
+        return not (self.model.exists() or self.has_whole_checkpoint)
 
     @property
     def has_whole_checkpoint(self) -> bool:
@@ -202,7 +202,7 @@ class RunFolder:
             raise unreadable(self.place, error) from error
 
     @property
-    def _has_learned(self) -> bool:
+    def has_learned(self) -> bool:
         """Whether the summary exists and has versions, or cannot be read."""
         try:
             return bool(json.loads(read_file(self.path / SUMMARY))["versions"])

@@ -129,7 +129,9 @@ def _ended_before_checkpoint(folder: RunFolder, logs: Mapping[NodeId, Sequence[R
     Until then, a hub logs nothing, and a mesh makes one average at most.
     """
     averages = sum(isinstance(one.event, Averaged) for log in logs.values() for one in log)
-    return averages <= 1 and folder.is_unsaved and not has_records(folder.log)
+    if averages > 1 or not folder.is_unsaved:
+        return False
+    return folder.is_mesh or not (folder.has_learned or has_records(folder.log))
 
 
 def _read_sound(host: NodeId, path: Path) -> tuple[list[Record] | None, CheckpointError | None]:

@@ -14,7 +14,7 @@ from oddlot.engines.mesh.signs_of_life import SignsOfLife
 from tests.engines.mesh.stand_in import Program, setup
 
 pytestmark = pytest.mark.usefixtures("warm_start", "fork_server")
-Start = Callable[[Program], Launcher]
+Start = Callable[..., Launcher]
 
 
 @pytest.fixture
@@ -22,8 +22,9 @@ def launcher_of(tmp_path: Path) -> Iterator[Start]:
     """Make a launcher of one peer that runs a program."""
     with ExitStack() as closing:
 
-        def make(program: Program) -> Launcher:
-            launcher = Launcher(setup(tmp_path, program), Local(1).mesh.begin(closing), ["w0"])
+        def make(program: Program, *, respawn: bool = True) -> Launcher:
+            fork_server = Local(1).mesh.begin(closing)
+            launcher = Launcher(setup(tmp_path, program), fork_server, ["w0"], respawn=respawn)
             closing.callback(launcher.close)
             return launcher
 
@@ -62,9 +63,10 @@ def fails(node: NodeId, life: SignsOfLife) -> None:
     raise JobError("of no use", "no_use")
 
 
-def test_an_error_of_a_peer_ends_the_run(launcher_of: Start) -> None:
+@pytest.mark.parametrize("respawn", [True, False])
+def test_an_error_of_a_peer_ends_the_run(launcher_of: Start, respawn: bool) -> None:
     with pytest.raises(JobError) as raised:
-        launcher_of(fails).start_all()
+        launcher_of(fails, respawn=respawn).start_all()
     assert raised.value.code == "no_use"
 
 

@@ -132,7 +132,7 @@ class Launcher(Processes[PeerHandle]):
         while len(self.running) < count or not all(peer.ready for peer in self.running.values()):
             self.pause()
             for peer in self.newly_ended():
-                if not self.policy.replaces:
+                if not self.policy.replaces and peer.failure is None:
                     told = f"peer {peer.node} ended while it started:\n{self.output_of(peer.node)}"
                     raise JobError(told, "peer_not_started", node=peer.node)
                 self._died(peer)

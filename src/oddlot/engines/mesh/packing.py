@@ -72,6 +72,8 @@ def copied(
     """Return the bytes of a packet of these tensors, and what a receiver decodes from it, in a block of its own."""
     packet = packed(tensors, codec)
     block = take()
+    if tensors.layers is not None:
+        block.memory.zero_()  # layers that are not sent
     unpack(packet, codec, block, tensors.layers)
     size = packet.size
     tensors.release()

@@ -205,7 +205,8 @@ class SimulatedMesh(Simulator):
     def _lost(self, worker: Worker) -> Envelope:
         """End the peer, and let the others notice after `noticed_after_seconds`."""
         node, after = worker.node, worker.machine.noticed_after_seconds
-        del self.peers[node]
+        for envelope in self.peers.pop(node).delayed:
+            envelope.message.release()
         self.links.remove(node)
         self._forget(worker)
         if after < inf:
