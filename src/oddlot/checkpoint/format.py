@@ -3,7 +3,7 @@
 `FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the states of the
 conductors of all hosts), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and,
 written last, `manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is random
-and new for every process, so names are unique and no checkpoint is overwritten.
+for every process, so no checkpoint is overwritten. Processes of a mesh share its first four digits.
 """
 
 import errno

@@ -46,10 +46,10 @@ def test_a_newcomer_asks_the_next_peer_when_one_has_ended() -> None:
     port = Port()
     new = newcomer(port)
     assert port.asked == ["w1"]
-    new.gone("w1")
+    new.gone("w1", 0.0)
     new.ring(1.0)
     assert (port.asked, new.is_alone) == (["w1", "w2"], False)
-    new.gone("w2")
+    new.gone("w2", 0.0)
     new.ring(2.0)
     assert new.is_alone
 

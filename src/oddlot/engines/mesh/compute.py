@@ -64,8 +64,8 @@ class ComputeThread:
         self.control.aborted.add(task)
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """Stop a task at its next minibatch."""
-        self.control.aborted.add(task)
+        """End a task after its current minibatch."""
+        self.control.hurried.add(task)
 
     def evict(self, node: NodeId) -> None:
         """Note that the computation hangs: the process must end, because a thread cannot be ended."""
@@ -103,6 +103,7 @@ class ComputeThread:
         out = self.blocks.take()
         answer = runner.run(task, weights, out, self.control)
         self.control.aborted.discard(task.id)
+        self.control.hurried.discard(task.id)
         if isinstance(answer, Cancelled):
             self.blocks.give(out)
             self.found.put(answer)

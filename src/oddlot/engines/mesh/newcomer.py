@@ -53,7 +53,7 @@ class Newcomer:
             self.known.append(self.known.pop(0))
             self.port.send(self.known[-1], StateRequest(self.address))
 
-    def gone(self, peer: NodeId) -> None:
+    def gone(self, peer: NodeId, _: float) -> None:
         """Note that the process of a peer has ended. Ask another one if it was asked."""
         if peer in self.known:
             if peer == self.known[-1]:

@@ -254,7 +254,7 @@ class MeshProcess(ABC):
                 if peer is not None and sender:
                     peer.host.handle(ModelRejected(sender, None, reason), now)
             case Unreachable(other, True) if self.newcomer is not None and peer is None:
-                self.newcomer.gone(other)
+                self.newcomer.gone(other, now)
             case Unreachable(other, is_gone) if peer is not None:
                 if is_gone:
                     peer.gone(other, now)

@@ -113,7 +113,7 @@ class SimulatedMesh(Simulator):
             case AlarmDue():
                 there.peer.ring(self.now)
             case LossNoticed(node):
-                if isinstance(there.peer, Peer) and not is_frozen and self._is_linked(envelope.to, node):
+                if not is_frozen and self._is_linked(envelope.to, node):
                     there.peer.gone(node, self.now)
             case FromPeer() if is_frozen:
                 there.delayed.append(envelope)
