@@ -23,8 +23,9 @@ from oddlot.strategies.support.peer_averaging import Mode
 from oddlot.strategies.support.topologies import Topology
 from tests.run.test_mesh_proof import ROWS, Rows, grow
 
-SEEDS, LONG = [*range(8), 51], 500
-"""Seed 51: the last peer notices the loss of the one that leads only when no message is under way."""
+SEEDS, LONG = [*range(8), 51, 326], 500
+"""Seed 51: the last peer notices the loss of the lead when no message is in transit. Seed 326: a newcomer knows only
+lost peers."""
 MODES: list[Mode] = ["pull", "push", "push_pull"]
 TOPOLOGIES: list[Topology] = ["random", "ring", "exponential"]
 STEP_SECONDS = 0.01

@@ -43,7 +43,7 @@ class Newcomer:
     @property
     def alarm(self) -> float:
         """Return the time at which `ring` is due."""
-        return self.asked_at + PATIENCE_SECONDS
+        return inf if self.is_alone else self.asked_at + PATIENCE_SECONDS
 
     def ring(self, now: float) -> None:
         """Ask the next peer, or give up."""
@@ -59,6 +59,7 @@ class Newcomer:
             if peer == self.known[-1]:
                 self.asked_at = -inf
             self.known.remove(peer)
+            self.is_alone = not self.known
 
     def receive(self, message: FromPeer | Message, now: float) -> None:
         """Take over the state of a peer, or keep the message."""
