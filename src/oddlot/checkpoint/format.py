@@ -2,8 +2,8 @@
 
 `FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the states of the
 conductors of all hosts), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and,
-written last, `manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is random
-for every process, so no checkpoint is overwritten. Processes of a mesh share its first four digits.
+written last, `manifest.json` with size and CRC-32 of the other two and of itself. A random last part of the name
+prevents that a checkpoint is overwritten. Processes of a mesh share its first four digits.
 """
 
 import errno

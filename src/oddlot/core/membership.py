@@ -149,7 +149,7 @@ class Membership:
     relayed: dict[int, tuple[NodeId, int]] = field(default_factory=dict)
     """By number of a ping sent for another peer: that peer and the number of its request."""
     to_tell: dict[NodeId, int] = field(default_factory=dict)
-    """By peer: how many more times to send news of it."""
+    """Remaining number of times to send news of each peer."""
     ping_at: float = 0.0
     retry_at: float = 0.0
 

@@ -150,7 +150,7 @@ class PeerLogs:
     def read(self) -> list[Record]:
         """Return the new records of all peers, in the order of time. Raise CheckpointError if a log is damaged."""
         found: list[Record] = []
-        for node, path in self.run.logs().items():
+        for node, path in self.run.peer_logs().items():
             log = self.logs.setdefault(node, GrowingLog(path))
             found += (replace(record, peer=node) for record in log.read() or ())
         found.sort(key=_order)

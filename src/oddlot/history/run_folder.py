@@ -93,8 +93,10 @@ class RunFolder:
 
     def logs(self) -> dict[NodeId, Path]:
         """Return the paths of the logs of all hosts, without logs of peers that have no complete line."""
-        if not self.is_mesh:
-            return {HUB: self.log}
+        return self.peer_logs() if self.is_mesh else {HUB: self.log}
+
+    def peer_logs(self) -> dict[NodeId, Path]:
+        """Return the logs of all peers that have a complete line."""
         paths = sorted((self.path / PEERS).glob("*.jsonl"))
         return {path.name.removesuffix(".jsonl"): path for path in paths if has_header(path)}
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from oddlot.history.metrics import Tally, tally_of
 from oddlot.run.divergence import diverged
 from oddlot.run.peer_share import TOTALS, PeerShare
 from oddlot.run.saving import Checkpoints
-from oddlot.run.session import Purpose, Session
+from oddlot.run.session import Session
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.gates import norm_of
 
@@ -33,6 +33,14 @@ REPEAT_SECONDS = 1.0
 
 REPLACEMENT_SECONDS = 30.0
 """Longest wait at the end of a run for the replacement of a lost peer."""
+
+
+class Purpose(NamedTuple):
+    """Uses of an average."""
+
+    evaluation: bool = False
+    checkpoint: bool = False
+    final: bool = False
 
 
 class PeerRun:

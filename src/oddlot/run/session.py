@@ -1,7 +1,5 @@
 """The life of one host of a run: its store, metrics and goal, and what is due. A hub has one, a mesh one per peer."""
 
-from typing import NamedTuple
-
 from oddlot.core.conductor import Conductor
 from oddlot.history.metrics import Tally
 from oddlot.run.goals import TIME_FIGURES, Goal, Term
@@ -14,14 +12,6 @@ from oddlot.train.store import BlockSource, NullStore, Store
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
-
-
-class Purpose(NamedTuple):
-    """What the model of a run is due for."""
-
-    evaluation: bool = False
-    checkpoint: bool = False
-    final: bool = False
 
 
 class Session:

@@ -18,7 +18,7 @@ class ProcessHandle(WorkerState):
     outbox: deque[bytes] = field(default_factory=deque)
     """Messages that wait until its socket is writable."""
     is_orphan: bool = False
-    """Whether it goes on after its fork server has ended."""
+    """Whether it continues after its fork server has ended."""
 
     @property
     def is_open(self) -> bool:

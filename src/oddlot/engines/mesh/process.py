@@ -99,8 +99,8 @@ class PeerOfRun(Protocol):
 class MeshProcess(ABC):
     """The process of a peer, from its start to the end of the run: what `drive` needs of a host and of a mailbox.
 
-    The mailbox has messages of the other peers and of the own computation. A subclass makes the model and the data,
-    calls `open` and `drive`, and implements what belongs to the run.
+    The mailbox has messages of other peers and of the computation of this peer. A subclass makes the model and the
+    data, calls `open` and `drive`, and implements the parts of the run.
     """
 
     transport: Transport
@@ -211,7 +211,7 @@ class MeshProcess(ABC):
         self._follow(now)
 
     def receive(self, item: Any, now: float) -> None:
-        """Handle a message of a peer, of the own computation, or of the transport."""
+        """Handle a message of another peer, of the computation of this peer, or of the transport."""
         match item:
             case Ready():
                 self.is_ready = True
@@ -302,7 +302,7 @@ class MeshProcess(ABC):
         return peer
 
     def _announce(self, now: float) -> None:
-        """Let the own worker join once it is ready and the peer has a model."""
+        """Let the worker of this peer join once it is ready and the peer has a model."""
         if self.is_ready and self.peer is not None and not self.peer.host.conductor.busy:
             self.peer.receive(Joined(self.node, self.setup.dollars_per_hour), now)
 
