@@ -28,21 +28,21 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from benchmarks.report import Size, finish, parse, parser, show, told
+from benchmarks.report import Size, finish, message, parse, parser, show
+from oddlot.checkpoint.background_writer import BackgroundWriter
 from oddlot.checkpoint.format import Snapshot, save
 from oddlot.checkpoint.storage import Storage
-from oddlot.checkpoint.writer import BackgroundSaver
 from oddlot.core.commands import Step
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Ticked
-from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import SGD
 from oddlot.core.records import HUB, HostState, Record
+from oddlot.core.sample_ledger import SampleLedger
 from oddlot.core.tasks import TaskId
 from oddlot.engines.host import Host
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.weight_store import WeightStore
 from oddlot.strategies import Asynchronous
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.store import Store
 
 SIZES = {"25m": 25_000_000, "100m": 100_000_000}
 STEP_SECONDS, FEATURES = 0.05, 500
@@ -87,8 +87,8 @@ class Hub:
         self.layout = layout
         weights = FlatBuffer.empty(layout)
         weights.section(0).normal_()
-        self.store = Store(weights, SGD(lr=0.1, momentum=0.9))
-        self.host = Host(Conductor(Asynchronous(), Ledger(1000), 8), self.store, Nobody())  # type: ignore[arg-type]  # nothing is sent
+        self.store = WeightStore(weights, SGD(lr=0.1, momentum=0.9))
+        self.host = Host(Conductor(Asynchronous(), SampleLedger(1000), 8), self.store, Nobody())  # type: ignore[arg-type]  # nothing is sent
 
     def event(self) -> None:
         """Handle a small event."""
@@ -119,7 +119,7 @@ def seconds_of_copy(tensors: dict[str, Tensor], copies: list[Tensor]) -> float:
     return perf_counter() - start
 
 
-def longest_gap(hub: Hub, saver: BackgroundSaver, records: int) -> float:
+def longest_gap(hub: Hub, saver: BackgroundWriter, records: int) -> float:
     """Return the longest time between two events, in seconds, from the start of a save until it is on disk."""
     longest, last, saving = 0.0, perf_counter(), False
     while not saving or saver.busy:
@@ -139,7 +139,7 @@ def pauses(numbers: int, blocks: int) -> tuple[list[float], list[float], list[fl
     copies = [torch.zeros_like(tensor) for tensor in tensors.values()]
     gaps, beside = list[float](), list[float]()
     with storage() as place:
-        saver = BackgroundSaver(place, keep=1)
+        saver = BackgroundWriter(place, keep=1)
         longest_gap(hub, saver, 0)
         for block in range(blocks):
             before = seconds_of_copy(tensors, copies)
@@ -256,9 +256,9 @@ def main() -> None:
         rows.append(
             [
                 f"longest gap while saving, {name}",
-                told(ratios),
-                f"{told([1e3 * g for g in gaps], 1)} ms",
-                f"{told([1e3 * c for c in copies], 1)} ms warm copy",
+                message(ratios),
+                f"{message([1e3 * g for g in gaps], 1)} ms",
+                f"{message([1e3 * c for c in copies], 1)} ms warm copy",
             ]
         )
     ratios, writes, quiet, saved = throughput(plan)
@@ -266,9 +266,9 @@ def main() -> None:
     rows.append(
         [
             f"samples/s, {median(saved):.0f} checkpoints or more",
-            told(ratios),
-            told(writes, 1),
-            f"{told(quiet, 1)} without",
+            message(ratios),
+            message(writes, 1),
+            f"{message(quiet, 1)} without",
         ]
     )
     ratios, ours, theirs = writing(SIZES["25m"] // plan.part, plan.blocks)
@@ -276,9 +276,9 @@ def main() -> None:
     rows.append(
         [
             "writing, 25m",
-            told(ratios),
-            f"{told([b / 1e9 for b in ours], 2)} GB/s",
-            f"{told([b / 1e9 for b in theirs], 2)} GB/s torch.save",
+            message(ratios),
+            f"{message([b / 1e9 for b in ours], 2)} GB/s",
+            f"{message([b / 1e9 for b in theirs], 2)} GB/s torch.save",
         ]
     )
     show("What a checkpoint costs", ["", "ratio", "oddlot", "beside it"], rows)

@@ -37,13 +37,13 @@ from statistics import median
 from benchmarks import smoke
 from benchmarks.ddp import Group
 from benchmarks.faults_job import BATCH, STEP_SECONDS, job, material
-from benchmarks.report import Measured, Size, finish, parse, parser, show, told
-from oddlot.core.events import Joined, Lost, Resumed, Struck
+from benchmarks.report import Measured, Size, finish, message, parse, parser, show
+from oddlot.core.events import FaultInjected, Joined, Lost, Resumed
 from oddlot.core.records import Record
 from oddlot.core.tasks import machine_of
 from oddlot.faults import Fault
 from oddlot.history.log import read_log
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 
 WORKERS, SLOW = 4, 5.0
 TORCHFT_SECONDS = 40.0
@@ -158,13 +158,13 @@ def toml(faults: Sequence[Fault], seed: int) -> str:
 
 def outcome(folder: Path, seconds: float, faults: Sequence[Fault]) -> Outcome:
     """Read a run's folder."""
-    figures = Figures.read(folder)
+    figures = RunReport.read(folder)
     log = list(read_log(folder / "records.jsonl"))
     missing = {fault.kind for fault in faults} - {struck.kind for _, struck in figures.faults}
     if missing:
         raise RuntimeError(f"the run ended before {', '.join(sorted(missing))} could strike")
     # Count only the history that is kept after a resume, like the wasted samples.
-    kills = sum(isinstance(r.event, Struck) and r.event.kind == "kill" for r in figures.records)
+    kills = sum(isinstance(r.event, FaultInjected) and r.event.kind == "kill" for r in figures.records)
     wasted = figures.tally.samples.wasted
     dead = sum(dead_seconds(log))
     alive = WORKERS * seconds - dead
@@ -244,14 +244,14 @@ class Table:
             [
                 strategy,
                 scenario,
-                told([one.seconds for one in runs], 1),
-                told([one.dead_seconds for one in runs], 1),
-                told(goodputs, 3),
-                told([one.behind(plain) for one, plain in pairs], 1),
-                told([one.accuracy for one in runs], 4),
-                told(drops, 2),
-                told(per_kill, 2) if per_kill else "",
-                told(resumed, 1) if any(resumed) else "",
+                message([one.seconds for one in runs], 1),
+                message([one.dead_seconds for one in runs], 1),
+                message(goodputs, 3),
+                message([one.behind(plain) for one, plain in pairs], 1),
+                message([one.accuracy for one in runs], 4),
+                message(drops, 2),
+                message(per_kill, 2) if per_kill else "",
+                message(resumed, 1) if any(resumed) else "",
                 "yes" if all(one.proved for one in runs) else "NO",
             ]
         )
@@ -275,7 +275,7 @@ def measure(size: Size) -> dict[str, Measured]:
     torchft = torchft_goodputs(size, TORCHFT_SECONDS, seeds)
     for fault, ratios in torchft.items():
         table.rows.append(
-            ["torchft", fault, f"{TORCHFT_SECONDS}", "", told(ratios, 3) if ratios else "not measured"]
+            ["torchft", fault, f"{TORCHFT_SECONDS}", "", message(ratios, 3) if ratios else "not measured"]
         )
     columns = ["", "fault", "seconds", "dead machine-s", "goodput", "s behind ideal", "accuracy"]
     columns += ["points lost", "tasks lost/kill", "since checkpoint", "exactly once"]

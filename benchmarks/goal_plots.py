@@ -19,10 +19,10 @@ STYLE = (
 TICKS = {-3: "1/8", -2: "1/4", -1: "1/2", 0: "goal", 1: "2x", 2: "4x", 3: "8x"}
 
 
-def goal_plot(about: Benchmark, saved: Mapping[str, Any], told: Mapping[str, str]) -> str:
+def goal_plot(about: Benchmark, saved: Mapping[str, Any], message: Mapping[str, str]) -> str:
     """Return an SVG with a dot and a range per figure with a goal, on an axis of powers of two.
 
-    `told` has the text of each value. Figures to the right of the line meet their goals. The text is empty if no
+    `message` has the text of each value. Figures to the right of the line meet their goals. The text is empty if no
     figure has a goal.
     """
     shown = {key: one for key, one in saved["figures"].items() if one["goal"] and one["n"]}
@@ -42,9 +42,9 @@ def goal_plot(about: Benchmark, saved: Mapping[str, Any], told: Mapping[str, str
         parts.append(f'<path class="range" stroke="{color}" stroke-opacity=".35" d="{reach}"/>')
         parts.append(f'<circle cx="{positions[1]:.1f}" cy="{y + 13}" r="4.5" fill="{color}"/>')
         beyond = max(positions) + 10
-        fits = beyond + LETTER * len(told[key]) < WIDTH - MARGIN
+        fits = beyond + LETTER * len(message[key]) < WIDTH - MARGIN
         at, anchor = (beyond, "start") if fits else (min(positions) - 10, "end")
-        parts.append(f'<text x="{at:.1f}" y="{y + 17}" text-anchor="{anchor}">{escape(told[key])}</text>')
+        parts.append(f'<text x="{at:.1f}" y="{y + 17}" text-anchor="{anchor}">{escape(message[key])}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><style>{STYLE}</style>'
         f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'

@@ -21,14 +21,12 @@ import torch
 from torch import nn
 
 from benchmarks.processes import in_new_process
-from benchmarks.report import Measured, Size, finish, parse, parser, show, told
+from benchmarks.report import Measured, Size, finish, message, parse, parser, show
 from oddlot.core.optimizers import SGD
 from oddlot.core.tasks import Facts, Kind
-from oddlot.train import merging as merge
-from oddlot.train import optimizer_math as rules
-from oddlot.train import vector_ops as kernels
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.store import Payload, Store
+from oddlot.model import merging as merge, optimizer_math as rules, vector_ops as kernels
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.weight_store import Payload, WeightStore
 
 UPDATES = 4
 COPY_NUMBERS = 100_000_000
@@ -48,7 +46,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         layout = Layout.from_module(nn.ParameterList([torch.empty(self.numbers)]))
-        self.store = Store(FlatBuffer.empty(layout), SGD(lr=0.01, momentum=0.9))
+        self.store = WeightStore(FlatBuffer.empty(layout), SGD(lr=0.01, momentum=0.9))
         self.updates = [FlatBuffer.empty(layout) for _ in range(UPDATES)]
         for update in self.updates:
             update.section(0).uniform_(-0.01, 0.01)
@@ -115,11 +113,11 @@ class Result:
         merging = [self.bench_bytes / seconds / 1e9 for seconds in self.merge_seconds]
         return [
             name,
-            told(self.shares()),
+            message(self.shares()),
             f"{median(self.shares(checks_counted=True)):.3f}",
-            told(check, 1),
-            told(merging, 1),
-            told([rate / 1e9 for rate in self.copy], 1),
+            message(check, 1),
+            message(merging, 1),
+            message([rate / 1e9 for rate in self.copy], 1),
         ]
 
 
@@ -173,7 +171,7 @@ def with_pytorch_only(bench: Bench, copy: Copy, blocks: int) -> Result:
     try:
         for module in modules:
             module.mixer = lambda _: kernels.mix  # type: ignore[attr-defined]  # patched for the comparison
-        bench.store = Store(bench.store.weights, SGD(lr=0.01, momentum=0.9))
+        bench.store = WeightStore(bench.store.weights, SGD(lr=0.01, momentum=0.9))
         return measure(bench, copy, blocks)
     finally:
         for module in modules:

@@ -22,7 +22,7 @@ from torch import nn
 import oddlot
 from benchmarks.ddp import WARM_STEPS, Group, plain_steps
 from benchmarks.figures import OVERHEAD
-from benchmarks.report import Size, finish, parse, parser, show, told
+from benchmarks.report import Size, finish, message, parse, parser, show
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 
@@ -212,7 +212,9 @@ def main() -> None:
     found = measure(PLANS[options.size])
     rows = []
     for name, one in found.items():
-        rows.append([name, told(one.ratios), OVERHEAD[name].goal, told(one.ours, 0), str(len(one.ratios))])
+        rows.append(
+            [name, message(one.ratios), OVERHEAD[name].goal, message(one.ours, 0), str(len(one.ratios))]
+        )
     columns = ["figure", "ratio (range)", "goal", "oddlot, steps/s", "blocks"]
     show("steps per second, oddlot / peer, in turn, one thread per process", columns, rows)
     finish(options, {name: found[name].ratios for name in OVERHEAD})

@@ -88,8 +88,8 @@ def files(folder: Path = RESULTS) -> dict[Path, str]:
 def goals(name: str, saved: Saved) -> str:
     """Return the plot of the figures relative to their goals. Empty for a benchmark with its own plots."""
     about = BENCHMARKS[name]
-    told = {key: value(one) for key, one in saved["figures"].items() if one["n"]}
-    return "" if about.plots else goal_plot(about, saved, told)
+    message = {key: value(one) for key, one in saved["figures"].items() if one["n"]}
+    return "" if about.plots else goal_plot(about, saved, message)
 
 
 def with_rows(text: str, saved: dict[str, Saved]) -> str:

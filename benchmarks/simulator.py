@@ -17,12 +17,12 @@ from typing import Any
 
 from torch.nn import Linear
 
-from benchmarks.report import finish, parse, parser, show, told
+from benchmarks.report import finish, message, parse, parser, show
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Arrived
-from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import SGD
 from oddlot.core.records import Record
+from oddlot.core.sample_ledger import SampleLedger
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.compute import NullComputation
 from oddlot.engines.simulated.engine import SimulatedHub
@@ -30,10 +30,10 @@ from oddlot.history.log import Log
 from oddlot.history.metrics import Tally
 from oddlot.machines.delay_models import Lognormal
 from oddlot.machines.machine import Link, Machine
-from oddlot.run.assemble import host_of
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.weight_store import NullStore
+from oddlot.run.training import host_of
 from oddlot.strategies import Asynchronous, FastestK
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.store import NullStore
 
 FLEETS = (100, 1_000, 10_000)
 
@@ -44,7 +44,7 @@ def updates_per_second(machines: int, strategy: Any, updates: int, samples: int)
     store = NullStore(FlatBuffer.empty(Layout.from_module(Linear(1, 1))), SGD(lr=0.1))
     link = Link(megabits_per_second=10_000, latency_milliseconds=0.2)
     fleet = [Machine(f"m{index}", delay=Lognormal(cv=0.5), link=link) for index in range(machines)]
-    conductor = Conductor(strategy, Ledger(samples))
+    conductor = Conductor(strategy, SampleLedger(samples))
     engine = SimulatedHub(fleet, computation, conductor.batch, seed=1)
     tally = Tally(samples)
     arrived = 0
@@ -95,10 +95,10 @@ def main() -> None:
         for (kind, n), values in found.items():
             gc.collect()
             values.append(kinds[kind](n))
-    rows = [[kind, *(told(found[kind, n], 0) for n in fleets)] for kind in kinds]
+    rows = [[kind, *(message(found[kind, n], 0) for n in fleets)] for kind in kinds]
     growth = [a / b for a, b in zip(found["Asynchronous", middle], found["Asynchronous", large], strict=True)]
     show("updates per second, median (range)", ["", *(f"{n:,} machines" for n in fleets)], rows)
-    show(f"cost per update, {large:,} over {middle:,} machines", ["", "goal"], [[told(growth), "1.3"]])
+    show(f"cost per update, {large:,} over {middle:,} machines", ["", "goal"], [[message(growth), "1.3"]])
     finish(
         options,
         {

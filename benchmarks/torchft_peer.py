@@ -110,12 +110,12 @@ class Fleet:
             process.wait()
             self.exits += process.returncode not in {0, -signal.SIGKILL}
 
-    def _hear(self, index: int, told: dict[str, float]) -> None:
-        if "there" in told:
+    def _hear(self, index: int, message: dict[str, float]) -> None:
+        if "there" in message:
             self.there.add(index)
-            self.dead_seconds += told["there"] - self.dead_since.pop(index, told["there"])
-        elif "batches" in told:
-            self.commits.append((told["at"], int(told["batches"])))
+            self.dead_seconds += message["there"] - self.dead_since.pop(index, message["there"])
+        elif "batches" in message:
+            self.commits.append((message["at"], int(message["batches"])))
 
     def kill(self, index: int) -> None:
         """Kill a replica with SIGKILL."""

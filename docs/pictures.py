@@ -17,11 +17,11 @@ from PIL import Image
 from rich.console import Console
 
 from oddlot.history.metrics import Tally
+from oddlot.report.live_view import Picture
 from oddlot.report.page_style import STATES
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from oddlot.report.svg_charts import LEFT, RIGHT, WIDTH, lanes
-from oddlot.report.timeline import Course
-from oddlot.run.live_view import Picture
+from oddlot.report.timeline import RunTimeline
 
 PLOTS = Path(__file__).parent / "plots"
 FLEET = """
@@ -60,7 +60,7 @@ def main() -> None:
         (here / "fleet.toml").write_text(FLEET)
         oddlot(RUN, here)
         oddlot("report runs/spot --html report.html", here)
-        run = Figures.read(str(here / "runs" / "spot"))
+        run = RunReport.read(str(here / "runs" / "spot"))
         (PLOTS / "fleet_timeline.svg").write_text(timeline(run))
         (PLOTS / "live_view.svg").write_text(live_view(run))
         (PLOTS / "report_page.png").write_bytes(screenshot(here / "report.html"))
@@ -71,10 +71,10 @@ def oddlot(command: str, folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "oddlot", *command.split()], cwd=folder, check=True)
 
 
-def timeline(run: Figures) -> str:
+def timeline(run: RunReport) -> str:
     """Return the machines' timeline as an SVG file."""
-    course = Course.of(run.records, run.tally.size, run.tally.seconds)
-    rows = {name: lane.spells for name, lane in sorted(course.lanes.items())}
+    course = RunTimeline.of(run.records, run.tally.size, run.tally.seconds)
+    rows = {name: lane.spells for name, lane in sorted(course.by_machine.items())}
     figure = lanes("", rows, {}, course.seconds)
     found = re.search(r'<svg class="plot"[^>]* height="(\d+)"[^>]*>(.*)</svg>', figure)
     assert found
@@ -93,7 +93,7 @@ def timeline(run: Figures) -> str:
     )
 
 
-def live_view(run: Figures) -> str:
+def live_view(run: RunReport) -> str:
     """Return the live view in the middle of the run, as an SVG file without fonts from a network."""
     tally = Tally(run.tally.size)
     for record in run.records[: len(run.records) // 2]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oddlot.cli import app as cli
-from oddlot.core.errors import OddlotError
+from oddlot.core.support.errors import OddlotError
 from oddlot.engines.local import fork_client
 from tests.transcripts import check
 

@@ -24,7 +24,7 @@ from tests.transcripts import Transcript, rewrite
 from tests.warm_start import WarmPopen, server
 
 if TYPE_CHECKING:
-    from oddlot.engines.local.fork_client import ForkServer
+    from oddlot.engines.local.fork_client import ForkClient
 
 # Before PyTorch is imported: threads that wait sleep, as several tests at once have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -80,17 +80,17 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    config, told = session.config, dict[str, str]()
+    config, message = session.config, dict[str, str]()
     narrowed = any("::" in argument for argument in config.args)
     found = set() if narrowed else config.stash[COLLECTED]
     if hasattr(config, "workeroutput"):
-        config.workeroutput.update({"told": config.stash[ANSWERS], "found": [*found]})
+        config.workeroutput.update({"message": config.stash[ANSWERS], "found": [*found]})
     elif config.getoption("rewrite"):
         for each in config.stash[WORKERS]:
-            told |= each.get("told", {})
+            message |= each.get("message", {})
             found |= {*each.get("found", [])}
         own = config.stash[ANSWERS]
-        rewrite({**told, **own}, found)
+        rewrite({**message, **own}, found)
 
 
 def cpu_seconds() -> float:
@@ -130,7 +130,7 @@ def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     from oddlot.engines.local import config as on_local
 
     cloudpickle.register_pickle_by_value(request.module)
-    with patch.object(on_local, "ForkServer", _lasting_fork_server):
+    with patch.object(on_local, "ForkClient", _lasting_fork_server):
         yield
     cloudpickle.unregister_pickle_by_value(request.module)
 
@@ -147,11 +147,11 @@ def warm_start() -> Iterator[None]:
 
 
 @cache
-def _lasting_fork_server() -> "ForkServer":
+def _lasting_fork_server() -> "ForkClient":
     """To start one takes more time than a small run."""
-    from oddlot.engines.local.fork_client import ForkServer
+    from oddlot.engines.local.fork_client import ForkClient
 
-    fork_server = ForkServer()
+    fork_server = ForkClient()
     atexit.register(fork_server.close)
     patch.object(fork_server, "close", lambda: None).start()
     return fork_server

@@ -17,7 +17,8 @@ from oddlot import SGD, Job, Local, Machine, Ray, Simulated, Strategy
 from oddlot.core.commands import Blend, Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
-from oddlot.core.spans import Span, split
+from oddlot.core.sample_spans import Span, split
+from oddlot.data.batches import order
 from oddlot.engines.local.worker import Worker
 from oddlot.history.audit import prove
 from oddlot.history.replay import compare, replay
@@ -26,8 +27,7 @@ from oddlot.run.config import RunConfig
 from oddlot.run.result import Run
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.testing.books import Books
-from oddlot.train.data import order
+from oddlot.testing.state_checks import StateChecks
 
 SAMPLES, BATCH = 48, 8
 Place = Local | Ray | Simulated
@@ -85,15 +85,15 @@ def trained(
     folder: RunFolder | None = None,
     resume: bool = False,
     **settings: Any,
-) -> tuple[Run, Books]:
+) -> tuple[Run, StateChecks]:
     """A run, and what has reached the model. Its log proves the same, and replays."""
-    books = Books()
+    state = StateChecks()
     recipe = Recipe(job, strategy, on, RunConfig(until=until, **settings))
     with prepared(recipe, folder, resume) as run:
 
         def check(record: Record) -> None:
-            books.note(record, run.host.conductor)
-            faults = list(books.faults(run.host.conductor))
+            state.note(record, run.host.conductor)
+            faults = list(state.faults(run.host.conductor))
             assert not faults, f"after {record.event}: {'; '.join(map(str, faults[:5]))}"
             host = run.host
             out = {task for tasks in host.conductor.busy.values() for task in tasks}
@@ -102,17 +102,17 @@ def trained(
             assert not on.computes or sum(run.store._holds.values()) == needed
 
         for record in run.saving.earlier:
-            books.note(record, run.host.conductor)
+            state.note(record, run.host.conductor)
         run.host.observers.append(check)
         result = run.run()
     records = result.records
     proof = prove(records, recipe.samples)
     assert not proof.faults
-    assert proof.merged + proof.skipped == len(books.merged)
+    assert proof.merged + proof.skipped == len(state.merged)
     assert proof.skipped == result.summary["samples_skipped"]
     again = replay(folder.path, type(strategy)) if folder else compare(recipe.conductor(), enumerate(records))
     assert not again.difference, str(again.difference)
-    return result, books
+    return result, state
 
 
 def everything(size: int, epochs: int) -> list[tuple[int, int]]:

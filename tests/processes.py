@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PATIENCE_SECONDS = 120
+HANG_SECONDS = 120
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def ends(pids: list[int]) -> Iterator[None]:
         for pid, handle in zip(pids, handles, strict=True):
             poll = select.poll()
             poll.register(handle, select.POLLIN)
-            assert poll.poll(PATIENCE_SECONDS * 1000), f"process {pid} is still there"
+            assert poll.poll(HANG_SECONDS * 1000), f"process {pid} is still there"
     finally:
         for handle in handles:
             os.close(handle)

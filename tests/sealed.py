@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oddlot.core.chain import Chain
+from oddlot.history.log import Chain
 
 
 def reseal(log: Path) -> None:

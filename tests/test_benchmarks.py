@@ -19,7 +19,7 @@ from benchmarks.report import NOT_REACHED, Size
 from benchmarks.vc_asgd import market, savings
 from oddlot import Run
 from oddlot.config.faults_file import read_chaos
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.machines import Steps
 
 BENCHMARKS = Path(faults.__file__).parent

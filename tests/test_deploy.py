@@ -14,7 +14,7 @@ from ray.autoscaler._private import util as ray_autoscaler
 
 from oddlot import Ray
 from oddlot.cli import app as cli
-from oddlot.cli.run_command import Asked
+from oddlot.cli.run_command import RunCommand
 from oddlot.config.job_file import JobFile
 from tests.test_docs import blocks, commands
 
@@ -89,8 +89,8 @@ def test_every_file_is_known() -> None:
 
 @pytest.mark.parametrize("path", [*FILES, CLUSTER_PAGE], ids=lambda path: path.name)
 def test_oddlot_accepts_the_commands(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[Asked]()
-    monkeypatch.setattr(Asked, "run", lambda self, *_: asked.append(self))
+    asked = list[RunCommand]()
+    monkeypatch.setattr(RunCommand, "run", lambda self, *_: asked.append(self))
     group = typer.main.get_command(cli.app)
     found = list(oddlot_commands(path))
     assert found or path.name == "Dockerfile"

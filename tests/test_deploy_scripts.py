@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from tests.test_deploy import DEPLOY, parsed
 from tests.two_nodes import HEAD, OTHER, run_on_two_nodes, why_not
 
@@ -52,7 +52,7 @@ def small(script: str, home: Path) -> str:
 
 def is_whole(home: Path) -> bool:
     """Whether the run has reached its goal with every sample."""
-    run = Figures.read(home / "runs/digits-1")
+    run = RunReport.read(home / "runs/digits-1")
     return run.summary["ended"] == "epochs>=2" and run.proof.is_exactly_once
 
 

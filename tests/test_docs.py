@@ -25,8 +25,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from oddlot.cli import app as cli
-from oddlot.engines.local import config as on_local
-from oddlot.engines.local import fork_client
+from oddlot.engines.local import config as on_local, fork_client
 
 ROOT = Path(__file__).parent.parent
 GENERATED = {"cli", "strategies", "job-file", "fleet-file", "faults-file"}
@@ -164,10 +163,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     link = tmp_path_factory.mktemp("page") / "here"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(link), *sys.path])
-        server = fork_client.ForkServer()
+        server = fork_client.ForkClient()
         close = server.close
         patch.setattr(server, "close", lambda: None)
-        patch.setattr(on_local, "ForkServer", lambda: server)
+        patch.setattr(on_local, "ForkClient", lambda: server)
         patch.setattr(fork_client, "start_early", lambda: None)
         yield link
         close()

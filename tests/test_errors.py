@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oddlot.core.errors import (
+from oddlot.core.sample_spans import Span
+from oddlot.core.support.errors import (
     BadSamples,
     InvalidValue,
     OddlotError,
@@ -17,7 +18,6 @@ from oddlot.core.errors import (
     UsageErrors,
     joined,
 )
-from oddlot.core.spans import Span
 from tests.transcripts import MESSAGES, TESTS, is_there, read
 
 SOURCE = Path(__file__).parent.parent / "src" / "oddlot"

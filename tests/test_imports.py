@@ -12,29 +12,31 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 
 ORDER = (  # a room imports rooms above it, and itself
-    {"core", "formatting"},
-    {"machines"},
-    {"checkpoint", "wire", "train", "timing", "strategies"},
+    {"core"},
+    {"machines", "sparse"},
+    {"model", "data", "wire", "timing", "strategies"},
+    {"train", "checkpoint"},
     {"engines"},
     {"history", "faults"},
-    {"workloads", "integrations", "report"},
+    {"workloads", "report"},
     {"run"},
+    {"integrations"},
     {"planner", "testing"},
     {"config"},
+    {"queue"},
     {"cli"},
 )
-RANKS = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms} | {
-    "sparse": 0,
-    "scheduler": 2,
-    "": 10,  # oddlot/__init__.py and __main__.py
-}
-BESIDE = {("checkpoint", "train")}
-"""one room imports another one of the same rank"""
+RANKS = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms} | {"": len(ORDER)}
+"""The empty name: oddlot/__init__.py and __main__.py."""
 ONLY = {
-    "wire": ["oddlot.core.errors", "oddlot.core.user_warnings", "oddlot.core.user_code"],
-    "scheduler": ["oddlot.core"],
+    "wire": [
+        "oddlot.core.support.errors",
+        "oddlot.core.support.user_warnings",
+        "oddlot.core.support.user_code",
+    ],
 }
-MAY_IMPORT_SPARSE = {"train", "workloads", "cli", ""}
+"""The modules of ours that a room may import."""
+MAY_IMPORT_SPARSE = {"model", "train", "workloads", "cli", ""}
 EXPORTS = {"codecs", "events", "commands", "lr_schedules"}
 """modules that only export names of rooms"""
 WAITING = (
@@ -45,22 +47,22 @@ HEARS_SIGNALS = {
     "oddlot.run.signals",
     "oddlot.cli.run_command",
     "oddlot.cli.estimate_command",
-    "oddlot.cli.spot_notice",
+    "oddlot.cli.preemption_notice",
     "oddlot.faults.injector",
 }
 MAY_WAIT = {
-    "oddlot.cli.spot_notice": {"time"},  # it is a program beside the run
-    "oddlot.testing.engines": {"time.sleep"},  # a training step takes a known time
+    "oddlot.cli.preemption_notice": {"time"},  # it is a program beside the run
+    "oddlot.testing.engine_check": {"time.sleep"},  # a training step takes a known time
     "oddlot.run.signals": {"threading"},  # it asks in which thread it is
     "oddlot.sparse.threads": {"concurrent.futures"},  # a kernel's parts
     "oddlot.sparse.topk": {"threading"},  # one of several threads that ask makes clusters
-    "oddlot.checkpoint.writer": {
+    "oddlot.checkpoint.background_writer": {
         "concurrent.futures",
         "threading.Thread",
         "time.monotonic",
     },  # its writer is a thread
     "oddlot.checkpoint.storage": {"concurrent.futures"},  # checksums are computed beside the writing
-    "oddlot.run.live_view": {"time.monotonic"},  # when a run will end is said in the user's time
+    "oddlot.report.live_view": {"time.monotonic"},  # when a run will end is said in the user's time
     "oddlot.cli.watch": {"time"},  # it is a program beside the run
 }
 # Of the modules random and numpy.random only these do not draw from a state that the whole process shares.
@@ -117,23 +119,23 @@ def ours_broken(module: str, name: str) -> Iterator[str]:
         if part == "strategies" and is_strategy(module) and is_strategy(name) and not within(name, [module]):
             yield "strategies do not know each other: composition goes through arguments"
     elif other == "sparse":
-        yield from () if part in MAY_IMPORT_SPARSE else ["only train, workloads and cli know sparse"]
+        yield from () if part in MAY_IMPORT_SPARSE else ["only model, train, workloads and cli know sparse"]
     elif part in ONLY and not within(name, ONLY[part]):
         yield f"{part} knows of ours only {' and '.join(one.removeprefix('oddlot.') for one in ONLY[part])}"
     elif part == "engines" and other == "strategies":
         yield "engines know strategies only by their contract"
-    elif name != "oddlot.__version__" and (part, other) not in BESIDE and RANKS[other] >= RANKS[part]:
+    elif name != "oddlot.__version__" and RANKS[other] >= RANKS[part]:
         yield f"{part} may not know {other or 'the package itself'}: see the order of rooms"
 
 
 def is_strategy(name: str) -> bool:
     """An algorithm's own module, `oddlot.strategies.fastest_k`, or something in it."""
     parts = name.split(".")
-    return len(parts) > 2 and parts[2] not in {"support", "registry", "summaries"}
+    return len(parts) > 2 and parts[2] not in {"support", "registry", "shipped"}
 
 
 def foreign_broken(module: str, part: str, name: str) -> Iterator[str]:
-    pure = part in {"core", "strategies", "scheduler"}
+    pure = part in {"core", "strategies"}
     if pure and name.partition(".")[0] not in sys.stdlib_module_names:
         yield f"{part} needs the standard library alone"
     if pure and within(name, ["os", "secrets", "uuid"]):
@@ -227,7 +229,7 @@ def cycle_in(graph: Mapping[str, Iterable[str]]) -> list[str]:
 def test_no_modules_import_each_other() -> None:
     graph = {module: names - {"oddlot"} for module, names in imported_modules().items()}
     assert not cycle_in(graph)
-    assert cycle_in({**graph, "oddlot.core.errors": {"oddlot.core.conductor"}})
+    assert cycle_in({**graph, "oddlot.core.support.errors": {"oddlot.core.conductor"}})
 
 
 @pytest.mark.parametrize(
@@ -237,37 +239,34 @@ def test_no_modules_import_each_other() -> None:
         ("strategies.groups", "from numpy import array", "the standard library alone"),
         ("core.tasks", "import os.path", "asks nothing of the machine"),
         ("core.tasks", "def f():\n    import time", "line 2: imports time, but only engines read clocks"),
-        ("scheduler.fair", "import asyncio", "only engines read clocks"),
-        ("train.store", "import threading", "only engines read clocks"),
+        ("model.weight_store", "import threading", "only engines read clocks"),
         ("checkpoint.format", "import time", "only engines read clocks"),
         ("run.fit", "from torch.multiprocessing import Queue", "only engines read clocks"),
         ("history.log", "import signal", "hear signals"),
         ("engines.local", "import ray", "only engines/ray knows Ray"),
         ("run.fit", "from ray.util import state", "only engines/ray knows Ray"),
         ("core.tasks", "from oddlot.train import store", "core may not know train"),
-        ("train.store", "from oddlot.engines.host import Host", "train may not know engines"),
-        ("train.store", "import oddlot.wire.framing", "train may not know wire"),
-        ("train.store", "from oddlot import fit", "train may not know the package itself"),
+        ("model.weight_store", "from oddlot.engines.host import Host", "model may not know engines"),
+        ("model.weight_store", "import oddlot.wire.framing", "model may not know wire"),
+        ("model.weight_store", "from oddlot import fit", "model may not know the package itself"),
         ("workloads.digits", "from oddlot.run import fit", "workloads may not know run"),
         ("engines.local", "from oddlot.workloads import digits", "engines may not know workloads"),
         ("engines.host", "from oddlot.strategies.fastest_k import FastestK", "only by their contract"),
         ("run.fit", "from oddlot.cli.app import main", "run may not know cli"),
         (
             "wire.plain",
-            "from oddlot.train.flat_buffer import Layout",
-            "only core.errors and core.user_warnings",
+            "from oddlot.model.flat_buffer import Layout",
+            "only core.support.errors and core.support.user_warnings",
         ),
-        ("wire.plain", "from oddlot.core.tasks import Task", "only core.errors and core.user_warnings"),
-        ("strategies.groups", "from oddlot.strategies.fastest_k import FastestK", "do not know each other"),
-        ("sparse.layer", "from oddlot.core.errors import UsageError", "sparse knows nothing of ours"),
         (
-            "scheduler.fair",
-            "from oddlot.machines.machine import Machine",
-            "scheduler knows of ours only core",
+            "wire.plain",
+            "from oddlot.core.tasks import Task",
+            "only core.support.errors and core.support.user_warnings",
         ),
+        ("strategies.groups", "from oddlot.strategies.fastest_k import FastestK", "do not know each other"),
+        ("sparse.layer", "from oddlot.core.support.errors import UsageError", "sparse knows nothing of ours"),
         ("machines.market", "from oddlot.faults.plan import Chaos", "machines may not know faults"),
         ("report.run_report", "from oddlot.sparse import SlideLinear", "know sparse"),
-        ("train.store", "from oddlot.wire.codec import Codec", "train may not know wire"),
         ("core.tasks", "from . import errors", "imports are absolute"),
         (
             "machines.delay_models",
@@ -275,14 +274,14 @@ def test_no_modules_import_each_other() -> None:
             "line 3: random.shuffle draws",
         ),
         ("machines.delay_models", "from random import random as draw\ndraw()", "random.random draws"),
-        ("train.data", "import numpy as np\nnp.random.rand(1)", "numpy.random.rand draws"),
+        ("data.batches", "import numpy as np\nnp.random.rand(1)", "numpy.random.rand draws"),
         (
-            "train.data",
+            "data.batches",
             "from random import Random\nSTREAM = Random(1)",
             "line 2: random.Random is called while",
         ),
         (
-            "train.data",
+            "data.batches",
             "import torch\nclass A:\n    torch.manual_seed(1)",
             "torch.manual_seed is called while",
         ),
@@ -296,11 +295,11 @@ def test_each_rule_can_be_broken(module: str, source: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("core.tasks", "from oddlot.core.errors import UsageError\nfrom random import Random"),
-        ("strategies.registry", "from oddlot.strategies.fastest_k import FastestK"),
-        ("checkpoint.writer", "import os, concurrent.futures"),
-        ("wire.plain", "import torch\nfrom oddlot.core.errors import UsageError"),
-        ("engines.local", "import time, socket, signal\nfrom oddlot.train.store import Store"),
+        ("core.tasks", "from oddlot.core.support.errors import UsageError\nfrom random import Random"),
+        ("strategies.shipped", "from oddlot.strategies.fastest_k import FastestK"),
+        ("checkpoint.background_writer", "import os, concurrent.futures"),
+        ("wire.plain", "import torch\nfrom oddlot.core.support.errors import UsageError"),
+        ("engines.local", "import time, socket, signal\nfrom oddlot.model.weight_store import Store"),
         ("engines.ray.engine", "import ray"),
         ("planner.search", "from oddlot.engines.simulated.engine import Simulated"),
         ("workloads.extreme", "from oddlot.sparse import SlideLinear"),
@@ -309,10 +308,10 @@ def test_each_rule_can_be_broken(module: str, source: str, rule: str) -> None:
             "import signal\nfrom oddlot.run import fit\nfrom oddlot.config.fleet_file import read_fleet",
         ),
         (
-            "train.data",
+            "data.batches",
             "import torch\nfrom random import Random\ndef f():\n    torch.manual_seed(1)\n    Random(2)",
         ),
-        ("train.data", "import numpy as np\ndef f(rng):\n    rng.random()\n    np.random.seed(1)"),
+        ("data.batches", "import numpy as np\ndef f(rng):\n    rng.random()\n    np.random.seed(1)"),
     ],
 )
 def test_what_is_allowed_is_not_refused(module: str, source: str) -> None:

@@ -10,6 +10,7 @@ from inspect import signature
 from pathlib import Path
 
 import oddlot
+from oddlot.strategies.registry import BY_NAME, WRAPPERS
 from tests.fits import a_job
 from tests.transcripts import raises
 
@@ -25,6 +26,7 @@ PROBE = """\
 import sys, time
 before = time.perf_counter()
 import oddlot
+from oddlot.strategies.registry import BY_NAME, WRAPPERS
 print(time.perf_counter() - before, *sorted({"torch", "numpy", "pydantic", "rich"} & set(sys.modules)))
 """
 
@@ -34,7 +36,9 @@ def names_for_type_checkers() -> dict[str, str]:
     tree = ast.parse(Path(str(oddlot.__file__)).read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+    found = {alias.name: str(node.module) for node in imports for alias in node.names}
+    shipped = found.pop("*")
+    return found | {kind.__name__: shipped for kind in (BY_NAME | WRAPPERS).values()}
 
 
 def test_all_names_are_there_and_nothing_else() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oddlot.core.commands import Assign, Blend, Command, Evaluate, Keep, Release, Step, Wake
-from oddlot.core.events import Arrived, Changed, Event, Joined, Rang
+from oddlot.core.events import AlarmFired, Arrived, Changed, Event, Joined
 from oddlot.core.strategy import Strategy, View, assign_idle
 from oddlot.core.tasks import TaskId, UpdateId
 
@@ -26,7 +26,7 @@ class Backups(Strategy):
             fresh = (task for task in view.tasks if task not in self.repeated)
             for node, task in zip(view.idle, fresh, strict=False):
                 self.repeated[task] = True
-                yield Assign(node, self.samples, again=task)
+                yield Assign(node, self.samples, copy_of=task)
 
 
 @dataclass
@@ -43,12 +43,12 @@ class Timed(Strategy):
         match event:
             case Arrived(update):
                 self.round.append(update.id)
-            case Rang() if self.round:
+            case AlarmFired() if self.round:
                 yield Blend(dict.fromkeys(self.round, 0.5 / len(self.round)), measure=1)
                 self.round.clear()
                 yield Wake(view.now + self.seconds)
                 return
-            case Rang():
+            case AlarmFired():
                 yield Wake(view.now + self.seconds)
             case Changed(version):
                 yield Evaluate(version)

@@ -28,7 +28,7 @@ LEFT_OUT = {
     r"\b\d+-\d+-[0-9a-f]{6}(?=\.jsonl)": "PART",
     r"\bprocess \d+ on [^\s:]+": "process PID on HOST",
 }
-_told: list[str] = []
+_text: list[str] = []
 """by the test that runs"""
 _masks: dict[str, str] = {}
 """of all of its texts"""
@@ -106,8 +106,8 @@ def transcribe(text: str, **masks: str) -> None:
         text = re.sub(expression, f"<{name}>", text)
     for expression, instead in LEFT_OUT.items():
         text = re.sub(expression, instead, text)
-    if text not in _told:
-        _told.append(text)
+    if text not in _text:
+        _text.append(text)
 
 
 class Transcript:
@@ -115,13 +115,13 @@ class Transcript:
 
     def __init__(self, test: str) -> None:
         self.test = test.removeprefix("tests/")
-        _told.clear()
+        _text.clear()
         _masks.clear()
 
     @property
     def block(self) -> str:
         """What was told."""
-        lines = [line.rstrip() for text in _told for line in text.splitlines() or [""]]
+        lines = [line.rstrip() for text in _text for line in text.splitlines() or [""]]
         return textwrap.indent("\n".join(lines), "    ").rstrip("\n")
 
     def compare(self) -> None:
@@ -129,10 +129,10 @@ class Transcript:
         before = read(file_of(self.test)).get(self.test, "")
         if self.block != before:
             difference = difflib.unified_diff(before.splitlines(), self.block.splitlines(), lineterm="")
-            told = "\n".join(
+            message = "\n".join(
                 [*list(difference)[2:], f"pytest --rewrite 'tests/{self.test}' writes what came out"]
             )
-            raise AssertionError(f"{file_of(self.test)} has another text of {self.test}:\n{told}")
+            raise AssertionError(f"{file_of(self.test)} has another text of {self.test}:\n{message}")
 
 
 def file_of(test: str) -> Path:
@@ -155,15 +155,15 @@ def read(path: Path) -> dict[str, str]:
     return _files[path]
 
 
-def rewrite(told: Mapping[str, str], collected: set[str]) -> None:
+def rewrite(message: Mapping[str, str], collected: set[str]) -> None:
     """Write the blocks of these tests. Those of tests that are no more go: not in `collected`, though their function
     is, or of a function that no file has."""
     functions = {test.partition("[")[0] for test in collected}
-    for path in {*map(file_of, told), *MESSAGES.glob("*.txt")}:
+    for path in {*map(file_of, message), *MESSAGES.glob("*.txt")}:
         before = read(path)
         after = {test: block for test, block in before.items() if is_there(test)}
         after = {t: b for t, b in after.items() if t in collected or t.partition("[")[0] not in functions}
-        after |= {test: block for test, block in told.items() if file_of(test) == path}
+        after |= {test: block for test, block in message.items() if file_of(test) == path}
         after = {test: block for test, block in sorted(after.items()) if block}
         if after != before:
             path.parent.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ from benchmarks import plots
 from benchmarks.figures import GOSSIP_RATES, MAX_TRAFFIC, Calibrated
 from benchmarks.gossip.training import BATCH, PEERS, PULL_STEPS, RING, Asked, Outcome, job_of, outcome
 from benchmarks.processes import in_processes
-from benchmarks.report import RESULTS, Measured, Size, show, told
+from benchmarks.report import RESULTS, Measured, Size, message, show
 from oddlot import AdaptiveGossip, Gossip, LocalSGD, Strategy
 from oddlot.report.svg_charts import Line
 
@@ -198,11 +198,11 @@ def _print(data: str, size: Size, found: Mapping[str, list[Outcome]], rates: Map
             [
                 name,
                 f"{_rate(rates, name)}",
-                told([one.exchanges_per_step for one in rows]),
-                told([one.bytes / other.bytes for one, other in zip(rows, base, strict=True)]),
-                told(_times(rows, base)),
-                told([one.accuracy for one in rows], 4),
-                told([one.single for one in rows], 4),
+                message([one.exchanges_per_step for one in rows]),
+                message([one.bytes / other.bytes for one, other in zip(rows, base, strict=True)]),
+                message(_times(rows, base)),
+                message([one.accuracy for one in rows], 4),
+                message([one.single for one in rows], 4),
             ]
             for name, rows in found.items()
         ],

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.report import NOT_REACHED, Measured, Size, show
 from oddlot import AdaptiveGossip, Gossip, Local, Run, StopRun, Strategy, fit
-from oddlot.core.errors import JobError
-from oddlot.events import LinkTraffic, ModelReceived, PeerLost, Record, Struck
+from oddlot.core.support.errors import JobError
+from oddlot.events import FaultInjected, LinkTraffic, ModelReceived, PeerLost, Record
 from oddlot.faults import Chaos, Fault
 from oddlot.workloads.digits import digits
 
@@ -118,7 +118,7 @@ class Whole:
 
     def __call__(self, record: Record) -> None:
         match record.event:
-            case Struck():
+            case FaultInjected():
                 self.healed_at = record.now + self.cut
             case ModelReceived(model) if record.now > self.healed_at:
                 self.models[record.peer, model.sender] += 1
@@ -135,7 +135,7 @@ def _partition(size: Size, place: Path) -> tuple[bool, list[str]]:
     fault = Fault("partition", at_versions=(100,), for_seconds=cut)
     ends = Whole(cut)
     run = trained(Gossip(period=4), "epochs>=1000000", place / "cut", [fault], observers=[ends])
-    struck = [record.now for record in run.records if isinstance(record.event, Struck)]
+    struck = [record.now for record in run.records if isinstance(record.event, FaultInjected)]
     begin = struck[0] if struck else 0.0
     worked = {
         record.peer
@@ -146,5 +146,5 @@ def _partition(size: Size, place: Path) -> tuple[bool, list[str]]:
     together = len(run.summary["peers_averaged"]) == PEERS
     agreed = run.summary["disagreement"] <= AGREED
     healed = bool(struck) and len(worked) == PEERS and noticed and together and agreed
-    told = f"disagreement {run.summary['disagreement']:.3f}"
-    return healed, [f"{_accuracy(run):.4f}", f"{', '.join(run.summary['peers_averaged'])}; {told}"]
+    message = f"disagreement {run.summary['disagreement']:.3f}"
+    return healed, [f"{_accuracy(run):.4f}", f"{', '.join(run.summary['peers_averaged'])}; {message}"]

@@ -9,12 +9,12 @@ from benchmarks.report import Size
 from benchmarks.stragglers.networks import Small
 from oddlot import SGD, Job, LocalSGD, Machine, Simulated, Strategy, Synchronous, fit
 from oddlot.core.events import Averaged
+from oddlot.history.goals import Every
 from oddlot.lr_schedules import Cosine
 from oddlot.machines import Link
 from oddlot.run.config import RunConfig
-from oddlot.run.intervals import Every
+from oddlot.run.hosts_simulated import SimulatedHosts
 from oddlot.run.mesh import prepared_mesh
-from oddlot.run.mesh_simulation import MeshSimulation
 from oddlot.run.spec import Recipe
 from oddlot.workloads.cifar10 import cifar10
 from oddlot.workloads.mnist import fashion_mnist
@@ -111,7 +111,7 @@ def _gossip(job: Job, strategy: Strategy, asked: Asked, until: str) -> Outcome:
     config = RunConfig(until=until, seed=asked.seed, evaluate_every=every)
     recipe = Recipe(job, strategy, Simulated(_machines(PEERS, link), seed=asked.seed), config)
     with prepared_mesh(recipe) as mesh:
-        assert isinstance(mesh, MeshSimulation)
+        assert isinstance(mesh, SimulatedHosts)
         run = mesh.run()
         computation = mesh.mesh.computation
         singles = [computation.evaluate(peer.store.weights)["accuracy"] for peer in mesh.runs.values()]

@@ -38,7 +38,7 @@ from oddlot import (
     Synchronous,
     fit,
 )
-from oddlot.formatting import duration
+from oddlot.core.support.text import duration
 from oddlot.machines import Link
 from oddlot.workloads.mnist import fashion_mnist
 
@@ -210,14 +210,14 @@ def _best(times: Mapping[int, float], rates: Sequence[float]) -> dict[str, tuple
 
 def _print(cells: Cells, goal: float) -> None:
     rows = [
-        [f"{megabits:,}", f"{peers}", *(_told(found[method][0]) for method in METHODS), first_of(found)]
+        [f"{megabits:,}", f"{peers}", *(_text(found[method][0]) for method in METHODS), first_of(found)]
         for (megabits, peers), found in cells.items()
     ]
     title = f"seconds to an accuracy of {goal:.3f} on Fashion-MNIST, the best setting of each"
     show(title, ["Mbit/s", "peers", *METHODS, "first"], rows)
 
 
-def _told(seconds: float) -> str:
+def _text(seconds: float) -> str:
     return "not reached" if seconds == inf else f"{seconds:,.0f}"
 
 
@@ -272,11 +272,11 @@ def _bars(found: Mapping[str, tuple[float, str]], x: float, y: float, most: floa
     for number, method in enumerate(METHODS):
         seconds, top = found[method][0], y + 18 * number
         length = 130.0 if seconds == inf else 8 + 122 * log10(seconds / least) / log10(max(most, 2.0))
-        told = "not reached" if seconds == inf else duration(seconds)
+        message = "not reached" if seconds == inf else duration(seconds)
         bold = ' class="first"' if method == first else ""
         opacity = ' opacity="0.3"' if seconds == inf else ""
         parts.append(
             f'<rect x="{x}" y="{top}" width="{length:.1f}" height="13" fill="{COLORS[number]}"{opacity}/>'
-            f'<text x="{x + length + 5:.1f}" y="{top + 11}"{bold}>{told}</text>'
+            f'<text x="{x + length + 5:.1f}" y="{top + 11}"{bold}>{message}</text>'
         )
     return parts

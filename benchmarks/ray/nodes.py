@@ -73,9 +73,9 @@ class Nodes:
 
 def _descendants(parent: int) -> list[int]:
     """Return the process ids of all descendants of a process."""
-    told = subprocess.run(["ps", "-eo", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
+    message = subprocess.run(["ps", "-eo", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
     families: dict[int, list[int]] = {}
-    for pid, above in (map(int, line.split()) for line in told.splitlines()):
+    for pid, above in (map(int, line.split()) for line in message.splitlines()):
         families.setdefault(above, []).append(pid)
     found = list(families.get(parent, ()))
     for pid in found:

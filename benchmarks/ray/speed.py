@@ -20,7 +20,7 @@ from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 from oddlot.engines.loop import drive
 from oddlot.engines.ray import cluster, handles
-from oddlot.engines.ray.pieces import joined
+from oddlot.engines.ray.object_chunks import joined
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import Training, prepared

@@ -13,9 +13,9 @@ import oddlot
 from benchmarks.ray.job import Step, job
 from benchmarks.ray.nodes import Nodes, cluster
 from benchmarks.ray.speed import Driven, driven
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Joined
 from oddlot.core.records import Record
+from oddlot.core.support.errors import UsageError
 from oddlot.history.audit import prove
 from oddlot.machines.market_traces import read_alive
 from oddlot.workloads.digits import digits

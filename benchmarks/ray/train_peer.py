@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.ray.job import BATCH, EVERY, Rate, Step, network
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.digits import digits
 
 OPTIONS = {

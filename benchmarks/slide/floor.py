@@ -16,7 +16,7 @@ from benchmarks.slide.systems import Ours
 from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import prefetch_row
-from oddlot.sparse.kernels.rows import dot
+from oddlot.sparse.kernels.row_operations import dot
 from oddlot.sparse.kernels.views import row
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.threads import Crew
@@ -138,12 +138,12 @@ def measure(size: Size, shapes: list[str]) -> dict[str, float]:
         for name in list(SAMPLERS)[: size.pick(1, None, None)]:
             found = _phases(size, shape, SAMPLERS[name]())
             for phase, (bytes_moved, seconds, floor) in found.items():
-                told = (
+                message = (
                     (f"{1000 * floor:.2f}", f"{bytes_moved / floor / 1e9:.1f}", f"{seconds / floor:.2f}")
                     if floor
                     else ("", "", "")
                 )
-                rows.append([name, phase, f"{bytes_moved / 1e6:.1f}", f"{1000 * seconds:.2f}", *told])
+                rows.append([name, phase, f"{bytes_moved / 1e6:.1f}", f"{1000 * seconds:.2f}", *message])
             if name == "clusters":
                 own = [one for phase, one in found.items() if phase.startswith("output")]
                 total = sum(one[1] for one in own) / sum(one[2] for one in own)

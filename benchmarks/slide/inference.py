@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.report import Measured, Size, show, told
+from benchmarks.report import Measured, Size, message, show
 from benchmarks.slide.setting import BATCH, generated, right, shape_of
 from oddlot.sparse import SlideClassifier
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.exact_scoring import exact_topk
-from oddlot.sparse.topk import CALIBRATED, Index
+from oddlot.sparse.topk import CALIBRATED, Index, exact_topk
 
 SET, PASSES, ROUNDS = {"30k": 64_000, "670k": 256_000}, {"30k": 2, "670k": 1}, {"30k": 5, "670k": 2}
 """Training examples, passes over them, and rounds of measurements. With 670,091 outputs a round takes minutes."""
@@ -55,7 +54,7 @@ def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
             share, recall = right(one.best, data.y_test) / p1, float((one.best == dense.best).mean())
             ratios[name] = [their / own for own, their in zip(one.seconds, dense.seconds, strict=True)]
             rows.append([
-                name, f"{1 / median(one.seconds):,.0f}", told(ratios[name], 1), f"{1000 * one.alone:.2f}",
+                name, f"{1 / median(one.seconds):,.0f}", message(ratios[name], 1), f"{1000 * one.alone:.2f}",
                 f"{share * p1:.4f}", f"{share:.3f}", f"{recall:.3f}",
             ])  # fmt: skip
         columns = ["scored", "examples/s", "times", "ms for one", "P@1", "of exact", "recall of the best"]

@@ -6,7 +6,7 @@ from functools import partial
 from statistics import median
 
 from benchmarks.plots import save
-from benchmarks.report import NOT_REACHED, Measured, Size, show, told
+from benchmarks.report import NOT_REACHED, Measured, Size, message, show
 from benchmarks.slide.runs import Made, Point, best_of, ours, trained
 from benchmarks.slide.setting import BATCH, Set, generated, shape_of
 from benchmarks.slide.systems import Dense, Sampled, Tuned
@@ -127,14 +127,14 @@ def over_time(size: Size) -> Figures:
                 if passes in lengths_of(size, name):
                     ends[name][-1].append(trained(SYSTEMS[name], FOUND[name], data, passes * a_pass, seed))
         for name in asked:
-            told_of = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name][-1])
-            print(f"{name}, seed {seed}:", *told_of, flush=True)
+            text_of = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name][-1])
+            print(f"{name}, seed {seed}:", *text_of, flush=True)
     figures = compared("30,000 outputs", ends, "30k")
     draw(size, ends)
     at = LENGTHS[1] * a_pass
     own = [next(p.p1 for p in run if p.examples == at) for run in ends["clusters"]]
     same = [p1 - of_many(data, at, seed) for seed, p1 in enumerate(own)]
-    print(f"clusters' P@1 less that of 1,000 rows by chance at {at:,} examples:", told(same))
+    print(f"clusters' P@1 less that of 1,000 rows by chance at {at:,} examples:", message(same))
     return figures | {"p1_over_uniform_1000_30k": [100 * one for one in same]}
 
 
@@ -206,11 +206,13 @@ def compared(title: str, ends: Ends, name: str) -> Figures:
     goals["dense"] = [run[-1].p1 - 0.01 for run in ends["dense"]]
     rows, figures, longest = list[list[str]](), Figures(), ends["clusters"][0]
     for system, runs in ends.items():
-        told_of = {
-            points[0].examples: f"{told([p.p1 for p in points])}, {median(p.seconds for p in points):.1f} s"
+        text_of = {
+            points[
+                0
+            ].examples: f"{message([p.p1 for p in points])}, {median(p.seconds for p in points):.1f} s"
             for points in zip(*runs, strict=True)
         }
-        cells = [told_of.get(point.examples, "") for point in longest]
+        cells = [text_of.get(point.examples, "") for point in longest]
         for rival, p1s in goals.items():
             when = [seconds_to(paced(run), p1) for run, p1 in zip(runs, p1s, strict=False)]
             theirs = [seconds_to(paced(run), p1) for run, p1 in zip(ends[rival], p1s, strict=True)]
@@ -218,11 +220,11 @@ def compared(title: str, ends: Ends, name: str) -> Figures:
                 their / own if own and their else -NOT_REACHED
                 for own, their in zip(when, theirs, strict=False)
             ]
-            cells.append(told(ratios, 2))
+            cells.append(message(ratios, 2))
             if system == "clusters":
                 figures[rivals[rival]] = ratios
         rows.append([system, *cells])
     columns = ["", *(f"{point.examples // 1000}K" for point in longest)]
-    columns += [f"as soon as {rival} is at {told(p1s)}" for rival, p1s in goals.items()]
+    columns += [f"as soon as {rival} is at {message(p1s)}" for rival, p1s in goals.items()]
     show(f"{title}: P@1 at the end of runs of so many examples", columns, rows)
     return figures

@@ -15,8 +15,7 @@ from benchmarks.report import Size
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.datasets.generating import Shape, generate
 from oddlot.sparse.datasets.metrics import precision
-from oddlot.sparse.datasets.reading import read_xmc
-from oddlot.sparse.datasets.writing import write_xmc
+from oddlot.sparse.datasets.text_files import read_xmc, write_xmc
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.topk import CALIBRATED
 

@@ -8,7 +8,7 @@ from benchmarks.report import Size, show
 from benchmarks.slide.setting import shape_of
 from oddlot.core.events import Arrived
 from oddlot.sparse.datasets.generating import generate
-from oddlot.sparse.datasets.writing import write_xmc
+from oddlot.sparse.datasets.text_files import write_xmc
 from oddlot.workloads.extreme_classification import xmc
 
 POINTS, STEPS = 4_096, 8

@@ -16,7 +16,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from benchmarks.report import Size, show, told
+from benchmarks.report import Size, message, show
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     SGD,
@@ -31,7 +31,7 @@ from oddlot import (
     Synchronous,
     fit,
 )
-from oddlot.core.user_warnings import once
+from oddlot.core.support.user_warnings import once
 from oddlot.machines import Lifetime, Link, Lognormal
 
 RESTART, CHECKPOINT, REJOIN, TASK = 120.0, 600.0, 60.0, 30.0
@@ -153,7 +153,7 @@ def _table(learners: int, between: dict[str, float], hours: float, seeds: range)
             for policy in POLICIES
         }
         lock_steps = [f"{one:.3f}" for one in plain] or ["", ""]
-        rows.append([name, *lock_steps, *(told(cell, 3) for cell in found.values())])
+        rows.append([name, *lock_steps, *(message(cell, 3) for cell in found.values())])
         print(learners, *rows[-1], flush=True)
         return {policy: median(cell) for policy, cell in found.items()}
 

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 
 from benchmarks.processes import in_processes
-from benchmarks.report import Size, show, told
+from benchmarks.report import Size, message, show
 from benchmarks.stragglers.least_squares import (
     FEATURES,
     LOAD,
@@ -117,7 +117,7 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 
 def _show(size: Size, ratio: float, found: Found) -> None:
     rows = [
-        [policy, *(told([run[measure] for run in runs], 0) for measure in MEASURES)]
+        [policy, *(message([run[measure] for run in runs], 0) for measure in MEASURES)]
         for policy, runs in found.items()
     ]
     show(

@@ -25,9 +25,9 @@ from oddlot import SGD, Job, Machine, Run, Simulated, Strategy
 from oddlot.core.commands import Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
+from oddlot.data.batches import order
 from oddlot.machines import Exponential, Link
-from oddlot.train.data import order
 
 WORKERS, FEATURES, ROWS, LOAD = 50, 100, 2_000, 40
 """LOAD: rows of a complete task, which are the rows of a worker in the paper."""

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from torch import Tensor, nn
 
 from benchmarks.processes import in_processes
-from benchmarks.report import Size, show, told
+from benchmarks.report import Size, message, show
 from oddlot import (
     SGD,
     AdaptiveK,
@@ -171,8 +171,8 @@ def _fits(there: dict[str, StepTimes]) -> None:
         means = [fmean(record) for record in times.values()]
         best, second, *_ = fit_delays([time / fmean(record) for record in times.values() for time in record])
         spread = f"{min(means) / fmean(means):.2f} to {max(means) / fmean(means):.2f}"
-        told_of = [f"{_short(fit.delay)}, {fit.distance:.3f}" for fit in (best, second)]
-        rows.append([name, f"{len(times)}", f"{best.measured:,}", spread, *told_of])
+        text_of = [f"{_short(fit.delay)}, {fit.distance:.3f}" for fit in (best, second)]
+        rows.append([name, f"{len(times)}", f"{best.measured:,}", spread, *text_of])
     columns = ("record", "machines", "times", "means over the mean of all", "nearest, its distance", "second")
     show("delay models", columns, rows)
 
@@ -194,7 +194,7 @@ def _table(size: Size, job: str, record: str, policies: Sequence[str], seeds: ra
     rows = [
         [
             f"{name} ({BEST_K})" if name == best_k else name,
-            told(taken, 0),
+            message(taken, 0),
             f"{median(taken) / others[best]:.2f}",
         ]
         for name, taken in seconds.items()

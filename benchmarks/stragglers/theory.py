@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.plots import save
 from benchmarks.report import Size, show
 from oddlot.report.svg_charts import Line
-from oddlot.strategies.support.round_planning import Choice, stages, switch_times
+from oddlot.strategies.support.round_planning import RoundKind, stages, switch_times
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Hypoexponential
 
@@ -28,7 +28,7 @@ UNTIL, POINTS = 3_000.0, 300
 def measure(size: Size) -> dict[str, float]:
     """Save the plot, and print a table of the switch times. Return no figures."""
     workers = [Hypoexponential(NOTHING, MEAN / SAMPLES)] * WORKERS
-    choices = [Choice(*row) for row in rounds_of(workers, [SAMPLES])]
+    choices = [RoundKind(*row) for row in rounds_of(workers, [SAMPLES])]
     found = stages(choices)
     begins = [
         (0.0, found[0].choice),
@@ -43,7 +43,7 @@ def measure(size: Size) -> dict[str, float]:
     return {}
 
 
-def _draw(size: Size, choices: list[Choice], begins: list[tuple[float, Choice]]) -> None:
+def _draw(size: Size, choices: list[RoundKind], begins: list[tuple[float, RoundKind]]) -> None:
     seconds = np.linspace(UNTIL / 20, UNTIL, POINTS).tolist()  # at 0 s all errors are equal
     drawn = [_line(f"k = {one.k}", [(0.0, one)], seconds, one.k) for one in choices]
     save(
@@ -56,17 +56,17 @@ def _draw(size: Size, choices: list[Choice], begins: list[tuple[float, Choice]])
     )
 
 
-def _with(k: int, choices: list[Choice]) -> Choice:
+def _with(k: int, choices: list[RoundKind]) -> RoundKind:
     return next(one for one in choices if one.k == k)
 
 
 def _line(
-    name: str, begins: list[tuple[float, Choice]], seconds: list[float], color: int, dashed: bool = False
+    name: str, begins: list[tuple[float, RoundKind]], seconds: list[float], color: int, dashed: bool = False
 ) -> Line:
     return Line(name, [(at, log10(_error(begins, at))) for at in seconds], color, dashed)
 
 
-def _error(begins: list[tuple[float, Choice]], now: float) -> float:
+def _error(begins: list[tuple[float, RoundKind]], now: float) -> float:
     """Return the bound of proposition 1. In each round, the excess over the stage's floor is multiplied by 1 - eta
     c."""
     error = ERROR

@@ -51,7 +51,7 @@ def run(epochs: int, seed: int, chaos: Chaos | None) -> Run:
 
 def measure(size: Size, seed: int) -> dict[str, float]:
     """Return the loss of accuracy through preemptions, in points, the mean over the seeds."""
-    steps, of, told = trace(size.pick(2.0, PERIOD_SECONDS, PERIOD_SECONDS))
+    steps, of, message = trace(size.pick(2.0, PERIOD_SECONDS, PERIOD_SECONDS))
     epochs, seeds = size.pick((1, 1), (2, 1), (6, 3))
     found: dict[str, list[Run]] = {"undisturbed": [], "preempted": []}
     for luck in range(seed, seed + seeds):
@@ -70,6 +70,6 @@ def measure(size: Size, seed: int) -> dict[str, float]:
             ]
         )
     columns = ["4 local workers", "accuracy", "seconds", "workers lost", "samples wasted"]
-    show(f"MNIST, {epochs} epochs, {seeds} seeds, preempted by {told}", columns, rows)
+    show(f"MNIST, {epochs} epochs, {seeds} seeds, preempted by {message}", columns, rows)
     right = {name: mean(one.accuracy or 0.0 for one in runs) for name, runs in found.items()}
     return {"real_accuracy_gap": 100 * (right["undisturbed"] - right["preempted"])}

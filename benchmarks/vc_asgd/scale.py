@@ -27,7 +27,7 @@ def capacity() -> tuple[Capacity, str]:
 
 def measure(size: Size, seed: int) -> dict[str, float]:
     """Return the virtual days per minute of wall time."""
-    zone, told = capacity()
+    zone, message = capacity()
     machines = MACHINES // size.pick(100, 1, 1)
     shards = 5 * machines
     data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
@@ -43,7 +43,7 @@ def measure(size: Size, seed: int) -> dict[str, float]:
     wall = time.perf_counter() - began
     days = float(run.summary["seconds"]) / 86400
     updates, lost = run.summary["updates"], run.summary["workers_lost"]
-    rows = [[told, f"{updates:,}", f"{lost:,}", f"{days:.3f}", f"{wall:.1f}", f"{updates / wall:,.0f}"]]
+    rows = [[message, f"{updates:,}", f"{lost:,}", f"{days:.3f}", f"{wall:.1f}", f"{updates / wall:,.0f}"]]
     columns = ["preempted by", "updates", "machines lost", "virtual days", "wall seconds", "updates/s"]
     show(f"{machines:,} machines, {shards:,} subtasks of {SUBTASK_SECONDS:.0f} s an epoch", columns, rows)
     return {"virtual_days_per_minute_10000": days / (wall / 60)}

@@ -9,103 +9,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oddlot import codecs, commands, events, faults, lr_schedules, machines, sparse, strategies, testing
-    from oddlot.config.faults_file import read_chaos
-    from oddlot.config.fleet_file import read_fleet
-    from oddlot.core.errors import CheckpointError, JobError, OddlotError, UsageError
-    from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
-    from oddlot.core.strategy import Strategy
-    from oddlot.engines.local.config import Local
-    from oddlot.engines.ray.config import Ray
-    from oddlot.engines.simulated.config import Simulated
-    from oddlot.history.replay import replay
-    from oddlot.machines.machine import Machine
-    from oddlot.planner.estimate import estimate
-    from oddlot.run.fit import Interrupted, fit
-    from oddlot.run.result import Run
-    from oddlot.run.user_observers import StopRun
-    from oddlot.strategies import (
-        VCASGD,
-        AdaptiveGossip,
-        AdaptiveK,
-        AdaptiveLoad,
-        Asynchronous,
-        BackupTasks,
-        Deadline,
-        Downpour,
-        ElasticAveraging,
-        EventGrad,
-        FastestK,
-        FederatedAveraging,
-        Gossip,
-        LocalSGD,
-        ProportionalLoad,
-        Quorum,
-        Synchronous,
+    from oddlot import (
+        codecs as codecs,
+        commands as commands,
+        events as events,
+        faults as faults,
+        lr_schedules as lr_schedules,
+        machines as machines,
+        sparse as sparse,
+        strategies as strategies,
+        testing as testing,
     )
-    from oddlot.train.job import Job, accuracy
-    from oddlot.train.sharded_data import Shards
+    from oddlot.config.faults_file import read_chaos as read_chaos
+    from oddlot.config.fleet_file import read_fleet as read_fleet
+    from oddlot.core.optimizers import SGD as SGD, Adam as Adam, AdamW as AdamW, Optimizer as Optimizer
+    from oddlot.core.strategy import Strategy as Strategy
+    from oddlot.core.support.errors import (
+        CheckpointError as CheckpointError,
+        JobError as JobError,
+        OddlotError as OddlotError,
+        UsageError as UsageError,
+    )
+    from oddlot.data.shards import Shards as Shards
+    from oddlot.engines.local.config import Local as Local
+    from oddlot.engines.ray.config import Ray as Ray
+    from oddlot.engines.simulated.config import Simulated as Simulated
+    from oddlot.history.replay import replay as replay
+    from oddlot.machines.machine import Machine as Machine
+    from oddlot.planner.estimate import estimate as estimate
+    from oddlot.run.fit import Interrupted as Interrupted, fit as fit
+    from oddlot.run.result import Run as Run
+    from oddlot.run.user_observers import StopRun as StopRun
+    from oddlot.strategies.shipped import *
+    from oddlot.train.job import Job as Job, accuracy as accuracy
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "SGD",
-    "VCASGD",
-    "Adam",
-    "AdamW",
-    "AdaptiveGossip",
-    "AdaptiveK",
-    "AdaptiveLoad",
-    "Asynchronous",
-    "BackupTasks",
-    "CheckpointError",
-    "Deadline",
-    "Downpour",
-    "ElasticAveraging",
-    "EventGrad",
-    "FastestK",
-    "FederatedAveraging",
-    "Gossip",
-    "Interrupted",
-    "Job",
-    "JobError",
-    "Local",
-    "LocalSGD",
-    "Machine",
-    "OddlotError",
-    "Optimizer",
-    "ProportionalLoad",
-    "Quorum",
-    "Ray",
-    "Run",
-    "Shards",
-    "Simulated",
-    "StopRun",
-    "Strategy",
-    "Synchronous",
-    "UsageError",
-    "__version__",
-    "accuracy",
-    "codecs",
-    "commands",
-    "estimate",
-    "events",
-    "faults",
-    "fit",
-    "lr_schedules",
-    "machines",
-    "read_chaos",
-    "read_fleet",
-    "replay",
-    "sparse",
-    "strategies",
-    "testing",
-]
 
 _HOMES = {
     "run.fit": "Interrupted fit",
     "planner.estimate": "estimate",
-    "core.errors": "CheckpointError JobError OddlotError UsageError",
+    "core.support.errors": "CheckpointError JobError OddlotError UsageError",
     "core.optimizers": "SGD Adam AdamW Optimizer",
     "core.strategy": "Strategy",
     "engines.local.config": "Local",
@@ -116,10 +59,8 @@ _HOMES = {
     "config.fleet_file": "read_fleet",
     "history.replay": "replay",
     "run.result": "Run",
-    "strategies": "VCASGD AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks Deadline Downpour "
-    "ElasticAveraging EventGrad FastestK FederatedAveraging Gossip LocalSGD ProportionalLoad Quorum Synchronous",
     "train.job": "Job accuracy",
-    "train.sharded_data": "Shards",
+    "data.shards": "Shards",
     "run.user_observers": "StopRun",
 }
 _SUBPACKAGES = (
@@ -140,11 +81,23 @@ _HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in na
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return import_module(f"oddlot.{name}")
-    if name not in _HOME:
+    if name == "__all__":
+        return sorted([*_HOME, *_SUBPACKAGES, *_strategies(), "__version__"])
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif not name.startswith("_") and name in (found := _strategies()):
+        value = found[name]
+    else:
         raise AttributeError(f"module 'oddlot' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
     return value
 
 
+def _strategies() -> dict[str, Any]:
+    """Return the strategies that come with oddlot, by class name."""
+    shipped = import_module("oddlot.strategies.shipped")
+    return {name: kind for name, kind in vars(shipped).items() if isinstance(kind, type)}
+
+
 def __dir__() -> list[str]:
-    return __all__
+    return __getattr__("__all__")  # type: ignore[no-any-return]  # the list of names above

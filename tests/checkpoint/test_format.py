@@ -15,13 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from oddlot.checkpoint import format as checkpoint
-from oddlot.checkpoint import writer as saver_module
+from oddlot.checkpoint import background_writer as saver_module, format as checkpoint
+from oddlot.checkpoint.background_writer import BackgroundWriter
 from oddlot.checkpoint.format import Checkpoint, Snapshot
 from oddlot.checkpoint.storage import Storage
-from oddlot.checkpoint.writer import BackgroundSaver
-from oddlot.core.errors import CheckpointError
 from oddlot.core.records import HostState
+from oddlot.core.support.errors import CheckpointError
 from tests.transcripts import check, raises
 
 LIFE = "a1b2c3"
@@ -70,7 +69,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
         assert after.tensors[name].dtype == tensor.dtype
         assert torch.equal(after.tensors[name], tensor)
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["format"], manifest["version"], manifest["job"]) == (3, 42, "abc")
+    assert (manifest["format"], manifest["version"], manifest["job"]) == (4, 42, "abc")
     assert set(manifest["files"]) == {"conductor.json", "tensors.safetensors"}
 
 
@@ -142,12 +141,12 @@ def test_where_no_checkpoint_is_whole_or_there_at_all_each_is_told(
     path = save(tmp_path, snapshot())
     later = save(tmp_path, snapshot(43))
     (later / "conductor.json").unlink()
-    monkeypatch.setattr(checkpoint, "FORMAT", 4)
+    monkeypatch.setattr(checkpoint, "FORMAT", 5)
     with raises(CheckpointError, "no_whole_checkpoint") as caught:
         newest(tmp_path)
     damage = [(each.code, each.fields["path"]) for each in caught.fields["damage"]]
     assert damage == [("other_format", str(later)), ("other_format", str(path))]
-    assert {each.fields["format"] for each in caught.fields["damage"]} == {3}
+    assert {each.fields["format"] for each in caught.fields["damage"]} == {4}
     monkeypatch.undo()
     (path / "conductor.json").unlink()
     with raises(CheckpointError, "no_whole_checkpoint") as caught:
@@ -221,7 +220,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("moment", range(4))
 def test_a_checkpoint_whose_writer_is_killed_is_passed_over(tmp_path: Path, moment: int) -> None:
     """At every moment the one before is whole; what was left behind is removed once the next one is."""
-    saver = BackgroundSaver(Storage(tmp_path))
+    saver = BackgroundWriter(Storage(tmp_path))
     saver.save(snapshot(1, 1.0))
     saver.wait()
     deeds = iter(range(100))
@@ -237,7 +236,7 @@ def test_a_checkpoint_whose_writer_is_killed_is_passed_over(tmp_path: Path, mome
     found = newest(tmp_path)
     assert found.version == (2 if moment == 3 else 1)
     assert found.warnings == (), "it was not finished, which is no damage"
-    again = BackgroundSaver(Storage(tmp_path), keep=1, there=checkpoint.saved(Storage(tmp_path)))
+    again = BackgroundWriter(Storage(tmp_path), keep=1, there=checkpoint.saved(Storage(tmp_path)))
     again.save(snapshot(3))
     assert again.close() == saver.close() == []
     assert names(tmp_path) == ["00000003-30"]
@@ -264,7 +263,7 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tmp_path
     order = Mock()
     log = tmp_path / "records.jsonl"
     log.write_text("a record\n")
-    saver = BackgroundSaver(Storage(tmp_path / "checkpoints"), lambda: {"": log})
+    saver = BackgroundWriter(Storage(tmp_path / "checkpoints"), lambda: {"": log})
     with patch.multiple(saver_module, sync_path=order.sync, save=order.save):
         saver.save(snapshot())
         assert saver.close() == []
@@ -274,10 +273,10 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tmp_path
 
 def test_a_log_that_is_gone_for_a_while_is_a_problem_and_the_same_is_saved_later(tmp_path: Path) -> None:
     log, place = tmp_path / "records.jsonl", tmp_path / "checkpoints"
-    saver = BackgroundSaver(Storage(place), lambda: {"": log})
+    saver = BackgroundWriter(Storage(place), lambda: {"": log})
     assert not saver.save(snapshot())
-    (told,) = saver.problems()
-    check(told, "checkpoint_not_written", path=str(place))
+    (message,) = saver.problems()
+    check(message, "checkpoint_not_written", path=str(place))
     log.write_text("a record\n")
     assert saver.save(snapshot())
     assert saver.close() == []
@@ -285,7 +284,7 @@ def test_a_log_that_is_gone_for_a_while_is_a_problem_and_the_same_is_saved_later
 
 
 def test_the_newest_three_are_kept_and_staged_memory_is_used_again(tmp_path: Path) -> None:
-    saver, places = BackgroundSaver(Storage(tmp_path)), []
+    saver, places = BackgroundWriter(Storage(tmp_path)), []
     for version in range(1, 6):
         assert saver.save(snapshot(version))
         saver.wait()
@@ -306,7 +305,7 @@ def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
         return really(*arguments)
 
     monkeypatch.setattr(saver_module, "save", slow)
-    saver = BackgroundSaver(Storage(tmp_path))
+    saver = BackgroundWriter(Storage(tmp_path))
     conductor = {"open": ["w1:7"]}
     given = snapshot(1, hosts={"": HostState(conductor, 10)})
     assert saver.save(given)
@@ -324,23 +323,23 @@ def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
 
 
 def test_a_full_disk_is_reported_and_later_checkpoints_are_written(tmp_path: Path) -> None:
-    saver = BackgroundSaver(Storage(tmp_path))
+    saver = BackgroundWriter(Storage(tmp_path))
     with full_disk():
         assert saver.save(snapshot(1))
         saver.wait()
     assert saver.save(snapshot(2))
     saver.wait()
-    (told,) = saver.problems()
-    check(told, "checkpoint_not_written", path=str(tmp_path))
+    (message,) = saver.problems()
+    check(message, "checkpoint_not_written", path=str(tmp_path))
     with full_disk():
         assert saver.save(snapshot(3))
-        (told,) = saver.close()
-    check(told, "checkpoint_not_written", path=str(tmp_path))
+        (message,) = saver.close()
+    check(message, "checkpoint_not_written", path=str(tmp_path))
     assert newest(tmp_path).version == 2
 
 
 def test_a_mistake_in_what_is_given_is_no_bad_luck(tmp_path: Path) -> None:
-    saver = BackgroundSaver(Storage(tmp_path))
+    saver = BackgroundWriter(Storage(tmp_path))
     with pytest.raises(TypeError):
         saver.save(snapshot(conductor={"rule": object()}))
     saver.save(snapshot(tensors={"a": torch.zeros(1, dtype=torch.complex64)}))

@@ -15,16 +15,14 @@ import pytest
 import typer
 
 from oddlot import __version__
-from oddlot.cli import app as cli
-from oddlot.cli import completion as completing
+from oddlot.cli import app as cli, completion as completing
 from oddlot.config.job_file import JobFile
 from oddlot.config.job_tables import TABLES
-from oddlot.core.validation import settings_of
+from oddlot.core.support.validation import settings_of
 from oddlot.engines.local import fork_client
-from oddlot.engines.local.fork_client import ForkServer
+from oddlot.engines.local.fork_client import ForkClient
 from oddlot.history.metrics import Tally
-from oddlot.history.provenance import provenance
-from oddlot.history.run_settings import how_to_resume
+from oddlot.history.run_settings import how_to_resume, provenance
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 from oddlot.workloads.registry import WORKLOADS, options_of
 from tests.command import Oddlot
@@ -219,8 +217,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     assert process.returncode == code
     summary = json.loads(out)
     assert summary["ended"] == "interrupted"
-    *_, told, again = err.splitlines()
-    transcribe(told)
+    *_, message, again = err.splitlines()
+    transcribe(message)
     assert shlex.split(again) == ["oddlot", *command, "--resume", "latest", "--out", folder]
     until = f"versions>={summary['versions'] + 1}"
     resumed = oddlot.json(*shlex.split(again)[1:], "--until", until)
@@ -251,8 +249,8 @@ def test_a_second_ctrl_c_says_what_there_is(oddlot: Oddlot) -> None:
         process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    *_, told, again = err.splitlines()
-    transcribe(told)
+    *_, message, again = err.splitlines()
+    transcribe(message)
     assert shlex.split(again) == ["oddlot", *command, "--resume", "latest", "--out", "runs/job-simulated-1"]
 
 
@@ -285,7 +283,7 @@ def test_no_run_changes_its_clock(oddlot: Oddlot) -> None:
     """Real and virtual costs are never added."""
     oddlot.json(*SMALL, "--out", "run")
     on_workers = ("train", "my_jobs:small", "--out", "run", "--resume", "latest")
-    oddlot.refuses("other_clock", *on_workers, path="run", command="simulate")
+    oddlot.refuses("other_command", *on_workers, path="run", command="simulate")
     assert oddlot.json(*SMALL, "--out", "run", "--until", "epochs>=2", "--resume", "latest")["epochs"] == 2
 
 
@@ -409,13 +407,13 @@ def test_a_fork_server_that_was_started_in_vain_is_gone(
     oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork server imports PyTorch while the settings are read."""
-    started = list[ForkServer]()
+    started = list[ForkClient]()
 
-    def begun() -> ForkServer:
-        started.append(ForkServer())
+    def begun() -> ForkClient:
+        started.append(ForkClient())
         return started[-1]
 
-    monkeypatch.setattr(fork_client, "ForkServer", begun)
+    monkeypatch.setattr(fork_client, "ForkClient", begun)
     oddlot.starts_early = True
     oddlot.refuses("unknown_name", "train", "digitz", kind="workload")
     assert [server.process.returncode for server in started] == [-signal.SIGKILL]

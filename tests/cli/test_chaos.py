@@ -36,7 +36,7 @@ def test_faults_strike_and_are_reported(oddlot: Oddlot, command: str, machine: s
     *_, faults = answer.out.splitlines()
     assert sorted(re.findall(r"\d \w+", faults)) == ["1 drop", "1 slow"]
     found = json.loads(oddlot("report", "run", "--json").out)
-    assert (found["struck"], found["exactly_once"]) == ({"drop": 1, "slow": 1}, True)
+    assert (found["injected_faults"], found["exactly_once"]) == ({"drop": 1, "slow": 1}, True)
     *_, faults = oddlot("report", "run").out.splitlines()
     assert sorted(re.findall(r"\d \w+", faults)) == ["1 drop", "1 slow"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from oddlot import Local, Ray
-from oddlot.cli.run_command import Asked
-from oddlot.core.errors import ClusterLost
+from oddlot.cli.run_command import RunCommand
+from oddlot.core.support.errors import ClusterLost
 from oddlot.engines.local import fork_client
 from tests.command import Oddlot
 
@@ -21,11 +21,11 @@ def engines(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     oddlot.starts_early = True
     found: list[Any] = []
 
-    def fit(asked: Asked, settings: Any, *_: Any) -> int:
+    def fit(asked: RunCommand, settings: Any, *_: Any) -> int:
         found.append(settings.engine(asked.fleet))
         return 0
 
-    monkeypatch.setattr(Asked, "_fit", fit)
+    monkeypatch.setattr(RunCommand, "_fit", fit)
     monkeypatch.setattr(fork_client, "start_early", lambda: found.append("started"))
     monkeypatch.setattr(fork_client, "end_early", lambda: found.append("ended"))
     return found
@@ -70,7 +70,7 @@ def test_a_run_may_change_its_engine(oddlot: Oddlot, engines: list[Any], kind: s
     }
     Path("run").mkdir()
     Path("run/records.jsonl").write_text("")
-    settings = {"format": 1, "job": "small", "strategy": "Synchronous()", "engine": {"kind": kind}}
+    settings = {"format": 2, "job": "small", "strategy": "Synchronous()", "engine": {"kind": kind}}
     Path("run/run.json").write_text(json.dumps({**settings, "about": about}))
     resume = (*SMALL, "--out", "run", "--resume", "latest")
     for flags in ((), ("--engine", "local"), ("--engine", "ray")):
@@ -84,7 +84,7 @@ def test_a_run_may_change_its_engine(oddlot: Oddlot, engines: list[Any], kind: s
         *((with_own if name == kind else without)[name] for name in ("local", "ray")),
     ]
     simulate = ("simulate", *SMALL[1:], "--machines", "fleet.toml", *resume[2:])
-    oddlot.refuses("other_clock", *simulate, command="train")
+    oddlot.refuses("other_command", *simulate, command="train")
 
 
 def test_a_lost_cluster_ends_with_the_command_that_resumes(
@@ -93,7 +93,7 @@ def test_a_lost_cluster_ends_with_the_command_that_resumes(
     def fit(*_: Any) -> int:
         raise ClusterLost("the head has ended", lost="head")
 
-    monkeypatch.setattr(Asked, "_fit", fit)
+    monkeypatch.setattr(RunCommand, "_fit", fit)
     answer = oddlot.refuses("cluster_lost", *SMALL, "--engine", "ray", "--out", "run", exit_code=4)
     last = "oddlot train my_jobs:small --engine ray --resume latest --out run"
     assert answer.err.splitlines()[-1].strip() == last

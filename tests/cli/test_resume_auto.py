@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from oddlot.core.errors import JobError
 from oddlot.core.events import Resumed
+from oddlot.core.support.errors import JobError
 from oddlot.history.log import read_log
 from tests.command import Oddlot
 
@@ -128,7 +128,9 @@ def test_another_workload_at_the_location_is_not_fetched_again_and_again(oddlot:
     for _ in range(2):
         oddlot.refuses("other_workload", *AUTO, *PLACE, workload="others:small")
     for _ in range(2):
-        oddlot.refuses("other_clock", "train", "others:small", "--resume", "auto", *PLACE, command="simulate")
+        oddlot.refuses(
+            "other_command", "train", "others:small", "--resume", "auto", *PLACE, command="simulate"
+        )
     assert not list(Path("runs").iterdir())
 
 

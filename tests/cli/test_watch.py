@@ -18,19 +18,18 @@ from rich.spinner import Spinner
 
 from oddlot import Asynchronous, Machine, Simulated, Synchronous, fit
 from oddlot.cli import watch
-from oddlot.cli.watch import Watch
-from oddlot.cli.watch import watch as watched
+from oddlot.cli.watch import Watch, watch as watched
 from oddlot.core.commands import Start, Step
 from oddlot.core.events import Arrived, Cancelled, Joined, Lost, Ticked
 from oddlot.core.records import Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
+from oddlot.core.support.text import moment
 from oddlot.core.tasks import Facts, Task
-from oddlot.formatting import moment
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import RunFolder
 from oddlot.report import live_log as follow
-from oddlot.report.live_log import KILLED, Follower, is_held, waits_for
-from oddlot.run.live_view import SECONDS_BETWEEN_LINES, progress
+from oddlot.report.live_log import KILLED, LiveLog, is_held, waits_for
+from oddlot.report.live_view import SECONDS_BETWEEN_LINES, progress
 from tests.command import Oddlot
 from tests.fits import a_job, fleet, rows
 from tests.processes import children, program, says
@@ -75,17 +74,17 @@ def tally() -> Tally:
     return tally
 
 
-def waited_for(told: str) -> list[str]:
+def waited_for(message: str) -> list[str]:
     """Return the names of the workers in the text."""
-    transcribe(told)
-    return re.findall(r"\b[mw]\d\b", told)
+    transcribe(message)
+    return re.findall(r"\b[mw]\d\b", message)
 
 
 def test_nothing_is_said_as_long_as_nothing_is_unusual(tally: Tally) -> None:
     assert waits_for(tally, 14.9) == "", "ten times what a merge usually takes"
-    told = waits_for(tally, 15.1)
-    assert waited_for(told) == ["w2", "w1"]
-    assert re.findall(r"[\d.]+ s", told) == ["10.1 s", "15.1 s", "10.1 s"]
+    message = waits_for(tally, 15.1)
+    assert waited_for(message) == ["w2", "w1"]
+    assert re.findall(r"[\d.]+ s", message) == ["10.1 s", "15.1 s", "10.1 s"]
 
 
 def test_it_waits_for_whoever_works(tally: Tally) -> None:
@@ -97,7 +96,7 @@ def test_it_waits_for_whoever_works(tally: Tally) -> None:
     no_worker_is_here = waits_for(tally, 100.0)
     no_worker_has_come = waits_for(Tally(), 3.0)
     reasons = [no_worker_works, no_worker_is_here, no_worker_has_come]
-    assert [waited_for(told) for told in reasons] == [[]] * 3
+    assert [waited_for(message) for message in reasons] == [[]] * 3
     assert len({*reasons}) == 3
     assert all(reasons)
 
@@ -113,7 +112,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "whole" / "run.json", tmp_path / "run")
     header = whole.index(b"\n") + 1
     log.write_bytes(whole[:header])
-    follower, seen = Follower(RunFolder(tmp_path / "run")), 0
+    follower, seen = LiveLog(RunFolder(tmp_path / "run")), 0
     for end in [*range(header, len(whole), 777), len(whole)]:
         log.write_bytes(whole[:end])
         seen += len(follower.read())
@@ -160,7 +159,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
     tmp_path: Path, oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen worker blocks a synchronous round. A stopped and a killed hub are reported too."""
-    monkeypatch.setattr(follow, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(follow, "MIN_STALL_SECONDS", 0.5)
     monkeypatch.setattr(watch, "SECONDS_BETWEEN_LINES", 0.0)
     folder, lines = str(tmp_path / "run"), list[str]()
     with program("-c", LIVE, folder) as process:
@@ -190,7 +189,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
         os.kill(process.pid, signal.SIGCONT)
         kills = SimpleNamespace(sleep=lambda _: process.kill(), monotonic=time.monotonic)
         monkeypatch.setattr(watch, "time", kills)
-        monkeypatch.setattr(follow, "PATIENCE_SECONDS", 60.0)  # the process was stopped before
+        monkeypatch.setattr(follow, "MIN_STALL_SECONDS", 60.0)  # the process was stopped before
         answer = oddlot("watch", folder)
         assert answer.code == 3
         assert "accuracy" in answer.out.splitlines()[1]
@@ -202,17 +201,17 @@ def test_there_is_a_line_every_two_seconds_at_most(tmp_path: Path, monkeypatch: 
     fit(a_job(eval_data=rows()), Synchronous(), fleet(), until="epochs>=40", out=tmp_path)
     header, *lines = (tmp_path / "records.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "summary.json").unlink()
-    clock, told, looks = [0.0], list[str](), 100
+    clock, message, looks = [0.0], list[str](), 100
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(watch, "waits_for", lambda *_: "")
     seen = Watch(str(tmp_path))
     for look in range(looks):
         until = len(lines) * (look + 1) // looks
         (tmp_path / "records.jsonl").write_bytes(header + b"".join(lines[:until]))
-        told += seen.look()
+        message += seen.look()
         clock[0] += 0.25
-    assert len(told) == looks * 0.25 // SECONDS_BETWEEN_LINES + 1
-    assert len({*told}) == len(told), "each has a newer evaluation"
+    assert len(message) == looks * 0.25 // SECONDS_BETWEEN_LINES + 1
+    assert len({*message}) == len(message), "each has a newer evaluation"
 
 
 def test_a_run_that_is_about_to_begin_is_awaited(
@@ -241,5 +240,5 @@ def test_a_terminal_sees_the_figures_and_the_workers(tmp_path: Path) -> None:
     seen = Watch(str(tmp_path))
     seen.look()
     console.print(seen.picture(Spinner("line")))
-    told = console.export_text()
-    assert all(text in told for text in (seen.title, progress(seen.follower.tally), "m0", "m1"))
+    message = console.export_text()
+    assert all(text in message for text in (seen.title, progress(seen.follower.tally), "m0", "m1"))

@@ -7,7 +7,7 @@ import pytest
 
 import oddlot
 from oddlot.config.faults_file import read_chaos
-from oddlot.core.errors import UnknownName, UsageError
+from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.faults import plan as chaos
 from oddlot.faults.plan import Chaos, Fault
 from tests.fits import a_job, fleet, local

@@ -11,7 +11,7 @@ import pytest
 from oddlot.config import toml_errors as toml_file
 from oddlot.config.fleet_file import read_fleet
 from oddlot.config.toml_errors import locate
-from oddlot.core.errors import UsageError, UsageErrors
+from oddlot.core.support.errors import UsageError, UsageErrors
 from oddlot.machines import text_files as packed
 from oddlot.machines.capacity import Alive
 from oddlot.machines.delay_models import (

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from oddlot.config import job_file
-from oddlot.config.describe import describe_settings
 from oddlot.config.job_file import JobFile
 from oddlot.config.overrides import Override
-from oddlot.core.errors import UsageError, UsageErrors
+from oddlot.config.strategy_tables import describe_settings
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.strategy import Strategy
-from oddlot.core.validation import settings_of
+from oddlot.core.support.errors import UsageError, UsageErrors
+from oddlot.core.support.validation import settings_of
 from oddlot.engines.local.config import Local
 from oddlot.engines.ray.config import Ray
 from oddlot.strategies import AdaptiveK, AdaptiveLoad, FastestK, LocalSGD, Quorum, Synchronous
@@ -138,8 +138,8 @@ def test_another_schedule_leaves_the_old_one_s_settings_behind(tmp_path: Path) -
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     with raises(UsageErrors, "several_errors") as caught:
         read(tmp_path, 'workload = "digits"\n[job.lr_schedule]\nkind = "cosine"\nepoch = 3')
-    told = [(error.code, error.fields["line"]) for error in caught.value.errors]
-    assert told == [("missing_key", 2), ("unknown_key", 4)]
+    message = [(error.code, error.fields["line"]) for error in caught.value.errors]
+    assert message == [("missing_key", 2), ("unknown_key", 4)]
     bad = JOB.replace("workers = 3", "workers = 0").replace("steps = 4", "steps = 4.5")
     with raises(UsageErrors, "several_errors") as caught:
         read(tmp_path, bad.replace("batch_size = 8", "seed = 3").replace("lr = 0.5", "momentum = 1"))
@@ -411,8 +411,8 @@ def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> N
     plain = tomllib.loads("\n".join(lines)).get("strategy", {})
     made = kind(INSIDE.get(kind, Synchronous)()) if name in WRAPPERS else kind()
     assert JobFile.read("digits", [Override("", ("strategy",), {"name": name} | plain)]).strategy() == made
-    told_of = (line for line in lines if not line.startswith("#   "))  # settings of other kinds
-    assert {line.split(".")[1].split(" ")[0] for line in told_of} == settings_of(kind).keys()
+    text_of = (line for line in lines if not line.startswith("#   "))  # settings of other kinds
+    assert {line.split(".")[1].split(" ")[0] for line in text_of} == settings_of(kind).keys()
 
 
 def test_only_kinds_that_a_setting_may_have_are_listed() -> None:
@@ -469,7 +469,7 @@ import sys
 import oddlot.cli.app
 from oddlot import Local, Machine, Ray, Simulated
 from oddlot.cli.completion import keys
-from oddlot.config.describe import describe_settings
+from oddlot.config.strategy_tables import describe_settings
 from oddlot.config.job_file import JobFile
 from oddlot.config.overrides import Override
 from oddlot.strategies import AdaptiveK

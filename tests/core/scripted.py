@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from oddlot.core.commands import Action, Assign, Command, Start
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Arrived, Evaluated, Event, Joined, Stimulus
-from oddlot.core.ledger import Ledger
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.tasks import Facts, Kind, Task
 
@@ -19,10 +19,10 @@ class Scripted(Strategy):
     """Returns scripted commands in response to the next events, and then no more commands."""
 
     answers: list[Answer] = field(default_factory=list)
-    told: list[Event] = field(default_factory=list)
+    message: list[Event] = field(default_factory=list)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
-        self.told.append(event)
+        self.message.append(event)
         answer = self.answers.pop(0) if self.answers else []
         return answer(view) if callable(answer) else answer
 
@@ -33,9 +33,9 @@ class Stage:
     `say` sets the commands for an event, passes the event to the conductor and returns the actions.
     """
 
-    def __init__(self, ledger: Ledger | None = None, in_flight: int = 1) -> None:
+    def __init__(self, ledger: SampleLedger | None = None, in_flight: int = 1) -> None:
         self.strategy = Scripted()
-        self.conductor = Conductor(self.strategy, ledger or Ledger(100), batch=8, in_flight=in_flight)
+        self.conductor = Conductor(self.strategy, ledger or SampleLedger(100), batch=8, in_flight=in_flight)
 
     def say(
         self, commands: Answer, event: Stimulus | None = None, now: float | None = None
@@ -46,10 +46,10 @@ class Stage:
 
     def tell(self, event: Stimulus, now: float | None = None) -> list[Event]:
         """Handle an event to which the strategy returns no command. Return the events that the strategy receives."""
-        self.strategy.told.clear()
+        self.strategy.message.clear()
         self.strategy.answers.clear()
         self.conductor.handle(event, self.conductor.now if now is None else now)
-        return list(self.strategy.told)
+        return list(self.strategy.message)
 
     def actions(self, event: Stimulus, now: float | None = None) -> tuple[Action, ...]:
         """Handle an event to which the strategy returns no command. Return the actions."""

@@ -21,8 +21,8 @@ from oddlot.core.commands import (
     Step,
     Wake,
 )
-from oddlot.core.errors import JobError, ProtocolError
 from oddlot.core.events import (
+    AlarmFired,
     Arrived,
     Cancelled,
     Changed,
@@ -30,14 +30,14 @@ from oddlot.core.events import (
     Joined,
     Leaving,
     Lost,
-    Rang,
-    Refused,
     Resumed,
     Ticked,
+    UpdateRejected,
 )
-from oddlot.core.ledger import Ledger
-from oddlot.core.spans import Span, samples_in
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span, samples_in
 from oddlot.core.strategy import View
+from oddlot.core.support.errors import JobError, ProtocolError
 from oddlot.core.tasks import Facts, Task
 from tests.core.scripted import Stage
 from tests.transcripts import raises
@@ -52,7 +52,7 @@ def test_a_worker_joins_is_busy_is_free_and_is_lost() -> None:
     assert list(stage.conductor.idle) == []
     assert stage.tell(Lost("a")) == [Lost("a")]
     assert (stage.conductor.busy, stage.conductor.slots, stage.conductor.open) == ({}, {}, {})
-    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
+    assert stage.conductor.ledger.cursors[0].returned == [Span(0, 0, 8)]
 
 
 def test_news_of_the_unknown_are_not_told() -> None:
@@ -60,7 +60,7 @@ def test_news_of_the_unknown_are_not_told() -> None:
     assert stage.tell(Lost("a")) == []
     assert stage.tell(Leaving("a")) == []
     assert stage.tell(Cancelled("a:1", "a")) == []
-    assert stage.tell(Refused("a:1", "bad")) == []
+    assert stage.tell(UpdateRejected("a:1", "bad")) == []
     assert stage.tell(Arrived(Facts("a:1", "a", 0, 8))) == []
 
 
@@ -93,7 +93,7 @@ def test_commands_are_collected_before_any_is_carried_out() -> None:
 
 
 def test_an_assign_brings_nothing_when_nothing_is_left_and_no_number_is_lost() -> None:
-    stage = Stage(Ledger(8, epochs=1))
+    stage = Stage(SampleLedger(8, epochs=1))
     stage.tell(Joined("b"))
     assert stage.start("a").id == "a:1"
     assert stage.say([Assign("b", 8)]) == ()
@@ -106,7 +106,7 @@ def test_cancelling_returns_the_samples_at_once_and_the_worker_when_it_has_answe
     stage = Stage()
     stage.start("a")
     assert stage.say([Cancel("a:1")]) == (Abort("a:1", "a"),)
-    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
+    assert stage.conductor.ledger.cursors[0].returned == [Span(0, 0, 8)]
     assert list(stage.conductor.idle) == []
     assert stage.tell(Cancelled("a:1", "a")) == [Cancelled("a:1", "a")]
     assert list(stage.conductor.idle) == ["a"]
@@ -154,11 +154,11 @@ def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
         case "answered":
             stage.tell(stage.answer(task))
     inbox = dict(stage.conductor.inbox)
-    stage.strategy.told.clear()
+    stage.strategy.message.clear()
     record = stage.conductor.handle(stage.answer(task), 601.0)
     assert record.remark == "echo"
     still_there = over in {"cancelled", "timed out"}
-    assert stage.strategy.told == ([Cancelled(task.id, "a")] if still_there else [])
+    assert stage.strategy.message == ([Cancelled(task.id, "a")] if still_there else [])
     assert stage.conductor.inbox == inbox
     assert ("a" in stage.conductor.idle) is (over != "lost")
 
@@ -179,7 +179,7 @@ def test_a_task_times_out_and_its_worker_stays_busy() -> None:
     assert stage.conductor.open == {}
     assert stage.conductor.slots["a"] == 0
     assert list(stage.conductor.stalled) == ["a"]
-    assert stage.conductor.roster.members["a"].timeouts == 1
+    assert stage.conductor.worker_stats.members["a"].timeouts == 1
 
 
 def test_before_anybody_has_answered_a_task_times_out_only_if_somebody_waits() -> None:
@@ -240,7 +240,7 @@ def test_a_worker_that_sends_nothing_for_ten_timeouts_is_evicted() -> None:
 
 def test_a_process_that_ends_by_its_own_fault_counts_against_what_it_computed() -> None:
     """A strike counts against the first task of the process. A lost machine causes no strike."""
-    stage = Stage(Ledger(32, skip_bad=True), in_flight=2)
+    stage = Stage(SampleLedger(32, skip_bad=True), in_flight=2)
     for life, cause in enumerate(["exit code 3", None, "SIGSEGV", "SIGABRT"]):
         node = f"w{life}"
         first = stage.start(node)
@@ -299,7 +299,7 @@ def test_deadlines_of_tasks_that_are_over_do_not_ring() -> None:
 
 
 def test_deadlines_of_tasks_that_are_over_take_no_room() -> None:
-    stage = Stage(Ledger(10_000))
+    stage = Stage(SampleLedger(10_000))
     for _ in range(1000):
         stage.tell(stage.answer(stage.start("a")))
     assert len(stage.conductor.timeouts.deadlines.heap) < 100
@@ -309,7 +309,7 @@ def test_alarms_ring_in_order_each_once() -> None:
     stage = Stage()
     stage.say([Wake(9.0), Wake(3.0), Wake(5.0)])
     assert stage.conductor.alarm == 3.0
-    assert stage.tell(Ticked(), now=5.0) == [Rang(3.0), Rang(5.0)]
+    assert stage.tell(Ticked(), now=5.0) == [AlarmFired(3.0), AlarmFired(5.0)]
     assert stage.conductor.alarm == 9.0
     assert stage.tell(Ticked(), now=6.0) == []
 
@@ -329,19 +329,19 @@ def test_partial_work_counts_and_the_rest_returns() -> None:
     task = stage.start("a")
     stage.say([Step({"a:1": 1.0})], stage.answer(task, samples=3))
     assert stage.conductor.ledger.merged == [3]
-    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 3, 8)]
+    assert stage.conductor.ledger.cursors[0].returned == [Span(0, 3, 8)]
 
 
 def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
     stage = Stage()
     stage.tell(Joined("a"))
-    stage.conductor.roster.join("b", now=0.0)
+    stage.conductor.worker_stats.join("b", now=0.0)
     for node, seconds in {"a": 9.0, "b": 1.0}.items():
-        stage.conductor.roster.result(node, 8, seconds, now=0.0)
+        stage.conductor.worker_stats.result(node, 8, seconds, now=0.0)
     for task in ("a:1", "a:2"):
         stage.arrived("a")
         assert stage.say([Drop(task)]) == (Drop(task),)
-    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
+    assert stage.conductor.ledger.cursors[0].returned == [Span(0, 0, 8)]
     assert stage.start("a").spans == (Span(0, 0, 4),)
 
 
@@ -354,36 +354,36 @@ def test_a_merge_ends_a_row_of_drops() -> None:
 
 
 def test_a_merge_whose_first_update_closes_an_epoch_is_told() -> None:
-    stage = Stage(Ledger(8, epochs=2))
+    stage = Stage(SampleLedger(8, epochs=2))
     first, second = stage.arrived("a"), stage.start("a", samples=4)
     stage.tell(stage.answer(second))
-    stage.strategy.told.clear()
+    stage.strategy.message.clear()
     stage.say([Step({first.id: 0.5, second.id: 0.5})], Evaluated(0, {}))
-    assert stage.strategy.told == [Evaluated(0, {}), Changed(1)]
+    assert stage.strategy.message == [Evaluated(0, {}), Changed(1)]
 
 
 def test_a_merge_that_closes_an_epoch_is_told() -> None:
-    stage = Stage(Ledger(8, epochs=2))
+    stage = Stage(SampleLedger(8, epochs=2))
     task = stage.start("a")
-    stage.strategy.told.clear()
+    stage.strategy.message.clear()
     stage.say([Step({task.id: 1.0})], stage.answer(task))
-    assert stage.strategy.told == [stage.answer(task), Changed(1)]
+    assert stage.strategy.message == [stage.answer(task), Changed(1)]
     assert (stage.conductor.version, stage.conductor.ledger.epoch) == (1, 1)
 
 
 def test_a_measured_merge_is_reported_by_the_store_alone() -> None:
-    stage = Stage(Ledger(8, epochs=2))
+    stage = Stage(SampleLedger(8, epochs=2))
     task = stage.start("a")
-    stage.strategy.told.clear()
+    stage.strategy.message.clear()
     stage.say([Step({task.id: 1.0}, measure=1)], stage.answer(task))
-    assert stage.strategy.told == [stage.answer(task)]
+    assert stage.strategy.message == [stage.answer(task)]
     assert stage.tell(Changed(1, 2.0, 0.5)) == [Changed(1, 2.0, 0.5)]
 
 
 def test_refused_work_is_done_again_and_the_strategy_is_told_that_it_is_over() -> None:
     stage = Stage()
     stage.start("a")
-    assert stage.tell(Refused("a:1", "NaN")) == [Cancelled("a:1", "a")]
+    assert stage.tell(UpdateRejected("a:1", "NaN")) == [Cancelled("a:1", "a")]
     assert stage.conductor.slots == {"a": 1}
     assert stage.start("a").spans == (Span(0, 0, 8),)
 
@@ -392,29 +392,29 @@ def test_work_refused_three_times_stops_the_run() -> None:
     stage = Stage()
     for number in (1, 2):
         stage.start("a")
-        stage.tell(Refused(f"a:{number}", "NaN"))
+        stage.tell(UpdateRejected(f"a:{number}", "NaN"))
     stage.start("a")
     with raises(JobError, "bad_samples", spans=(Span(0, 0, 8),), all_invalid=True):
-        stage.tell(Refused("a:3", "NaN"))
+        stage.tell(UpdateRejected("a:3", "NaN"))
 
 
 def test_not_every_update_is_invalid_while_a_valid_one_waits() -> None:
     stage = Stage()
     stage.tell(stage.answer(stage.start("b")))
     for _ in range(2):
-        stage.tell(Refused(stage.start("a").id, "NaN"))
+        stage.tell(UpdateRejected(stage.start("a").id, "NaN"))
     last = stage.start("a")
     with raises(JobError, "bad_samples", all_invalid=False):
-        stage.tell(Refused(last.id, "NaN"))
+        stage.tell(UpdateRejected(last.id, "NaN"))
 
 
 def test_skipped_work_that_closes_an_epoch_is_told_first() -> None:
-    stage = Stage(Ledger(8, epochs=1, skip_bad=True))
+    stage = Stage(SampleLedger(8, epochs=1, skip_bad=True))
     for number in (1, 2):
         stage.start("a")
-        stage.tell(Refused(f"a:{number}", "NaN"))
+        stage.tell(UpdateRejected(f"a:{number}", "NaN"))
     stage.start("a")
-    assert stage.tell(Refused("a:3", "NaN")) == [Changed(0), Cancelled("a:3", "a")]
+    assert stage.tell(UpdateRejected("a:3", "NaN")) == [Changed(0), Cancelled("a:3", "a")]
     assert stage.conductor.done
 
 
@@ -422,7 +422,7 @@ def test_refused_work_that_nobody_waits_for_only_frees_its_worker() -> None:
     stage = Stage()
     stage.start("a")
     stage.say([Cancel("a:1")])
-    assert stage.tell(Refused("a:1", "NaN")) == [Cancelled("a:1", "a")]
+    assert stage.tell(UpdateRejected("a:1", "NaN")) == [Cancelled("a:1", "a")]
     assert stage.conductor.ledger.refusals == {}
 
 
@@ -430,7 +430,7 @@ def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_aborte
     stage = Stage()
     first = stage.start("a")
     stage.tell(Joined("b"))
-    (action,) = stage.say([Assign("b", 8, again=first.id)])
+    (action,) = stage.say([Assign("b", 8, copy_of=first.id)])
     assert isinstance(action, Start)
     second = action.task
     assert second.spans == first.spans
@@ -440,7 +440,7 @@ def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_aborte
     assert not stage.conductor.expects(first.id)
     assert not stage.conductor.open
     with raises(ProtocolError, "no_such_task", task=first.id):
-        stage.say([Assign("b", 8, again=first.id)])
+        stage.say([Assign("b", 8, copy_of=first.id)])
     assert stage.tell(stage.answer(first)) == [Cancelled(first.id, "a")]
     assert list(stage.conductor.inbox) == [second.id]
 
@@ -449,11 +449,11 @@ def test_the_loss_of_one_of_two_leaves_the_samples_to_the_other() -> None:
     stage = Stage()
     first = stage.start("a")
     stage.tell(Joined("b"))
-    stage.say([Assign("b", 8, again=first.id)])
+    stage.say([Assign("b", 8, copy_of=first.id)])
     stage.tell(Lost("a"))
-    assert stage.conductor.ledger.lanes[0].returned == []
+    assert stage.conductor.ledger.cursors[0].returned == []
     stage.tell(Lost("b"))
-    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
+    assert stage.conductor.ledger.cursors[0].returned == [Span(0, 0, 8)]
 
 
 def test_kept_versions_can_be_started_from_until_they_are_released_as_often() -> None:
@@ -484,12 +484,12 @@ def test_after_a_resume_everybody_is_lost_and_the_inbox_stays() -> None:
     stage.tell(Joined("c"))
     assert stage.tell(Resumed(17)) == [Lost("a"), Lost("b"), Lost("c")]
     assert list(stage.conductor.inbox) == ["a:1"]
-    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 8, 16)]
+    assert stage.conductor.ledger.cursors[0].returned == [Span(0, 8, 16)]
     assert stage.conductor.idle == {}
 
 
 def test_the_view_shows_the_moment() -> None:
-    stage = Stage(Ledger(100), in_flight=2)
+    stage = Stage(SampleLedger(100), in_flight=2)
     stage.start("a")
     stage.tell(Joined("b"), now=3.0)
     stage.tell(Leaving("b"))
@@ -498,7 +498,7 @@ def test_the_view_shows_the_moment() -> None:
     assert (list(view.nodes), list(view.idle), list(view.tasks)) == (["a"], ["a"], ["a:1"])
     assert (view.free("a"), view.free("b"), view.free("nobody")) == (1, 0, 0)
     assert view.staleness(Facts("a:1", "a", based_on=-2, samples=1)) == 2
-    assert list(view.roster.members) == ["a", "b"]
+    assert list(view.worker_stats.members) == ["a", "b"]
     with pytest.raises(TypeError, match="does not support item assignment"):
         view.tasks["x"] = view.tasks["a:1"]  # type: ignore[index]
 
@@ -510,7 +510,7 @@ def test_chance_is_the_strategys_own_and_seeded() -> None:
 
 def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
     """The count includes skipped samples and earlier commands for the same event."""
-    stage = Stage(Ledger(20, skip_bad=True))
+    stage = Stage(SampleLedger(20, skip_bad=True))
     stage.conductor.scheduled = True
     task, other = stage.start("a"), stage.start("b")
     assert (task.merged, other.merged) == (None, None), "gradients become steps at the hub"
@@ -521,7 +521,7 @@ def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
     assert start.task.merged == 8
     again = start.task
     for _ in range(3):
-        *_, start = stage.say([Assign("a", 4, "weights")], Refused(again.id, "bad"))
+        *_, start = stage.say([Assign("a", 4, "weights")], UpdateRejected(again.id, "bad"))
         assert isinstance(start, Start)
         again = start.task
     assert again.merged == 12

@@ -9,13 +9,13 @@ from contextlib import suppress
 import pytest
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import UsageError
-from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
-from oddlot.core.serialization import from_plain, to_plain
+from oddlot.core.sample_ledger import SampleLedger
 from oddlot.core.strategy import Strategy, View
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.serialization import from_plain, to_plain
 from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
-from oddlot.testing.play import Data, Play
+from oddlot.testing.run_scenario import Data, ScenarioRun
 from tests.toys import Backups, Timed
 
 STRATEGIES: list[Strategy] = [
@@ -31,13 +31,13 @@ finish a/finish d/wait 30/finish a/join e/finish e/finish d samples=1"""
 
 
 def records(conductor: Conductor) -> list[Record]:
-    play = Play(conductor)
+    play = ScenarioRun(conductor)
     lines = EVENTFUL.replace("\n", "/").split("/")
-    told: list[Record] = []
+    message: list[Record] = []
     for line in lines:
         with suppress(UsageError):  # with some strategies, the worker has no task to finish
-            told += play.do(line)
-    return told
+            message += play.do(line)
+    return message
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -74,7 +74,7 @@ def test_chance_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["oddlot.core.conductor", "oddlot.strategies", "oddlot.testing.strategies"]
+    "module", ["oddlot.core.conductor", "oddlot.strategies", "oddlot.testing.strategy_check"]
 )
 def test_deciding_needs_neither_torch_nor_numpy(module: str) -> None:
     check = f"import sys, {module}; print([name for name in ('torch', 'numpy', 'asyncio') if name in sys.modules])"
@@ -83,7 +83,7 @@ def test_deciding_needs_neither_torch_nor_numpy(module: str) -> None:
 
 
 def test_conductors_with_another_chance_are_not_equal() -> None:
-    one, other = (Conductor(Synchronous(), Ledger(16, 1)) for _ in range(2))
+    one, other = (Conductor(Synchronous(), SampleLedger(16, 1)) for _ in range(2))
     assert one == other
     other.rng.random()
     assert one != other

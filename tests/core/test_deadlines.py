@@ -3,7 +3,7 @@
 from math import inf
 from random import Random
 
-from oddlot.core.deadlines import MAX_STALE, Deadlines
+from oddlot.core.task_timeouts import MAX_STALE, Deadlines
 
 
 def filled(count: int = 100) -> Deadlines:

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import PeerJoined, PeerLost
 from oddlot.core.membership import Membership, MembershipMessage, MembershipSettings
+from oddlot.core.support.event_queue import EventQueue
 
 SETTINGS = MembershipSettings(ping_seconds=0.5, suspicion_seconds=2.0, retry_seconds=2.0)
 
@@ -20,7 +20,7 @@ class World:
         self.events: EventQueue[None] = EventQueue()
         self.rng = Random(seed)
         self.peers: dict[str, Membership] = {}
-        self.told: list[tuple[float, str, PeerJoined | PeerLost]] = []
+        self.message: list[tuple[float, str, PeerJoined | PeerLost]] = []
         self.messages = 0
         self.is_cut: Callable[[str, str], bool] = lambda _, __: False
         for number in range(count):
@@ -42,7 +42,7 @@ class World:
 
     def note(self, me: str, events: list[PeerJoined | PeerLost]) -> None:
         now = self.events.now
-        self.told += [(now, me, event) for event in events]
+        self.message += [(now, me, event) for event in events]
         messages, self.peers[me].outbox = self.peers[me].outbox, []
         for receiver, message in messages:
             self.messages += 1
@@ -68,7 +68,7 @@ def test_living_peers_stay_members(count: int) -> None:
     world = World(count)
     world.run(60)
     assert world.knows_all()
-    assert not [event for _, _, event in world.told if isinstance(event, PeerLost)]
+    assert not [event for _, _, event in world.message if isinstance(event, PeerLost)]
 
 
 def test_each_peer_sends_few_messages_however_many_there_are() -> None:
@@ -87,7 +87,7 @@ def test_a_lost_peer_is_soon_known_to_all_and_told_once(count: int) -> None:
     world.run(10)
     del world.peers["p1"]
     world.run(0.5 * (count + 2) + 2.0 + 0.5 * 3 * log2(count + 2))
-    losses = [(me, event.peer) for _, me, event in world.told if isinstance(event, PeerLost)]
+    losses = [(me, event.peer) for _, me, event in world.message if isinstance(event, PeerLost)]
     assert sorted(losses) == sorted((name, "p1") for name in world.peers)
 
 
@@ -102,7 +102,7 @@ def test_a_newcomer_with_one_address_is_known_to_all() -> None:
     assert len(new.living) == 40, "from the answer alone"
     world.run(10)
     assert world.knows_all()
-    assert [me for _, me, event in world.told if event == PeerJoined("new")].count("p0") == 1
+    assert [me for _, me, event in world.message if event == PeerJoined("new")].count("p0") == 1
 
 
 def test_one_broken_path_is_no_loss() -> None:
@@ -159,11 +159,11 @@ def test_messages_of_exchanges_spare_pings() -> None:
 
 def test_strange_news_change_nothing() -> None:
     """A peer refutes news of its own loss, and ignores outdated news of others."""
-    from oddlot.core.membership import News, Ping
+    from oddlot.core.membership import PeerStatus, Ping
 
     world = World(3)
     me = world.peers["p0"]
-    me.receive("p1", Ping(1, (News("p0", "p0", 4, "lost"), News("p2", "p2", -1, "lost"))), 0.0)
+    me.receive("p1", Ping(1, (PeerStatus("p0", "p0", 4, "lost"), PeerStatus("p2", "p2", -1, "lost"))), 0.0)
     assert me.incarnation == 5
     assert set(me.living) == {"p1", "p2"}
 
@@ -175,14 +175,14 @@ def test_a_false_suspicion_is_refuted(count: int) -> None:
     world.peers["p0"].unreachable("p1", world.events.now)
     world.note("p0", [])
     world.run(20)
-    assert not any(isinstance(event, PeerLost) for _, _, event in world.told)
+    assert not any(isinstance(event, PeerLost) for _, _, event in world.message)
 
 
 def test_lost_messages_lose_no_peer() -> None:
     world, rng = World(40), Random(7)
     world.is_cut = lambda _, __: rng.random() < 0.05
     world.run(60)
-    assert not any(isinstance(event, PeerLost) for _, _, event in world.told)
+    assert not any(isinstance(event, PeerLost) for _, _, event in world.message)
 
 
 def test_a_message_of_a_lost_peer_brings_it_back_unless_it_has_left() -> None:
@@ -203,7 +203,7 @@ def test_silence_during_a_long_step_is_no_loss() -> None:
     world.run(10)
     world.is_cut = lambda sender, receiver: "p1" in {sender, receiver}
     world.run(8.5)
-    assert [event for _, me, event in world.told if isinstance(event, PeerLost) and me != "p1"] == []
+    assert [event for _, me, event in world.message if isinstance(event, PeerLost) and me != "p1"] == []
     world.run(20)
     assert all("p1" not in living for name, living in world.known().items() if name != "p1")
 

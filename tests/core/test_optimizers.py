@@ -5,8 +5,8 @@ from math import inf, nan
 
 import pytest
 
-from oddlot.core.errors import UsageError
 from oddlot.core.optimizers import SGD, Adam, AdamW
+from oddlot.core.support.errors import UsageError
 from oddlot.strategies import LocalSGD
 from tests.transcripts import raises
 

@@ -19,9 +19,9 @@ from oddlot.core.commands import (
     Wake,
 )
 from oddlot.core.conductor_commands import MAX_KEPT
-from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Joined, Leaving, ModelReceived
 from oddlot.core.peers import PeerModel
+from oddlot.core.support.errors import ProtocolError
 from tests.core.scripted import Stage
 from tests.transcripts import raises
 
@@ -76,8 +76,8 @@ def two_models(stage: Stage) -> None:
         (nothing, Assign("a", 8, version=3), "version_not_kept"),
         (nothing, Assign("a", 8, shard=1), "no_such_shard"),
         (nothing, Assign("a", 8, shard=-1), "no_such_shard"),
-        (nothing, Assign("a", 8, again="a:1"), "no_such_task"),
-        (inbox, Assign("a", 8, again="a:1"), "no_such_task"),
+        (nothing, Assign("a", 8, copy_of="a:1"), "no_such_task"),
+        (inbox, Assign("a", 8, copy_of="a:1"), "no_such_task"),
         (nothing, Cancel("a:1"), "no_such_task"),
         (cancelled, Cancel("a:1"), "no_such_task"),
         (inbox, Cancel("a:1"), "no_such_task"),

@@ -6,24 +6,28 @@ from random import Random
 
 import pytest
 
-from oddlot.core.ledger import Ledger
-from oddlot.core.spans import Span
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span
 
 
-def ready(ledger: Ledger) -> list[int]:
+def ready(ledger: SampleLedger) -> list[int]:
     """Return the lanes with samples to lease now."""
     latest = inf if ledger.epochs is None else ledger.epochs - 1
     latest = min(latest, ledger.epoch) if ledger.epoch_barrier else latest
-    return [n for n, lane in enumerate(ledger.lanes) if lane.first < lane.last and lane.next_epoch <= latest]
+    return [
+        n
+        for n, cursor in enumerate(ledger.cursors)
+        if cursor.first < cursor.last and cursor.next_epoch <= latest
+    ]
 
 
-def first_choice(ledger: Ledger, node: str) -> int | None:
+def first_choice(ledger: SampleLedger, node: str) -> int | None:
     """Return the lane to choose: of the oldest epoch; a lane that the node has, then one that no node has; then the
     first."""
 
     def reluctance(number: int) -> tuple[int, int, int]:
-        lane = ledger.lanes[number]
-        return lane.next_epoch, {node: 0, None: 1}.get(lane.home, 2), number
+        cursor = ledger.cursors[number]
+        return cursor.next_epoch, {node: 0, None: 1}.get(cursor.home, 2), number
 
     return min(ready(ledger), key=reluctance, default=None)
 
@@ -32,7 +36,7 @@ def first_choice(ledger: Ledger, node: str) -> int | None:
 def test_the_index_finds_what_a_look_at_all_lanes_would(seed: int) -> None:
     chance = Random(seed)
     size, shards = chance.randint(1, 40), chance.randint(1, 12)
-    ledger = Ledger(size, chance.choice([None, 3]), shards, chance.random() < 0.5)
+    ledger = SampleLedger(size, chance.choice([None, 3]), shards, chance.random() < 0.5)
     nodes = [f"w{i}" for i in range(4)]
     held, made = dict[str, str](), 0
     for _ in range(400):
@@ -45,9 +49,9 @@ def test_the_index_finds_what_a_look_at_all_lanes_would(seed: int) -> None:
             spans = ledger.lease(f"t{made}", chance.choice([1, 2, 5, 50]), node)
             assert bool(spans) is (expected is not None)
             if expected is not None:
-                lane = ledger.lanes[expected]
-                assert lane.first <= spans[0].start < lane.last
-                assert shards == 1 or lane.home == node
+                cursor = ledger.cursors[expected]
+                assert cursor.first <= spans[0].start < cursor.last
+                assert shards == 1 or cursor.home == node
                 held[f"t{made}"] = node
         elif move < 0.6:
             for task in [task for task, whose in held.items() if whose == node]:
@@ -65,10 +69,10 @@ def test_the_index_finds_what_a_look_at_all_lanes_would(seed: int) -> None:
 
 
 def test_what_was_saved_is_indexed_again() -> None:
-    ledger = Ledger(30, 2, 3)
+    ledger = SampleLedger(30, 2, 3)
     ledger.lease("a", 10, "w1")
     ledger.give_back("a")
-    again = Ledger(30, 2, 3, lanes=deepcopy(ledger.lanes))
+    again = SampleLedger(30, 2, 3, cursors=deepcopy(ledger.cursors))
     assert again.lease("b", 5, "w1") == (Span(0, 0, 5),), "what it holds"
     assert again.lease("c", 10, "w2") == (Span(0, 10, 20),), "what nobody holds"
     again.lose("w1")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oddlot.core import conductor, conductor_commands
-from oddlot.core import events as happened
+from oddlot.core import conductor, conductor_commands, events as happened
 from oddlot.core.commands import (
     Assign,
     Average,
@@ -50,13 +49,13 @@ EVENTS: dict[str, Callable[[Stage], Stimulus]] = {
     "Arrived": arrived,
     "Arrived of its copy": lambda stage: arrived(stage, COPY),
     "Cancelled": lambda _: happened.Cancelled(TASK.id, "a"),
-    "Refused": lambda _: happened.Refused(TASK.id, "NaN"),
+    "UpdateRejected": lambda _: happened.UpdateRejected(TASK.id, "NaN"),
     "Resumed": lambda _: happened.Resumed(0),
     "Ticked": lambda _: happened.Ticked(),
     "Changed": lambda _: happened.Changed(0),
     "Evaluated": lambda _: happened.Evaluated(0, {}),
-    "Fitted": lambda _: happened.Fitted(()),
-    "Struck": lambda _: happened.Struck("slow", "slow", "a"),
+    "RoundTimesFitted": lambda _: happened.RoundTimesFitted(()),
+    "FaultInjected": lambda _: happened.FaultInjected("slow", "slow", "a"),
     "Priced": lambda _: happened.Priced("", 1.0),
     "Ordered": lambda _: happened.Ordered("c", 1.0),
     "Gone": lambda _: happened.Gone("a"),
@@ -131,7 +130,7 @@ def after(state: str, event: str, kind: str) -> Stage:
             stage.say(COMMANDS[step])
         else:
             if step == "Arrived of its copy":
-                (action,) = stage.say([Assign("b", 8, again=TASK.id)])
+                (action,) = stage.say([Assign("b", 8, copy_of=TASK.id)])
                 assert isinstance(action, Start)
                 assert action.task.id == COPY
             now = min(stage.conductor.alarm, 1e6) if step == "Ticked" else None
@@ -140,23 +139,23 @@ def after(state: str, event: str, kind: str) -> Stage:
 
 
 def task_state(stage: Stage) -> tuple[str, str]:
-    books = stage.conductor
-    if TASK.id in books.open:
-        assert TASK.id in books.ledger.leases
+    conductor = stage.conductor
+    if TASK.id in conductor.open:
+        assert TASK.id in conductor.ledger.leases
         return "open", "leased"
-    held = "timed out" if TASK.id in books.timeouts.silence else "cancelled"
-    state = "inbox" if TASK.id in books.inbox else held if TASK.id in books.held else "ended"
-    if books.inbox:
+    held = "timed out" if TASK.id in conductor.timeouts.silence else "cancelled"
+    state = "inbox" if TASK.id in conductor.inbox else held if TASK.id in conductor.held else "ended"
+    if conductor.inbox:
         return state, "in the inbox"
-    assert not books.ledger.leases
-    return state, "merged" if books.ledger.merged_in_all == 8 else "returned"
+    assert not conductor.ledger.leases
+    return state, "merged" if conductor.ledger.merged_in_all == 8 else "returned"
 
 
 def worker_state(stage: Stage) -> str:
-    books = stage.conductor
-    if "a" not in books.slots:
-        return "leaving" if "a" in books.busy else "gone"
-    return "stalled" if "a" in books.stalled else "idle" if "a" in books.idle else "busy"
+    state = stage.conductor
+    if "a" not in state.slots:
+        return "leaving" if "a" in state.busy else "gone"
+    return "stalled" if "a" in state.stalled else "idle" if "a" in state.idle else "busy"
 
 
 @pytest.mark.parametrize(("state", "event", "following", "samples"), rows("task"))

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from oddlot.core.serialization import from_plain, to_plain
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
+from oddlot.core.support.serialization import from_plain, to_plain
 from oddlot.core.task_timeouts import TaskTimeouts
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.core.worker_stats import Roster
+from oddlot.core.worker_stats import WorkerStats
 
 
 @dataclass
@@ -15,7 +15,7 @@ class Assigned:
     """Workers with a task of 10 samples each, all assigned at 0 s."""
 
     now: float = 0.0
-    roster: Roster = field(default_factory=Roster)
+    worker_stats: WorkerStats = field(default_factory=WorkerStats)
     idle: dict[NodeId, None] = field(default_factory=dict)
     busy: dict[NodeId, dict[TaskId, float]] = field(default_factory=dict)
     open: dict[TaskId, Task] = field(default_factory=dict)
@@ -24,15 +24,15 @@ class Assigned:
 
     def start(self, node: NodeId, wished: float | None = None) -> Task:
         if node not in self.busy:
-            self.roster.join(node, self.now)
+            self.worker_stats.join(node, self.now)
         task = Task(f"{node}:{len(self.held)}", node, (Span(0, 0, 10),), 0)
         self.open[task.id] = self.held[task.id] = task
         self.busy.setdefault(node, {})[task.id] = self.now
-        self.timeouts.start(task, self.now, self.roster, wished)
+        self.timeouts.start(task, self.now, self.worker_stats, wished)
         return task
 
     def wait(self, node: NodeId) -> None:
-        self.roster.join(node, self.now)
+        self.worker_stats.join(node, self.now)
         self.idle[node] = None
         self.busy[node] = {}
 
@@ -40,7 +40,7 @@ class Assigned:
         self.now = now
         del self.open[task.id], self.held[task.id], self.busy[task.node][task.id]
         self.timeouts.end(task.id)
-        self.roster.result(task.node, 10, now, now)
+        self.worker_stats.result(task.node, 10, now, now)
 
     def expired(self, now: float) -> list[TaskId]:
         self.now = now

@@ -2,20 +2,20 @@
 
 import pytest
 
-from oddlot.core.worker_stats import Roster
+from oddlot.core.worker_stats import WorkerStats
 
 
-def roster(results: int = 0, seconds: float = 8.0, samples: int = 4) -> Roster:
-    it = Roster()
+def worker_stats(results: int = 0, seconds: float = 8.0, samples: int = 4) -> WorkerStats:
+    it = WorkerStats()
     it.join("a", now=0.0)
     for _ in range(results):
         it.result("a", samples, seconds, now=9.0)
     return it
 
 
-def slow(times: float = 64.0) -> Roster:
+def slow(times: float = 64.0) -> WorkerStats:
     """Return a roster in which a is `times` times slower than b and c."""
-    it = roster(results=1, seconds=times)
+    it = worker_stats(results=1, seconds=times)
     for node in ("b", "c"):
         it.join(node, now=0.0)
         it.result(node, 4, 1.0, now=1.0)
@@ -23,14 +23,14 @@ def slow(times: float = 64.0) -> Roster:
 
 
 def test_until_anybody_has_answered_everybody_has_ten_minutes_and_twice_as_long_after_a_timeout() -> None:
-    it = roster()
+    it = worker_stats()
     assert it.timeout("a", 8) == 600.0
     it.timed_out("a")
     assert it.timeout("a", 8) == 1_200.0
 
 
 def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_timeout() -> None:
-    it = roster()
+    it = worker_stats()
     it.join("b", now=0.0)
     it.result("b", 8, 1.0, now=1.0)
     assert it.timeout("a", 8) == 60.0
@@ -41,7 +41,7 @@ def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_timeout() -
 
 
 def test_an_answer_in_no_time_is_one_too() -> None:
-    it = roster()
+    it = worker_stats()
     it.join("b", now=0.0)
     it.result("b", 8, 0.0, now=1.0)
     assert it.timeout("a", 8) == 60.0
@@ -50,12 +50,12 @@ def test_an_answer_in_no_time_is_one_too() -> None:
 
 
 def test_a_slow_unknown_worker_has_four_times_what_it_needed() -> None:
-    assert roster(results=4).timeout("a", 4) == 60.0
-    assert roster(results=4).timeout("a", 10) == 4 * 2.0 * 10
+    assert worker_stats(results=4).timeout("a", 4) == 60.0
+    assert worker_stats(results=4).timeout("a", 10) == 4 * 2.0 * 10
 
 
 def test_a_new_worker_has_four_times_what_others_took() -> None:
-    it = roster(results=1, seconds=200.0)
+    it = worker_stats(results=1, seconds=200.0)
     it.lose("a")
     it.join("b", now=10.0)
     assert it.timeout("b", 4) == 4 * 200.0
@@ -67,7 +67,7 @@ def test_a_new_worker_has_four_times_what_others_took() -> None:
 
 
 def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
-    it = roster(results=5)
+    it = worker_stats(results=5)
     assert it.timeout("a", 3) == 4 * 2.0 * 3
     for seconds_per_sample in range(1, 21):  # the twenty latest tasks count: 1 to 20 s per sample
         it.result("a", 2, seconds_per_sample * 2.0, now=20.0)
@@ -78,21 +78,21 @@ def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
 
 
 def test_a_timeout_is_a_second_at_least() -> None:
-    it = roster(results=5, seconds=0.001)
+    it = worker_stats(results=5, seconds=0.001)
     assert it.timeout("a", 4) == 1.0
     it.timed_out("a")
     assert it.timeout("a", 4) == 2.0
 
 
 def test_a_result_ends_the_row_of_timeouts() -> None:
-    it = roster(results=5, seconds=0.001)
+    it = worker_stats(results=5, seconds=0.001)
     it.timed_out("a")
     it.result("a", 4, 0.001, now=10.0)
     assert it.timeout("a", 4) == 1.0
 
 
 def test_an_answer_without_samples_teaches_nothing() -> None:
-    it = roster()
+    it = worker_stats()
     it.result("a", 0, 5.0, now=5.0)
     assert it.members["a"].results == 0
     assert it.members["a"].last_heard == 5.0
@@ -117,7 +117,7 @@ def test_a_load_is_halved_until_its_tasks_take_as_long_as_those_of_others(times:
 
 
 def test_nobody_is_slow_alone() -> None:
-    it = roster(results=3)
+    it = worker_stats(results=3)
     it.join("b", now=0.0)
     for _ in range(4):
         it.dropped("a")
@@ -137,7 +137,7 @@ def test_a_merge_ends_the_row_of_drops_and_keeps_the_load() -> None:
 
 
 def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
-    it = roster(results=1)
+    it = worker_stats(results=1)
     it.lose("a")
     it.result("a", 4, 1.0, now=3.0)
     it.timed_out("a")
@@ -148,7 +148,7 @@ def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
 
 
 def test_totals_are_kept() -> None:
-    member = roster(results=3).members["a"]
+    member = worker_stats(results=3).members["a"]
     assert (member.results, member.samples, member.last_heard, member.joined) == (3, 12, 9.0, 0.0)
 
 
@@ -172,7 +172,7 @@ def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
 
 
 def test_the_median_pace_minds_no_task_that_took_long() -> None:
-    it = roster(results=4)
+    it = worker_stats(results=4)
     it.result("a", 4, 800.0, now=9.0)
     assert it.members["a"].median == 2.0
     assert it.members["a"].pace > 20

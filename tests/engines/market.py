@@ -11,7 +11,7 @@ from oddlot.history.log import surviving
 from oddlot.history.metrics import tally_of
 from oddlot.machines import Alive, Always, Hub, Offer, Steps, Zone
 from oddlot.machines.capacity import Capacity
-from oddlot.report.timeline import Course
+from oddlot.report.timeline import RunTimeline
 from oddlot.run.result import Run
 from tests.engines.log import events, records_of
 from tests.fits import SAMPLES, a_job
@@ -56,7 +56,9 @@ def run(
     assert tally.dollars == pytest.approx(found.dollars)
     assert tally.seconds == pytest.approx(found.summary["seconds"])
     lost = sum(event.dollars_lost - event.dollars_of_hub_lost for event in resumed)
-    machines = sum(lane.dollars for lane in Course.of(surviving(found.records), SAMPLES).lanes.values())
+    machines = sum(
+        lane.dollars for lane in RunTimeline.of(surviving(found.records), SAMPLES).by_machine.values()
+    )
     assert machines + tally.cost.dollars_of_hub + lost == pytest.approx(found.dollars)
     return found
 

@@ -8,14 +8,14 @@ import pytest
 
 import oddlot
 from oddlot import Asynchronous, Local, Machine, Run, Simulated, Strategy, Synchronous
-from oddlot.core.errors import UsageError
-from oddlot.core.random_streams import stream
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.random_streams import stream
 from oddlot.machines import Trace
 from oddlot.machines.step_time_records import machines_like, read_minibatch_times
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.testing.engines import DrivenRun
+from oddlot.testing.engine_check import DrivenRun
 from tests.engines.log import updates
 from tests.fits import a_job, trained
 from tests.transcripts import raises

@@ -15,14 +15,13 @@ import oddlot
 from oddlot import Asynchronous, JobError, UsageError
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
-from oddlot.engines.local import config as on_local
-from oddlot.engines.local import processes
+from oddlot.engines.local import config as on_local, processes
 from oddlot.engines.local.engine import LocalEngine
-from oddlot.engines.local.fork_client import ForkServer
+from oddlot.engines.local.fork_client import ForkClient
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.testing.engines import DrivenRun
+from oddlot.testing.engine_check import DrivenRun
 from tests.fits import a_job, local, rows
 from tests.processes import descendants, ends, program, says
 from tests.transcripts import mask, raises, warns
@@ -69,21 +68,21 @@ def test_nothing_is_left_of_a_run_that_is_done(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
+def server() -> Iterator[ForkClient]:
     """For several runs: to start one takes more time than these."""
-    fork_server = ForkServer()
+    fork_server = ForkClient()
     yield fork_server
     fork_server.close()
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_nothing_is_left_after_any_end(
-    end: str, server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    end: str, server: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork server, which would end its workers, is closed; here they end as their sockets are."""
     closed, (changes, options, error, code) = list[None](), ENDS[end]
     mask(node=r"w\d with train_data\[[\d, ]+\]")
-    monkeypatch.setattr(on_local, "ForkServer", lambda: server)
+    monkeypatch.setattr(on_local, "ForkClient", lambda: server)
     monkeypatch.setattr(server, "close", lambda: closed.append(None))
     before = held()
     with raises(error, code):
@@ -127,7 +126,7 @@ def test_a_fork_server_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_fork_server_that_is_dead_before_the_first_worker_is_told() -> None:
-    fork_server = ForkServer()
+    fork_server = ForkClient()
     os.kill(fork_server.process.pid, signal.SIGKILL)
     fork_server.process.wait()
     with raises(JobError, "fork_server_ended", exit_code=-signal.SIGKILL):

@@ -9,9 +9,9 @@ import pytest
 from oddlot import Local, Machine, Simulated
 from oddlot.engines.mesh.messages import ModelMessage, ModelRequest
 from oddlot.engines.mesh.simulated import SimulatedMesh
-from oddlot.engines.simulated.execution import Execution
+from oddlot.engines.simulated.task_execution import TaskExecution
 from oddlot.machines import Deterministic, Lifetime, Link
-from oddlot.testing.engines import SCENARIOS, a_peer_dies, peers_exchange_models
+from oddlot.testing.engine_check import SCENARIOS, a_peer_dies, peers_exchange_models
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -46,7 +46,7 @@ def test_an_engine_survives(make: Callable[[int], Any], scenario: Callable[[Any]
 
 @pytest.mark.filterwarnings("ignore")  # of the peer that hangs without its update
 @pytest.mark.parametrize(
-    ("name", "kind"), [("send", ModelRequest), ("send", ModelMessage), ("_answer", Execution)]
+    ("name", "kind"), [("send", ModelRequest), ("send", ModelMessage), ("_answer", TaskExecution)]
 )
 def test_a_mesh_that_loses_something_fails(name: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     work, lost = getattr(SimulatedMesh, name), list[object]()

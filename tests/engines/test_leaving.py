@@ -15,13 +15,13 @@ from oddlot import Asynchronous, LocalSGD, Machine, Simulated, Strategy, Synchro
 from oddlot.core.commands import Step
 from oddlot.core.events import Arrived, Cancelled, Leaving, Lost
 from oddlot.core.records import Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.machines import Lifetime, Link
 from oddlot.run.config import RunConfig
 from oddlot.run.result import Run
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.testing.engines import DrivenRun
+from oddlot.testing.engine_check import DrivenRun
 from tests.engines.log import events, names, times, updates
 from tests.fits import BATCH, SAMPLES, Place, a_job, distance, local, merges, plain_loop, trained
 
@@ -116,8 +116,8 @@ class Recalled:
 
 
 def recalled(folder: Path, strategy: Strategy, on: Place, signals: int = 1) -> Run:
-    run, books = trained(a_job(training_step=Recalled(folder, signals)), strategy, on, "epochs>=2")
-    assert len(books.merged) == 2 * SAMPLES
+    run, state = trained(a_job(training_step=Recalled(folder, signals)), strategy, on, "epochs>=2")
+    assert len(state.merged) == 2 * SAMPLES
     assert (run.summary["workers_left"], run.summary["workers_lost"]) == (1, 0)
     assert "lost" not in run.summary["wasted"]
     return run
@@ -137,8 +137,8 @@ def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path) -> 
 
 def test_what_a_worker_had_not_begun_is_cancelled(tmp_path: Path) -> None:
     run = recalled(tmp_path, Asynchronous(samples=4 * BATCH), local(1, in_flight=2))
-    told = names(run.records, Leaving, Arrived, Cancelled, Lost)
-    assert told[:4] == ["Leaving", "Arrived", "Cancelled", "Lost"]
+    message = names(run.records, Leaving, Arrived, Cancelled, Lost)
+    assert message[:4] == ["Leaving", "Arrived", "Cancelled", "Lost"]
     assert updates(run.records)[0].samples == 3 * BATCH
 
 

@@ -20,22 +20,20 @@ from torch.nn.functional import cross_entropy
 import oddlot
 from oddlot import Asynchronous, Gossip, JobError, Strategy
 from oddlot.codecs import Half
-from oddlot.core.errors import Refusal
-from oddlot.core.events import Lost, Refused
+from oddlot.core.events import Lost, UpdateRejected
 from oddlot.core.records import Record
-from oddlot.core.serialization import to_plain
+from oddlot.core.support.errors import Refusal
+from oddlot.core.support.serialization import to_plain
 from oddlot.core.tasks import Facts
-from oddlot.engines.host import Arrival, Message
-from oddlot.engines.local import config as on_local
-from oddlot.engines.local import processes
-from oddlot.engines.local import worker as worker_module
+from oddlot.data.batches import order
+from oddlot.engines.host import Message, ReceivedUpdate
+from oddlot.engines.local import config as on_local, processes, worker as worker_module
 from oddlot.engines.local.fork_client import packet_pair
 from oddlot.engines.local.messages import Say, encode
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.testing.engines import DrivenRun
-from oddlot.train.data import order
+from oddlot.testing.engine_check import DrivenRun
 from oddlot.wire.framing import pack
 from oddlot.wire.packet import Packet
 from tests.engines.log import events
@@ -60,22 +58,22 @@ class Puppets:
     def __init__(self) -> None:
         self.socket, self.other = packet_pair()
         self.workers: list[socket.socket] = []
-        self.told = deque[tuple[Say, dict[str, Any]]]()
+        self.message = deque[tuple[Say, dict[str, Any]]]()
         self.killed = list[int]()
 
     def fork(self, _: int, __: list[int]) -> tuple[int, socket.socket]:
         ours, theirs = packet_pair()
         self.workers.append(theirs)
-        self.told.append((Say.FORKED, {"number": len(self.workers), "pid": self.pid}))
+        self.message.append((Say.FORKED, {"number": len(self.workers), "pid": self.pid}))
         return len(self.workers), ours
 
     def kill(self, pid: int) -> None:
         self.killed.append(pid)
-        self.told.append((Say.EXITED, {"pid": pid, "code": None}))
+        self.message.append((Say.EXITED, {"pid": pid, "code": None}))
         self.other.send(b"there is something to receive")
 
     def receive(self) -> tuple[Say, dict[str, Any]] | None:
-        return self.told.popleft() if self.told else None
+        return self.message.popleft() if self.message else None
 
     def close(self) -> None:
         for one in (self.socket, self.other, *self.workers):
@@ -107,7 +105,7 @@ class NeverForks(Puppets):
 
     def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
         number, ours = super().fork(index, fds)
-        self.told[-1] = Say.NOT_FORKED, {"number": number, "reason": "no more processes"}
+        self.message[-1] = Say.NOT_FORKED, {"number": number, "reason": "no more processes"}
         if number % 2:  # the fork server closes the worker's socket too; the hub may notice either first
             self.workers[-1].close()
         else:
@@ -192,11 +190,11 @@ def test_a_worker_that_talks_nonsense_is_ended(what: str) -> None:
 def test_facts_that_lie_are_refused(lie: dict[str, Any], code: str) -> None:
     with puppet() as (run, says):
         arrival = says(done(**lie))
-        assert isinstance(arrival, Arrival)
+        assert isinstance(arrival, ReceivedUpdate)
         with raises(Refusal, code, task="w1:1") as caught:
             run.host._believe(arrival.facts)
         run.deliver(arrival)
-        assert events(run.records, Refused) == [Refused("w1:1", str(caught.value), code)]
+        assert events(run.records, UpdateRejected) == [UpdateRejected("w1:1", str(caught.value), code)]
         assert run.host.conductor.open.keys() == {"w1:2"}, "its samples are given out again"
 
 
@@ -228,10 +226,10 @@ def test_the_run_goes_on_without_processes_that_talk_nonsense() -> None:
     job = a_job(patched(worker_module, "to_plain", lies))
     mask(node=r"w\d(?= talks)", fault=r"(?<=ended: ).*")
     with warns("invalid_message") as caught:
-        run, books = trained(job, Asynchronous(), local(2), "epochs>=20")
-    told = {warning.fields["node"]: warning.fields["fault"] for warning in caught.all}
-    assert told == {"w1": "short_header", "w2": "wrong_fields"}
-    assert sorted(books.merged) == everything(SAMPLES, 20)
+        run, state = trained(job, Asynchronous(), local(2), "epochs>=20")
+    message = {warning.fields["node"]: warning.fields["fault"] for warning in caught.all}
+    assert message == {"w1": "short_header", "w2": "wrong_fields"}
+    assert sorted(state.merged) == everything(SAMPLES, 20)
     assert run.summary["workers_lost"] == 2
 
 
@@ -257,10 +255,10 @@ def test_a_damaged_packet_is_refused(tmp_path: Path) -> None:
             out[:40] = 255
         return size
 
-    run, books = trained(a_job(patched(Packet, "write", damaged)), Asynchronous(), local(1), codec=Half())
-    assert sorted(books.merged) == everything(SAMPLES, 2)
-    assert events(run.records, Refused)[0].task == "w1:1"
-    transcribe(events(run.records, Refused)[0].reason, reason=r"(?<=not a packet: ).*")
+    run, state = trained(a_job(patched(Packet, "write", damaged)), Asynchronous(), local(1), codec=Half())
+    assert sorted(state.merged) == everything(SAMPLES, 2)
+    assert events(run.records, UpdateRejected)[0].task == "w1:1"
+    transcribe(events(run.records, UpdateRejected)[0].reason, reason=r"(?<=not a packet: ).*")
 
 
 # --- bad numbers ---------------------------------------------------------------------------------
@@ -285,10 +283,10 @@ def test_bad_numbers_end_the_run_and_are_told(on: Place, bad: float) -> None:
 def test_bad_samples_are_skipped_and_counted_if_wished(on: Place) -> None:
     points, sides = rows()
     points[5] = nan
-    run, books = trained(a_job(train_data=(points, sides)), Asynchronous(samples=4), on, skip_bad=True)
-    assert sorted(books.merged) == everything(SAMPLES, 2)
-    assert run.summary["samples_merged"] == 2 * SAMPLES - books.skipped
-    assert run.summary["samples_skipped"] == books.skipped == 2 * 4
+    run, state = trained(a_job(train_data=(points, sides)), Asynchronous(samples=4), on, skip_bad=True)
+    assert sorted(state.merged) == everything(SAMPLES, 2)
+    assert run.summary["samples_merged"] == 2 * SAMPLES - state.skipped
+    assert run.summary["samples_skipped"] == state.skipped == 2 * 4
     assert all(parameter.isfinite().all() for parameter in run.model.parameters())
 
 
@@ -302,9 +300,9 @@ def test_one_that_was_stopped_has_not() -> None:
     def stop(record: Record) -> None:
         if len(refused) == 6:  # three times a sample: some have been skipped by then
             signal.raise_signal(signal.SIGINT)
-        refused.extend(events([record], Refused))
+        refused.extend(events([record], UpdateRejected))
 
-    refused: list[Refused] = []
+    refused: list[UpdateRejected] = []
     options: dict[str, Any] = {"until": "epochs>=9", "skip_bad": True, "observers": [stop]}
     with pytest.raises(oddlot.Interrupted) as stopped:
         oddlot.fit(a_job(loss=unsound), Asynchronous(), fleet(), **options)

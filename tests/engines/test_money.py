@@ -11,7 +11,7 @@ from oddlot.core.events import Joined, Ordered, Priced, Resumed
 from oddlot.core.tasks import machine_of
 from oddlot.faults import Chaos
 from oddlot.machines import Hub, Memoryless, Steps
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from tests.engines.log import events, times
 from tests.engines.market import LIKE, alive, run, when, zone
 from tests.fits import a_job, rows
@@ -76,7 +76,7 @@ def test_a_zone_that_was_restless_is_quiet_when_a_run_goes_on(tmp_path: Path) ->
 def test_machines_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
     with raises(JobError, "lost_while_starting", starts=1022, seconds_to_start=3.0):
         run(zone(FLAPS, seconds_to_start=3.0), out=tmp_path)
-    assert Figures.read(tmp_path).summary["starts_lost"] == 1022, "the last one is among them"
+    assert RunReport.read(tmp_path).summary["starts_lost"] == 1022, "the last one is among them"
     with raises(JobError, "lost_while_starting", starts=1011):
         run(Machine("m", 0.05, seconds_to_start=3.0), chaos=Chaos(capacity=FLAPS))
 

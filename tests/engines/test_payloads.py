@@ -6,7 +6,7 @@ from torch import nn
 
 from oddlot.core.tasks import Kind
 from oddlot.engines.payloads import decode_into, encoded, most_bytes
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half
 from oddlot.wire.nonzero_blocks import NonZero

@@ -6,10 +6,10 @@ from itertools import count
 import pytest
 
 from oddlot.core.events import Cancelled
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Facts, Task
 from oddlot.engines.task_runner import TaskRunner
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.train.learner import Learner
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.wire.codec import Codec

@@ -10,7 +10,7 @@ import pytest
 
 import oddlot
 from oddlot import Asynchronous, Machine, Simulated
-from oddlot.core.events import Arrived, Resumed, Struck
+from oddlot.core.events import Arrived, FaultInjected, Resumed
 from oddlot.core.records import Record
 from oddlot.core.tasks import machine_of
 from oddlot.faults import Chaos, Fault
@@ -28,7 +28,7 @@ def struck(fault: Fault, epochs: int = 20, seed: int = 0, on: Simulated = MACHIN
     """What strikes three machines."""
     chaos = Chaos([fault], seed)
     run = oddlot.fit(a_job(), Asynchronous(), on, until=f"epochs>={epochs}", chaos=chaos)
-    return records_of(run.records, Struck)
+    return records_of(run.records, FaultInjected)
 
 
 def lives(folder: Path, fault: Fault, *kills: float) -> list[Record]:
@@ -42,16 +42,16 @@ def lives(folder: Path, fault: Fault, *kills: float) -> list[Record]:
         except Killed:
             continue
     log = read_log(folder / "records.jsonl")
-    return [r for r in log if not isinstance(r.event, Struck) or r.event.fault[-1] != ")"]
+    return [r for r in log if not isinstance(r.event, FaultInjected) or r.event.fault[-1] != ")"]
 
 
 def test_a_rate_is_that_many_an_hour() -> None:
-    told = struck(BY_CHANCE, epochs=150)
-    assert 8.5 < len(told) / told[-1].now < 11.5
+    message = struck(BY_CHANCE, epochs=150)
+    assert 8.5 < len(message) / message[-1].now < 11.5
 
 
 def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
-    drawn = [[event.node for event in events(struck(OFTEN, 40, seed), Struck)] for seed in (0, 1)]
+    drawn = [[event.node for event in events(struck(OFTEN, 40, seed), FaultInjected)] for seed in (0, 1)]
     assert drawn[0] != drawn[1]
     for victims in drawn:
         counts = Counter(victims)
@@ -62,19 +62,19 @@ def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
 def test_in_which_order_they_came_is_nothing_to_the_victims() -> None:
     """It is a race among worker processes."""
     fleets = MACHINES, replace(MACHINES, machines=MACHINES.machines[::-1])
-    one, other = ([event.node for event in events(struck(OFTEN, on=on), Struck)] for on in fleets)
+    one, other = ([event.node for event in events(struck(OFTEN, on=on), FaultInjected)] for on in fleets)
     assert one[:10] == other[:10]
 
 
 def test_a_period_keeps_step_through_lives_of_the_hub(tmp_path: Path) -> None:
-    at = [round(now / 0.25, 6) for now in times(lives(tmp_path, OFTEN, 0.6, 1.1), Struck)]
+    at = [round(now / 0.25, 6) for now in times(lives(tmp_path, OFTEN, 0.6, 1.1), FaultInjected)]
     assert at == [float(n) for n in range(1, len(at) + 1)]
 
 
 def test_chance_is_not_the_same_in_each_life_of_the_hub(tmp_path: Path) -> None:
     """Otherwise a hub that dies at a rate would die in the same moment of each of its lives."""
     log = lives(tmp_path, BY_CHANCE, 0.8, 1.6)
-    begins, at = [0.0, *times(log, Resumed)], times(log, Struck)
+    begins, at = [0.0, *times(log, Resumed)], times(log, FaultInjected)
     assert len({round(next(now for now in at if now > begin) - begin, 3) for begin in begins}) == 3
 
 

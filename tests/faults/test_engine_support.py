@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.engines.base import EngineConfig, FaultKind
 from oddlot.engines.local.config import Local
 from oddlot.engines.simulated.config import Simulated

@@ -11,11 +11,10 @@ import pytest
 
 import oddlot
 from oddlot import Asynchronous, FastestK, Local, Machine, Simulated, Strategy, Synchronous
-from oddlot.core.errors import JobError
-from oddlot.core.events import Arrived, Cancelled, Leaving, Lost, Refused, Struck
+from oddlot.core.events import Arrived, Cancelled, FaultInjected, Leaving, Lost, UpdateRejected
+from oddlot.core.support.errors import JobError
 from oddlot.faults import Chaos, Fault
-from oddlot.faults.injector import FaultInjector
-from oddlot.faults.lasting import LastingFaults
+from oddlot.faults.injector import FaultInjector, LastingFaults
 from oddlot.history.log import read_log
 from oddlot.history.run_settings import Resume
 from oddlot.run.result import Run
@@ -40,18 +39,18 @@ def struck_by(
 ) -> Run:
     """A run whose books are checked after every record, and proved and replayed at its end."""
     chaos = Chaos(faults, **settings)
-    run, books = trained(a_job(), strategy or Asynchronous(), on, f"epochs>={epochs}", chaos=chaos)
-    assert len(books.merged) == epochs * SAMPLES
+    run, state = trained(a_job(), strategy or Asynchronous(), on, f"epochs>={epochs}", chaos=chaos)
+    assert len(state.merged) == epochs * SAMPLES
     return run
 
 
-def struck(run: Run, kind: str = "") -> list[Struck]:
-    return [event for event in events(run.records, Struck) if kind in ("", event.kind)]
+def struck(run: Run, kind: str = "") -> list[FaultInjected]:
+    return [event for event in events(run.records, FaultInjected) if kind in ("", event.kind)]
 
 
 def struck_at(run: Run, kind: str) -> float:
     """When the first one of this kind struck."""
-    return next(r.now for r in run.records if isinstance(r.event, Struck) and r.event.kind == kind)
+    return next(r.now for r in run.records if isinstance(r.event, FaultInjected) and r.event.kind == kind)
 
 
 def answered(run: Run, node: str) -> list[float]:
@@ -80,11 +79,11 @@ def everything_strikes(request: pytest.FixtureRequest, fork_server: None) -> Run
 
 
 def test_each_fault_is_in_the_log(everything_strikes: Run) -> None:
-    told = struck(everything_strikes)
-    assert {event.fault for event in told} == set(map(str, FAULTS))
-    named = {event.kind: event.node for event in told}
+    message = struck(everything_strikes)
+    assert {event.fault for event in message} == set(map(str, FAULTS))
+    named = {event.kind: event.node for event in message}
     assert (named["slow"], named["delay"], named["kill"]) == ("w1", "w3", "w2.2")
-    at_once = [event.kind for event in told if event.node == "w1"][-2:]
+    at_once = [event.kind for event in message if event.node == "w1"][-2:]
     assert at_once == ["freeze", "leave"], "in the order of the file"
 
 
@@ -97,7 +96,7 @@ def test_who_is_killed_is_lost_and_who_has_notice_leaves(everything_strikes: Run
 
 def test_a_corrupted_answer_is_refused_and_its_work_done_again(everything_strikes: Run) -> None:
     assert len(struck(everything_strikes, "corrupt")) == 2
-    refused = events(everything_strikes.records, Refused)
+    refused = events(everything_strikes.records, UpdateRejected)
     assert len(refused) == 2
     assert everything_strikes.summary["wasted"]["invalid"] > 0
     transcribe(refused[0].reason, task=r"w\d:\d+", loss=r"(?<=its loss is )[\d.]+")
@@ -123,11 +122,11 @@ def test_a_frozen_worker_goes_on_later(everything_strikes: Run) -> None:
 
 def test_a_frozen_machine_hears_of_its_end_when_it_goes_on(everything_strikes: Run) -> None:
     """SIGTERM waits for SIGCONT."""
-    frozen, told = (
+    frozen, message = (
         next(r.now for r in everything_strikes.records if r.event == event)
-        for event in (Struck(str(FAULTS[6]), "freeze", "w1"), Leaving("w1"))
+        for event in (FaultInjected(str(FAULTS[6]), "freeze", "w1"), Leaving("w1"))
     )
-    assert told - frozen >= 0.5 - 1e-9
+    assert message - frozen >= 0.5 - 1e-9
 
 
 # --- worker processes alone ------------------------------------------------------------------------
@@ -160,8 +159,8 @@ def test_what_is_dropped_is_given_back() -> None:
 def test_a_fault_waits_for_its_machine() -> None:
     on = Simulated([Machine("early", 0.01), Machine("late", 0.01, joins_at_seconds=1.0)], computes=False)
     run = struck_by(on, Fault("kill", "late", at_seconds=(0.5,)), epochs=8)
-    assert struck(run) == [Struck("kill late at_seconds=0.5", "kill", "late")]
-    assert times(run.records, Struck) == [1.0]
+    assert struck(run) == [FaultInjected("kill late at_seconds=0.5", "kill", "late")]
+    assert times(run.records, FaultInjected) == [1.0]
 
 
 def test_a_run_in_which_nothing_can_happen_any_more_ends() -> None:
@@ -243,7 +242,7 @@ def test_what_was_meant_for_a_lost_worker_s_answer_is_for_another_s() -> None:
     faults = Fault("corrupt", "w1", at_seconds=(0.01,)), Fault("kill", "w1", at_seconds=(0.02,))
     run = struck_by(machines(computes=True), *faults, epochs=40)
     assert [event.node for event in struck(run)] == ["w1", "w1.2"]
-    assert len(events(run.records, Refused)) == 1
+    assert len(events(run.records, UpdateRejected)) == 1
 
 
 def test_a_fault_has_chance_of_its_own() -> None:
@@ -251,7 +250,7 @@ def test_a_fault_has_chance_of_its_own() -> None:
 
     def at(on: Place, *others: Fault) -> list[float]:
         run = struck_by(on, *others, Fault("slow", "w1", per_hour=7200.0, factor=1e-9), epochs=20)
-        return times([r for r in run.records if r.event in struck(run, "slow")], Struck)[:3]
+        return times([r for r in run.records if r.event in struck(run, "slow")], FaultInjected)[:3]
 
     assert at(machines()) == at(machines(2)) == at(machines(), Fault("kill", "w2", per_hour=3600.0))
 
@@ -280,20 +279,20 @@ def test_a_resumed_run_is_struck_by_what_has_not_struck_yet(tmp_path: Path) -> N
             a_job(), Asynchronous(), on, until=until, out=tmp_path, checkpoint_every="2 versions", **options
         )
         log = read_log(tmp_path / "records.jsonl")
-        return [(r.event.kind, round(r.now, 1)) for r in log if isinstance(r.event, Struck)]
+        return [(r.event.kind, round(r.now, 1)) for r in log if isinstance(r.event, FaultInjected)]
 
     with pytest.raises(Killed):
         goes("epochs>=8", None, 0.61, *faults)
-    told = goes("epochs>=8", "latest", inf, *faults)
-    slowed = [now for kind, now in told if kind == "slow"]
+    message = goes("epochs>=8", "latest", inf, *faults)
+    slowed = [now for kind, now in message if kind == "slow"]
     log = [r for r in read_log(tmp_path / "records.jsonl") if r.now < 0.6]
-    sufferers = {event.node for event in events(log, Struck) if event.kind == "slow"}
+    sufferers = {event.node for event in events(log, FaultInjected) if event.kind == "slow"}
     assert slowed == [0.1, 0.3, *([0.6] * len(sufferers)), 0.9, 1.2], "what lasts goes on"
-    assert len(told) - len(slowed) == 2, "corrupt"
-    told = goes(
+    assert len(message) - len(slowed) == 2, "corrupt"
+    message = goes(
         "epochs>=9", "latest", inf, Fault("drop", at_versions=(40,)), Fault("corrupt", at_versions=(50,))
     )
-    assert [kind for kind, _ in told][-2:] == ["drop", "corrupt"]
+    assert [kind for kind, _ in message][-2:] == ["drop", "corrupt"]
 
 
 BEGUN = """
@@ -329,6 +328,6 @@ def test_the_hub_is_killed_once_and_the_run_goes_on(
     else:
         with pytest.raises(Killed):
             oddlot.fit(a_job(), Asynchronous(), on, checkpoint_every="5 versions", **options)
-    assert names(read_log(tmp_path / "records.jsonl"), Struck) == ["Struck"]
+    assert names(read_log(tmp_path / "records.jsonl"), FaultInjected) == ["FaultInjected"]
     assert oddlot.fit(a_job(), Asynchronous(), on, resume="latest", **options).ended == "epochs>=6"
     goes_on(tmp_path, "epochs>=7", on)

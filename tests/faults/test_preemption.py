@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from oddlot import Asynchronous, JobError, Machine, Simulated, UsageError, read_chaos
-from oddlot.core.events import Evaluated, Joined, Lost, Stimulus, Struck
-from oddlot.core.random_streams import stream
+from oddlot.core.events import Evaluated, FaultInjected, Joined, Lost, Stimulus
+from oddlot.core.support.random_streams import stream
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.engine_wrapper import EngineWrapper
 from oddlot.engines.host import Message
@@ -45,12 +45,12 @@ def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_count
     if on is not FLEET:
         trained(a_job(), Asynchronous(), local(1))  # the fork server is ready
     chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(REPEATED))
-    run, books = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=4", chaos=chaos)
-    assert sorted(books.merged) == everything(COUNT, 4)
+    run, state = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=4", chaos=chaos)
+    assert sorted(state.merged) == everything(COUNT, 4)
     taken = Counter[str]()
     for record in run.records:
         match record.event:
-            case Struck(name, kind, node) if name == NAME:
+            case FaultInjected(name, kind, node) if name == NAME:
                 assert kind == KIND
                 taken[machine_of(node)] += 1
             case Joined(node):
@@ -62,8 +62,8 @@ def test_a_resumed_run_finds_the_capacity_as_it_is_then(tmp_path: Path) -> None:
     """It is stopped at 1 s, when one worker of three is there."""
     job, folder, capacity = a_job(count=COUNT), RunFolder(tmp_path), Chaos(capacity=Alive(TRACE))
     trained(job, Asynchronous(), FLEET, "seconds>=1", folder, chaos=capacity)
-    run, books = trained(job, Asynchronous(), FLEET, "epochs>=2", folder, resume=True, chaos=capacity)
-    assert sorted(books.merged) == everything(COUNT, 2)
+    run, state = trained(job, Asynchronous(), FLEET, "epochs>=2", folder, resume=True, chaos=capacity)
+    assert sorted(state.merged) == everything(COUNT, 2)
     at = names(run.records, object).index("Resumed")
     after = [record for record in run.records[at:] if record.now < 1.2]
     assert len(events(after, Joined)) - len(events(after, Lost)) == 1
@@ -89,8 +89,8 @@ def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
     """A task takes longer than a worker is left alone for in the first second."""
     restless = Steps(tuple(0.1 * n for n in range(11)), (2.0, 0.0) * 5 + (2.0,))
     on, chaos = local(2, as_if=(Machine("any", 0.01),) * 2), Chaos(capacity=Alive(restless))
-    _, books = trained(a_job(), Asynchronous(samples=SAMPLES // 2), on, "epochs>=1", chaos=chaos)
-    assert sorted(books.merged) == everything(SAMPLES, 1)
+    _, state = trained(a_job(), Asynchronous(samples=SAMPLES // 2), on, "epochs>=1", chaos=chaos)
+    assert sorted(state.merged) == everything(SAMPLES, 1)
 
 
 ENDS = Steps((0.0, 0.3), (2.0, 0.0))

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from oddlot.core.commands import Action, Drop, Skip, Start, Step
-from oddlot.core.events import Joined, Refused, Ticked
+from oddlot.core.events import Joined, Ticked, UpdateRejected
 from oddlot.core.records import Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.history.audit import Proof, holes, prove
 from tests.report.records import arrived, merged, start
 from tests.transcripts import check, transcribe
@@ -50,7 +50,7 @@ def test_a_whole_epoch_and_one_under_way() -> None:
         [],
         [brings("a:1", 8, remark="echo")],
         [brings("a:1", 8, Drop("a:1"))],
-        [Record(1.0, Refused("a:1", "bad"))],
+        [Record(1.0, UpdateRejected("a:1", "bad"))],
         [merges("a:1", 8)],
     ],
     ids=["never", "an echo", "dropped", "refused", "merged before"],
@@ -120,10 +120,10 @@ def test_a_gap_is_no_whole_epoch() -> None:
 
 
 def test_samples_that_were_given_up_are_counted() -> None:
-    refused = [begins(start("a:1", (0, 0, 4))), Record(1.0, Refused("a:1", "NaN"))]
+    refused = [begins(start("a:1", (0, 0, 4))), Record(1.0, UpdateRejected("a:1", "NaN"))]
     given_up = [
         begins(start("a:2", (0, 0, 4))),
-        Record(1.0, Refused("a:2", "NaN"), (Skip((Span(0, 0, 4),)),)),
+        Record(1.0, UpdateRejected("a:2", "NaN"), (Skip((Span(0, 0, 4),)),)),
     ]
     rest = [begins(start("b:1", (0, 4, 16))), merges("b:1", 12)]
     assert prove([*refused, *rest], 16).whole == 0
@@ -144,6 +144,6 @@ def test_epochs_that_lack_equally_many_samples_are_one_fault() -> None:
 
 def test_verdict_of_a_mesh_after_a_loss_says_what_was_trained_and_left_out() -> None:
     gone = tuple(holes([(1, 7), (2, 16)]))
-    told = str(Proof(16, 1, 25, 0, gone, left_out=23, missing=("w2", "w3")))
-    assert re.findall(r"\b\w?\d+\b", told) == ["25", "48", "23", "w2", "w3"]
-    transcribe(told)
+    message = str(Proof(16, 1, 25, 0, gone, left_out=23, missing=("w2", "w3")))
+    assert re.findall(r"\b\w?\d+\b", message) == ["25", "48", "23", "w2", "w3"]
+    transcribe(message)

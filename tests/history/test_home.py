@@ -8,15 +8,15 @@ import pytest
 from oddlot.checkpoint.storage import Storage
 from oddlot.cli.app import report, xmc_generate
 from oddlot.config.job_file import JobFile
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines.text_files import checked_path
 from oddlot.sparse import saving
-from oddlot.sparse.datasets.reading import read_xmc
+from oddlot.sparse.datasets.text_files import read_xmc
+from oddlot.workloads.data_folders import roots
 from oddlot.workloads.extreme_classification import xmc
 from oddlot.workloads.formats.decoded_cache import cache_folder
-from oddlot.workloads.places import roots
-from oddlot.workloads.scripts import script_given
+from oddlot.workloads.registry import script_given
 
 
 def page() -> str:

@@ -10,7 +10,6 @@ import pytest
 
 from oddlot.core.commands import Abort, Drop, Skip, Step
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.events import (
     TOO_LARGE,
     Averaged,
@@ -19,13 +18,14 @@ from oddlot.core.events import (
     Joined,
     Lost,
     Priced,
-    Refused,
     Resumed,
     Ticked,
+    UpdateRejected,
 )
-from oddlot.core.ledger import Ledger
 from oddlot.core.records import ECHO, Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span
+from oddlot.core.support.errors import CheckpointError, JobError
 from oddlot.history.log import Log, given_out, read_log, read_sound, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account, tally_of, use_saved_model
 from oddlot.strategies import Synchronous
@@ -46,7 +46,7 @@ def story() -> list[Record]:
         Record(3.0, Evaluated(1, {"loss": 0.5, "accuracy": 0.9})),
         Record(4.0, Lost("w2")),
         Record(5.0, arrived("w1:3", 6, loss=1.0, bytes_up=5), (Drop("w1:3"), start("w1:4", (0, 8, 16)))),
-        Record(6.0, Refused("w1:4", "bad"), (start("w1:5", (0, 8, 16)), start("w1:6", (0, 16, 24)))),
+        Record(6.0, UpdateRejected("w1:4", "bad"), (start("w1:5", (0, 8, 16)), start("w1:6", (0, 16, 24)))),
         Record(7.0, Cancelled("w1:5", "w1", 11, 2), (Abort("w1:6", "w1"),)),
         Record(8.0, arrived("w1:6", 8, loss=1.0, bytes_up=1, bytes_down=3), (), ECHO),
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -
     assert tally.samples.wasted.total() == 0
     tally.finish()
     assert tally.summary()["wasted"] == {"unfinished": 8}
-    tally = tally_of([begun, Record(1.0, Refused("w1:1", "NaN"), (Skip((Span(0, 0, 8),)),))], 16)
+    tally = tally_of([begun, Record(1.0, UpdateRejected("w1:1", "NaN"), (Skip((Span(0, 0, 8),)),))], 16)
     assert (tally.epochs, tally.samples.skipped, tally.samples.wasted.total(), tally.rejections.total()) == (
         0.5,
         8,
@@ -108,7 +108,7 @@ def tick(now: float) -> Record:
 
 
 def written(path: Path, records: list[Record]) -> Log:
-    log = Log(path, Conductor(Synchronous(), Ledger(16, 1)))
+    log = Log(path, Conductor(Synchronous(), SampleLedger(16, 1)))
     for record in records:
         log(record)
     return log
@@ -118,14 +118,14 @@ def test_a_log_comes_back_and_begins_with_what_rebuilds_the_conductor(tmp_path: 
     written(tmp_path / "log", story()).close()
     assert list(read_log(tmp_path / "log")) == story()
     header = json.loads((tmp_path / "log").read_text().splitlines()[0])
-    assert header["format"] == 3
+    assert header["format"] == 4
     assert header["conductor"]["ledger"]["size"] == 16
 
 
 def test_updates_that_are_too_large_and_those_with_bad_numbers_are_counted_apart() -> None:
     begun = Record(0.0, Joined("w1"), tuple(start(f"w1:{n}", (0, 8 * n, 8 * n + 8)) for n in range(3)))
     refusals = [("w1:0", "NaN", "numbers_not_finite"), ("w1:1", "norm", TOO_LARGE), ("w1:2", "cut off", None)]
-    summary = tally_of([begun, *(Record(1.0, Refused(*one)) for one in refusals)], 24).summary()
+    summary = tally_of([begun, *(Record(1.0, UpdateRejected(*one)) for one in refusals)], 24).summary()
     assert (summary["updates_invalid"], summary["updates_rejected"]) == (2, 1)
     assert summary["wasted"] == {"invalid": 16, "rejected": 8}
 

@@ -13,10 +13,10 @@ import pytest
 import oddlot
 from oddlot import Synchronous
 from oddlot.core.commands import Command, Step
-from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.events import Event, Joined
 from oddlot.core.records import Record
 from oddlot.core.strategy import View
+from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.history.replay import replay
 from oddlot.history.run_folder import RunFolder
 from tests.fits import a_job, fleet, trained

@@ -10,12 +10,12 @@ from oddlot.core.events import (
     Leaving,
     Lost,
     Ordered,
-    Refused,
     Resumed,
     Ticked,
+    UpdateRejected,
 )
 from oddlot.core.records import ECHO, Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.history.worker_timeline import StateInterval, TaskRun, WorkerTimeline
 from tests.report.records import arrived, merged, start
 
@@ -51,8 +51,8 @@ def history(timeline: WorkerTimeline, until: float, node: str = "a") -> list[Sta
             [Record(1.5, Ticked(), (Abort("a:1", "a"),)), Record(2.0, arrived("a:1", 4), (), ECHO)],
         ),
         ("late", [Record(2.0, arrived("a:1", 4), (), ECHO)]),
-        ("invalid", [Record(2.0, Refused("a:1", "NaN"))]),
-        ("skipped", [Record(2.0, Refused("a:1", "NaN"), (Skip((SECOND,)),))]),
+        ("invalid", [Record(2.0, UpdateRejected("a:1", "NaN"))]),
+        ("skipped", [Record(2.0, UpdateRejected("a:1", "NaN"), (Skip((SECOND,)),))]),
         ("lost", [Record(2.0, Lost("a"))]),
         ("resumed", [Record(2.0, Resumed(9))]),
     ],
@@ -121,7 +121,7 @@ def test_only_the_time_of_tasks_that_did_not_count_is_wasted() -> None:
         Record(2.0, Cancelled("a:2", "a"), (start("a:4", (0, 16, 20)),)),
         Record(3.0, Cancelled("a:0", "a")),
         merged(5.0, "a:1", 4),
-        Record(6.0, Refused("a:3", "NaN")),
+        Record(6.0, UpdateRejected("a:3", "NaN")),
         merged(8.0, "a:4", 4),
     )
     assert history(timeline, 8.0) == [

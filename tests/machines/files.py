@@ -4,7 +4,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from oddlot.core.errors import OddlotError
+from oddlot.core.support.errors import OddlotError
 
 
 def written(path: Path, content: str | bytes) -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 from oddlot.config.faults_file import read_chaos
 from oddlot.config.fleet_file import read_fleet
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.faults import Chaos, Fault
 from oddlot.machines import Pools, Steps
 from oddlot.machines.delay_models import Erlang, Lognormal, ShiftedExponential, Trace

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.machines.step_time_records import (
     StepTimes,
     machines_like,

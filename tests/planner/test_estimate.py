@@ -15,12 +15,12 @@ from rich.console import Console
 
 from oddlot import VCASGD, Job, Machine, Simulated, Synchronous, UsageError, estimate, fit
 from oddlot.cli.estimate_command import tell_runs
-from oddlot.core.errors import UnknownName
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
-from oddlot.history.claim import claim
-from oddlot.history.outcome import FAILED
+from oddlot.core.support.errors import UnknownName
+from oddlot.history.folder_owner import claim
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_outcome import FAILED
 from oddlot.machines import Alive, Fleet, Hub, Link, Lognormal, Offer, Steps, Zone
 from oddlot.planner.estimate import TOLD, Estimate, EstimateInterrupted, estimates
 from tests.command import Oddlot
@@ -57,9 +57,9 @@ def estimated(fleet: Fleet, job: Job | None = None, seeds: int = 2, **settings: 
 @pytest.fixture(scope="module")
 def both() -> list[Estimate]:
     """Return the estimates of a job on spot machines and on demand, with two seeds each."""
-    told, fleet = list[tuple[str, int]](), Fleet([ZONE], Hub(dollars_per_hour=36.0))
-    found = estimated(fleet, seed=5, computes=False, on_run_start=lambda *run: told.append(run))
-    assert told == [(bought, seed) for bought in ("spot", "on demand") for seed in (5, 6)]
+    message, fleet = list[tuple[str, int]](), Fleet([ZONE], Hub(dollars_per_hour=36.0))
+    found = estimated(fleet, seed=5, computes=False, on_run_start=lambda *run: message.append(run))
+    assert message == [(bought, seed) for bought in ("spot", "on demand") for seed in (5, 6)]
     return found
 
 
@@ -102,13 +102,13 @@ def test_each_run_is_the_one_of_its_seed() -> None:
 def test_a_warning_is_told_once_at_the_users_line() -> None:
     """Each run causes the warning, and the filters would print it every time."""
     machines = [Machine("m", 0.1), Machine("n", 0.1)]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as message:
         warnings.simplefilter("always")
         fit(a_job(), VCASGD(), Simulated(machines), until="epochs>=1")
         estimate(a_job(), VCASGD(), Fleet(machines), seeds=2, until="epochs>=1")
-    assert [Path(one.filename) for one in told] == [Path(__file__)] * 2
-    assert [getattr(one.message, "code", "") for one in told] == ["few_shards"] * 2
-    assert told[0].lineno + 1 == told[1].lineno
+    assert [Path(one.filename) for one in message] == [Path(__file__)] * 2
+    assert [getattr(one.message, "code", "") for one in message] == ["few_shards"] * 2
+    assert message[0].lineno + 1 == message[1].lineno
 
 
 def test_a_fleet_without_zones_has_one_price() -> None:
@@ -225,7 +225,7 @@ def test_a_signal_stops_an_estimate_wherever_it_comes(
         if len(begun) == which:
             os.kill(os.getpid(), number)
 
-    def told(bought: str, _: int) -> None:
+    def message(bought: str, _: int) -> None:
         begun.append(bought)
         if not at_its_end:
             strike()
@@ -236,7 +236,7 @@ def test_a_signal_stops_an_estimate_wherever_it_comes(
 
     job = replace(a_job(), eval_data=rows(8))
     with pytest.raises(EstimateInterrupted) as stopped:
-        estimated(Fleet([ZONE]), job, on_run_start=told, observers=[seen])
+        estimated(Fleet([ZONE]), job, on_run_start=message, observers=[seen])
     done = sum(len(one.summaries) for one in stopped.value.found)
     assert (len(begun), stopped.value.signal, done) == (which, number, which - 1 + at_its_end)
 

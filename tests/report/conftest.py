@@ -9,7 +9,7 @@ import oddlot
 from oddlot import Asynchronous, Machine, Simulated, Synchronous
 from oddlot.faults import Chaos, Fault
 from oddlot.machines import Lifetime
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from tests.fits import a_job, rows
 
 
@@ -39,6 +39,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def figures(eventful: Path) -> Figures:
+def figures(eventful: Path) -> RunReport:
     """Return the figures of the eventful run."""
-    return Figures.read(eventful)
+    return RunReport.read(eventful)

@@ -5,7 +5,7 @@ from typing import Any
 from oddlot.core.commands import Action, Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Facts, Task
 
 

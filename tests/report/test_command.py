@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from oddlot import Asynchronous, Synchronous, fit
 from oddlot.history.replay import replay
 from oddlot.report.live_log import KILLED
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from tests.command import Oddlot
 from tests.fits import a_job, equals
 from tests.sealed import reseal
@@ -42,13 +42,13 @@ def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
     ended = oddlot.json(
         "simulate", "digits", "--machines", "fleet.toml", "--until", "epochs>=1", "--out", "run"
     )
-    told = oddlot("report", "run")
-    assert told.code == 0
-    transcribe(told.out, number=r"(?<=accuracy )[\d.]+|(?<=loss )[\d.]+|[\d.]+(?= a point)")
+    message = oddlot("report", "run")
+    assert message.code == 0
+    transcribe(message.out, number=r"(?<=accuracy )[\d.]+|(?<=loss )[\d.]+|[\d.]+(?= a point)")
     figures = json.loads(oddlot("report", "run", "--json").out)
     assert {name: figures[name] for name in ended} == ended, "every figure is a function of the log"
-    assert Figures.read("run").virtual
-    assert (figures["exactly_once"], figures["epochs_whole"], figures["proof_faults"]) == (True, 1, [])
+    assert RunReport.read("run").virtual
+    assert (figures["exactly_once"], figures["complete_epochs"], figures["audit_errors"]) == (True, 1, [])
     again = oddlot("replay", "run")
     assert again.code == 0
     assert replay("run").records == len(LOG.read_text().splitlines()) - 1
@@ -95,7 +95,7 @@ def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot,
     assert str(difference) in answer.err
     answer = oddlot("report", "run", "--json")
     assert (answer.code, json.loads(answer.out)["exactly_once"]) == (1, False)
-    check(Figures.read("run").proof.faults[0], "merged_twice", first=0, last=7, updates=("m0:1", "m0:1"))
+    check(RunReport.read("run").proof.faults[0], "merged_twice", first=0, last=7, updates=("m0:1", "m0:1"))
 
 
 def test_a_hole_in_an_epoch_that_was_to_be_whole_ends_with_exit_code_1(
@@ -106,7 +106,7 @@ def test_a_hole_in_an_epoch_that_was_to_be_whole_ends_with_exit_code_1(
     LOG.write_text(f'{head}{{"is":"Drop","update":"{name}"}}' + tail[tail.index("}") + 1 :].partition("}")[2])
     reseal(LOG)
     assert oddlot("report", "run").code == 1
-    (fault,) = Figures.read("run").proof.faults
+    (fault,) = RunReport.read("run").proof.faults
     check(fault, "not_merged", epoch=0, count=8)
 
 
@@ -126,7 +126,7 @@ def no_history(lines: list[str]) -> list[str]:
     [
         (no_history, "damaged_file", None),
         (lambda lines: [lines[0].replace('"size":48', '"size":"a"'), *lines[1:]], "damaged_file", 1),
-        (lambda lines: [lines[0].replace('"format":3', '"format":9'), *lines[1:]], "other_format", None),
+        (lambda lines: [lines[0].replace('"format":4', '"format":9'), *lines[1:]], "other_format", None),
     ],
     ids=["no history", "no size", "format"],
 )
@@ -162,5 +162,5 @@ def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Odd
     answer = oddlot("report", "run")
     assert answer.code == 0
     transcribe(answer.out, loss=r"(?<=loss )[\d.]+", accuracy=r"(?<=accuracy )[\d.]+")
-    found = Figures.read("run")
+    found = RunReport.read("run")
     assert (found.files[:-1], found.summary["ended"]) == ([LOG.name], KILLED)

@@ -16,18 +16,17 @@ import pytest
 
 import oddlot
 from oddlot import Asynchronous, Machine, Simulated
-from oddlot.core.errors import OddlotError, UsageError
-from oddlot.core.events import Resumed, Struck
+from oddlot.core.events import FaultInjected, Resumed
 from oddlot.core.strategy import Strategy
+from oddlot.core.support.errors import OddlotError, UsageError
 from oddlot.faults import Chaos, Fault
 from oddlot.report.comparison_plots import ACROSS
 from oddlot.report.html_page import MAX_BARS, MAX_FAULTS, page, write_page
 from oddlot.report.live_log import KILLED
 from oddlot.report.page_style import hash_of
-from oddlot.report.readable import readable
-from oddlot.report.run_report import Figures
-from oddlot.report.run_tables import FIGURES, provenance
-from oddlot.report.timeline import Course
+from oddlot.report.run_report import RunReport
+from oddlot.report.run_tables import FIGURES, provenance, readable
+from oddlot.report.timeline import RunTimeline
 from tests.command import Oddlot
 from tests.fits import a_job
 from tests.report.conftest import unequal
@@ -99,17 +98,17 @@ addEventListener("load", () => {
 SECONDS, VERSIONS = attrgetter("tally.seconds"), attrgetter("tally.versions")
 
 
-def made(*runs: Figures) -> Element:
+def made(*runs: RunReport) -> Element:
     return parsed(page(runs))
 
 
-def fitted(folder: Path, strategy: Strategy, on: Simulated, until: str, **options: Any) -> Figures:
+def fitted(folder: Path, strategy: Strategy, on: Simulated, until: str, **options: Any) -> RunReport:
     """Run a job of `count` samples, and return the figures from its folder."""
     oddlot.fit(a_job(count=options.pop("count", 48)), strategy, on, until=until, out=folder, **options)
-    return Figures.read(folder)
+    return RunReport.read(folder)
 
 
-def test_everything_is_drawn_and_said(figures: Figures) -> None:
+def test_everything_is_drawn_and_said(figures: RunReport) -> None:
     text = made(figures)
     assert [*plots(text)] == PLOTS
     assert all(marks(figure) for (figure,) in plots(text).values())
@@ -129,12 +128,12 @@ def test_everything_is_drawn_and_said(figures: Figures) -> None:
     looks = [swatch.get("class") for swatch in text.iter("i") if "line" in classes(swatch)]
     assert looks.count("swatch c0 line") == 4, "the evaluation's loss over four things"
     how.clear()  # differs between machines
-    told = (part for part in text.iter() if part.tag in TOLD or "name" in classes(part))
-    parts = (words(part) for part in told if not {"tick", "track"} & {*classes(part)})
+    message = (part for part in text.iter() if part.tag in TOLD or "name" in classes(part))
+    parts = (words(part) for part in message if not {"tick", "track"} & {*classes(part)})
     transcribe("\n".join(dict.fromkeys(parts)), number=r"(?<![\w/-])\d+([.,]\d+)*")
 
 
-def test_a_page_of_several_runs(figures: Figures) -> None:
+def test_a_page_of_several_runs(figures: RunReport) -> None:
     """Plots over time and the legend are shared. Each run has its own verdict and machines."""
     both = tuple(replace(figures, folder=Path(name)) for name in ("one", "other"))
     text = made(*both)
@@ -150,9 +149,9 @@ def test_a_page_of_several_runs(figures: Figures) -> None:
     transcribe("\n".join(map(words, [*text.iter("h1"), *legend])))
 
 
-def test_runs_of_unequal_length_have_axes_of_their_own(figures: Figures, plain: Path) -> None:
+def test_runs_of_unequal_length_have_axes_of_their_own(figures: RunReport, plain: Path) -> None:
     """A run without prices is not in plots over dollars."""
-    both = figures, Figures.read(plain)
+    both = figures, RunReport.read(plain)
     found = plots(made(*both))
     for key, ends in {
         "loss over seconds": [run.tally.seconds for run in both],
@@ -164,8 +163,8 @@ def test_runs_of_unequal_length_have_axes_of_their_own(figures: Figures, plain: 
         assert len({area.attrib["data-y"] for area in areas}) == 1, "one scale upwards"
 
 
-def test_figures_are_compared_with_those_of_the_first_run(figures: Figures, plain: Path) -> None:
-    both = figures, Figures.read(plain)
+def test_figures_are_compared_with_those_of_the_first_run(figures: RunReport, plain: Path) -> None:
+    both = figures, RunReport.read(plain)
     rows = {row[0]: row[1:] for row in table(made(*both))}
     times, versions = ([value(run) for run in both] for value in (SECONDS, VERSIONS))
     assert rows["time"][2] == f"{times[1] / times[0]:.3g}x"
@@ -177,12 +176,12 @@ def test_figures_are_compared_with_those_of_the_first_run(figures: Figures, plai
     assert (rows["time"][2], rows["samples per second"][2]) == ("", ""), "of another kind of clock"
 
 
-def test_how_a_run_was_made(figures: Figures) -> None:
+def test_how_a_run_was_made(figures: RunReport) -> None:
     """Entries that are missing in run.json or have another form are left out."""
-    told = provenance(figures.settings)
-    assert [*told] == HOW
-    assert (told["seed"], told["batch"], told["learning rate"]) == ("0", "8", "0.1")
-    assert told["parameters"] == "27 in 4 tensors"
+    message = provenance(figures.settings)
+    assert [*message] == HOW
+    assert (message["seed"], message["batch"], message["learning rate"]) == ("0", "8", "0.1")
+    assert message["parameters"] == "27 in 4 tensors"
     odd = {
         "parameters": {"a": "x"},
         "started": ["now"],
@@ -197,41 +196,41 @@ def test_how_a_run_was_made(figures: Figures) -> None:
 
 
 def test_a_run_without_prices_has_no_cost(plain: Path) -> None:
-    text = made(Figures.read(plain))
+    text = made(RunReport.read(plain))
     assert not those(text, "p", "empty")
     assert not [key for key in plots(text) if "dollars" in key or "accuracy" in key or key == "bill"]
     assert "cost" not in dict(row for row in table(text) if len(row) == 2)
 
 
-def test_a_bar_s_tooltip_has_the_units_of_its_figure(figures: Figures) -> None:
+def test_a_bar_s_tooltip_has_the_units_of_its_figure(figures: RunReport) -> None:
     (of_bytes,), (of_dollars,) = (plots(made(figures))[key] for key in ("bytes", "bill"))
-    assert all(re.search(r": [\d.]+ k?B up, [\d.]+ k?B down$", told) for told in marks(of_bytes))
-    assert all(re.search(r": \$[\d.]+$", told) for told in marks(of_dollars))
+    assert all(re.search(r": [\d.]+ k?B up, [\d.]+ k?B down$", message) for message in marks(of_bytes))
+    assert all(re.search(r": \$[\d.]+$", message) for message in marks(of_dollars))
 
 
-def test_what_a_log_says_is_no_markup(figures: Figures) -> None:
-    fault = Struck("<b>", "<script>alert(1)</script>", "<i>")
+def test_what_a_log_says_is_no_markup(figures: RunReport) -> None:
+    fault = FaultInjected("<b>", "<script>alert(1)</script>", "<i>")
     text = made(replace(figures, faults=[(1.0, fault)] * (MAX_FAULTS + 1)))
     assert table(text)[-MAX_FAULTS:] == [["1.00 s", fault.kind, fault.node, fault.fault]] * MAX_FAULTS
 
 
-def test_a_proof_that_fails_is_seen(figures: Figures) -> None:
+def test_a_proof_that_fails_is_seen(figures: RunReport) -> None:
     fault = OddlotError("position 3 is in two updates", "merged_twice")
     bad = replace(figures, proof=replace(figures.proof, faults=(fault,)))
     assert [*map(words, those(made(bad), "p", "bad"))] == [bad.verdict]
     assert [len(those(made(bad, figures), tag, "bad")) for tag in ("p", "td")] == [2, 1]
     assert not [tag for tag in ("p", "td") if those(made(figures, figures), tag, "bad")]
-    assert bad.plain()["proof_faults"] == [str(fault)]
+    assert bad.plain()["audit_errors"] == [str(fault)]
 
 
-def test_the_reason_of_a_failure_comes_before_the_verdict(figures: Figures) -> None:
+def test_the_reason_of_a_failure_comes_before_the_verdict(figures: RunReport) -> None:
     for ended in ("failed: row 7 is bad", KILLED):
         failed = replace(figures, summary=figures.summary | {"ended": ended})
         first, second = [*made(failed).iter("p")][:2]
         assert (classes(first), words(first), words(second)) == (["bad"], ended, failed.verdict)
 
 
-def test_many_runs_have_a_wide_table_and_a_colour_each(figures: Figures) -> None:
+def test_many_runs_have_a_wide_table_and_a_colour_each(figures: RunReport) -> None:
     """This includes runs without a loss. Their legend does not have it."""
     tables = [classes(those(made(*[figures] * count), "div", "runs")[0]) for count in (3, 4)]
     assert tables == [["runs"], ["runs", "many"]]
@@ -252,9 +251,9 @@ def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
     usual = fitted(tmp_path / "usual", Asynchronous(samples=1), unequal(), "versions>=9")
     levels = {"level of results", "level of samples"}
     assert [levels & plots(made(run)).keys() for run in (adapts, usual)] == [levels, set()]
-    told = {row[0]: row[1] for row in table(made(adapts))}["strategy"]
-    assert told == readable(adapts.settings["strategy"])
-    assert "switch = gradients (window = 20, threshold = 5, burn_in = 0), " in told, "without its state"
+    message = {row[0]: row[1] for row in table(made(adapts))}["strategy"]
+    assert message == readable(adapts.settings["strategy"])
+    assert "switch = gradients (window = 20, threshold = 5, burn_in = 0), " in message, "without its state"
 
 
 def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
@@ -281,7 +280,7 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
         fitted(*run, observers=[KillAt(2.5)], **options)
     figures = fitted(*run, resume="latest", **options)
     lost = next(r.event for r in figures.records if isinstance(r.event, Resumed))
-    lanes = Course.of(figures.records, 48, figures.tally.seconds).lanes.values()
+    lanes = RunTimeline.of(figures.records, 48, figures.tally.seconds).by_machine.values()
     paid, up = sum(lane.dollars for lane in lanes), sum(lane.traffic.bytes_up for lane in lanes)
     assert (paid + lost.dollars_lost, up + lost.bytes_up_lost) == pytest.approx(
         (figures.tally.dollars, figures.tally.traffic.bytes_up)
@@ -292,7 +291,7 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
         assert len(ticks(found[key][0], "end")) == len(lanes) + 1, "lost work has a bar"
     over_time = [key for key, (plot,) in found.items() if marks(plot, "moment")]
     assert len(over_time) == 8, "each plot over time, and the lanes"
-    assert figures.strikes == {"slow": 1, "kill": 1}, "what goes on after the resume has struck once"
+    assert figures.fault_counts == {"slow": 1, "kill": 1}, "what goes on after the resume has struck once"
     assert [row[1] for row in table(made(figures)) if len(row) == 4].count("kill") == 1
 
 
@@ -307,7 +306,7 @@ def test_what_a_deadline_handed_back_has_a_bar(tmp_path: Path) -> None:
 def test_samples_travel_too(tmp_path: Path) -> None:
     on = Simulated([Machine("a", 0.01), Machine("b", 0.01)])
     run = fitted(tmp_path, oddlot.VCASGD(), on, "epochs>=1", shards=4)
-    lanes = Course.of(run.records, 48).lanes.values()
+    lanes = RunTimeline.of(run.records, 48).by_machine.values()
     assert sum(lane.traffic.bytes_data for lane in lanes) == run.tally.traffic.bytes_data > 0
     assert len(marks(plots(made(run))["bytes"][0], "c2")) == 2
 
@@ -328,14 +327,14 @@ def test_only_a_page_is_written_anew(oddlot: Oddlot, eventful: Path) -> None:
         assert oddlot("report", str(eventful), "--html", "page.html").code == 0
 
 
-def test_a_page_that_cannot_be_written_is_told(figures: Figures, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_told(figures: RunReport, tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "page.html"
     with raises(UsageError, "missing_folder", path=str(path), folder=str(path.parent)):
         write_page([figures], path)
 
 
-def test_the_command_writes_it(oddlot: Oddlot, figures: Figures, plain: Path) -> None:
-    runs, both = [str(figures.folder), str(plain)], [figures, Figures.read(plain)]
+def test_the_command_writes_it(oddlot: Oddlot, figures: RunReport, plain: Path) -> None:
+    runs, both = [str(figures.folder), str(plain)], [figures, RunReport.read(plain)]
     answer = oddlot("report", *runs, "--html", "both.html")
     assert answer.code == 0
     assert Path("both.html").read_text() == page(both)
@@ -382,7 +381,7 @@ def in_browser(text: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
-def test_a_browser_draws_every_plot_of_a_narrow_page(figures: Figures, plain: Path, tmp_path: Path) -> None:
+def test_a_browser_draws_every_plot_of_a_narrow_page(figures: RunReport, plain: Path, tmp_path: Path) -> None:
     seen = in_browser(page([figures]), tmp_path)
     assert list(seen["figures"]) == PLOTS
     assert all(seen["figures"].values()), seen["figures"]
@@ -391,7 +390,7 @@ def test_a_browser_draws_every_plot_of_a_narrow_page(figures: Figures, plain: Pa
     assert seen["tip"] == f"{figures.tally.seconds:.4g} seconds\nevaluation: {last:.4g}"
     several = [
         figures,
-        Figures.read(plain),
+        RunReport.read(plain),
         replace(figures, folder=plain),
         replace(figures, folder=tmp_path),
     ]

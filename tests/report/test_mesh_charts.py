@@ -8,19 +8,19 @@ import pytest
 from oddlot import Gossip
 from oddlot.core.events import Averaged, ModelReceived
 from oddlot.report.html_page import page
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from tests.fits import a_job, fleet, rows
 from tests.run.test_mesh import gossiped
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
+def figures(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     folder: Path = tmp_path_factory.mktemp("mesh")
     gossiped(Gossip(topology="ring"), out=folder)
-    return Figures.read(folder)
+    return RunReport.read(folder)
 
 
-def test_the_matrix_counts_each_pair(figures: Figures) -> None:
+def test_the_matrix_counts_each_pair(figures: RunReport) -> None:
     (matrix,) = re.findall(r'data-plot="exchange-matrix".*?</figure>', page([figures]))
     found = {
         (to, sender): int(count)
@@ -31,7 +31,7 @@ def test_the_matrix_counts_each_pair(figures: Figures) -> None:
     assert len(found) == 16
 
 
-def test_rate_and_disagreement_are_drawn(figures: Figures) -> None:
+def test_rate_and_disagreement_are_drawn(figures: RunReport) -> None:
     drawn = page([figures])
     assert 'data-plot="exchange-rate"' in drawn
     (chart,) = re.findall(r'data-plot="disagreement".*?</figure>', drawn)
@@ -39,7 +39,7 @@ def test_rate_and_disagreement_are_drawn(figures: Figures) -> None:
     assert path.count("L") + 1 == sum(isinstance(r.event, Averaged) for r in figures.records)
 
 
-def test_the_traffic_is_that_of_the_exchanges(figures: Figures) -> None:
+def test_the_traffic_is_that_of_the_exchanges(figures: RunReport) -> None:
     assert f"{figures.tally.exchanges:,} exchanges between peers" in page([figures])
 
 
@@ -47,4 +47,4 @@ def test_a_run_with_a_hub_has_none_of_these(tmp_path: Path) -> None:
     from oddlot import Synchronous, fit
 
     fit(a_job(eval_data=rows(8)), Synchronous(), fleet(), until="epochs>=1", out=tmp_path)
-    assert "exchange-matrix" not in page([Figures.read(tmp_path)])
+    assert "exchange-matrix" not in page([RunReport.read(tmp_path)])

@@ -2,11 +2,11 @@
 
 import pytest
 
-from oddlot.report.readable import readable
+from oddlot.report.run_tables import readable
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ("Synchronous(samples=None)", "synchronous"),
         ("FastestK(k=2, samples=None)", "fastest_k: k = 2"),
@@ -25,5 +25,5 @@ from oddlot.report.readable import readable
     ],
     ids=range(8),
 )
-def test_settings_are_told_in_the_words_of_a_job_file(settings: str, told: str | None) -> None:
-    assert readable(settings) == (settings if told is None else told)
+def test_settings_are_told_in_the_words_of_a_job_file(settings: str, message: str | None) -> None:
+    assert readable(settings) == (settings if message is None else message)

@@ -7,12 +7,22 @@ import pytest
 import oddlot
 from oddlot import AdaptiveK, Asynchronous, FastestK, Machine, Simulated
 from oddlot.core.commands import Drop, Start
-from oddlot.core.events import Cancelled, Gone, Joined, Leaving, Lost, Ordered, Refused, Resumed, Ticked
+from oddlot.core.events import (
+    Cancelled,
+    Gone,
+    Joined,
+    Leaving,
+    Lost,
+    Ordered,
+    Resumed,
+    Ticked,
+    UpdateRejected,
+)
 from oddlot.core.records import Record
 from oddlot.faults import Chaos
 from oddlot.machines import Alive, Hub, Offer, Steps, Zone
-from oddlot.report.run_report import Figures
-from oddlot.report.timeline import Course, Interval
+from oddlot.report.run_report import RunReport
+from oddlot.report.timeline import Interval, RunTimeline
 from tests.fits import a_job
 from tests.report.conftest import unequal
 from tests.report.records import arrived, merged, start
@@ -20,8 +30,8 @@ from tests.report.records import arrived, merged, start
 JOINED = Record(0.0, Joined("a"))
 
 
-def course_of(figures: Figures) -> Course:
-    return Course.of(figures.records, figures.tally.size, figures.tally.seconds)
+def timeline_of(figures: RunReport) -> RunTimeline:
+    return RunTimeline.of(figures.records, figures.tally.size, figures.tally.seconds)
 
 
 def task(number: int, node: str = "a") -> Start:
@@ -35,41 +45,41 @@ def ticks(now: float) -> Record:
 
 def spells(*records: Record, seconds: float = 0.0) -> dict[str, list[Interval]]:
     """Return the intervals of the machine `a` by state."""
-    found = Course.of(records, 28, seconds).lanes["a"].spells
+    found = RunTimeline.of(records, 28, seconds).by_machine["a"].spells
     return {state: spells for state, spells in found.items() if spells}
 
 
-def test_a_machine_s_time_is_filled_without_gaps(figures: Figures) -> None:
-    course = course_of(figures)
-    assert course.lanes.keys() == {"a", "b", "c"}
+def test_a_machine_s_time_is_filled_without_gaps(figures: RunReport) -> None:
+    run_timeline = timeline_of(figures)
+    assert run_timeline.by_machine.keys() == {"a", "b", "c"}
     joined = {r.event.node: r.now for r in figures.records if isinstance(r.event, Joined)}
-    for name, lane in course.lanes.items():
-        spells = sorted(spell for spells in lane.spells.values() for spell in spells)
-        assert (spells[0][0], spells[-1][1]) == (joined[name], course.seconds)
+    for name, of_machine in run_timeline.by_machine.items():
+        spells = sorted(spell for spells in of_machine.spells.values() for spell in spells)
+        assert (spells[0][0], spells[-1][1]) == (joined[name], run_timeline.seconds)
         assert all(before[1] == after[0] for before, after in pairwise(spells))
-    assert course.lanes["b"].spells["lost"]
-    assert "slow" in [kind for _, kind in course.lanes["a"].faults]
+    assert run_timeline.by_machine["b"].spells["lost"]
+    assert "slow" in [kind for _, kind in run_timeline.by_machine["a"].faults]
 
 
-def test_what_is_shown_adds_up_to_the_figures(figures: Figures) -> None:
-    course, tally = course_of(figures), figures.tally
-    lanes = course.lanes.values()
-    assert sum(lane.dollars for lane in lanes) == pytest.approx(tally.dollars)
-    assert sum(lane.traffic.bytes_up for lane in lanes) == tally.traffic.bytes_up
-    assert sum(lane.traffic.bytes_down for lane in lanes) == tally.traffic.bytes_down
-    assert course.staleness.total() == tally.versions, "one update a merge"
-    last = course.progress[-1]
+def test_what_is_shown_adds_up_to_the_figures(figures: RunReport) -> None:
+    run_timeline, tally = timeline_of(figures), figures.tally
+    by_machine = run_timeline.by_machine.values()
+    assert sum(of_machine.dollars for of_machine in by_machine) == pytest.approx(tally.dollars)
+    assert sum(of_machine.traffic.bytes_up for of_machine in by_machine) == tally.traffic.bytes_up
+    assert sum(of_machine.traffic.bytes_down for of_machine in by_machine) == tally.traffic.bytes_down
+    assert run_timeline.staleness.total() == tally.versions, "one update a merge"
+    last = run_timeline.progress[-1]
     assert (last.versions, last.samples) == (tally.versions, tally.samples.merged)
-    assert any(behind > 0 for behind in course.staleness)
+    assert any(behind > 0 for behind in run_timeline.staleness)
 
 
 def test_how_many_results_of_how_many_samples_a_merge_used() -> None:
     strategy = AdaptiveK(k=1, times=((0.2, 3),), samples=2)
-    course = Course.of(oddlot.fit(a_job(), strategy, unequal(), until="epochs>=3").records, 48)
-    assert [results for _, results in course.results[:3]] == [1, 1, 3]
-    assert 0.2 <= course.results[2][0] <= 0.3
-    assert {samples for _, samples in course.samples} == {2}
-    assert course.results[-1][0] == course.seconds, "level until the end"
+    run_timeline = RunTimeline.of(oddlot.fit(a_job(), strategy, unequal(), until="epochs>=3").records, 48)
+    assert [results for _, results in run_timeline.results[:3]] == [1, 1, 3]
+    assert 0.2 <= run_timeline.results[2][0] <= 0.3
+    assert {samples for _, samples in run_timeline.samples} == {2}
+    assert run_timeline.results[-1][0] == run_timeline.seconds, "level until the end"
 
 
 def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
@@ -77,7 +87,7 @@ def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
 
     def merges(*at: float) -> list[Interval]:
         begun = Record(0.0, Joined("a"), tuple(task(n) for n in range(len(at))))
-        return Course.of([begun, *(merged(now, f"a:{n}", 4 - n) for n, now in enumerate(at))], 8).samples
+        return RunTimeline.of([begun, *(merged(now, f"a:{n}", 4 - n) for n, now in enumerate(at))], 8).samples
 
     assert merges(1.0, 2.0) == [(1.0, 4.0), (2.0, 4.0)]
     assert merges(1.0) == [(1.0, 4.0), (1.0, 4.0)]
@@ -92,7 +102,7 @@ def test_nobody_is_paid_while_there_is_no_hub() -> None:
         Record(51.0, Joined("a.2", 3600.0)),
         ticks(54.0),
     ]
-    assert Course.of(records, 8).lanes["a"].dollars == pytest.approx(2.0 + 3.0)
+    assert RunTimeline.of(records, 8).by_machine["a"].dollars == pytest.approx(2.0 + 3.0)
     assert spells(*records) == {"waiting": [(0.0, 50.0), (51.0, 54.0)]}
 
 
@@ -115,7 +125,7 @@ def test_what_was_worked_for_nothing_is_drawn_so() -> None:
         Record(0.0, Joined("a"), (task(0),)),
         Record(1.0, arrived("a:0", 4), (task(1),)),
         Record(3.0, Cancelled("a:1", "a"), (task(2),)),
-        Record(4.0, Refused("a:2", "NaN"), (task(3),)),
+        Record(4.0, UpdateRejected("a:2", "NaN"), (task(3),)),
         Record(6.0, arrived("a:3", 4), remark="echo"),
         Record(7.0, Ticked(), (task(4), task(5))),
         Record(8.0, Cancelled("a:5", "a")),
@@ -133,10 +143,10 @@ def test_what_was_worked_for_nothing_is_drawn_so() -> None:
 def test_a_rival_s_cancelled_work_is_seen_in_its_lane() -> None:
     on = Simulated([Machine("fast", 0.01), Machine("slow", 0.1)], computes=False)
     run = oddlot.fit(a_job(), FastestK(k=1), on, until="epochs>=2")
-    course = Course.of(run.records, 48, run.summary["seconds"])
-    assert not course.lanes["fast"].spells["wasted"]
-    [(begin, end)] = course.lanes["slow"].spells["wasted"]
-    assert (begin, course.lanes["slow"].spells["working"]) == (0.0, [(end, course.seconds)])
+    run_timeline = RunTimeline.of(run.records, 48, run.summary["seconds"])
+    assert not run_timeline.by_machine["fast"].spells["wasted"]
+    [(begin, end)] = run_timeline.by_machine["slow"].spells["wasted"]
+    assert (begin, run_timeline.by_machine["slow"].spells["working"]) == (0.0, [(end, run_timeline.seconds)])
 
 
 def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
@@ -174,10 +184,10 @@ def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
     run = oddlot.fit(
         a_job(), Asynchronous(), Simulated([zone], hub=Hub(seconds_per_update=0.5)), until="epochs>=2"
     )
-    lane = Course.of(run.records, 48).lanes["z1"]
+    of_machine = RunTimeline.of(run.records, 48).by_machine["z1"]
     assert (run.summary["workers_left"], run.summary["workers_lost"]) == (1, 0)
-    assert [begin for begin, _ in lane.spells["left"]] == [1.0]
-    assert not lane.spells["lost"]
+    assert [begin for begin, _ in of_machine.spells["left"]] == [1.0]
+    assert not of_machine.spells["lost"]
     gone = [
         Record(1.0, Lost("a")),
         Record(5.0, Resumed(2)),
@@ -193,10 +203,10 @@ def test_starts_in_vain_are_told() -> None:
     away = Chaos(capacity=Alive(Steps((0.0, 0.5, 3.0), (1.0, 0.0, 1.0))))
     run = oddlot.fit(a_job(), oddlot.Synchronous(), on, until="epochs>=1", chaos=away)
     assert [run.summary[name] for name in ("workers_lost", "workers_left", "starts_lost")] == [0, 0, 1]
-    spells = Course.of(run.records, 48).lanes["m"].spells
+    spells = RunTimeline.of(run.records, 48).by_machine["m"].spells
     assert spells["starting"][0] == (0.0, 0.5)
     assert spells["lost"] == [(0.5, 3.0)], "its lane has no gap"
 
 
 def test_a_long_run_is_thinned_out() -> None:
-    assert len(Course.of([ticks(float(second)) for second in range(10_000)], 8).progress) <= 1_001
+    assert len(RunTimeline.of([ticks(float(second)) for second in range(10_000)], 8).progress) <= 1_001

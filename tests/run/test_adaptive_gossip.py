@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from oddlot import AdaptiveGossip, Machine, Simulated, fit
 from oddlot.core.commands import Request, Step
+from oddlot.data.batches import order
 from oddlot.lr_schedules import Linear
 from oddlot.strategies.adaptive_gossip import NEAR_ZERO, Rule
-from oddlot.train.data import order
 from tests.fits import BATCH, a_job, net, rows
 
 SAMPLES, EPOCHS, THRESHOLD = 96, 4, 0.1

@@ -12,17 +12,16 @@ import pytest
 
 import oddlot
 from oddlot import Asynchronous, Run, Synchronous
-from oddlot.checkpoint import writer as saver
+from oddlot.checkpoint import background_writer as saver
+from oddlot.checkpoint.background_writer import BackgroundWriter
 from oddlot.checkpoint.format import Snapshot, check_log, newest, saved
 from oddlot.checkpoint.storage import Storage
-from oddlot.checkpoint.writer import BackgroundSaver
-from oddlot.core.errors import CheckpointError, UsageError
+from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, equals, everything, fleet, trained
-from tests.run.test_resume import begun as begun_in
-from tests.run.test_resume import merged, saved_at_once
+from tests.run.test_resume import begun as begun_in, merged, saved_at_once
 from tests.transcripts import check, raises, warns
 
 
@@ -65,15 +64,15 @@ def test_another_log_of_the_same_length_is_not_the_checkpoint_s(tmp_path: Path, 
     log, found = tmp_path / "records.jsonl", newest(Storage(url))
     check_log(found, log)
     log.write_text(log.read_text().replace('"samples":8', '"samples":7', 1))
-    with raises(CheckpointError, "gone_on_elsewhere", log=str(log)):
+    with raises(CheckpointError, "resumed_on_other_machine", log=str(log)):
         check_log(found, log)
 
 
-def savers(url: str, count: int = 2) -> list[tuple[BackgroundSaver, Snapshot]]:
+def savers(url: str, count: int = 2) -> list[tuple[BackgroundWriter, Snapshot]]:
     """Hubs that have gone on from the newest checkpoint at the same moment."""
     storage = Storage(url)
     there, found = saved(storage), newest(storage)
-    return [(BackgroundSaver(storage, begun_from=found, there=there), found.load()) for _ in range(count)]
+    return [(BackgroundWriter(storage, begun_from=found, there=there), found.load()) for _ in range(count)]
 
 
 def test_no_run_takes_another_s_place_or_fetches_damaged_settings(tmp_path: Path, url: str) -> None:
@@ -81,7 +80,7 @@ def test_no_run_takes_another_s_place_or_fetches_damaged_settings(tmp_path: Path
     before = checkpoints(url)
     with raises(UsageError, "folder_not_empty", path=url):
         begun(tmp_path / "two", url)
-    Storage(url).write("run.json", [b'{"format": 1}'])
+    Storage(url).write("run.json", [b'{"format": 2}'])
     with raises(CheckpointError, "damaged_file", path=f"{url}/run.json"):
         begun(tmp_path / "two", url, resume="latest")
     assert checkpoints(url) == before
@@ -115,8 +114,12 @@ def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
     storage, name = Storage(url), checkpoints(url)[-1]
     *_, last = json.loads(storage.read(f"{name}/manifest.json"))["log"]
     storage.write(last["name"], [bytes(last["bytes"])])
-    told = {"damage": "wrong_checksum", "path": storage.path(name), "file": last["name"].removeprefix("log/")}
-    with warns("damage_left_out", **told), saved_at_once():
+    message = {
+        "damage": "wrong_checksum",
+        "path": storage.path(name),
+        "file": last["name"].removeprefix("log/"),
+    }
+    with warns("damage_left_out", **message), saved_at_once():
         begun(tmp_path / "two", url, until="epochs>=3", resume="latest")
     assert merged(tmp_path / "two") == everything(SAMPLES, 3)
     for name in storage.names("log"):
@@ -161,8 +164,8 @@ def test_a_store_that_is_out_of_reach_for_a_while_is_written_again(
         patch.setattr(Storage, "remove", out_of_reach)
         saver_.save(replace(before, records=101))
         saver_.wait()
-    (told,) = saver_.problems()
-    check(told, "checkpoint_not_written", path=url, reason="503")
+    (message,) = saver_.problems()
+    check(message, "checkpoint_not_written", path=url, reason="503")
     assert saver_.save(replace(before, records=101)), "the same again, since it is not saved"
     saver_.wait()
     saver_.save(replace(before, records=102))
@@ -269,9 +272,9 @@ def test_a_password_is_neither_shown_nor_readable_by_others(tmp_path: Path, oddl
         Storage("foo://user:s3cr3t@bucket")
     with pytest.raises(FileNotFoundError) as caught:
         storage.read("nothing")
-    told = oddlot("report", str(run)).out + oddlot("report", str(run), "--json").out
-    assert shown in told
-    texts = [told, str(storage), storage.path("x"), str(caught.value), *map(str, caught.value.args)]
+    message = oddlot("report", str(run)).out + oddlot("report", str(run), "--json").out
+    assert shown in message
+    texts = [message, str(storage), storage.path("x"), str(caught.value), *map(str, caught.value.args)]
     assert not any("s3cr3t" in text for text in texts)
     storage.remove("")
 

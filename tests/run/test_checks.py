@@ -6,9 +6,9 @@ import pytest
 
 from oddlot import Asynchronous
 from oddlot.codecs import Plain
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
+from oddlot.history.goals import Goal
 from oddlot.run.checks import check_goal, check_types, measured
-from oddlot.run.goals import Goal
 from oddlot.wire.codec import Codec
 from tests.fits import a_job, fleet
 from tests.transcripts import raises

@@ -15,15 +15,14 @@ from torch import nn
 
 import oddlot
 from oddlot import Asynchronous, CheckpointError, Job, JobError, Strategy, Synchronous, UsageError
-from oddlot.checkpoint import format as checkpoint
-from oddlot.checkpoint import storage
+from oddlot.checkpoint import format as checkpoint, storage
 from oddlot.checkpoint.storage import Storage
 from oddlot.core.events import Resumed
 from oddlot.core.records import Record
 from oddlot.history.log import Log, read_log
-from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import RunFolder
-from oddlot.report.run_report import Figures
+from oddlot.history.run_outcome import FAILED, in_short
+from oddlot.report.run_report import RunReport
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges, net
 from tests.run.test_resume import begun, content, goes_on, merged, saved_at_once
 from tests.sealed import reseal
@@ -36,13 +35,13 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
     begun(tmp_path)
     *_, before, newest = sorted((tmp_path / "checkpoints").iterdir())
     (newest / "conductor.json").unlink()
-    told = {
+    message = {
         "damage": "missing_file",
         "path": str(newest),
         "file": "conductor.json",
         "checkpoint": before.name,
     }
-    with warns("damage_left_out", **told):
+    with warns("damage_left_out", **message):
         run = goes_on(tmp_path)
     records = list(read_log(tmp_path / "records.jsonl"))
     (resumed,) = (each.event for each in records if isinstance(each.event, Resumed))
@@ -129,7 +128,7 @@ def test_a_run_whose_files_are_damaged_is_told_and_no_dead_end(tmp_path: Path) -
         ("run.json", '{"format": 99}', "other_format", {"format": 99}),
         *(
             ("run.json", text, "damaged_file", {})
-            for text in ("", "{", "[]", "[" * 200_000, "3", "{}", '{"format": 1}')
+            for text in ("", "{", "[]", "[" * 200_000, "3", "{}", '{"format": 2}')
         ),
     ]
     for name, text, code, fields in damage:
@@ -226,7 +225,7 @@ def test_a_folder_that_cannot_be_used_is_told_and_left_as_it_is(
             begun(tmp_path / name)
         with raises(UsageError, "unusable_name", name="checkpoints", given=name):
             begun(tmp_path / "old", resume="latest", checkpoints=name)
-    monkeypatch.setattr("oddlot.history.claim.hold", read_only)
+    monkeypatch.setattr("oddlot.history.folder_owner.hold", read_only)
     with raises(UsageError, "unusable_folder", path=str(tmp_path / "old")):
         begun(tmp_path / "old", resume="latest")
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
@@ -290,7 +289,7 @@ def test_a_run_whose_first_checkpoint_finds_no_room_does_not_begin(
         begun(tmp_path, observers=[seen.append])
     assert not seen
     monkeypatch.undo()
-    assert Figures.read(tmp_path).summary["ended"] == f"{FAILED}{in_short(caught.value)}"
+    assert RunReport.read(tmp_path).summary["ended"] == f"{FAILED}{in_short(caught.value)}"
     begun(tmp_path, force=True)
 
 

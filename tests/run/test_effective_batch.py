@@ -21,9 +21,9 @@ from oddlot import (
 )
 from oddlot.core.commands import Step
 from oddlot.core.strategy import Strategy
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
+from oddlot.run.checks import LOCAL_STEP, UPDATE, effective_batch
 from oddlot.run.config import RunConfig
-from oddlot.run.effective_batch import LOCAL_STEP, UPDATE, effective_batch
 from oddlot.run.spec import Recipe
 from tests.fits import a_job, fleet
 from tests.toys import Timed
@@ -74,7 +74,7 @@ def test_the_batch_of_a_run_with_few_workers_at_first_is_the_most(
 def test_run_json_the_summary_and_the_report_say_it(tmp_path: Path) -> None:
     run = fit(a_job(), FastestK(k=2), fleet(), until="epochs>=1", out=tmp_path)
     begun = json.loads((tmp_path / "run.json").read_text())["effective_batch"]
-    assert begun == run.summary["effective_batch"] == Figures.read(tmp_path).summary["effective_batch"]
+    assert begun == run.summary["effective_batch"] == RunReport.read(tmp_path).summary["effective_batch"]
     assert "2 tasks" in begun
 
 

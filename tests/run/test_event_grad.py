@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from oddlot import EventGrad, Run, UsageError, fit
 from oddlot.core.commands import Dispatch
 from oddlot.core.events import Changed
-from oddlot.train.data import order
+from oddlot.data.batches import order
 from tests.fits import BATCH, a_job, equals, net, rows
 from tests.transcripts import raises
 

@@ -45,14 +45,14 @@ from oddlot import (
     UsageError,
 )
 from oddlot.core.commands import Cancel, Command, Start
-from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Arrived, Cancelled, Event
 from oddlot.core.records import Record
 from oddlot.core.strategy import View
+from oddlot.core.support.errors import ProtocolError
+from oddlot.history.goals import Every
 from oddlot.machines import Link
-from oddlot.run import live_view
+from oddlot.report import live_view
 from oddlot.run.config import RunConfig, RunSettings
-from oddlot.run.intervals import Every
 from oddlot.strategies import ByGradients
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 from oddlot.wire.codec import Codec
@@ -94,7 +94,7 @@ def test_a_final_measurement_that_takes_long_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The metric waits until somebody has heard of it. The hub looks up each half a second, which is not long."""
-    heard, seen, told = tmp_path / "heard", list[float](), list[tuple[float, logging.LogRecord]]()
+    heard, seen, message = tmp_path / "heard", list[float](), list[tuple[float, logging.LogRecord]]()
 
     def patient(outputs: torch.Tensor, targets: torch.Tensor) -> float:
         while not heard.exists():
@@ -103,7 +103,7 @@ def test_a_final_measurement_that_takes_long_is_told(
 
     class Hears(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append((time.monotonic(), record))
+            message.append((time.monotonic(), record))
             heard.touch()
 
     monkeypatch.setattr("oddlot.run.training.LONG_MEASURE_SECONDS", 0.7)
@@ -112,7 +112,7 @@ def test_a_final_measurement_that_takes_long_is_told(
     job = a_job(eval_data=rows(4), metrics={"patience": patient})
     observers = [lambda _: seen.append(time.monotonic())]
     oddlot.fit(job, Synchronous(), local(1), until="epochs>=1", observers=observers)
-    ((at, record),) = told
+    ((at, record),) = message
     assert at - max(each for each in seen if each < at) >= 0.7
     assert record.args == (0.7,)
     transcribe(record.getMessage())
@@ -130,8 +130,8 @@ def test_every_strategy_is_tried() -> None:
 )
 def test_every_sample_of_every_epoch_reaches_the_model_once(strategy: Strategy, on: Place) -> None:
     shards = 2 if strategy.traits(1).whole_shards else 1
-    run, books = trained(a_job(count=45), strategy, on, "epochs>=3", shards=shards)
-    assert sorted(books.merged) == everything(45, 3)
+    run, state = trained(a_job(count=45), strategy, on, "epochs>=3", shards=shards)
+    assert sorted(state.merged) == everything(45, 3)
     assert run.ended == "epochs>=3"
     assert (run.summary["samples_merged"], run.summary["epochs"]) == (135, 3)
     assert run.summary["versions"] == sum(1 for _ in merges(run.records))
@@ -140,8 +140,8 @@ def test_every_sample_of_every_epoch_reaches_the_model_once(strategy: Strategy, 
 @BOTH
 def test_two_tasks_in_flight(on: Any) -> None:
     """And the facts tell where the time went."""
-    run, books = trained(a_job(), Asynchronous(), replace(on, in_flight=2), "epochs>=3")
-    assert sorted(books.merged) == everything(SAMPLES, 3)
+    run, state = trained(a_job(), Asynchronous(), replace(on, in_flight=2), "epochs>=3")
+    assert sorted(state.merged) == everything(SAMPLES, 3)
     held, most = Counter[str](), 0
     for record in run.records:
         if isinstance(record.event, Arrived):
@@ -155,11 +155,11 @@ def test_two_tasks_in_flight(on: Any) -> None:
 
 
 def test_shards_and_a_barrier_between_epochs() -> None:
-    run, books = trained(
+    run, state = trained(
         a_job(), Asynchronous(samples=5), fleet(2), "epochs>=3", shards=4, epoch_barrier=True
     )
-    assert sorted(books.merged) == everything(SAMPLES, 3)
-    assert books.merged == sorted(books.merged, key=lambda place: place[0]), "one epoch after the other"
+    assert sorted(state.merged) == everything(SAMPLES, 3)
+    assert state.merged == sorted(state.merged, key=lambda place: place[0]), "one epoch after the other"
     spans = [span for merge in merges(run.records) for span in merge]
     assert all(start // 12 == (stop - 1) // 12 for _, start, stop in spans), "a task is of one shard"
 
@@ -170,8 +170,8 @@ def test_a_strategy_may_be_used_again() -> None:
     for _ in range(2):
         trained(a_job(), strategy, fleet(2), "loss<=1000")
         assert strategy == Synchronous()
-        _, books = trained(a_job(), strategy, fleet(2), "epochs>=1")
-        assert sorted(books.merged) == everything(SAMPLES, 1)
+        _, state = trained(a_job(), strategy, fleet(2), "epochs>=1")
+        assert sorted(state.merged) == everything(SAMPLES, 1)
 
 
 # --- when a run ends, and what it tells ----------------------------------------------------------
@@ -183,7 +183,7 @@ def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_
 ) -> None:
     """The final one may be a little further, and worse."""
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
-    every = oddlot.run.intervals.Every(1, "versions")
+    every = oddlot.history.goals.Every(1, "versions")
     run, _ = trained(job, Asynchronous(), on, "accuracy>=0.8", evaluate_every=every)
     versions = [row["versions"] for row in run.history]
     assert versions == sorted(set(versions))
@@ -211,7 +211,7 @@ def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_
 def test_a_run_ends_at_its_goal(until: str, reached: Any) -> None:
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     machine = Machine("m", 0.01, dollars_per_hour=36.0)
-    every = oddlot.run.intervals.Every.parse("1 versions")
+    every = oddlot.history.goals.Every.parse("1 versions")
     run, _ = trained(job, Asynchronous(), Simulated([machine]), until, evaluate_every=every)
     assert reached(run.summary), run.summary
     assert run.ended == until.rpartition(" ")[2]
@@ -423,11 +423,11 @@ INVALID: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("changes", "strategy", "options", "told"),
+    ("changes", "strategy", "options", "message"),
     [
-        *((changes, Synchronous(), {}, told) for changes, told in OF_THE_JOB.values()),
-        *(({}, strategy, {}, told) for strategy, told in OF_THE_STRATEGY.values()),
-        *((TOP, Synchronous(), options, told) for options, told in OF_THE_RUN.values()),
+        *((changes, Synchronous(), {}, message) for changes, message in OF_THE_JOB.values()),
+        *(({}, strategy, {}, message) for strategy, message in OF_THE_STRATEGY.values()),
+        *((TOP, Synchronous(), options, message) for options, message in OF_THE_RUN.values()),
         *(({}, Synchronous(), {name: given}, invalid(name, given)) for name, given in INVALID),
     ],
     ids=[*OF_THE_JOB, *OF_THE_STRATEGY, *OF_THE_RUN, *(f"{name}={given}" for name, given in INVALID)],
@@ -436,14 +436,14 @@ def test_what_cannot_be_is_told_before_anything_starts(
     changes: Any,
     strategy: Any,
     options: dict[str, Any],
-    told: Told,
+    message: Told,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr("oddlot.engines.local.config.ForkServer", None)
     options = {"engine": local(2), "until": "epochs>=1", "out": tmp_path / "run", **options}
     mask(devices=r"(?<=is not there: ).*")
-    with raises(UsageError, told[0], **told[1]):
+    with raises(UsageError, message[0], **message[1]):
         oddlot.fit(a_job(**changes), strategy, **options)
     assert not (tmp_path / "run").exists()
 

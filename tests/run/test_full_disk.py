@@ -15,7 +15,7 @@ from torch import nn
 import oddlot
 from oddlot.checkpoint.format import newest
 from oddlot.checkpoint.storage import Storage
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.support.errors import JobError, UsageError
 from tests.fits import SAMPLES, a_job, everything
 from tests.run.test_resume import begun, merged, saved_at_once
 from tests.transcripts import Caught, raises, warns

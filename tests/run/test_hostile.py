@@ -23,7 +23,7 @@ from oddlot.history.log import read_log
 from oddlot.history.replay import replay
 from oddlot.history.run_settings import Resume
 from oddlot.report.html_page import page
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from tests.fits import a_job, fleet
 from tests.run.test_resume import begun, content
 from tests.sealed import reseal, rewrite
@@ -173,11 +173,11 @@ def spoil_log(run: Path, chance: Random) -> None:
     reseal(log)
 
 
-def spoil_books(run: Path, chance: Random) -> None:
+def spoil_state(run: Path, chance: Random) -> None:
     path = newest(run) / "conductor.json"
-    books = json.loads(path.read_text())
-    mutate(books, chance)
-    data = nested(to_json(books).decode()).encode()
+    state = json.loads(path.read_text())
+    mutate(state, chance)
+    data = nested(to_json(state).decode()).encode()
     path.write_bytes(data)
     sums = {"bytes": len(data), "crc32": crc32(data)}
     manifest(path.parent, lambda plain: plain["files"].update({"conductor.json": sums}))
@@ -186,7 +186,7 @@ def spoil_books(run: Path, chance: Random) -> None:
 def read(run: Path) -> None:
     """As `oddlot report` and `oddlot replay` do."""
     with suppress(CheckpointError):
-        page([Figures.read(run)])
+        page([RunReport.read(run)])
     with suppress(CheckpointError):
         replay(run, Asynchronous)
 
@@ -198,7 +198,7 @@ def resume(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "use", "count"), [(spoil_log, read, 80), (spoil_books, resume, 40)], ids=["log", "books"]
+    ("spoil", "use", "count"), [(spoil_log, read, 80), (spoil_state, resume, 40)], ids=["log", "state"]
 )
 def test_nonsense_is_one_error_and_takes_no_memory(
     whole: Path,
@@ -309,6 +309,6 @@ def test_a_pipe_is_no_file_and_is_not_waited_for(run: Path, name: str) -> None:
     path = newest(run) / name if name == "conductor.json" else run / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    for use in (Figures.read, goes_on):
+    for use in (RunReport.read, goes_on):
         with suppress(CheckpointError, UsageError):
             use(run)

@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 import oddlot
 from oddlot import Asynchronous, FastestK, LocalSGD, Strategy, Synchronous
 from oddlot.codecs import Half
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
+from oddlot.history.goals import Every
 from oddlot.history.run_folder import RunFolder
-from oddlot.run.intervals import Every
 from oddlot.train.learner import Learner
 from tests.engines.log import updates
 from tests.fits import (
@@ -84,8 +84,8 @@ def test_a_part_of_a_task_counts_as_what_it_is() -> None:
         return net()
 
     job = a_job(half_hearted, count=45)
-    run, books = trained(job, Synchronous(samples=11), local(2))
-    assert sorted(books.merged) == everything(45, 2)
+    run, state = trained(job, Synchronous(samples=11), local(2))
+    assert sorted(state.merged) == everything(45, 2)
     assert max(update.samples for update in updates(run.records)) == 8, "of 11"
     assert distance(run.model, plain_loop(job, list(merges(run.records)))) < 1e-5
 
@@ -328,8 +328,8 @@ def test_what_a_factory_draws_is_the_same_everywhere(on: Place, seed: int) -> No
 @EACH
 def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -> None:
     """One that is left over joins the others."""
-    _, books = trained(a_job(normed, 4 * BATCH + 1), strategy, on, "epochs>=2")
-    assert len(books.merged) == 2 * (4 * BATCH + 1)
+    _, state = trained(a_job(normed, 4 * BATCH + 1), strategy, on, "epochs>=2")
+    assert len(state.merged) == 2 * (4 * BATCH + 1)
 
 
 @pytest.mark.parametrize("cv", [0.1, 0.5])

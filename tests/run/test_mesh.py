@@ -23,7 +23,6 @@ from oddlot import (
     replay,
 )
 from oddlot.core.commands import Request
-from oddlot.core.errors import OddlotError
 from oddlot.core.events import (
     Arrived,
     Averaged,
@@ -32,14 +31,15 @@ from oddlot.core.events import (
     ModelReceived,
     PeerJoined,
 )
+from oddlot.core.support.errors import OddlotError
+from oddlot.data.batches import order
 from oddlot.engines.base import EngineConfig
 from oddlot.faults import Chaos, Fault
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import RunFolder
 from oddlot.lr_schedules import Cosine, Linear
 from oddlot.machines import Link
-from oddlot.report.run_report import Figures
-from oddlot.train.data import order
+from oddlot.report.run_report import RunReport
 from tests.fits import BATCH, a_job, net, rows
 from tests.transcripts import raises
 
@@ -101,7 +101,7 @@ def test_peers_process_every_sample_once_and_agree_better_than_alone(
     alone = gossiped(AdaptiveGossip(threshold=1e9))
     assert run.summary["disagreement"] < alone.summary["disagreement"]
     assert replay(tmp_path).difference is None
-    assert Figures.read(tmp_path).summary["accuracy"] == run.accuracy
+    assert RunReport.read(tmp_path).summary["accuracy"] == run.accuracy
 
 
 def plain_peer(number: int, epochs: int) -> dict[str, Tensor]:
@@ -309,7 +309,7 @@ def test_the_final_average_has_models_that_have_finished(tmp_path: Path) -> None
     on = Simulated([Machine(f"m{i}", STEP_SECONDS / BATCH, link=far) for i in range(PEERS)])
     run = gossiped(AdaptiveGossip(threshold=1e9), on, evaluate_every="1 versions", out=tmp_path)
     points, sides = rows(50)
-    assert run.loss == Figures.read(tmp_path).summary["loss"]
+    assert run.loss == RunReport.read(tmp_path).summary["loss"]
     assert run.loss == pytest.approx(cross_entropy(run.model(points), sides).item(), rel=1e-6)
     finished = max(record.now for record in run.records if isinstance(record.event, GoalReached))
     averaged = max(record.now for record in run.records if isinstance(record.event, Averaged))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from oddlot import Gossip, Local
+from oddlot.checkpoint.background_writer import SharedWriter
 from oddlot.checkpoint.format import logs_of, newest, saved
-from oddlot.checkpoint.shared_writer import SharedSaver
 from oddlot.checkpoint.storage import Storage
-from oddlot.core.errors import CheckpointError, JobError
+from oddlot.core.support.errors import CheckpointError, JobError
 from oddlot.history.run_folder import PEERS, RunFolder
 from tests.checkpoint.test_format import snapshot
 from tests.run.test_mesh import gossiped
@@ -71,7 +71,7 @@ def test_another_log_of_a_peer_is_not_the_checkpoint_s(tmp_path: Path, url: str)
     trained(tmp_path, checkpoints=url)
     log = RunFolder(tmp_path).log_of("m1")
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:5]))
-    with raises(CheckpointError, "gone_on_elsewhere"):
+    with raises(CheckpointError, "resumed_on_other_machine"):
         trained(tmp_path, "epochs>=4", resume="latest")
 
 
@@ -84,17 +84,17 @@ def test_a_log_that_is_missing_is_named(tmp_path: Path, url: str) -> None:
 
 def test_a_run_that_goes_on_elsewhere_is_noticed(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    first, second = (SharedSaver(storage, dict, 3, launch=launch) for launch in ("aaaa", "bbbb"))
+    first, second = (SharedWriter(storage, dict, 3, launch=launch) for launch in ("aaaa", "bbbb"))
     first.save(snapshot())
     first.wait()
     assert not first.problems()
-    resumed = SharedSaver(storage, dict, 3, launch="bbbb", there=saved(storage))
+    resumed = SharedWriter(storage, dict, 3, launch="bbbb", there=saved(storage))
     resumed.save(snapshot())
     resumed.wait()
     assert not resumed.problems()
     second.save(snapshot())
     second.wait()
-    with raises(JobError, "gone_on_elsewhere"):
+    with raises(JobError, "resumed_on_other_machine"):
         second.problems()
     assert len(saved(storage)) == 2
 
@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_elsewhere_is_noticed(tmp_path: Path) -> None:
 def test_a_line_that_is_being_written_is_not_copied(tmp_path: Path, written: bytes, copied: int) -> None:
     log, storage = tmp_path / "w1.jsonl", Storage(tmp_path / "place")
     log.write_bytes(written)
-    saver = SharedSaver(storage, lambda: {"w1": log}, 3, copy_logs=True)
+    saver = SharedWriter(storage, lambda: {"w1": log}, 3, copy_logs=True)
     saver.save(snapshot())
     saver.wait()
     assert sum(len(storage.read(f"log/{name}")) for name in storage.names("log")) == copied
@@ -113,7 +113,7 @@ def test_processes_that_write_in_turn_keep_what_the_others_need(tmp_path: Path) 
     log, storage = tmp_path / "w1.jsonl", Storage(tmp_path / "place")
     log.write_bytes(b"")
     first, second = (
-        SharedSaver(storage, lambda: {"w1": log}, 3, copy_logs=True, launch="aaaa") for _ in range(2)
+        SharedWriter(storage, lambda: {"w1": log}, 3, copy_logs=True, launch="aaaa") for _ in range(2)
     )
     for version, saver in enumerate([*[first] * 3, second, *[first] * 4, *[second] * 3]):
         with log.open("ab") as file:
@@ -128,7 +128,7 @@ def test_processes_that_write_in_turn_keep_what_the_others_need(tmp_path: Path) 
 
 def test_an_unfinished_checkpoint_of_another_process_stays(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    saver = SharedSaver(storage, dict, 1, launch="aaaa")
+    saver = SharedWriter(storage, dict, 1, launch="aaaa")
     storage.write("00000001-1-aaaa00/conductor.json", [b"{}"])
     for version in range(3):
         saver.save(snapshot(version))

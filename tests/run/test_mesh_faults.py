@@ -17,25 +17,25 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from oddlot import SGD, AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, accuracy, replay
-from oddlot.checkpoint import writer
+from oddlot.checkpoint import background_writer
 from oddlot.checkpoint.format import TENSORS, newest, save, saved
 from oddlot.core.commands import Average, Dispatch
-from oddlot.core.errors import JobError, OddlotWarning
-from oddlot.core.events import Arrived, GoalReached, ModelRejected, PeerLost, Struck
+from oddlot.core.events import Arrived, FaultInjected, GoalReached, ModelRejected, PeerLost
 from oddlot.core.records import Record
+from oddlot.core.support.errors import JobError, OddlotWarning
 from oddlot.engines.host import Envelope
-from oddlot.engines.mesh.messages import ModelMessage, PeerMessage, Snapshot, Tensors
+from oddlot.engines.mesh.messages import ModelForAverage, ModelMessage, PeerMessage, Tensors
 from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.simulated import SimulatedMesh, SimulatedPort
-from oddlot.engines.simulated import progress
-from oddlot.engines.simulated.execution import Execution
-from oddlot.engines.simulated.worker import Worker
+from oddlot.engines.simulated import stall_checks
+from oddlot.engines.simulated.task_execution import TaskExecution
+from oddlot.engines.simulated.worker import SimulatedWorker
 from oddlot.faults import Chaos, Fault
-from oddlot.history.outcome import FAILED
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_outcome import FAILED
 from oddlot.machines import Deterministic, Lifetime
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from oddlot.run.fit import Interrupted
 from oddlot.run.session import HUNG_MEASURE_SECONDS
 from oddlot.strategies.support.peer_averaging import MIN_WEIGHT
@@ -58,10 +58,12 @@ FAULTS = [
 def test_every_fault_is_survived(tmp_path: Path) -> None:
     on = peers(step_seconds=0.03, seconds_to_return=0.1)
     run = gossiped(
-        Gossip(answer_seconds=1.0), on, until="seconds>=15", out=tmp_path, chaos=Chaos(tuple(FAULTS))
+        Gossip(reply_timeout_seconds=1.0), on, until="seconds>=15", out=tmp_path, chaos=Chaos(tuple(FAULTS))
     )
     events = [record.event for record in run.records]
-    assert sorted(e.kind for e in events if isinstance(e, Struck)) == sorted(fault.kind for fault in FAULTS)
+    assert sorted(e.kind for e in events if isinstance(e, FaultInjected)) == sorted(
+        fault.kind for fault in FAULTS
+    )
     rejected = [(r.event.peer, r.event.code) for r in run.records if isinstance(r.event, ModelRejected)]
     assert rejected == [("m1", "numbers_not_finite")]
     assert {"m1", "m3"} <= {e.peer for e in events if isinstance(e, PeerLost)}
@@ -170,7 +172,7 @@ def test_weights_that_overflow_are_neither_saved_nor_returned(
         time.sleep(0.3)
         return save(*arguments)
 
-    monkeypatch.setattr(writer, "save", slowly)
+    monkeypatch.setattr(background_writer, "save", slowly)
     job = {"model": lambda: nn.Linear(2, 2, bias=False), "training_step": steep, "optimizer": SGD(lr=1.0)}
     with raises(JobError, "weights_not_finite"):
         gossiped(Gossip(), peers(2), out=tmp_path, job=job, checkpoint_every="1 versions")
@@ -184,7 +186,7 @@ def test_a_failed_run_has_a_summary_with_the_reason(tmp_path: Path) -> None:
 
     with raises(JobError, "user_code_failed"):
         gossiped(Gossip(), out=tmp_path, job={"training_step": fails})
-    ended = Figures.read(tmp_path).summary["ended"]
+    ended = RunReport.read(tmp_path).summary["ended"]
     assert (ended.startswith(FAILED), "of no use" in ended) == (True, True)
     run = gossiped(Gossip(), out=tmp_path, resume="latest")
     assert run.ended == "epochs>=3"
@@ -194,7 +196,7 @@ Wrong = Callable[[PeerMessage, Tensors | None], tuple[PeerMessage, Tensors | Non
 
 
 def _not_finite(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessage, Tensors | None]:
-    return message, corrupted(tensors) if isinstance(message, Snapshot) and tensors else tensors
+    return message, corrupted(tensors) if isinstance(message, ModelForAverage) and tensors else tensors
 
 
 def _no_weight(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessage, Tensors | None]:
@@ -216,7 +218,7 @@ def test_bad_numbers_of_a_peer_are_rejected_with_its_name(
 
     monkeypatch.setattr(SimulatedMesh, "send", send_wrong)
     with pytest.warns(OddlotWarning) if wrong is _not_finite else nullcontext():
-        run = gossiped(Gossip(answer_seconds=0.2))
+        run = gossiped(Gossip(reply_timeout_seconds=0.2))
     rejected = [r.event for r in run.records if isinstance(r.event, ModelRejected)]
     assert {(event.peer, event.code) for event in rejected} == {("m2", "numbers_not_finite")}
     assert run.summary["models_rejected"] == {"m2": len(rejected)}
@@ -260,7 +262,7 @@ def test_peers_that_reject_every_model_say_so(tmp_path: Path) -> None:
         run = gossiped(Gossip(), peers(2), "epochs>=1", out=tmp_path, codec="fp16", job={"model": Large})
     assert (run.summary["exchanges"], run.summary["models_rejected"]) == (0, {"m0": 5, "m1": 5})
     assert len(run.summary["peers_averaged"]) == 2, "the final average has exact weights"
-    assert "all 10 models" in Figures.read(tmp_path).verdict
+    assert "all 10 models" in RunReport.read(tmp_path).verdict
 
 
 def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> N
     with pytest.warns(OddlotWarning) as warned:
         run = gossiped(Gossip(), until="epochs>=20", out=tmp_path, chaos=chaos)
     left_out = run.summary["samples_left_out"]
-    figures = Figures.read(tmp_path)
+    figures = RunReport.read(tmp_path)
     assert 18 * SAMPLES // 4 < left_out < 20 * SAMPLES // 4
     given = [w.message for w in warned if isinstance(w.message, OddlotWarning)]
     assert [one.fields for one in given if one.code == "samples_left_out"] == [
@@ -283,7 +285,7 @@ def test_model_of_one_half_of_a_partition_lacks_the_samples_of_the_other(tmp_pat
     on = Simulated([Machine(f"m{i}", 0.01 / 8 * (1 + i // 2)) for i in range(4)])
     with warns("samples_left_out", peers=["m2", "m3"]):
         run = gossiped(Gossip(), on, until="epochs>=60", out=tmp_path, chaos=chaos)
-    proof = Figures.read(tmp_path).proof
+    proof = RunReport.read(tmp_path).proof
     assert len(run.summary["peers_averaged"]) == 2
     assert 25 * SAMPLES < proof.left_out == run.summary["samples_left_out"] <= 30 * SAMPLES
     assert proof.merged == 60 * SAMPLES - proof.left_out
@@ -321,9 +323,11 @@ def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of the task that does not end
 def test_a_peer_whose_task_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, lost = SimulatedMesh._answer, list[Execution]()
+    answer, lost = SimulatedMesh._answer, list[TaskExecution]()
 
-    def loses_first(mesh: SimulatedMesh, worker: Worker, execution: Execution) -> Envelope | None:
+    def loses_first(
+        mesh: SimulatedMesh, worker: SimulatedWorker, execution: TaskExecution
+    ) -> Envelope | None:
         if worker.node == "m1" and not lost:
             lost.append(execution)
             return None
@@ -336,7 +340,7 @@ def test_a_peer_whose_task_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_peers_that_never_live_long_enough_for_a_task_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "MAX_ATTEMPTS", 0)
+    monkeypatch.setattr(stall_checks, "MAX_ATTEMPTS", 0)
     on = peers(2, lifetime=Lifetime(STEP_SECONDS / 2, Deterministic()), seconds_to_return=0.0)
     with raises(JobError, "lifetimes_too_short", workers=21):
         gossiped(Gossip(), on)

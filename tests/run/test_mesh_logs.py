@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from oddlot import AdaptiveGossip, CheckpointError, Gossip, JobError, replay
-from oddlot.core.errors import OddlotWarning
 from oddlot.core.records import Record
+from oddlot.core.support.errors import OddlotWarning
 from oddlot.faults import Chaos, Fault
 from oddlot.history.included_samples import IncludedSamples
-from oddlot.history.outcome import COUNTED
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.peer_logs import PeerLogs
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.report.run_report import Figures
+from oddlot.history.run_outcome import COUNTED
+from oddlot.report.run_report import RunReport
 from tests.run.test_damage import CHANGES
 from tests.run.test_mesh import PEERS, SAMPLES, STEP_SECONDS, gossiped, peers
 from tests.run.test_mesh_resume import resumed, trained
@@ -59,7 +59,7 @@ def test_swapped_logs_are_noticed(tmp_path: Path) -> None:
     (tmp_path / "third").rename(second)
     with raises(CheckpointError, "log_of_another_peer", path=str(first), peer="m1"):
         gossiped(Gossip(), peers(2), until="versions>=12", out=tmp_path, resume="latest")
-    for read in (Figures.read, replay):
+    for read in (RunReport.read, replay):
         with raises(CheckpointError, "log_of_another_peer", path=str(first), peer="m1"):
             read(tmp_path)
 
@@ -73,12 +73,12 @@ def test_summary_of_a_mesh_is_compared_with_the_logs(tmp_path: Path) -> None:
         wrong = {"figure": figure, "given": given[figure] + 1, "counted": run.summary[figure]}
         summary.write_text(json.dumps(given | {figure: given[figure] + 1}))
         with raises(CheckpointError, "summary_differs", **wrong):
-            Figures.read(tmp_path)
+            RunReport.read(tmp_path)
     summary.write_text(json.dumps(given))
     lines = log.read_bytes().splitlines(keepends=True)
     assert given["peer_records"]["m1"] < len(lines) - 1
     log.write_bytes(b"".join(lines[: given["peer_records"]["m1"]]))  # one record less
-    for read in (Figures.read, replay):
+    for read in (RunReport.read, replay):
         with raises(CheckpointError, "log_not_whole", path=str(log)):
             read(tmp_path)
 
@@ -116,7 +116,7 @@ def test_damaged_log_does_not_take_the_work_of_others(
         stop - start for _, start, stop, _ in set(before.pieces(included)) - set(before.pieces(intact))
     )
     assert ended.summary["samples_left_out"] == prove_run(run, SAMPLES).left_out == lost > wasted == 0
-    assert {fault.code for fault in Figures.read(tmp_path).proof.faults} == {"not_merged"}
+    assert {fault.code for fault in RunReport.read(tmp_path).proof.faults} == {"not_merged"}
     assert replay(tmp_path).difference is None
 
 
@@ -132,6 +132,6 @@ def test_clock_of_a_mesh_stops_with_its_summary(tmp_path: Path) -> None:
     summary = tmp_path / SUMMARY
     given = json.loads(summary.read_text())
     summary.write_text(json.dumps(given | {"seconds": given["seconds"] - 2 * STEP_SECONDS}))
-    figures = Figures.read(tmp_path)
+    figures = RunReport.read(tmp_path)
     assert figures.summary["seconds"] == given["seconds"] - 2 * STEP_SECONDS
     assert figures.summary["availability"] == 1.0

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot import Gossip, Run, fit
-from oddlot.core.errors import CheckpointError
+from oddlot.core.support.errors import CheckpointError
 from tests.fits import a_job, fleet
 from tests.transcripts import raises, warns
 

@@ -18,7 +18,7 @@ from oddlot.core.strategy import View, assign_idle
 from oddlot.faults import Chaos, Fault
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines import Link
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 
 ROWS = 96
 LINK = Link(megabits_per_second=1.0, latency_milliseconds=1.0)
@@ -66,7 +66,7 @@ def meshed(
     batch: int = 8,
     link: Link = LINK,
     **machine: Any,
-) -> Figures:
+) -> RunReport:
     """The report of a run of four peers. A step of 8 samples takes 10 ms."""
     job = Job(
         model=Rows,
@@ -85,7 +85,7 @@ def meshed(
         chaos=Chaos(faults) if faults else None,
         quiet=True,
     )
-    return Figures.read(out)
+    return RunReport.read(out)
 
 
 STRATEGIES = [

@@ -25,19 +25,19 @@ from oddlot import (
 )
 from oddlot.checkpoint.format import MANIFEST, TENSORS, newest, saved
 from oddlot.core.commands import Average, Dispatch
-from oddlot.core.errors import OddlotWarning
-from oddlot.core.events import Evaluated, Resumed, Struck
+from oddlot.core.events import Evaluated, FaultInjected, Resumed
 from oddlot.core.records import Record
-from oddlot.engines.mesh.messages import PeerMessage, Snapshot, Tensors
+from oddlot.core.support.errors import OddlotWarning
+from oddlot.engines.mesh.messages import ModelForAverage, PeerMessage, Tensors
 from oddlot.engines.mesh.simulated import SimulatedMesh
 from oddlot.faults import Chaos, Fault
 from oddlot.history.log import read_log
-from oddlot.history.outcome import read_ending
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.report.live_log import Follower
-from oddlot.report.run_report import Figures
+from oddlot.history.run_outcome import read_ending
+from oddlot.report.live_log import LiveLog
+from oddlot.report.run_report import RunReport
 from tests.fits import BATCH
 from tests.run.test_mesh import PEERS, SAMPLES, gossiped, peers
 from tests.transcripts import raises
@@ -95,7 +95,7 @@ def test_a_killed_run_goes_on_with_every_sample(strategy: Strategy, tmp_path: Pa
     assert run.summary["wasted"]["resumed"] > 0
     assert {record.peer for record in run.records} == {f"m{i}" for i in range(PEERS)}
     assert sum(isinstance(record.event, Resumed) for record in run.records) == PEERS
-    assert Figures.read(tmp_path).tally.versions == run.summary["versions"]
+    assert RunReport.read(tmp_path).tally.versions == run.summary["versions"]
 
 
 def test_a_log_of_another_run_is_named(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_log_of_another_run_is_named(tmp_path: Path) -> None:
     trained(tmp_path / "other", "epochs>=1", on=peers(3))
     stray = tmp_path / "run" / "peers" / "m2.jsonl"
     shutil.copy(tmp_path / "other" / "peers" / "m2.jsonl", stray)
-    for read in (Figures.read, replay, lambda folder: resumed(folder, on=peers(2))):
+    for read in (RunReport.read, replay, lambda folder: resumed(folder, on=peers(2))):
         with raises(CheckpointError, "unknown_peer", path=str(stray), peer="m2"):
             read(tmp_path / "run")
 
@@ -111,7 +111,7 @@ def test_a_log_of_another_run_is_named(tmp_path: Path) -> None:
 def test_the_accounts_of_machines_go_on(tmp_path: Path) -> None:
     on = peers(dollars_per_hour=3600.0)
     trained(tmp_path, on=on)
-    run, tally = resumed(tmp_path, on=on), Figures.read(tmp_path).tally
+    run, tally = resumed(tmp_path, on=on), RunReport.read(tmp_path).tally
     paid = sum(account.dollars(tally.seconds) for account in tally.cost.accounts.values())
     lost = sum(record.event.dollars_lost for record in run.records if isinstance(record.event, Resumed))
     assert lost < 0.1 * paid
@@ -155,7 +155,9 @@ def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> 
     work = [record.now for record in run.records if record.peer == "m1.2" and record.actions]
     assert work == []
     assert set(run.summary["peers_averaged"]) == {f"m{i}" for i in range(PEERS)}
-    assert sum(isinstance(record.event, Struck) for record in run.records) == 0, "it was in the lost work"
+    assert sum(isinstance(record.event, FaultInjected) for record in run.records) == 0, (
+        "it was in the lost work"
+    )
     assert prove_run(RunFolder(tmp_path), SAMPLES).faults == ()
     assert replay(tmp_path).difference is None
 
@@ -168,7 +170,9 @@ def test_a_machine_without_a_peer_in_the_checkpoint_gets_a_new_one(tmp_path: Pat
     assert set(run.summary["peers_averaged"]) == {"m0", "m1.2", "m2", "m3"}
     proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.left_out) == ((), 0), "it takes over the samples of m1 that the model lacks"
-    assert sum(isinstance(record.event, Struck) for record in run.records) == 1, "it is not injected again"
+    assert sum(isinstance(record.event, FaultInjected) for record in run.records) == 1, (
+        "it is not injected again"
+    )
 
 
 def test_goals_count_what_was_done_before(tmp_path: Path) -> None:
@@ -221,7 +225,7 @@ def test_other_peers_take_over_the_samples_that_are_left(
         check(tmp_path, 5)
         assert len(run.summary["peers_averaged"]) == count
         assert (run.summary["peers_missing"], run.summary["samples_left_out"]) == ([], 0)
-        assert Figures.read(tmp_path).tally.versions == run.summary["versions"]
+        assert RunReport.read(tmp_path).tally.versions == run.summary["versions"]
 
 
 @pytest.mark.parametrize("goal", ["versions>=60", f"samples>={5 * SAMPLES}"])
@@ -238,11 +242,11 @@ def test_other_peers_reach_the_rest_of_a_common_goal(goal: str, tmp_path: Path) 
 def test_observers_and_followers_see_the_valid_history(tmp_path: Path) -> None:
     trained(tmp_path)
     kill(tmp_path, 1)
-    follower = Follower(RunFolder(tmp_path))
+    follower = LiveLog(RunFolder(tmp_path))
     follower.read()
     seen: list[Any] = []
     run = resumed(tmp_path, observers=[seen.append])
-    assert Counter(map(_told, seen)) == Counter(map(_told, run.records))
+    assert Counter(map(_text, seen)) == Counter(map(_text, run.records))
     follower.read()
     assert follower.tally.versions == run.summary["versions"]
     evaluations = [
@@ -251,7 +255,7 @@ def test_observers_and_followers_see_the_valid_history(tmp_path: Path) -> None:
     assert [event.version for event in evaluations] == sorted({event.version for event in evaluations})
 
 
-def _told(record: Record) -> tuple[float, str | None, str]:
+def _text(record: Record) -> tuple[float, str | None, str]:
     return record.now, record.peer, type(record.event).__name__
 
 
@@ -285,7 +289,12 @@ def test_work_that_others_had_beyond_the_books_is_kept(
     def send_all_but_one(
         mesh: SimulatedMesh, sender: str, receiver: str, message: PeerMessage, tensors: Tensors | None
     ) -> None:
-        if isinstance(message, Snapshot) and message.books is not None and message.number > 1 and not lost:
+        if (
+            isinstance(message, ModelForAverage)
+            and message.host_state is not None
+            and message.number > 1
+            and not lost
+        ):
             lost.append(sender)
         else:
             send(mesh, sender, receiver, message, tensors)
@@ -294,11 +303,11 @@ def test_work_that_others_had_beyond_the_books_is_kept(
     on = peers(step_seconds=0.04)
     trained(tmp_path, "epochs>=35", on=on)
     kill(tmp_path, 2)
-    books = newest(RunFolder(tmp_path).storage).load().hosts
+    state = newest(RunFolder(tmp_path).storage).load().hosts
     resumed(tmp_path, "epochs>=40", on=on)
     for node, path in RunFolder(tmp_path).logs().items():
         [event] = [record.event for record in read_log(path) if isinstance(record.event, Resumed)]
-        assert (event.after_record > books[node].records + 50) == (node not in lost), node
+        assert (event.after_record > state[node].records + 50) == (node not in lost), node
     check(tmp_path, 40)
     sent, averaged = dict[str, float](), list[tuple[str, float]]()
     for record in read_run_log(RunFolder(tmp_path)):

@@ -15,9 +15,9 @@ from oddlot import Asynchronous
 from oddlot.checkpoint.format import newest
 from oddlot.checkpoint.storage import Storage
 from oddlot.core.commands import Step
-from oddlot.core.errors import CheckpointError, JobError, UsageError
 from oddlot.core.records import Record
-from oddlot.history.claim import claim, make_room
+from oddlot.core.support.errors import CheckpointError, JobError, UsageError
+from oddlot.history.folder_owner import claim, make_room
 from oddlot.history.run_folder import RunFolder
 from tests.fits import SAMPLES, a_job, everything, fleet
 from tests.run.test_checkpoints_elsewhere import begun, checkpoints, savers
@@ -29,7 +29,7 @@ from tests.transcripts import raises
 def test_a_machine_that_comes_back_is_told_that_the_run_has_gone_on(tmp_path: Path, url: str) -> None:
     begun(tmp_path / "one", url, until="epochs>=1")
     begun(tmp_path / "two", url, until="epochs>=2", resume="latest")
-    with raises(CheckpointError, "gone_on_elsewhere", records=15, sound=7):
+    with raises(CheckpointError, "resumed_on_other_machine", records=15, sound=7):
         begun(tmp_path / "one", url, until="epochs>=3", resume="latest")
     assert checkpoints(url)[-1].startswith("00000012-")
 
@@ -45,7 +45,7 @@ def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> Non
                 begun(tmp_path / "two", url, until="epochs>=2", resume="latest")
 
     if not is_folder:
-        with raises(JobError, "gone_on_elsewhere"):
+        with raises(JobError, "resumed_on_other_machine"):
             begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
         assert merged(tmp_path / "two") == everything(SAMPLES, 2)
     else:
@@ -94,7 +94,7 @@ def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path:
     log.write_bytes(b"".join([*lines, *[more] * 40]))
     reseal(log)
     begun(tmp_path / "two", url, until="epochs>=2", resume="latest")
-    with raises(CheckpointError, "gone_on_elsewhere", log=str(log)):
+    with raises(CheckpointError, "resumed_on_other_machine", log=str(log)):
         begun(tmp_path / "old", url, until="epochs>=3", resume="latest")
     begun(tmp_path / "new", url, until="epochs>=3", resume="latest")
     assert merged(tmp_path / "new") == everything(SAMPLES, 3)
@@ -107,7 +107,7 @@ def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path
     for who, records in ((mine, 101), (theirs, 101), (mine, 103)):
         who.save(replace(before, records=records))
         who.wait()
-    with raises(JobError, "gone_on_elsewhere"):
+    with raises(JobError, "resumed_on_other_machine"):
         theirs.problems()
     assert not theirs.save(replace(before, records=105))
     assert theirs.close() == mine.close() == []

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from oddlot.core.events import Evaluated, Joined, Refused
-from oddlot.core.printable import printable
+from oddlot.core.events import Evaluated, Joined, UpdateRejected
 from oddlot.core.records import Record
+from oddlot.core.support.text import printable
 from oddlot.history.metrics import Tally
-from oddlot.run.live_view import Picture, summary
+from oddlot.report.live_view import Picture, summary
 from tests.command import Oddlot
 
 TITLE = "\x1b]0;x\x07"
@@ -65,13 +65,13 @@ def test_a_log_s_words_are_shown_without_control_characters_and_are_no_markup() 
     tally = Tally(64)
     tally(Record(0.0, Joined(worker)))
     tally(Record(1.0, Evaluated(0, {metric: 0.5})))
-    tally(Record(1.0, Refused("w1:1", f"bad{TITLE}")))
+    tally(Record(1.0, UpdateRejected("w1:1", f"bad{TITLE}")))
     figures = tally.summary() | {"ended": f"ended{TITLE}", "ended_version": 0, "run_dir": f"r{TITLE}"}
     for drawn, count in ((Picture(TITLE, tally).draw(), 4), (summary(TITLE, figures, virtual=False), 4)):
         Console(file=(file := StringIO()), width=200).print(drawn)
-        told = file.getvalue()
-        assert "\x1b" not in told
-        assert told.count(SHOWN) == count, told
+        message = file.getvalue()
+        assert "\x1b" not in message
+        assert message.count(SHOWN) == count, message
 
 
 @pytest.mark.parametrize("command", ["report", "watch", "replay"])

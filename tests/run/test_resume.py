@@ -19,16 +19,16 @@ from torch import Tensor, nn
 import oddlot
 from oddlot import AdaptiveK, Asynchronous, Job, LocalSGD, Machine, Simulated, Strategy, Synchronous
 from oddlot.checkpoint import format as checkpoint
+from oddlot.checkpoint.background_writer import BackgroundWriter
 from oddlot.checkpoint.format import Snapshot
 from oddlot.checkpoint.storage import Storage
-from oddlot.checkpoint.writer import BackgroundSaver
-from oddlot.core.errors import CheckpointError, JobError, UsageError
 from oddlot.core.events import Changed, Joined, Resumed
 from oddlot.core.records import Record
+from oddlot.core.support.errors import CheckpointError, JobError, UsageError
 from oddlot.history.log import read_log, surviving
 from oddlot.history.metrics import tally_of
-from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_outcome import FAILED, in_short
 from oddlot.run.result import Run
 from tests.fits import (
     BATCH,
@@ -61,14 +61,14 @@ def begun(folder: Path, until: str = "epochs>=2", job: Job | None = None, **opti
 @contextmanager
 def saved_at_once() -> Iterator[None]:
     """Whoever saves a checkpoint waits for it."""
-    really = BackgroundSaver.save
+    really = BackgroundWriter.save
 
-    def save(saver: BackgroundSaver, snapshot: Snapshot) -> bool:
+    def save(saver: BackgroundWriter, snapshot: Snapshot) -> bool:
         begun = really(saver, snapshot)
         saver.wait()
         return begun
 
-    with patch.object(BackgroundSaver, "save", save):
+    with patch.object(BackgroundWriter, "save", save):
         yield
 
 
@@ -155,12 +155,12 @@ def test_one_process_at_a_time_holds_a_run_and_after_kill_9_of_everything_it_goe
 
 
 def _goes_on_with_exact_books(folder: Path, on: Place) -> None:
-    books_then = checkpoint.newest(Storage(folder / "checkpoints")).load().hosts[""].conductor["ledger"]
+    state_then = checkpoint.newest(Storage(folder / "checkpoints")).load().hosts[""].conductor["ledger"]
     # Epochs overlap: the newest one begun counts.
-    reached = max(lane["epoch"] for lane in books_then["lanes"]) + 1
+    reached = max(cursor["epoch"] for cursor in state_then["cursors"]) + 1
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
-    run, books = trained(job, Asynchronous(), on, f"epochs>={reached + 3}", RunFolder(folder), resume=True)
-    assert sorted(books.merged) == merged(folder) == everything(SAMPLES, reached + 3)
+    run, state = trained(job, Asynchronous(), on, f"epochs>={reached + 3}", RunFolder(folder), resume=True)
+    assert sorted(state.merged) == merged(folder) == everything(SAMPLES, reached + 3)
     assert run.accuracy is not None
     assert run.accuracy >= 0.9
     records = list(read_log(folder / "records.jsonl"))
@@ -210,8 +210,8 @@ def test_a_run_that_has_begun_too_much_goes_on_until_what_is_asked_for_is_whole(
     on, folder = Simulated([Machine("quick", 0.001), Machine("slow", 1.0)]), RunFolder(tmp_path)
     trained(a_job(), Asynchronous(), on, f"samples>={SAMPLES + 2 * BATCH}", folder)
     assert not set(everything(SAMPLES, 1)) <= set(merged(tmp_path)) < set(everything(SAMPLES, 2))
-    run, books = trained(a_job(), Asynchronous(), on, "epochs>=1", folder, resume=True)
-    assert set(everything(SAMPLES, 1)) <= set(merged(tmp_path)) == set(books.merged)
+    run, state = trained(a_job(), Asynchronous(), on, "epochs>=1", folder, resume=True)
+    assert set(everything(SAMPLES, 1)) <= set(merged(tmp_path)) == set(state.merged)
     assert run.ended == "epochs>=1"
 
 
@@ -220,8 +220,8 @@ def test_updates_that_waited_in_the_inbox_are_merged_later(tmp_path: Path) -> No
     job = a_job(count=128)
     oddlot.fit(job, Synchronous(), fleet(16), until="seconds>=0.36", out=tmp_path)
     assert len(checkpoint.newest(Storage(tmp_path / "checkpoints")).load().hosts[""].conductor["inbox"]) == 15
-    _, books = trained(job, Synchronous(), local(1), "epochs>=2", RunFolder(tmp_path), resume=True)
-    assert sorted(books.merged) == everything(128, 2)
+    _, state = trained(job, Synchronous(), local(1), "epochs>=2", RunFolder(tmp_path), resume=True)
+    assert sorted(state.merged) == everything(128, 2)
 
 
 @pytest.mark.parametrize("strategy", [Synchronous(), LocalSGD(steps=2)])
@@ -333,8 +333,8 @@ def test_versions_that_a_strategy_keeps_are_there_again(tmp_path: Path) -> None:
     job = a_job(eval_data=rows(20))
     trained(job, strategy, fleet(2), "epochs>=2", RunFolder(tmp_path))
     assert checkpoint.newest(Storage(tmp_path / "checkpoints")).load().hosts[""].conductor["kept"]
-    _, books = trained(job, strategy, fleet(2), "epochs>=4", RunFolder(tmp_path), resume=True)
-    assert sorted(books.merged) == everything(SAMPLES, 4)
+    _, state = trained(job, strategy, fleet(2), "epochs>=4", RunFolder(tmp_path), resume=True)
+    assert sorted(state.merged) == everything(SAMPLES, 4)
 
 
 def test_a_continuation_may_close_its_epochs(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from oddlot import CheckpointError, Run, UsageError
 from oddlot.checkpoint.format import saved
 from oddlot.checkpoint.storage import Storage
 from oddlot.core.events import Resumed
-from oddlot.history.claim import claim
+from oddlot.history.folder_owner import claim
 from oddlot.history.log import read_log
 from oddlot.history.run_folder import RunFolder
 from tests.fits import SAMPLES, a_job, everything

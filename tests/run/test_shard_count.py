@@ -52,7 +52,7 @@ def test_a_shard_for_each_task_that_can_run_of_ten_minibatches(
     shards: int, strategy: Strategy, settings: dict[str, Any]
 ) -> None:
     found = recipe(strategy, **settings)
-    assert (found.shards, len(found.conductor().ledger.lanes)) == (shards, shards)
+    assert (found.shards, len(found.conductor().ledger.cursors)) == (shards, shards)
 
 
 def test_a_resumed_run_keeps_its_shards(tmp_path: Path) -> None:

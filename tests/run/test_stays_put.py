@@ -52,8 +52,8 @@ def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
     def run(keep_shards: bool) -> Run:
         strategy, folder = VCASGD(alpha=0.8), tmp_path / str(keep_shards)
         folder.mkdir()
-        run, books = trained(job, strategy, on, "epochs>=5", RunFolder(folder), keep_shards=keep_shards)
-        assert sorted(books.merged) == everything(SAMPLES, 5)
+        run, state = trained(job, strategy, on, "epochs>=5", RunFolder(folder), keep_shards=keep_shards)
+        assert sorted(state.merged) == everything(SAMPLES, 5)
         return run
 
     kept = run(keep_shards=True)

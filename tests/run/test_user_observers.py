@@ -10,7 +10,7 @@ import oddlot
 from oddlot import Asynchronous, Synchronous, UsageError
 from oddlot.core.commands import Step
 from oddlot.core.records import Record
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from tests.fits import a_job, fleet, rows
 from tests.transcripts import raises, warns
 
@@ -39,7 +39,7 @@ def test_an_observer_may_stop_the_run_which_is_measured_and_saved(
     job = a_job(eval_data=rows())
     run = oddlot.fit(job, Synchronous(), fleet(), until="epochs>=9", out=tmp_path, observers=[enough])
     assert (run.ended, run.summary["versions"], run.history[-1]["versions"]) == (ended, 1, 1)
-    assert Figures.read(tmp_path).summary["ended"] == ended
+    assert RunReport.read(tmp_path).summary["ended"] == ended
     again = oddlot.fit(job, Synchronous(), fleet(), until="versions>=3", out=tmp_path, resume="latest")
     assert again.summary["versions"] == 3
 

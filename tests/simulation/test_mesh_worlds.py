@@ -18,7 +18,7 @@ from oddlot.faults import Chaos, Fault
 from oddlot.history.replay import replay
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.machines import Link
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from oddlot.strategies.support.peer_averaging import Mode
 from oddlot.strategies.support.topologies import Topology
 from tests.run.test_mesh_proof import ROWS, Rows, grow
@@ -85,7 +85,7 @@ def fault_of(chance: Random, count: int) -> Fault:
     return Fault(kind, **settings)
 
 
-def live(seed: int, folder: Path) -> Figures:
+def live(seed: int, folder: Path) -> RunReport:
     """Run one epoch, perhaps with kills of all peers at once and resumes on other machines. Return its report."""
     chance = Random(seed)
     count = chance.randint(2, 6)
@@ -119,7 +119,7 @@ def live(seed: int, folder: Path) -> Figures:
         if life < lives:
             kill(folder, chance)
             count = chance.choice([count, chance.randint(2, 6)])
-    return Figures.read(folder)
+    return RunReport.read(folder)
 
 
 def kill(folder: Path, chance: Random) -> None:

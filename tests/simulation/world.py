@@ -29,13 +29,13 @@ from oddlot import (
 )
 from oddlot.core.commands import DriftOf
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import Refusal
-from oddlot.core.events import Joined, Ordered, Resumed, Struck
-from oddlot.core.ledger import Ledger
+from oddlot.core.events import FaultInjected, Joined, Ordered, Resumed
 from oddlot.core.records import Record
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.support.errors import Refusal
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.engines.base import Opened
-from oddlot.engines.host import Arrival, Host, Message
+from oddlot.engines.host import Host, Message, ReceivedUpdate
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.engines.simulated.update_servers import UpdateServers
@@ -50,16 +50,16 @@ from oddlot.machines.delay_models import Delay, Deterministic, Exponential, Logn
 from oddlot.machines.machine import Lifetime, Link, Machine
 from oddlot.machines.market import Hub, Offer, Zone
 from oddlot.machines.time_series import Steps
-from oddlot.run.assemble import engine_with_faults, host_of
+from oddlot.model.merging import MergeNorms
+from oddlot.run.training import engine_with_faults, host_of
 from oddlot.strategies import ByError, ByGradients, ByPlateau
-from oddlot.testing.books import Books
-from oddlot.train.merging import Change
+from oddlot.testing.state_checks import StateChecks
 from tests.toys import Backups, Timed
 
 FAULTS = ("kill", "freeze", "slow", "leave", "delay", "drop", "corrupt")
 MISHAPS = frozenset(f"fault {kind}" for kind in FAULTS) | {
     *("goes on", "nobody here", "twice", "later", "lie", "corrupt", "stray", "echo"),
-    *("Priced", "Resumed", "Lost", "Leaving", "Refused", "Cancelled", "Ticked", "Evaluated"),
+    *("Priced", "Resumed", "Lost", "Leaving", "UpdateRejected", "Cancelled", "Ticked", "Evaluated"),
 }
 """all that may go wrong"""
 MAX_STEPS = 20_000
@@ -211,13 +211,13 @@ class Shelf:
         measure: int = 0,
         merged: int | None = None,
         drift: DriftOf | None = None,
-    ) -> Change | None:
+    ) -> MergeNorms | None:
         """What is merged is in the inbox, and never comes back. Two of three measured ones point back."""
         for update in shares:
             self.inbox.pop(update).release()
             self.merged.add(update)
         self.version += 1
-        return Change(1.0, -1.0 if self.version % 3 else 1.0) if measure else None
+        return MergeNorms(1.0, -1.0 if self.version % 3 else 1.0) if measure else None
 
     blend = step
 
@@ -252,23 +252,23 @@ class Post:
                 return message
 
     def _tamper(self, message: Message) -> Message | None:
-        if self.chance.random() >= self.rate or not isinstance(message, Arrival):
+        if self.chance.random() >= self.rate or not isinstance(message, ReceivedUpdate):
             return message
         mischief = self.chance.choice(["twice", "later", "lie", "corrupt", "stray"])
         self.done.add(mischief)
         match mischief:
             case "twice":
-                self._later(Arrival(message.facts, Parcel(self.shelf.alive)))
+                self._later(ReceivedUpdate(message.facts, Parcel(self.shelf.alive)))
             case "later":
                 self._later(message)
                 return None
             case "lie":
-                return Arrival(replace(message.facts, **self.chance.choice(LIES)), message.payload)
+                return ReceivedUpdate(replace(message.facts, **self.chance.choice(LIES)), message.payload)
             case "corrupt":
                 if message.payload is not None:
                     message.payload.corrupt()
             case "stray":
-                self._later(Arrival(replace(message.facts, id="nobody:7"), Parcel(self.shelf.alive)))
+                self._later(ReceivedUpdate(replace(message.facts, id="nobody:7"), Parcel(self.shelf.alive)))
         return message
 
     def _later(self, message: Message) -> None:
@@ -295,7 +295,7 @@ class World:
     seed: int
     log: list[Record] = field(default_factory=list)
     """as a file would have it: what a resume made void too"""
-    books: Books = field(default_factory=Books)
+    state: StateChecks = field(default_factory=StateChecks)
     tally: Tally = field(default_factory=Tally)
     steps: int = 0
     mishaps: set[str] = field(default_factory=set)
@@ -305,7 +305,9 @@ class World:
         self.chance = chance = Random(f"{self.name} {self.seed}")
         self.size, self.epochs = chance.randint(1, 60), chance.randint(1, 3)
         self.shards = chance.choice([1, 1, 2, 3])
-        ledger = Ledger(self.size, self.epochs, min(self.shards, self.size), chance.random() < 0.3, True)
+        ledger = SampleLedger(
+            self.size, self.epochs, min(self.shards, self.size), chance.random() < 0.3, True
+        )
         self.strategy = STRATEGIES[self.name](chance)
         self.conductor = Conductor(self.strategy, ledger, BATCH, chance.randint(1, 3), self.seed)
         self.begin = json.dumps(self.conductor.to_plain())
@@ -351,7 +353,7 @@ class World:
         seen = set(self.mishaps)
         for record in self.log:
             seen |= {type(record.event).__name__, record.remark}
-            if isinstance(record.event, Struck):
+            if isinstance(record.event, FaultInjected):
                 seen |= {f"fault {record.event.kind}", "goes on" if CONTINUED in record.event.fault else ""}
         return seen
 
@@ -387,7 +389,7 @@ class World:
             nonlocal saved
             assert not self.log or record.now >= self.log[-1].now, "the clock runs backwards"
             self.log.append(record)
-            self.books.note(record, conductor)
+            self.state.note(record, conductor)
             self.tally(record)
             self._check(host, shelf)
             due = most is not None and len(self.log) + self.every > born + most
@@ -395,10 +397,10 @@ class World:
                 saved = json.dumps(conductor.to_plain()), len(self.log)
 
         host.observers.append(watch)
-        self.books, self.tally = Books(), Tally(self.size)
+        self.state, self.tally = StateChecks(), Tally(self.size)
         if self.log:
             for record in surviving(self.log, records):
-                self.books.note(record, conductor)
+                self.state.note(record, conductor)
                 self.tally(record)
             host.handle(Resumed(records), now)
         drive(host, post, lambda: self._ended(host, born, most))
@@ -429,7 +431,7 @@ class World:
         if not conductor.busy and conductor.version:
             self.mishaps.add("nobody here")
         if len(self.log) % 7 == 0 or conductor.done:
-            faults = list(self.books.faults(conductor))
+            faults = list(self.state.faults(conductor))
             assert not faults, [str(fault) for fault in faults[:3]]
 
     def _check_end(self, host: Host, shelf: Shelf, post: Post, engine: SimulatedHub) -> None:
@@ -507,6 +509,6 @@ class World:
         return Fault(kind, whom, **when, **hows.get(kind, {}))
 
 
-def told(log: Iterable[Record]) -> str:
+def message(log: Iterable[Record]) -> str:
     """The trace, a line a record."""
     return "\n".join(f"{r.now:.6f} {r.event} -> {', '.join(map(str, r.actions))} {r.remark}" for r in log)

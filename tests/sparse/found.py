@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse import SampledLinear
-from oddlot.sparse.labels import Labels
+from oddlot.sparse.active_set import Labels
 
 COLUMNS = 32
 

@@ -72,7 +72,7 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 @contextmanager
 def memory_of(count: float) -> Iterator[None]:
     """Limit the memory of this machine to `count` bytes."""
-    with patch("oddlot.sparse.memory._limits", lambda: [int(count)]):
+    with patch("oddlot.sparse.errors._limits", lambda: [int(count)]):
         yield
 
 

@@ -28,7 +28,7 @@ from oddlot.sparse import (
     SparseInputLinear,
     Uniform,
     Unigram,
-    memory,
+    errors,
 )
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.topk import Index
@@ -461,7 +461,7 @@ def hashed(sampler: Any, rows: int = 500, examples: int = 1) -> Tensor:
 
 def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of a container can be `max`."""
-    monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
+    monkeypatch.setattr(errors, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
     (tmp_path / "memory.max").write_text("max\n")
     SampledLinear(64, 10_000)
     (tmp_path / "memory.max").write_text("1000000\n")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from oddlot.sparse import Adam, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.bf16 import narrowed, widened
 from oddlot.sparse.kernels.jit import kernel
-from oddlot.sparse.kernels.rows import adam
+from oddlot.sparse.kernels.row_operations import adam
 from oddlot.sparse.optimizers import Moments
 from tests.sparse.layers import threads
 

@@ -118,12 +118,12 @@ def test_progress_is_printed_if_wanted(
     for sampler in (None, LSH(digits=4, tables=9)):
         fresh(sampler, epochs=2, verbose=True).fit(X, Y)
     assert not logging.getLogger("oddlot.sparse").handlers
-    told = capsys.readouterr().out
-    assert told.splitlines() == caplog.messages
+    message = capsys.readouterr().out
+    assert message.splitlines() == caplog.messages
     assert (25, 400, 10, 200, 200) in logged(caplog), "rows and clusters"
     assert ("simhash", 400) in [some[:2] for some in logged(caplog)]
     assert (2, 5, 10) in [some[:3] for some in logged(caplog)], "half of the second epoch"
-    for line in told.splitlines():
+    for line in message.splitlines():
         transcribe(line, number=r"\d[\d.e+-]*")
 
 
@@ -144,8 +144,8 @@ def test_it_ends_early_with_the_best_weights(caplog: pytest.LogCaptureFixture) -
     first = found.history[0]
     assert 202 < first["active_rows"] < 402
     assert first["chance_share"] == pytest.approx(200 / first["active_rows"], abs=0.02)
-    (told,) = (some[1] for some in logged(caplog) if len(some) == 2 and some[0] == 1)
-    assert [*map(float, re.findall(r"(?<= )[\d.]+", told))] == pytest.approx([*first.values()], rel=1e-3)
+    (message,) = (some[1] for some in logged(caplog) if len(some) == 2 and some[0] == 1)
+    assert [*map(float, re.findall(r"(?<= )[\d.]+", message))] == pytest.approx([*first.values()], rel=1e-3)
 
 
 class Spy(Uniform):

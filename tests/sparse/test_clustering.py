@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from oddlot.sparse import Clusters
-from oddlot.sparse.assign_clusters import nearest
-from oddlot.sparse.clustering import REACH, Clustering
+from oddlot.sparse.clustering import REACH, Clustering, nearest
 from oddlot.sparse.kernels import clusters as kernels
 from oddlot.sparse.threads import Crew
 from tests.sparse.found import COLUMNS, rows_for, some_rows
@@ -106,7 +105,7 @@ def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> No
     """The rows of a group may be in several blocks."""
     rows, centers = some_rows(), some_rows()[::10]
     found = [nearest(Crew(), rows, centers, 3, np.random.default_rng(3))]
-    monkeypatch.setattr("oddlot.sparse.assign_clusters.SCORES", 500)
+    monkeypatch.setattr("oddlot.sparse.clustering.SCORES", 500)
     found.append(nearest(Crew(), rows, centers, 3, np.random.default_rng(3)))
     assert (found[0] == found[1]).all()
 

@@ -51,19 +51,19 @@ def called(path: Path, processes: int = 1) -> tuple[set[int], list[str]]:
         )
         for _ in range(processes)
     ]
-    told = [process.communicate() for process in begun]
-    return {int(out) for out, _ in told}, [line for _, err in told for line in err.splitlines()]
+    message = [process.communicate() for process in begun]
+    return {int(out) for out, _ in message}, [line for _, err in message for line in err.splitlines()]
 
 
 def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(callee: Path, tmp_path: Path) -> None:
     """Its own file is unchanged. Only the process that compiles shows the message."""
     callee.write_text(f"{BEGIN}@kernel\ndef one():\n    return 1\n")
-    found, told = called(tmp_path, processes=2)
+    found, message = called(tmp_path, processes=2)
     assert found == {2}
-    assert len(told) == 1
-    transcribe(*told)
+    assert len(message) == 1
+    transcribe(*message)
     callee.write_text(f"{BEGIN}@kernel\ndef one():\n    return 5\n")
-    assert called(tmp_path) == ({6}, told)
+    assert called(tmp_path) == ({6}, message)
 
 
 def test_where_nothing_can_be_written_kernels_are_compiled_all_the_same(

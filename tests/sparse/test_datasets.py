@@ -13,11 +13,10 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.datasets import generating, reading
+from oddlot.sparse.datasets import generating, text_files
 from oddlot.sparse.datasets.generating import Shape, generate
 from oddlot.sparse.datasets.metrics import ndcg, precision, propensities, propensity_precision
-from oddlot.sparse.datasets.reading import BadSet, read_xmc
-from oddlot.sparse.datasets.writing import write_xmc
+from oddlot.sparse.datasets.text_files import BadSet, read_xmc, write_xmc
 from tests.transcripts import mask, raises, warns
 
 TEXT = "4 10 6\n0,5 3:1.5 9:-2e-1\n 1:0.25\n2\n4,1,0 0:1 0:2 7:.5\n"
@@ -114,7 +113,7 @@ def test_a_file_of_another_form_is_told(tmp_path: Path) -> None:
 def test_a_packed_file_of_far_more_than_its_size_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MIN_BYTES", 10_000)
+    monkeypatch.setattr(text_files, "MIN_BYTES", 10_000)
     path = written(tmp_path, "1 2 2\n0 " + " " * 3_000_000 + "1:1\n", "set.txt.gz")
     mask(most=r"[\d,]+(?= bytes)")  # the compressed size depends on the zlib library
     with raises(BadSet, "unpacks_to_too_much", path=str(path)):
@@ -148,7 +147,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(
         path.write_text("half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("oddlot.sparse.datasets.writing._write", is_full)
+    monkeypatch.setattr("oddlot.sparse.datasets.text_files._write", is_full)
     with pytest.raises(OSError, match="No space left"):
         write_xmc(tmp_path / "set.txt", x, y)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"set.txt": before}
@@ -219,8 +218,8 @@ def test_metrics_of_labels_as_the_estimator_takes_them() -> None:
         assert precision(BEST, labels, 3) == precision(BEST, LABELS, 3)
         assert ndcg(BEST, labels, 3) == ndcg(BEST, LABELS, 3)
         assert propensities(labels).tolist() == propensity.tolist()
-        told = propensity_precision(BEST, labels, 2, propensity)
-        assert told == propensity_precision(BEST, LABELS, 2, propensity)
+        message = propensity_precision(BEST, labels, 2, propensity)
+        assert message == propensity_precision(BEST, LABELS, 2, propensity)
     assert precision(BEST, np.array([3, 0, 4]), 1) == pytest.approx(2 / 3)
     assert precision(np.array([[3], [0]]), np.array([0, 1]), 1) == 0, "a label that nobody has is nobody's"
     with raises(ValueError, "different_lengths", name="y", given=3, expected=2):

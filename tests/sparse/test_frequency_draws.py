@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from oddlot.sparse import LSH, Clusters, SampledLinear, Uniform, Unigram
-from oddlot.sparse.frequency_draws import Frequencies
-from oddlot.sparse.kernels import choosing
-from oddlot.sparse.labels import Labels
+from oddlot.sparse.active_set import Labels
+from oddlot.sparse.frequency_draws import FrequencyDraws
+from oddlot.sparse.kernels import row_selection
 from oddlot.sparse.sampler import Refresh
 from tests.sparse.found import COLUMNS
 from tests.transcripts import raises
@@ -37,7 +37,7 @@ def test_an_alias_table_has_the_chances_that_it_was_made_of() -> None:
     chances = np.random.default_rng(1).random(50) ** 4
     chances /= chances.sum()
     accept, alias = np.empty(50, np.float32), np.empty(50, np.int32)
-    choosing.make_alias(chances, accept, alias)
+    row_selection.make_alias(chances, accept, alias)
     found = accept + np.bincount(alias, 1 - accept, 50)
     assert found / 50 == pytest.approx(chances, abs=1e-7)
 
@@ -121,7 +121,7 @@ def test_many_outputs_have_more_rows_by_chance() -> None:
 
 
 def test_a_table_of_known_counts_is_made_once() -> None:
-    frequencies = Frequencies(0.8, np.arange(5))
+    frequencies = FrequencyDraws(0.8, np.arange(5))
     frequencies.count_up(5, 3)
     table = frequencies.accept
     frequencies.forget()

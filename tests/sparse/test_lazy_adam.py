@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oddlot.sparse import LazyAdam, SparseInputLinear
-from oddlot.sparse import threads as pools
+from oddlot.sparse import LazyAdam, SparseInputLinear, threads as pools
 from tests.sparse.layers import close, gradient, threads
 
 ROWS, WIDTH, STEPS = 40, 8, 12

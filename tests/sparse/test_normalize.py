@@ -66,9 +66,9 @@ def test_a_saved_classifier_keeps_how_it_was_trained(normalize: bool, tmp_path: 
 def test_a_file_without_the_setting_was_trained_on_features_as_they_are(tmp_path: Path) -> None:
     made = fresh(normalize=False).fit(LONG, Y)
     made.save(tmp_path)
-    told, weights = saving.read(tmp_path)
-    del told["settings"]["normalize"]
-    saving.write(tmp_path, told, weights)
+    message, weights = saving.read(tmp_path)
+    del message["settings"]["normalize"]
+    saving.write(tmp_path, message, weights)
     again = SlideClassifier.load(tmp_path)
     assert not again.normalize
     assert again.predict_topk(LONG).tolist() == made.predict_topk(LONG).tolist()

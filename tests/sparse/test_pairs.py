@@ -5,8 +5,7 @@ from threading import Event, Timer
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from oddlot.sparse.pairs import Pairs
 from oddlot.sparse.threads import Crew

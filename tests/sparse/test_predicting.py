@@ -23,9 +23,9 @@ def test_making_clusters_for_prediction_is_told(capsys: pytest.CaptureFixture[st
     found.predict(X_TEST.rows(np.arange(511)), exact=False)
     assert capsys.readouterr().out == ""
     found.predict(X_TEST.rows([511]), exact=False)
-    told = capsys.readouterr().out
-    assert re.findall(r"\d+", told)[0] == str(found.n_labels_)
-    transcribe(told, number=r"\d[\d.]*")
+    message = capsys.readouterr().out
+    assert re.findall(r"\d+", message)[0] == str(found.n_labels_)
+    transcribe(message, number=r"\d[\d.]*")
     found.predict(X_TEST, exact=False)
     assert capsys.readouterr().out == ""
 
@@ -35,14 +35,14 @@ def test_the_recall_that_is_told_is_had_whoever_asks(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
     found = trained(epochs=3)
     many = found.predict(X, exact=False)
-    told, exact = found.recall_, found.predict(X)
-    assert told < 1.0
-    assert (many == exact).mean() == pytest.approx(told, abs=0.05)
+    message, exact = found.recall_, found.predict(X)
+    assert message < 1.0
+    assert (many == exact).mean() == pytest.approx(message, abs=0.05)
     found._search = None
     for asked in range(512):
         assert found.recall_ == 1.0, asked
         found.predict(X.rows([asked]), exact=False)
-    assert found.recall_ == pytest.approx(told, abs=0.05), "of 512 others"
+    assert found.recall_ == pytest.approx(message, abs=0.05), "of 512 others"
     assert found.recall_ < 1.0
 
 

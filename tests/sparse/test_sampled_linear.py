@@ -24,11 +24,10 @@ from oddlot.sparse import (
     Uniform,
     Unigram,
 )
-from oddlot.sparse.exact_scoring import exact_topk
-from oddlot.sparse.labels import Labels
+from oddlot.sparse.active_set import Labels
 from oddlot.sparse.optimizers import bytes_of_row
 from oddlot.sparse.sampler import Refresh, Sampler
-from oddlot.sparse.topk import Index
+from oddlot.sparse.topk import Index, exact_topk
 from tests.sparse.layers import (
     BATCH,
     COLUMNS,

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse import LSH, Clusters, Refresh, SampledLinear, Unigram
+from oddlot.sparse.active_set import Labels
 from oddlot.sparse.kernels import hashing, tables
-from oddlot.sparse.labels import Labels
 from oddlot.sparse.samplers.lsh import Choice
 from oddlot.sparse.threads import Crew
 from tests.sparse.found import COLUMNS, rows_for, some_rows

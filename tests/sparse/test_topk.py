@@ -9,11 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import exact_scoring as exact
-from oddlot.sparse.exact_scoring import exact_loss, exact_topk
+from oddlot.sparse import topk as exact
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.threads import Crew
-from oddlot.sparse.topk import FIRST_PROBES, MAX_WANTED, Index, Search
+from oddlot.sparse.topk import FIRST_PROBES, MAX_WANTED, Index, Search, exact_loss, exact_topk
 
 
 def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

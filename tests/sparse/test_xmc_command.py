@@ -7,8 +7,7 @@ import pytest
 
 from oddlot.sparse import SlideClassifier
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.datasets.reading import read_xmc
-from oddlot.sparse.datasets.writing import write_xmc
+from oddlot.sparse.datasets.text_files import read_xmc, write_xmc
 from tests.command import Oddlot
 from tests.sparse.layers import memory_of
 from tests.transcripts import transcribe
@@ -49,7 +48,7 @@ def test_of_two_sets_none_is_made_of_both(oddlot: Oddlot, monkeypatch: pytest.Mo
             raise KeyboardInterrupt
         write_xmc(path, x, y)
 
-    monkeypatch.setattr("oddlot.sparse.datasets.writing.write_xmc", killed)
+    monkeypatch.setattr("oddlot.sparse.datasets.text_files.write_xmc", killed)
     assert oddlot("xmc-generate", "xmc", *SMALL, "--seed", "1", "--force").code != 0
     assert [path.name for path in Path("xmc").iterdir()] == ["train.txt.gz"]
 

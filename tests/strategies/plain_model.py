@@ -13,15 +13,15 @@ from statistics import fmean
 from oddlot import Machine, Strategy
 from oddlot.core.commands import DriftOf
 from oddlot.core.conductor import Conductor
-from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
+from oddlot.data.batches import order
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.engine import SimulatedHub
-from oddlot.run.assemble import host_of
-from oddlot.train.data import order
-from oddlot.train.merging import Change
+from oddlot.model.merging import MergeNorms
+from oddlot.run.training import host_of
 
 
 class Gradient(list[float]):
@@ -92,8 +92,8 @@ class PlainModel:
         measure: int = 0,
         merged: int | None = None,
         drift: DriftOf | None = None,
-    ) -> Change | None:
-        """Take a step of SGD. Measure windows of `measure` steps like `oddlot.train.merging.Meter`."""
+    ) -> MergeNorms | None:
+        """Take a step of SGD. Measure windows of `measure` steps like `oddlot.model.merging.Meter`."""
         parts = [[share * one for one in self.inbox.pop(update)] for update, share in shares.items()]
         mean = [sum(each) for each in zip(*parts, strict=True)]
         self.weights.append([one - self.lr * d for one, d in zip(self.weights[-1], mean, strict=True)])
@@ -106,7 +106,7 @@ class PlainModel:
             if self.before:
                 inner = sum(a * b for a, b in zip(self.before, window, strict=True))
             self.before, self.merged = window, []
-        return Change(self.lr, inner)
+        return MergeNorms(self.lr, inner)
 
     blend = step
 
@@ -134,7 +134,7 @@ def played(
     """Train for a number of `versions`, `seconds` or `epochs`. Evaluate every `evaluate_every` versions."""
     strategy = deepcopy(strategy)
     conductor = Conductor(
-        strategy, Ledger(len(model.numbers), epochs, cuts=list(model.cuts)), batch, in_flight
+        strategy, SampleLedger(len(model.numbers), epochs, cuts=list(model.cuts)), batch, in_flight
     )
     engine, records = SimulatedHub(machines, model, batch), list[Record]()
     host = host_of(conductor, model, engine, [records.append])

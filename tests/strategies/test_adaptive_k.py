@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import oddlot
 from oddlot import SGD, AdaptiveK, AdaptiveLoad, Job, Machine, ProportionalLoad, Run, Simulated, Strategy
 from oddlot.core.commands import Step
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Changed
+from oddlot.core.support.errors import UsageError
 from oddlot.machines import Lognormal
 from oddlot.strategies import ByError, ByGradients, ByPlateau
 from oddlot.strategies.support.noise_test import Pflug
@@ -120,9 +120,9 @@ def test_gradients_that_are_no_numbers_any_more_are_no_figures() -> None:
     """The weights are still finite, so the run continues and the log can be written."""
     with warns("weights_too_large"):
         run = trained(AdaptiveK(switch=ByGradients(window=1)), torch.full((200,), 3e30))
-    told = [record.event for record in run.records if isinstance(record.event, Changed)]
-    assert told
-    assert all(one.inner is None for one in told)
+    message = [record.event for record in run.records if isinstance(record.event, Changed)]
+    assert message
+    assert all(one.inner is None for one in message)
 
 
 def test_where_nothing_is_computed_it_is_said_that_nothing_adapts() -> None:

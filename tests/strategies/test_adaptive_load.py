@@ -15,15 +15,15 @@ import oddlot
 from oddlot import SGD, AdaptiveLoad, Job, Machine, ProportionalLoad, Run, Simulated
 from oddlot.core.commands import Abort, Start, Step
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import UsageError
-from oddlot.core.events import Arrived, Changed, Fitted, Joined, Lost, Ticked
-from oddlot.core.ledger import Ledger
+from oddlot.core.events import Arrived, Changed, Joined, Lost, RoundTimesFitted, Ticked
 from oddlot.core.records import Record
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import samples_in
+from oddlot.core.support.errors import UsageError
 from oddlot.core.tasks import Facts
 from oddlot.machines import Exponential, Lifetime, Link
 from oddlot.strategies import ByError, ByGradients
-from oddlot.strategies.support.round_planning import Choice, stages
+from oddlot.strategies.support.round_planning import RoundKind, stages
 from oddlot.strategies.support.stage_switching import ByPlateau, Switch
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Hypoexponential
@@ -103,12 +103,12 @@ def rounds(run: Run | Played) -> list[tuple[float, int, int]]:
 
 def fits_of(run: Run | Played) -> list[Record]:
     """Return the records with fitted round times."""
-    return [record for record in run.records if isinstance(record.event, Fitted)]
+    return [record for record in run.records if isinstance(record.event, RoundTimesFitted)]
 
 
 def test_the_error_decides_which_rounds_there_are() -> None:
     run = by_error()
-    path = stages(Choice(*row) for row in ROWS)
+    path = stages(RoundKind(*row) for row in ROWS)
     seen = set[int]()
     for version, (_, k, samples) in list(enumerate(rounds(run)))[2:]:  # no evaluation before
         at = next(i for i, stage in enumerate(path) if (1 - LR * version) / A >= stage.until)
@@ -132,7 +132,7 @@ def test_those_that_are_not_waited_for_are_cancelled_and_begin_anew_at_once() ->
 def test_a_metric_that_has_ceased_to_fall_ends_stages() -> None:
     """The metric falls in all rounds, or in none."""
     first, *_, last = (
-        (stage.choice.k, stage.choice.samples) for stage in stages(Choice(*row) for row in ROWS)
+        (stage.choice.k, stage.choice.samples) for stage in stages(RoundKind(*row) for row in ROWS)
     )
     strategy = AdaptiveLoad(ROWS, ByPlateau("error", "min", patience=10), least=1)
     falling = rounds(played_until(60, strategy))
@@ -203,7 +203,7 @@ def test_rounds_are_measured_first_and_now_and_then() -> None:
     share = sum(after - began for began, after in whole) / run.seconds
     assert 0.05 < share < 0.2
     last = fits[-1].event
-    assert isinstance(last, Fitted)
+    assert isinstance(last, RoundTimesFitted)
     rows = {row[:2]: row[2] for row in last.rounds}
     exact = {row[:2]: row[2] for row in ROWS}
     assert rows[1, 16] == pytest.approx(exact[1, 16], rel=0.5)
@@ -220,11 +220,11 @@ def test_what_was_measured_is_in_the_log_so_that_a_replay_needs_no_numerics() ->
     run = trained(strategy, until="versions>=60")
     assert rounds(run) == rounds(played_until(60, strategy)), "as with the plain model"
     assert len(fits_of(run)) == 1
-    books = Conductor(
-        AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.1), Ledger(SAMPLES), BATCH
+    state = Conductor(
+        AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.1), SampleLedger(SAMPLES), BATCH
     )
     for record in run.records:
-        assert books.handle(record.event, record.now).actions == record.actions
+        assert state.handle(record.event, record.now).actions == record.actions
 
 
 def test_a_last_stage_that_waits_for_all_is_measured_no_more() -> None:
@@ -251,11 +251,11 @@ def test_a_fleet_that_shrinks_below_what_a_round_needs_goes_on() -> None:
 def test_fits_that_differ_do_not_lead_to_later_stages() -> None:
     strategy = AdaptiveLoad(least=1)
     chance = random.Random(1)
-    books = Conductor(strategy, Ledger(SAMPLES), BATCH)
-    books.handle(Joined("a"), 0.0)
+    state = Conductor(strategy, SampleLedger(SAMPLES), BATCH)
+    state.handle(Joined("a"), 0.0)
     for number in range(300):
         rows = tuple((k, b, seconds * chance.uniform(0.7, 1.4)) for k, b, seconds in ROWS)
-        books.handle(Fitted(rows), float(number))
+        state.handle(RoundTimesFitted(rows), float(number))
     k, samples, _ = strategy.path[strategy.stage]
     assert k * samples <= 2
 
@@ -263,15 +263,15 @@ def test_fits_that_differ_do_not_lead_to_later_stages() -> None:
 def test_fits_that_differ_do_not_lead_back_to_earlier_stages() -> None:
     strategy = AdaptiveLoad(switch=ByGradients(1, threshold=0), least=1)
     chance = random.Random(1)
-    books = Conductor(strategy, Ledger(SAMPLES), BATCH)
-    books.handle(Joined("a"), 0.0)
-    books.handle(Fitted(ROWS), 0.0)
+    state = Conductor(strategy, SampleLedger(SAMPLES), BATCH)
+    state.handle(Joined("a"), 0.0)
+    state.handle(RoundTimesFitted(ROWS), 0.0)
     while strategy.size < 10:
-        books.handle(Changed(books.version, inner=-1.0), 0.0)
+        state.handle(Changed(state.version, inner=-1.0), 0.0)
     reached, sizes = strategy.size, set[int]()
     for number in range(200):
         rows = tuple((k, b, seconds * chance.uniform(0.7, 1.4)) for k, b, seconds in ROWS)
-        books.handle(Fitted(rows), float(number))
+        state.handle(RoundTimesFitted(rows), float(number))
         k, samples, _ = strategy.path[strategy.stage]
         sizes.add(k * samples)
     assert reached / 2 <= min(sizes) <= max(sizes) <= 2 * reached
@@ -281,19 +281,21 @@ def test_what_was_seen_of_gradients_is_of_the_rounds_that_there_are() -> None:
     """The gradient statistics restart if a new fit changes the rounds of the stage."""
     strategy = AdaptiveLoad(loads=(4, 16))
     assert isinstance(strategy.switch, ByGradients)
-    books = Conductor(strategy, Ledger(SAMPLES), BATCH)
-    books.handle(Joined("a"), 0.0)
+    state = Conductor(strategy, SampleLedger(SAMPLES), BATCH)
+    state.handle(Joined("a"), 0.0)
     for slower, begins in ((1.0, True), (1.0, False), (9.0, True)):
         rows = tuple((k, load, slower * k + load) for k in (1, 4) for load in (4, 16))
         strategy.switch.pflug.rounds = 60
-        books.handle(Fitted(rows), 1.0)
+        state.handle(RoundTimesFitted(rows), 1.0)
         assert (strategy.switch.pflug.rounds == 0) == begins
 
 
 def test_a_fleet_that_grows_is_measured_anew() -> None:
     machines = [Machine(f"m{n}", 0.2, Exponential(), joins_at_seconds=100.0 * (n > 1)) for n in range(4)]
     run = played_until(400, AdaptiveLoad(measuring=0.001), machines=machines)
-    fits = [(record.now, record.event) for record in run.records if isinstance(record.event, Fitted)]
+    fits = [
+        (record.now, record.event) for record in run.records if isinstance(record.event, RoundTimesFitted)
+    ]
     largest = [max(k for k, _, _ in event.rounds) for _, event in fits]
     assert largest[0] == 2
     assert largest[-1] == 4
@@ -302,12 +304,12 @@ def test_a_fleet_that_grows_is_measured_anew() -> None:
 
 def test_who_joins_while_everybody_is_waited_for_waits_for_the_next_round() -> None:
     """Otherwise, a round would never end if workers kept joining."""
-    books = Conductor(AdaptiveLoad(), Ledger(SAMPLES), BATCH)
+    state = Conductor(AdaptiveLoad(), SampleLedger(SAMPLES), BATCH)
     for node in ("a", "b"):
-        books.handle(Joined(node), 0.0)
-    books.handle(Arrived(Facts("a:1", "a", 0, BATCH)), 1.0)
-    assert books.handle(Joined("c"), 1.5).actions == ()
-    step, *starts = books.handle(Arrived(Facts("b:2", "b", 0, BATCH)), 2.0).actions
+        state.handle(Joined(node), 0.0)
+    state.handle(Arrived(Facts("a:1", "a", 0, BATCH)), 1.0)
+    assert state.handle(Joined("c"), 1.5).actions == ()
+    step, *starts = state.handle(Arrived(Facts("b:2", "b", 0, BATCH)), 2.0).actions
     assert isinstance(step, Step)
     assert {start.task.node for start in starts if isinstance(start, Start)} == {"a", "b", "c"}
 

@@ -21,10 +21,10 @@ from oddlot import (
 )
 from oddlot.core.commands import Blend, Start, Step
 from oddlot.core.events import Arrived
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Task
+from oddlot.data.batches import order
 from oddlot.machines import Hub
-from oddlot.train.data import order
 from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local, trained
 
 pytestmark = pytest.mark.usefixtures("fork_server")
@@ -101,9 +101,9 @@ def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
 )
 def test_weights_are_averaged_as_pytorch_would(strategy: Strategy, place: str) -> None:
     job = a_job()
-    run, books = trained(job, strategy, PLACES[place], "epochs>=3", shards=SHARDS)
+    run, state = trained(job, strategy, PLACES[place], "epochs>=3", shards=SHARDS)
     assert distance(run.model, replayed(job, run, SHARDS)) < 1e-6
-    assert sorted(books.merged) == everything(SAMPLES, 3)
+    assert sorted(state.merged) == everything(SAMPLES, 3)
     tasks = [action.task for r in run.records for action in r.actions if isinstance(action, Start)]
     assert len(tasks) == 3 * SHARDS, "a task is a whole shard"
 
@@ -112,9 +112,9 @@ def test_weights_are_averaged_as_pytorch_would(strategy: Strategy, place: str) -
 @pytest.mark.parametrize("strategy", [ElasticAveraging(steps=2), Downpour(steps=2)], ids=repr)
 def test_baselines_move_as_pytorch_would(strategy: Strategy, place: str) -> None:
     job = a_job()
-    run, books = trained(job, strategy, PLACES[place], "epochs>=3")
+    run, state = trained(job, strategy, PLACES[place], "epochs>=3")
     assert distance(run.model, replayed(job, run)) < 1e-5
-    assert sorted(books.merged) == everything(SAMPLES, 3)
+    assert sorted(state.merged) == everything(SAMPLES, 3)
 
 
 def test_by_default_vc_asgd_starts_tasks_from_the_newest_weights() -> None:

@@ -12,8 +12,8 @@ from oddlot.core.commands import Blend, Start
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 from oddlot.core.tasks import Task
+from oddlot.data.batches import order
 from oddlot.machines import Lifetime
-from oddlot.train.data import order
 from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, rows, trained
 from tests.torch_optimizers import torch_optimizer
 

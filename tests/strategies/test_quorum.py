@@ -22,13 +22,13 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core.commands import Command, HandOver, Start, Step
-from oddlot.core.errors import ProtocolError, UsageError
 from oddlot.core.events import Event
 from oddlot.core.strategy import Traits, View, assign_idle
-from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.core.strategy_wrapper import StrategyWrapper
+from oddlot.core.support.errors import ProtocolError, UsageError
 from oddlot.machines import Link
 from oddlot.testing import run_story
-from oddlot.testing.play import Data, Play
+from oddlot.testing.run_scenario import Data, ScenarioRun
 from tests.fits import BATCH, a_job, trained
 from tests.strategies.slow_fleets import PACE, actions, machines, ran
 from tests.transcripts import raises, warns
@@ -94,9 +94,9 @@ finish b samples=2
 wait alarm
 finish c
 """
-    told = run_story(story)
-    assert "> step a:1*0.80 b:2*0.20" in told
-    assert told.endswith("finish c\n> assign c:6 8 [0:34-42] v1\n"), told
+    message = run_story(story)
+    assert "> step a:1*0.80 b:2*0.20" in message
+    assert message.endswith("finish c\n> assign c:6 8 [0:34-42] v1\n"), message
     later = run_story(f"{story}wait 1\nfinish a\nfinish b\nwait alarm\n")
     assert "> step c:3*0.17 a:4*0.33 b:5*0.33" in later, later
 
@@ -169,19 +169,19 @@ finish b
 finish b
 finish d
 """
-    told = run_story(story)
-    assert "finish b\n> abort a:9\n" in told, told
-    assert "> step" not in told.partition("> abort a:9")[2].partition("finish d")[0], told
-    assert re.search(r"finish d\n> step b:6\*0.17 b:1\d\*0.33 d:1\d\*0.33\n", told), told
+    message = run_story(story)
+    assert "finish b\n> abort a:9\n" in message, message
+    assert "> step" not in message.partition("> abort a:9")[2].partition("finish d")[0], message
+    assert re.search(r"finish d\n> step b:6\*0.17 b:1\d\*0.33 d:1\d\*0.33\n", message), message
 
 
 def test_who_has_stopped_and_has_brought_something_is_counted() -> None:
     """`a` has an aborted copy of a task that `b` finishes, and an update in this round. Three of four workers are a
     quorum."""
-    told = run_story(A_HAS_A_COPY + "finish b\nfinish c\n")
-    assert "finish b\n> abort a:9\n" in told, told
-    assert "> step" not in told.partition("> abort a:9")[2].partition("finish c")[0], told
-    assert "finish c\n> step d:4*0.12 a:5*0.25 b:6*0.25 c:7*0.25\n" in told, told
+    message = run_story(A_HAS_A_COPY + "finish b\nfinish c\n")
+    assert "finish b\n> abort a:9\n" in message, message
+    assert "> step" not in message.partition("> abort a:9")[2].partition("finish c")[0], message
+    assert "finish c\n> step d:4*0.12 a:5*0.25 b:6*0.25 c:7*0.25\n" in message, message
 
 
 def test_nobody_has_two_tasks_at_once() -> None:
@@ -263,7 +263,7 @@ finish a
 
 
 @dataclass
-class Hears(Wrapper):
+class Hears(StrategyWrapper):
     """A wrapper that records the types of the events that it receives."""
 
     heard: list[str] = field(default_factory=list)
@@ -276,12 +276,12 @@ class Hears(Wrapper):
 def test_the_one_inside_is_told_of_what_closes_a_round() -> None:
     """An example is the loss of the last worker that the round waits for."""
     conductor = Data(100, 1, batch=4).conductor(Quorum(Hears(LocalSGD(steps=1)), quorum=1.0))
-    play = Play(conductor)
+    play = ScenarioRun(conductor)
     for line in ("join a", "join b", "finish a", "lose b"):
         list(play.do(line))
     assert conductor.version == 1, "closed by the loss"
     strategy: Any = conductor.strategy
-    assert strategy.inner.heard == ["Joined", "Joined", "Rang", "Lost", "Arrived"]
+    assert strategy.inner.heard == ["Joined", "Joined", "AlarmFired", "Lost", "Arrived"]
 
 
 def test_deadlines_inside_hurry_each_task_once() -> None:
@@ -320,8 +320,8 @@ finish d
 wait 1
 finish a
 """
-    told = run_story(story)
-    assert told.count("> step") == 1, told
+    message = run_story(story)
+    assert message.count("> step") == 1, message
     assert run_story(f"{story}finish b\nwait alarm\n").count("> step") == 2
 
 

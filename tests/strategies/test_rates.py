@@ -13,11 +13,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from oddlot import SGD, ElasticAveraging, Job, Run, Strategy, strategies
 from oddlot.core.commands import Action, Blend, Start, Step
 from oddlot.core.events import Arrived
-from oddlot.core.spans import minibatch_cuts, samples_in
+from oddlot.core.sample_spans import minibatch_cuts, samples_in
 from oddlot.core.tasks import Task
+from oddlot.data.batches import order
 from oddlot.lr_schedules import Cosine
 from oddlot.strategies.registry import BY_NAME
-from oddlot.train.data import order
 from tests.fits import (
     BATCH,
     SAMPLES,
@@ -156,8 +156,8 @@ class Again:
 
     def act(self, action: Action) -> None:
         if isinstance(action, Start):
-            told = None if action.task.kind == "gradient" else self.merged
-            assert action.task.merged == told, "the log tells what had been merged, where somebody asks"
+            message = None if action.task.kind == "gradient" else self.merged
+            assert action.task.merged == message, "the log tells what had been merged, where somebody asks"
             self.given[action.task.id] = action.task
         if isinstance(action, Step | Blend):
             tasks = [self.given[update] for update in action.shares]
@@ -245,8 +245,8 @@ MANY: list[Callable[[], Strategy]] = [
 def test_with_several_workers_the_rate_follows_the_samples_merged(make: Callable[[], Strategy]) -> None:
     shards = 4 if type(make()) in {strategies.FederatedAveraging, strategies.VCASGD} else 1
     job = scheduled(optimizer=SGD(0.1, momentum=0.5), lr_schedule=Cosine(EPOCHS, 0.5, FLOOR))
-    run, books = trained(job, make(), fleet(3), f"epochs>={EPOCHS}", shards=shards)
-    assert sorted(books.merged) == everything(SAMPLES, EPOCHS)
+    run, state = trained(job, make(), fleet(3), f"epochs>={EPOCHS}", shards=shards)
+    assert sorted(state.merged) == everything(SAMPLES, EPOCHS)
     assert distance(run.model, Again(job, shards).follow(run)) < 1e-5
 
 

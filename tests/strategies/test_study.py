@@ -14,10 +14,10 @@ from oddlot import FastestK, LocalSGD, Machine, Quorum, Synchronous
 from oddlot.core.commands import Start
 from oddlot.core.events import Ticked
 from oddlot.core.records import Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Task
+from oddlot.data.batches import order
 from oddlot.machines import Link
-from oddlot.train.data import order
 from tests.strategies.slow_fleets import BATCH, PACE, machines, ran
 
 

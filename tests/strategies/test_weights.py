@@ -5,21 +5,21 @@ from collections.abc import Iterator
 import pytest
 
 from oddlot.core.commands import Step
-from oddlot.core.errors import UsageError
 from oddlot.core.optimizers import SGD
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.strategy import Strategy, shares_by_samples
+from oddlot.core.support.errors import UsageError
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.strategies import Asynchronous, Downpour, FastestK, LocalSGD, Synchronous
-from oddlot.testing.play import Data, Play
+from oddlot.testing.run_scenario import Data, ScenarioRun
 from tests.fits import a_job, fleet
 from tests.transcripts import raises
 
 
 def steps(strategy: Strategy, lines: str, size: int = 1000) -> Iterator[dict[str, float]]:
     """Yield the shares of every step of the strategy during the given events."""
-    play = Play(Data(size).conductor(strategy))
+    play = ScenarioRun(Data(size).conductor(strategy))
     for line in lines.split("/"):
         for record in play.do(line):
             yield from (dict(action.shares) for action in record.actions if isinstance(action, Step))
@@ -69,7 +69,7 @@ def test_what_is_later_than_the_limit_is_dropped(limit: int | None, merged: bool
     ids=repr,
 )
 def test_what_a_task_is_and_how_large(strategy: Strategy, kind: str, samples: int) -> None:
-    play = Play(Data(1000, batch=8).conductor(strategy))
+    play = ScenarioRun(Data(1000, batch=8).conductor(strategy))
     list(play.do("join a"))
     assert [(task.kind, samples_in(task.spans)) for task in play.tasks.values()] == [(kind, samples)]
 

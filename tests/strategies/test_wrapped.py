@@ -28,13 +28,13 @@ from oddlot.config.job_file import JobFile
 from oddlot.config.overrides import Override
 from oddlot.core.commands import Command
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import OddlotError, UsageError
 from oddlot.core.events import Event
-from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import Adam, Optimizer
-from oddlot.core.serialization import Misfit, from_plain, to_plain
+from oddlot.core.sample_ledger import SampleLedger
 from oddlot.core.strategy import View
-from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.core.strategy_wrapper import StrategyWrapper
+from oddlot.core.support.errors import OddlotError, UsageError
+from oddlot.core.support.serialization import Misfit, from_plain, to_plain
 from oddlot.history.run_folder import RunFolder
 from tests.fits import a_job, everything, fleet, trained
 from tests.sealed import rewrite
@@ -42,7 +42,7 @@ from tests.transcripts import raises, transcribe
 
 
 @dataclass
-class Mine(Wrapper):
+class Mine(StrategyWrapper):
     """A wrapper that changes nothing."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
@@ -60,8 +60,8 @@ class Mine(Wrapper):
 def test_every_sample_is_merged_once_through_a_pause(make: Callable[[], Strategy], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     trained(a_job(count=45), make(), fleet(2), "epochs>=1", folder)
-    _, books = trained(a_job(count=45), make(), fleet(2), "epochs>=2", folder, resume=True)
-    assert sorted(books.merged) == everything(45, 2)
+    _, state = trained(a_job(count=45), make(), fleet(2), "epochs>=2", folder, resume=True)
+    assert sorted(state.merged) == everything(45, 2)
     again = replay(tmp_path, import_strategy=True)
     assert again.difference is None
     assert type(again.conductor.strategy) is type(make())
@@ -114,10 +114,10 @@ def alternating() -> Alternating:
 
 def test_a_list_of_strategies_is_saved_with_the_state_of_each() -> None:
     strategy = Alternating([LocalSGD(round={"a:1": 4}), LocalSGD(round={"b:2": 7})], (Mine(Synchronous()),))
-    books = Conductor(strategy, Ledger(100))
-    read = Conductor.from_plain(json.loads(json.dumps(books.to_plain())), Alternating)
+    state = Conductor(strategy, SampleLedger(100))
+    read = Conductor.from_plain(json.loads(json.dumps(state.to_plain())), Alternating)
     assert read.strategy == strategy
-    assert read == books
+    assert read == state
 
 
 def test_classes_of_one_name_in_two_modules_are_told_apart() -> None:
@@ -137,8 +137,8 @@ def test_optimizers_of_one_name_are_told_apart() -> None:
 def test_a_run_of_a_strategy_with_several_inside_is_resumed_and_replayed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     trained(a_job(count=45), alternating(), fleet(2), "epochs>=1", folder)
-    _, books = trained(a_job(count=45), alternating(), fleet(2), "epochs>=2", folder, resume=True)
-    assert sorted(books.merged) == everything(45, 2)
+    _, state = trained(a_job(count=45), alternating(), fleet(2), "epochs>=2", folder, resume=True)
+    assert sorted(state.merged) == everything(45, 2)
     again = replay(tmp_path)
     assert again.difference is None
     assert isinstance(again.conductor.strategy, Alternating)

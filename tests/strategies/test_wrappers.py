@@ -27,8 +27,8 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core.commands import Abort, Assign, Blend, Command, HandOver, Start, Step
-from oddlot.core.events import Arrived, Event, Fitted
-from oddlot.core.spans import samples_in
+from oddlot.core.events import Arrived, Event, RoundTimesFitted
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.strategy import View
 from oddlot.core.tasks import Task
 from oddlot.run.config import RunConfig
@@ -92,10 +92,10 @@ finish b
 wait 0.1
 lose a
 """
-    told = run_story(story)
-    copied = re.search(r"finish a\n> assign a:\d+ 8 (\S+)", told)
-    assert copied, told
-    assert re.search(rf"lose a\n> assign b:\d+ 8 {re.escape(copied[1])}", told), told
+    message = run_story(story)
+    copied = re.search(r"finish a\n> assign a:\d+ 8 (\S+)", message)
+    assert copied, message
+    assert re.search(rf"lose a\n> assign b:\d+ 8 {re.escape(copied[1])}", message), message
 
 
 def test_what_three_have_refused_is_not_begun_again() -> None:
@@ -119,8 +119,8 @@ refuse b
 refuse a
 wait 1
 """
-    told = run_story(story)
-    assert told.endswith("refuse a\n> skip [0:40-48]\nwait 1\n> at 4.5 s\n"), told
+    message = run_story(story)
+    assert message.endswith("refuse a\n> skip [0:40-48]\nwait 1\n> at 4.5 s\n"), message
 
 
 @dataclass
@@ -132,13 +132,13 @@ class Watched(BackupTasks):
         given = [command for command in commands if isinstance(command, Assign)]
         idle = len(view.idle) - len(given)
         copies = Counter(task.spans for task in view.tasks.values())
-        copies.update(view.tasks[command.again].spans for command in given if command.again)
+        copies.update(view.tasks[command.copy_of].spans for command in given if command.copy_of)
         quickest = min((expected_pace(node, view) for node in view.idle), default=inf)
         late = [
             task
             for task in view.tasks.values()
             if self._late_at(task, quickest, view) + BATCH * PACE / 2 < view.now and copies[task.spans] == 1
-            and view.roster.members[task.node].results
+            and view.worker_stats.members[task.node].results
         ]  # fmt: skip
         moves = any(isinstance(command, Step) for command in commands)
         assert moves or not (idle and late), (view.now, late)
@@ -286,11 +286,11 @@ def test_a_deadline_that_can_end_nothing_is_warned_of(
     recwarn: pytest.WarningsRecorder, inner: Strategy, setting: str
 ) -> None:
     ran(Deadline(inner), machines(2), torch.zeros(40), "epochs>=1", shards=4)
-    told = [
+    message = [
         each.message for each in recwarn if getattr(each.message, "code", "") == "deadline_of_one_minibatch"
     ]
-    assert len(told) == bool(setting)
-    for warning in told:
+    assert len(message) == bool(setting)
+    for warning in message:
         check(warning, "deadline_of_one_minibatch", setting=setting)
 
 
@@ -311,9 +311,9 @@ def test_an_optimizer_of_local_steps_that_no_worker_takes_is_warned_of(
 ) -> None:
     job = a_job(local_optimizer=torch.optim.Adam, keep_optimizer=True)
     Recipe(job, strategy, fleet(), RunConfig(until="epochs>=1"))
-    told = [each.message for each in recwarn if getattr(each.message, "code", "") == "no_local_steps"]
-    assert len(told) == bool(settings)
-    for warning in told:
+    message = [each.message for each in recwarn if getattr(each.message, "code", "") == "no_local_steps"]
+    assert len(message) == bool(settings)
+    for warning in message:
         check(warning, "no_local_steps", settings=settings)
 
 
@@ -329,8 +329,8 @@ finish a
 wait alarm
 wait 9
 """
-    told = run_story(story)
-    assert told.count("hand over") == 2, told
+    message = run_story(story)
+    assert message.count("hand over") == 2, message
 
 
 @pytest.mark.parametrize("seconds", [0.9, 1.5])
@@ -348,9 +348,9 @@ wait alarm
 wait alarm
 wait 5
 """
-    told = run_story(story)
-    assert "> assign a:5 24 [0:72-96] v1" in told, told
-    assert "> hand over a:5" in told, told
+    message = run_story(story)
+    assert "> assign a:5 24 [0:72-96] v1" in message, message
+    assert "> hand over a:5" in message, message
 
 
 def test_what_was_handed_over_tells_of_paces_too() -> None:
@@ -358,7 +358,7 @@ def test_what_was_handed_over_tells_of_paces_too() -> None:
     strategy = Deadline(oddlot.AdaptiveLoad(loads=(5, 10, 20)), 4 * PACE)
     model = PlainModel([0.0] * 4_000)
     run = played(strategy, machines(4), model, BATCH, versions=30)
-    assert any(isinstance(record.event, Fitted) for record in run.records)
+    assert any(isinstance(record.event, RoundTimesFitted) for record in run.records)
 
 
 def test_nobody_begins_its_own_task_again() -> None:
@@ -371,9 +371,9 @@ wait 1
 finish a
 finish b
 """
-    told = run_story(story)
-    assert "> assign b:5 8 [0:8-16]" in told, told
-    assert "> assign a:6 8 [0:24-32]" in told, told
+    message = run_story(story)
+    assert "> assign b:5 8 [0:8-16]" in message, message
+    assert "> assign a:6 8 [0:24-32]" in message, message
 
 
 def test_what_only_its_own_worker_could_begin_again_is_for_whoever_is_idle_next() -> None:
@@ -394,9 +394,9 @@ wait 0.65
 wait 0.05
 finish b
 """
-    told = run_story(story)
-    assert "> assign c:6 8 [0:40-48]" in told, told
-    assert told.endswith("finish b\n> assign b:9 8 [0:40-48] v1\n"), told
+    message = run_story(story)
+    assert "> assign c:6 8 [0:40-48]" in message, message
+    assert message.endswith("finish b\n> assign b:9 8 [0:40-48] v1\n"), message
 
 
 @pytest.mark.parametrize("wrap", [BackupTasks, partial(Deadline, seconds=2.0), ProportionalLoad])
@@ -421,9 +421,9 @@ wait 1
 finish a
 join c
 """
-    told = run_story(story)
-    assert "> assign a:5 8 [0:24-32] v1" in told, told
-    assert "> assign c:6 8" in told, told
+    message = run_story(story)
+    assert "> assign a:5 8 [0:24-32] v1" in message, message
+    assert "> assign c:6 8" in message, message
 
 
 # --- bias ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from oddlot.testing import check_codec
-from oddlot.testing.codecs import BrokenCodec
+from oddlot.testing.codec_check import BrokenCodec
 from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half
 from oddlot.wire.packet import Named, Packet

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from oddlot.core import conductor as books
+from oddlot.core import conductor as state
 from oddlot.core.commands import Abort, Command, Drop, Step, Wake
 from oddlot.core.events import Arrived, Event, Lost
-from oddlot.core.ledger import Ledger
+from oddlot.core.sample_ledger import SampleLedger
 from oddlot.core.strategy import Strategy, View, assign_all, assign_idle
 from oddlot.strategies import Asynchronous, FastestK, Synchronous
 from oddlot.testing import BrokenPromise, check_strategy, run_story
@@ -36,12 +36,12 @@ class Moody(Strategy):
 class Gossiping(Strategy):
     """Its copies share a count."""
 
-    told: ClassVar[list[int]] = []
+    message: ClassVar[list[int]] = []
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         if isinstance(event, Arrived):
-            self.told.append(1)
-            yield Step({event.update.id: 1 / len(self.told)})
+            self.message.append(1)
+            yield Step({event.update.id: 1 / len(self.message)})
         yield from assign_idle(view, view.batch)
 
 
@@ -188,17 +188,21 @@ def test_a_bug_comes_with_its_history() -> None:
 
 
 def shown(
-    told: Callable[[Any, Arrived], Iterable[Event]],
+    message: Callable[[Any, Arrived], Iterable[Event]],
 ) -> Callable[[Any, Arrived], Iterator[Event]]:
-    def settle(conductor: books.Conductor, event: Arrived) -> Iterator[Event]:
-        yield from told(conductor, event)
+    def settle(conductor: state.Conductor, event: Arrived) -> Iterator[Event]:
+        yield from message(conductor, event)
 
     return settle
 
 
 def test_books_that_show_late_results_of_the_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tells_all(conductor: books.Conductor, event: Arrived) -> Iterator[Event]:
-        events = (told for told in books.Conductor._arrived(conductor, event) if not isinstance(told, Abort))
+    def tells_all(conductor: state.Conductor, event: Arrived) -> Iterator[Event]:
+        events = (
+            message
+            for message in state.Conductor._arrived(conductor, event)
+            if not isinstance(message, Abort)
+        )
         yield from list(events) or [event]
 
     @dataclass
@@ -206,37 +210,37 @@ def test_books_that_show_late_results_of_the_lost_are_found(monkeypatch: pytest.
         late: int = 0
 
         def on(self, event: Event, view: View) -> Iterable[Command]:
-            if isinstance(event, Arrived) and event.update.sender not in view.roster.members:
+            if isinstance(event, Arrived) and event.update.sender not in view.worker_stats.members:
                 self.late += 1
                 return ()
             return super().on(event, view)
 
-    monkeypatch.setitem(books._SETTLE, Arrived, tells_all)
+    monkeypatch.setitem(state._SETTLE, Arrived, tells_all)
     assert fault_of(Remembers, 200) == (3, "")
 
 
 def test_books_that_lose_samples_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ledger, "give_back", lambda ledger, task: ledger.leases.pop(task, None))
+    monkeypatch.setattr(SampleLedger, "give_back", lambda ledger, task: ledger.leases.pop(task, None))
     assert fault_of(Asynchronous, 100) == (0, "position_missing")
 
 
 def test_books_that_merge_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def merge(ledger: Ledger, update: str) -> bool:
+    def merge(ledger: SampleLedger, update: str) -> bool:
         spans = ledger.leases[update].spans
         ledger.give_back(update)
         return ledger._count(spans)
 
-    monkeypatch.setattr(Ledger, "merge", merge)
+    monkeypatch.setattr(SampleLedger, "merge", merge)
     assert fault_of(Asynchronous, 100) == (0, "position_repeated")
 
 
 def test_books_that_leave_a_worker_idle_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = books.Conductor._answered
+    answered = state.Conductor._answered
 
-    def forgets_idle(conductor: books.Conductor, task: str, node: str, samples: int) -> bool:
+    def forgets_idle(conductor: state.Conductor, task: str, node: str, samples: int) -> bool:
         known = answered(conductor, task, node, samples)
         conductor.idle.pop(node, None)
         return known
 
-    monkeypatch.setattr(books.Conductor, "_answered", forgets_idle)
+    monkeypatch.setattr(state.Conductor, "_answered", forgets_idle)
     assert fault_of(Asynchronous, 100) == (0, "wrong_idle")

@@ -8,11 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oddlot.machines.delay_models import Delay, Deterministic, Lognormal, ShiftedExponential, Trace
-from oddlot.machines.delay_models import Erlang as DelayErlang
-from oddlot.machines.delay_models import Exponential as DelayExponential
+from oddlot.machines.delay_models import (
+    Delay,
+    Deterministic,
+    Erlang as DelayErlang,
+    Exponential as DelayExponential,
+    Lognormal,
+    ShiftedExponential,
+    Trace,
+)
 from oddlot.timing.order_statistics import mean_seconds, rounds_of
-from oddlot.timing.response_times import Erlang, Hypoexponential, Measured, Scattered, Shifted
+from oddlot.timing.response_times import ExponentialSamples, Hypoexponential, Measured, Scattered, Shifted
 from oddlot.timing.survival import Numbers
 
 WORKERS, DRAWS = 20, 20_000
@@ -52,7 +58,7 @@ MODELS: list[tuple[Any, Callable[[np.random.Generator, int, tuple[int, int]], Nu
         Shifted(1.0, 0.025, 0.4),
         lambda rng, b, of: rng.exponential(1, of) + 0.01 * b + rng.exponential(0.015 * b, of),
     ),
-    (Erlang(1.0, 0.025), lambda rng, b, of: rng.exponential(1, of) + rng.gamma(b, 0.025, of)),
+    (ExponentialSamples(1.0, 0.025), lambda rng, b, of: rng.exponential(1, of) + rng.gamma(b, 0.025, of)),
     (
         Measured((1.0, 0.5, 3.0), (0.02, 0.03, 0.1)),
         lambda rng, b, of: rng.choice(np.array([1.0, 0.5, 3.0]) + b * np.array([0.02, 0.03, 0.1]), of),

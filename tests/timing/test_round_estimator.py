@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from oddlot.core.commands import Abort, Action, Start, Step
-from oddlot.core.events import Arrived, Cancelled, Fitted, Joined, Leaving, Lost, Rang
+from oddlot.core.events import AlarmFired, Arrived, Cancelled, Joined, Leaving, Lost, RoundTimesFitted
 from oddlot.core.records import Record
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Facts, Task
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Measured
-from oddlot.timing.round_estimator import MAX_GROUPS, MIN_ROUNDS, SILENT, STEPS_BETWEEN, RoundTimes
+from oddlot.timing.round_estimator import MAX_GROUPS, MIN_ROUNDS, SILENT, STEPS_BETWEEN, RoundEstimator
 
 NAMES = "a", "b", "c"
 LOADS = 2, 10
@@ -22,18 +22,20 @@ class Play:
     """Rounds of tasks of ten samples: a tenth of a second each, and a second of communication; of some, more."""
 
     def __init__(self, names: Sequence[str] = NAMES) -> None:
-        self.times = RoundTimes(LOADS)
+        self.times = RoundEstimator(LOADS)
         self.names, self.now, self.made = names, 0.0, 0
         self.late: list[Task] = []
         for name in names:
             assert self.times(Record(0.0, Joined(name))) is None
 
-    def round(self, answers: int, cancel: bool = True, slower: Mapping[str, float] = SLOWER) -> Fitted | None:
+    def round(
+        self, answers: int, cancel: bool = True, slower: Mapping[str, float] = SLOWER
+    ) -> RoundTimesFitted | None:
         """So many answer; what is told when the round is closed."""
         for late in self.late:
             self.times(Record(self.now, Cancelled(late.id, late.node)))
         starts = [self._start(name) for name in self.names]
-        self.times(Record(self.now, Rang(), tuple(starts)))
+        self.times(Record(self.now, AlarmFired(), tuple(starts)))
         ordered = sorted(starts, key=lambda start: slower.get(start.task.node, 1.0))
         self.late = [start.task for start in ordered[answers:]]
         begun, shares = self.now, {start.task.id: 1.0 for start in ordered[:answers]}
@@ -62,11 +64,11 @@ def expected(slower: Sequence[float]) -> Iterator[tuple[int, int, float]]:
             yield k, samples, factor * (1.0 + 0.1 * samples)
 
 
-def close(found: Fitted | None, slower: Sequence[float]) -> None:
+def close(found: RoundTimesFitted | None, slower: Sequence[float]) -> None:
     assert found is not None
-    for row, told in zip(found.rounds, expected(slower), strict=True):
-        assert row[:2] == told[:2]
-        assert row[2] == pytest.approx(told[2], rel=2e-3)
+    for row, message in zip(found.rounds, expected(slower), strict=True):
+        assert row[:2] == message[:2]
+        assert row[2] == pytest.approx(message[2], rel=2e-3)
 
 
 def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
@@ -74,8 +76,8 @@ def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
     slower = {**SLOWER, "d": 1.0, "e": 1.0, "f": 1.0}
     play = Play([*slower])
     assert [play.round(5, slower=slower) for _ in range(3 * MIN_ROUNDS)] == [None] * (3 * MIN_ROUNDS)
-    told = [play.round(6, slower=slower) for _ in range(MIN_ROUNDS)]
-    close(told[-1], list(slower.values()))
+    message = [play.round(6, slower=slower) for _ in range(MIN_ROUNDS)]
+    close(message[-1], list(slower.values()))
 
 
 def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
@@ -83,7 +85,7 @@ def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
     play, found = Play(["a"]), None
     for _ in range(MIN_ROUNDS):
         starts = [play._start("a"), play._start("a")]
-        play.times(Record(play.now, Rang(), tuple(starts)))
+        play.times(Record(play.now, AlarmFired(), tuple(starts)))
         for place, start in enumerate(starts):
             play.now += 2.0
             facts = Facts(start.task.id, "a", 0, 10, seconds={"compute": 1.0})
@@ -94,9 +96,9 @@ def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
 def test_who_is_still_out_took_as_long_as_that() -> None:
     slower = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 6.0}
     play = Play([*slower])
-    told = [play.round(3, cancel=False, slower=slower) for _ in range(MIN_ROUNDS)]
-    assert told[-1] is not None
-    rows = {row[:2]: row[2] for row in told[-1].rounds}
+    message = [play.round(3, cancel=False, slower=slower) for _ in range(MIN_ROUNDS)]
+    assert message[-1] is not None
+    rows = {row[:2]: row[2] for row in message[-1].rounds}
     assert rows[3, 10] == pytest.approx(6.0, rel=2e-3)
     assert rows[4, 10] == pytest.approx(6.0, rel=2e-3)
 
@@ -129,9 +131,9 @@ def test_nothing_is_learnt_where_many_are_busy_with_what_was_cancelled() -> None
 
 def test_it_is_told_anew_after_some_steps_or_when_the_fleet_is_another_one() -> None:
     play = Play()
-    told = {step: found for step in range(1, 2 * STEPS_BETWEEN + 1) if (found := play.round(3))}
-    assert [*told] == [MIN_ROUNDS, MIN_ROUNDS + STEPS_BETWEEN]
-    close(told[MIN_ROUNDS], list(SLOWER.values()))
+    message = {step: found for step in range(1, 2 * STEPS_BETWEEN + 1) if (found := play.round(3))}
+    assert [*message] == [MIN_ROUNDS, MIN_ROUNDS + STEPS_BETWEEN]
+    close(message[MIN_ROUNDS], list(SLOWER.values()))
     play.times(Record(play.now, Lost("c")))
     play.names = NAMES[:2]
     close(play.round(2), [1.0, 2.0])
@@ -154,7 +156,7 @@ def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
     for _ in range(MIN_ROUNDS):
         play.round(1)
     start = play._start("a")
-    play.times(Record(play.now, Rang(), (start,)))
+    play.times(Record(play.now, AlarmFired(), (start,)))
     play.times(Record(play.now, Leaving("a")))
     facts = Facts(start.task.id, "a", 0, 4, seconds={"compute": 0.4})
     assert play.times(Record(play.now, Arrived(facts), (Step({facts.id: 1.0}),))) is None
@@ -163,8 +165,8 @@ def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
 def test_who_hangs_does_not_keep_the_others_from_being_learnt_from() -> None:
     play = Play(["a", "b"])
     play.names = ["a"]
-    told = [play.round(1) is not None for _ in range(SILENT + MIN_ROUNDS)]
-    assert told == [False] * (SILENT + MIN_ROUNDS - 2) + [True, False]
+    message = [play.round(1) is not None for _ in range(SILENT + MIN_ROUNDS)]
+    assert message == [False] * (SILENT + MIN_ROUNDS - 2) + [True, False]
 
 
 def test_what_is_long_ago_is_forgotten() -> None:
@@ -188,6 +190,6 @@ def test_of_many_workers_those_that_are_about_as_fast_are_alike() -> None:
         found = play.round(len(names), slower=slower)
     assert found is not None
     exact = rounds_of([Measured((one,), (0.1 * one,)) for one in slower.values()], LOADS)
-    for row, told in zip(found.rounds, exact, strict=True):
-        assert row[:2] == told[:2]
-        assert row[2] == pytest.approx(told[2], rel=0.02)
+    for row, message in zip(found.rounds, exact, strict=True):
+        assert row[:2] == message[:2]
+        assert row[2] == pytest.approx(message[2], rel=0.02)

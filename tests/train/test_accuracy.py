@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oddlot import accuracy
-from oddlot.core.errors import JobError
+from oddlot.core.support.errors import JobError
 from tests.transcripts import raises
 
 

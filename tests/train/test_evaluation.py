@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.support.errors import JobError, UsageError
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.train.evaluation import evaluate
-from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import Job
 from oddlot.train.learner import Learner
 from oddlot.train.learner_inputs import LearnerInputs

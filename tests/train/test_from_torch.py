@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from oddlot import Job
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from tests.transcripts import raises
 
 DATA = TensorDataset(torch.zeros(8, 2), torch.zeros(8, 2))

@@ -12,7 +12,7 @@ import oddlot
 from oddlot import SGD, Asynchronous, LocalSGD, Strategy
 from oddlot.core.commands import Step
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import CheckpointError, JobError
+from oddlot.core.support.errors import CheckpointError, JobError
 from oddlot.history.log import read_log
 from oddlot.history.replay import replay
 from oddlot.history.run_folder import RunFolder
@@ -58,8 +58,8 @@ def test_a_resumed_run_goes_on_with_the_rate_where_it_was(
     whole, _ = trained(job, strategy, fleet(1), "epochs>=4")
     folder = RunFolder(tmp_path)
     trained(job, strategy, fleet(1), "samples>=64", folder)
-    run, books = trained(job, strategy, on, "epochs>=4", folder, resume=True)
-    assert sorted(books.merged) == everything(SAMPLES, 4)
+    run, state = trained(job, strategy, on, "epochs>=4", folder, resume=True)
+    assert sorted(state.merged) == everything(SAMPLES, 4)
     assert distance(run.model, whole.model) < 1e-7
 
 
@@ -101,9 +101,9 @@ def test_a_log_of_before_there_were_schedules_replays_and_its_books_are_read(tmp
     folder.log.write_text(older)
     reseal(folder.log)
     assert replay(tmp_path).difference is None
-    books = Recipe(a_job(), LocalSGD(), fleet(2), RunConfig(until="epochs>=2")).conductor()
-    older_books = {key: value for key, value in books.to_plain().items() if key != "scheduled"}
-    assert Conductor.from_plain(older_books, LocalSGD) == books
+    state = Recipe(a_job(), LocalSGD(), fleet(2), RunConfig(until="epochs>=2")).conductor()
+    older_state = {key: value for key, value in state.to_plain().items() if key != "scheduled"}
+    assert Conductor.from_plain(older_state, LocalSGD) == state
 
 
 def test_a_log_that_tells_another_number_differs(tmp_path: Path) -> None:

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from oddlot.core.errors import JobError, UsageError
 from oddlot.core.optimizers import SGD
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
+from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.tasks import Kind, Task
-from oddlot.train.data import order
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.data.batches import order
+from oddlot.data.seeding import generators_of
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import Job, choose_device
 from oddlot.train.learner import Learner, seed_of
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.lr_schedules import Linear, MultiStep
-from oddlot.train.seeding import generators_of
 from tests.transcripts import raises, warns
 
 torch.manual_seed(0)

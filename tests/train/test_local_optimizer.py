@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from oddlot.core.errors import JobError
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
+from oddlot.core.support.errors import JobError
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
 from tests.torch_optimizers import torch_optimizer
 from tests.transcripts import raises
@@ -135,7 +135,7 @@ def test_the_compiler_is_not_imported() -> None:
     """The import would take a second or more during a worker's first task."""
     program = """
 import sys, torch
-from oddlot.core.errors import JobError
+from oddlot.core.support.errors import JobError
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.train.local_optimizer import local_optimizer
 for rule in (SGD(0.1, 0.9), Adam(0.1), AdamW(0.1)):

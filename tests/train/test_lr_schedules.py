@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.support.errors import JobError, UsageError
 from oddlot.lr_schedules import Cosine, Linear, MultiStep
 from oddlot.train.lr_schedules import Schedule, by_samples, factor_at
 from tests.transcripts import raises

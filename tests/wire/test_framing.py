@@ -1,8 +1,7 @@
 """Frames: round trips, and errors for damaged frames."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from oddlot.wire.framing import HEADER_BYTES, Frame, FrameError, pack, unpack
 from tests.transcripts import raises

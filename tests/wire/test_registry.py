@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from oddlot.core.errors import UnknownName, UsageError
+from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half
 from oddlot.wire.nonzero_blocks import NonZero

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.cifar10 import cifar10, find
 from oddlot.workloads.formats.cifar_pickle import ARCHIVE, FOLDER, PARTS
 from oddlot.workloads.formats.decoded_cache import cached
@@ -159,8 +159,8 @@ def test_the_command_line_trains_on_it_and_says_when_it_decodes(
     )
     assert answer.code == 0, answer.err
     cache = str(tmp_path / "cache")
-    (told,) = (line for line in answer.out.splitlines() if cache in line)
-    transcribe(told, state="(?<=/cifar10-)[0-9a-f]{20}")
+    (message,) = (line for line in answer.out.splitlines() if cache in line)
+    transcribe(message, state="(?<=/cifar10-)[0-9a-f]{20}")
     simulate = ("simulate", "cifar10", "--machines", "fleet.toml", *words, "--until")
     again = oddlot(*simulate, "epochs>=1")
     assert again.code == 0, again.err

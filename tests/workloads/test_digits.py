@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oddlot import Machine, Simulated, Synchronous, fit
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.digits import FILE, digits, split
 from tests.transcripts import raises
 

@@ -16,7 +16,7 @@ from oddlot.sparse import LazyAdam
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.datasets.generating import Shape, generate
 from oddlot.sparse.datasets.metrics import propensities
-from oddlot.sparse.datasets.writing import write_xmc
+from oddlot.sparse.datasets.text_files import write_xmc
 from oddlot.strategies.registry import BY_NAME
 from oddlot.train.local_optimizer import local_optimizer
 from oddlot.workloads.extreme_classification import xmc
@@ -204,7 +204,7 @@ def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
 def test_what_rows_are_by_chance_is_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = xmc(str(folder), hidden=4, sampler="simhash", active=10)
     fit(job, LocalSGD(steps=1), ON, until="epochs>=2", quiet=True)
-    told = capsys.readouterr().err
-    assert told.count("simhash") == 1
-    assert len(told.splitlines()) == 2
-    transcribe(told, number=r"\d+")
+    message = capsys.readouterr().err
+    assert message.count("simhash") == 1
+    assert len(message.splitlines()) == 2
+    transcribe(message, number=r"\d+")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.mnist import fashion_mnist, mnist
 from tests.transcripts import raises
 from tests.workloads.formats.test_idx import written

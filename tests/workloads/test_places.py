@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads import load_workload
 from tests.transcripts import raises
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.support.errors import JobError, UsageError
 from oddlot.workloads.registry import WORKLOADS, check_workload, load_workload, options_of
 from tests.transcripts import mask, raises
 

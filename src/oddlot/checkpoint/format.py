@@ -24,14 +24,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file
 from torch import Tensor
 
-from oddlot.checkpoint.disk import open_to_read
+from oddlot.checkpoint.local_storage import open_to_read
 from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadable
-from oddlot.core.errors import CheckpointError
 from oddlot.core.records import HUB, HostState
-from oddlot.core.serialization import DAMAGED, from_plain, to_plain
+from oddlot.core.support.errors import CheckpointError
+from oddlot.core.support.serialization import DAMAGED, from_plain, to_plain
 from oddlot.core.tasks import NodeId
 
-FORMAT = 3
+FORMAT = 4
 UNFINISHED = "unfinished_checkpoint"
 BEGIN_ANEW = "start again: there is no older checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
@@ -189,12 +189,12 @@ def newest(
             continue
         return replace(found, warnings=tuple(each for each in damage if each.code != UNFINISHED))
     what = "no complete checkpoint" if names else "no checkpoint"
-    told = [
+    message = [
         f"{what} in {storage}: check the path, restore one from a copy, or start again elsewhere",
         *damage,
     ]
     raise CheckpointError(
-        "\n  ".join(map(str, told)), "no_whole_checkpoint", path=str(storage), damage=damage
+        "\n  ".join(map(str, message)), "no_whole_checkpoint", path=str(storage), damage=damage
     )
 
 
@@ -273,7 +273,7 @@ def _gone_on(checkpoint: Checkpoint, when: str, **fields: Any) -> CheckpointErro
     return CheckpointError(
         f"the run was continued elsewhere: checkpoint {path} was made {when}. Resume it in a new folder, which "
         "fetches the log",
-        "gone_on_elsewhere",
+        "resumed_on_other_machine",
         path=path,
         **fields,
     )
@@ -322,10 +322,10 @@ class Damaged(CheckpointError):
 
 def _damaged(path: str, error: Exception) -> Damaged:
     """Return the error for a damaged checkpoint."""
-    told = f"checkpoint {path} is damaged: {error}"
+    message = f"checkpoint {path} is damaged: {error}"
     if isinstance(error, CheckpointError):
-        return Damaged(told, error.code, path=path, **error.fields)
-    return Damaged(told, "damaged_file", path=path, reason=str(error))
+        return Damaged(message, error.code, path=path, **error.fields)
+    return Damaged(message, "damaged_file", path=path, reason=str(error))
 
 
 def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
@@ -338,16 +338,16 @@ def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
     except FileNotFoundError as error:
         missing = Path(str(error.filename or error.args[-1])).name
         if missing == MANIFEST:
-            told = f"checkpoint {path} was not finished: it has no {MANIFEST}"
-            raise Damaged(told, UNFINISHED, path=path) from error
-        told = f"checkpoint {path} is damaged: {missing} is missing"
-        raise Damaged(told, "missing_file", path=path, file=missing) from error
+            message = f"checkpoint {path} was not finished: it has no {MANIFEST}"
+            raise Damaged(message, UNFINISHED, path=path) from error
+        message = f"checkpoint {path} is damaged: {missing} is missing"
+        raise Damaged(message, "missing_file", path=path, file=missing) from error
     except (IsADirectoryError, CheckpointError, *DAMAGED) as error:
         raise _damaged(path, error) from error
     except OSError as error:
         if error.errno == errno.ELOOP:
-            told = f"checkpoint {path} is skipped: {error.filename} is a symbolic link"
-            raise Damaged(told, "symbolic_link", path=path, link=error.filename) from error
+            message = f"checkpoint {path} is skipped: {error.filename} is a symbolic link"
+            raise Damaged(message, "symbolic_link", path=path, link=error.filename) from error
         raise unreadable(path, error, "checkpoint ", ". Try again") from error
 
 
@@ -377,12 +377,12 @@ def _manifest(data: bytes, path: str) -> Any:
         manifest = json.loads(data)
         version, check = manifest["format"], manifest.pop("crc32")
     except DAMAGED:
-        told = "manifest.json is truncated or invalid"
-        raise CheckpointError(told, "damaged_file", file=MANIFEST) from None
+        message = "manifest.json is truncated or invalid"
+        raise CheckpointError(message, "damaged_file", file=MANIFEST) from None
     if version != FORMAT:
-        told = f"checkpoint {path} has format {version}, but this version of oddlot reads format {FORMAT}"
-        raise Damaged(told, "other_format", path=path, format=version)
+        message = f"checkpoint {path} has format {version}, but this version of oddlot reads format {FORMAT}"
+        raise Damaged(message, "other_format", path=path, format=version)
     if check != crc32(to_json(manifest)):
-        told = "the checksum of manifest.json does not match"
-        raise CheckpointError(told, "wrong_checksum", file=MANIFEST)
+        message = "the checksum of manifest.json does not match"
+        raise CheckpointError(message, "wrong_checksum", file=MANIFEST)
     return manifest

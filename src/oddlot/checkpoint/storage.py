@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 from zlib import crc32
 
-from oddlot.checkpoint.disk import sync_path
-from oddlot.core.errors import CheckpointError, UsageError
-from oddlot.core.masked_urls import masked, passwords
+from oddlot.checkpoint.local_storage import sync_path
+from oddlot.core.support.errors import CheckpointError, UsageError
+from oddlot.core.support.text import masked, passwords
 
 PIECE_BYTES = 1 << 24
 LOG_PARTS = "log"
@@ -89,8 +89,8 @@ class Storage:
                 size += len(piece)
                 check = crc32(piece, check)
         if size != expected["bytes"]:
-            told, whole = f"{file_name} has {size} of {expected['bytes']} bytes", expected["bytes"]
-            raise CheckpointError(told, "wrong_size", file=file_name, bytes=size, expected=whole)
+            message, whole = f"{file_name} has {size} of {expected['bytes']} bytes", expected["bytes"]
+            raise CheckpointError(message, "wrong_size", file=file_name, bytes=size, expected=whole)
         if check != expected["crc32"]:
             raise CheckpointError(
                 f"the checksum of {file_name} does not match", "wrong_checksum", file=file_name
@@ -165,10 +165,10 @@ class Storage:
             kind = type(error) if type(error).__module__ == "builtins" else OSError
             raise kind(*shown, *name) from None
         except Exception as error:  # object stores raise errors of their own
-            told = self._masked(f"{type(error).__name__}: {error}")
+            message = self._masked(f"{type(error).__name__}: {error}")
             if passwords(self.url):
-                raise OSError(told) from None
-            raise OSError(told) from error
+                raise OSError(message) from None
+            raise OSError(message) from error
 
     def _masked(self, text: str) -> str:
         """Return the text with this URL's password masked, even if the text lacks the start of the URL."""
@@ -204,8 +204,8 @@ def _check_own(path: str) -> None:
 
 def unreadable(path: str, error: Exception, what: str = "", then: str = "") -> CheckpointError:
     """Return the error for a file or folder that cannot be read."""
-    told, reason = f"{what}{path} cannot be read: {error}{then}", str(error)
-    return CheckpointError(told, "unreadable_file", path=path, reason=reason)
+    message, reason = f"{what}{path} cannot be read: {error}{then}", str(error)
+    return CheckpointError(message, "unreadable_file", path=path, reason=reason)
 
 
 def _check_on(piece: bytes | memoryview, before: Future[int]) -> int:

@@ -11,14 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from oddlot import __version__
-from oddlot.cli import completion as completing
-from oddlot.cli import options
+from oddlot.cli import completion as completing, options
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.robust_stdio import lasting_output
-from oddlot.cli.run_command import Asked, without_nan
-from oddlot.config.given_files import check_kinds
-from oddlot.core.errors import CheckpointError, JobError, OddlotError, UsageError
-from oddlot.core.printable import printable
+from oddlot.cli.run_command import RunCommand, without_nan
+from oddlot.config.path_arguments import check_kinds
+from oddlot.core.support.errors import CheckpointError, JobError, OddlotError, UsageError
+from oddlot.core.support.text import printable
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 internal error, or `report` or `replay` found an inconsistency; 2 invalid input; "
@@ -42,7 +41,7 @@ command = partial(app.command, cls=PlainCommand)
 @options.with_options("machines", "seeds", "computes")
 def train(given: dict[str, Any]) -> None:
     """Train a workload on worker processes of this machine, or on a Ray cluster."""
-    asked = Asked.of("train", given)
+    asked = RunCommand.of("train", given)
     check_kinds(asked.workload, chaos=asked.chaos)
     _find_modules_here()
     asked.run()
@@ -55,7 +54,7 @@ def simulate(given: dict[str, Any]) -> None:
 
     With --seeds N, simulate N runs on spot machines and N on demand, and compare them.
     """
-    asked = Asked.of("simulate", given)
+    asked = RunCommand.of("simulate", given)
     check_kinds(asked.workload, asked.machines, asked.chaos)
     asked.check_simulated()
     _find_modules_here()
@@ -86,15 +85,15 @@ def strategies(
     ] = None,
 ) -> None:
     """List the strategies, or describe one: what it does, its settings, its paper."""
-    from oddlot.strategies.summaries import STRATEGIES as PLAIN
-    from oddlot.strategies.summaries import WRAPPERS as AROUND
+    from oddlot.strategies.registry import BY_NAME, WRAPPERS, summary_of
 
     if name is not None:
         _describe_strategy(name)
         return
-    width = max(map(len, {**PLAIN, **AROUND}))
-    for one, told in {**PLAIN, **AROUND}.items():
-        print(f"{one:<{width}}  {told}")
+    known = BY_NAME | WRAPPERS
+    width = max(map(len, known))
+    for one, kind in known.items():
+        print(f"{one:<{width}}  {summary_of(kind)}")
     print("\n`oddlot strategies NAME` describes one, with its settings.")
 
 
@@ -102,7 +101,7 @@ def _describe_strategy(name: str) -> None:
     """Print what a strategy does, its settings and its paper."""
     from inspect import getdoc
 
-    from oddlot.config.describe import describe_settings
+    from oddlot.config.strategy_tables import describe_settings
     from oddlot.strategies.registry import strategy_class
 
     _find_modules_here()
@@ -126,8 +125,8 @@ def replay(
         _find_modules_here()
     found = replayed(run, import_strategy=import_strategy)
     if found.difference:
-        told = f"{run}: {found.records:,} records were reproduced, then {found.difference}"
-        print(printable(told), file=sys.stderr)
+        message = f"{run}: {found.records:,} records were reproduced, then {found.difference}"
+        print(printable(message), file=sys.stderr)
         raise typer.Exit(1)
     print(printable(f"{run}: all {found.records:,} records were reproduced"))
 
@@ -142,16 +141,16 @@ def report(
     from rich.console import Console
 
     from oddlot.report.html_page import check_place, write_page
-    from oddlot.report.run_report import Figures
-    from oddlot.run.live_view import say, summary
+    from oddlot.report.live_view import say, summary
+    from oddlot.report.run_report import RunReport
 
     if as_json and len(runs) > 1:
-        told = "--json takes one run folder"
-        raise UsageError(told, "several_runs", flag="--json", given=runs)
+        message = "--json takes one run folder"
+        raise UsageError(message, "several_runs", flag="--json", given=runs)
     if html is not None:
         html = str(Path(html).expanduser())
         check_place(Path(html))  # before any output
-    found = [Figures.read(run) for run in runs]
+    found = [RunReport.read(run) for run in runs]
     console = Console(stderr=as_json)
     for one in found:
         if as_json:
@@ -159,8 +158,8 @@ def report(
         else:
             closing = summary(one.title, one.summary, one.virtual, one.files, verdict=one.verdict)
             console.print(closing, soft_wrap=True)
-            if one.struck:
-                say(console, f"  faults   {one.struck}")
+            if one.injected_faults:
+                say(console, f"  faults   {one.injected_faults}")
             if one.to_resume:
                 say(console, f"  resume   {one.to_resume}")
     if html is not None:
@@ -179,14 +178,14 @@ def watch(run: options.RUN_FOLDER) -> None:
     from rich.console import Console
 
     from oddlot.cli.watch import watch as watched
-    from oddlot.history.outcome import FAILED
+    from oddlot.history.run_outcome import FAILED
     from oddlot.report.live_log import KILLED
-    from oddlot.report.run_report import Figures
-    from oddlot.run.live_view import say, summary
+    from oddlot.report.live_view import say, summary
+    from oddlot.report.run_report import RunReport
 
     console = Console()
     ended = watched(run, console)
-    found = Figures.read(run)
+    found = RunReport.read(run)
     console.print(
         summary(found.title, found.summary | {"ended": ended}, found.virtual, found.files), soft_wrap=True
     )
@@ -209,11 +208,11 @@ def notice(
     ] = None,
 ) -> None:
     """Send SIGTERM to a process on an EC2 spot interruption notice."""
-    from oddlot.cli.spot_notice import EVERY_SECONDS, METADATA, watch
+    from oddlot.cli.preemption_notice import EVERY_SECONDS, METADATA, watch
 
     print(f"polling {url or METADATA} every {every or EVERY_SECONDS:g} s for process {pid}", flush=True)
-    told = watch(pid, url or METADATA, every or EVERY_SECONDS)
-    print(f"{told}: sent SIGTERM to process {pid}" if told else f"process {pid} has ended")
+    message = watch(pid, url or METADATA, every or EVERY_SECONDS)
+    print(f"{message}: sent SIGTERM to process {pid}" if message else f"process {pid} has ended")
 
 
 @command()
@@ -234,8 +233,8 @@ def xmc_generate(
     490449 --test 153025.
     """
     from oddlot.sparse.datasets.generating import Shape, generate
-    from oddlot.sparse.datasets.writing import write_xmc
-    from oddlot.workloads.extreme_classification_place import check_average, check_place
+    from oddlot.sparse.datasets.text_files import write_xmc
+    from oddlot.workloads.data_folders import check_average, check_place
 
     check_average("--nonzeros", nonzeros, "--features", features)
     check_average("--labels-each", labels_each, "--labels", labels)
@@ -260,8 +259,8 @@ def xmc_generate(
             (path.parent / f"{name}.txt").unlink(missing_ok=True)
         except OSError as error:
             reason = error.strerror or str(error)
-            told = f"{path} cannot be written: {reason}"
-            raise UsageError(told, "unwritable_file", path=str(path), reason=reason) from None
+            message = f"{path} cannot be written: {reason}"
+            raise UsageError(message, "unwritable_file", path=str(path), reason=reason) from None
         print(
             f"{path}: {points:,} points, {len(x.indices) / points:.1f} of {features:,} features and "
             f"{len(y.indices) / points:.2f} of {labels:,} labels each"

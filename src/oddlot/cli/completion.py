@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from oddlot.core.validation import settings_of
+from oddlot.core.support.validation import settings_of
 from oddlot.history.run_settings import MODES
 from oddlot.run.config import RunKeys
 from oddlot.wire.registry import CODECS
@@ -32,9 +32,9 @@ def _workloads() -> Iterable[Choice]:
 
 
 def _strategies() -> Iterable[Choice]:
-    from oddlot.strategies.summaries import STRATEGIES, WRAPPERS
+    from oddlot.strategies.registry import BY_NAME, WRAPPERS, summary_of
 
-    return {**STRATEGIES, **WRAPPERS}.items()
+    return [(name, summary_of(kind)) for name, kind in (BY_NAME | WRAPPERS).items()]
 
 
 def _engines() -> Iterable[Choice]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from oddlot.cli.run_command import SIGNALLED, Asked, without_nan
-from oddlot.core.errors import JobError, UsageError
+from oddlot.cli.run_command import SIGNALLED, RunCommand, without_nan
+from oddlot.core.support.errors import JobError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,13 +22,13 @@ MAX_COLUMNS = 1000
 """Largest width of a table, in columns."""
 
 
-def estimate_runs(asked: Asked) -> None:
+def estimate_runs(asked: RunCommand) -> None:
     """Simulate the runs on spot machines and on demand, and print their time and cost."""
     from oddlot.run.signals import StopRequest
 
     if asked.resume or asked.force:
-        told = "--seeds starts new runs: leave --resume and --force out"
-        raise UsageError(told, "not_with_seeds", flag="--resume" if asked.resume else "--force")
+        message = "--seeds starts new runs: leave --resume and --force out"
+        raise UsageError(message, "not_with_seeds", flag="--resume" if asked.resume else "--force")
     with StopRequest().heard() as stop:  # from the first import until the end of the output
         try:
             done = _estimate(asked)
@@ -40,7 +40,7 @@ def estimate_runs(asked: Asked) -> None:
         raise typer.Exit(SIGNALLED + stop.signal)
 
 
-def _estimate(asked: Asked) -> int:
+def _estimate(asked: RunCommand) -> int:
     """Simulate the runs, print the estimates, and return the number of completed runs."""
     from rich.console import Console
     from rich.measure import Measurement
@@ -55,7 +55,7 @@ def _estimate(asked: Asked) -> int:
     console = Console(stderr=asked.as_json, quiet=asked.quiet)
     folder = settings.out
 
-    def told(bought: str, number: int) -> None:
+    def message(bought: str, number: int) -> None:
         Console(stderr=True, quiet=asked.quiet).print(
             f"simulating {bought} with seed {number}".replace("  ", " ")
         )
@@ -71,7 +71,7 @@ def _estimate(asked: Asked) -> int:
                 computes=asked.computes,
                 in_flight=settings.engine().in_flight,
                 out=folder,
-                on_run_start=told,
+                on_run_start=message,
                 chaos=asked.chaos_on(names_in(fleet.machines)),
                 **settings.run_settings(),
             )
@@ -99,16 +99,16 @@ def _estimate(asked: Asked) -> int:
 
 def tell_runs(found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
     """Print the numbers of runs that failed or made no update, and the folder of the runs."""
-    from oddlot.history.outcome import FAILED
-    from oddlot.run.live_view import say
+    from oddlot.history.run_outcome import FAILED
+    from oddlot.report.live_view import say
 
     summaries = [summary for one in found for summary in one.summaries]
     if failed := [summary["ended"] for summary in summaries if summary["ended"].startswith(FAILED)]:
-        told = (
+        message = (
             f"  {len(failed)} of these runs failed and are excluded from medians and ranges. First failure: "
             f"{failed[0].removeprefix(FAILED)}"
         )
-        say(console, told)
+        say(console, message)
     if idle := sum(summary["versions"] == 0 for summary in summaries):
         console.print(f"  {idle} of these runs ended before their first update")
     if folder and Path(folder).expanduser().exists():

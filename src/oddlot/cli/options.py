@@ -1,19 +1,35 @@
 """The arguments and options that commands share."""
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
 from oddlot.cli import completion as completing
-from oddlot.core.errors import InvalidValue
-from oddlot.core.field_docs import field_docs
-from oddlot.core.validation import default_of, hints_of, settings_of
+from oddlot.core.support.errors import InvalidValue
+from oddlot.core.support.text import field_docs
+from oddlot.core.support.validation import default_of, hints_of, settings_of
 from oddlot.history.run_settings import resume_mode
 from oddlot.run.config import RunConfig, RunKeys
 from oddlot.train.job_settings import JobSettings
+
+SAMPLE_FLEET = Path(__file__).parents[1] / "machines" / "sample_fleet.toml"
+"""Fleet file that comes with oddlot."""
+
+
+def sample_fleet(*, quiet: bool) -> str:
+    """Return the path of the sample fleet. Print a hint unless `quiet`."""
+    if not quiet:
+        message = (
+            "no --machines: a sample fleet of 4 spot machines is simulated. Describe your own in a fleet file"
+        )
+        sys.stderr.write(f"{message}; start from {SAMPLE_FLEET}\n")
+    return str(SAMPLE_FLEET)
+
 
 METAVARS = dict.fromkeys(("codec", "device"), "NAME") | {"until": "GOAL", "out": "DIR", "checkpoints": "URL"}
 METAVARS |= dict.fromkeys(("evaluate_every", "checkpoint_every"), "INTERVAL")
@@ -26,8 +42,10 @@ def _checked_resume(given: str | None) -> str | None:
     try:
         return resume_mode(given)
     except InvalidValue as error:
-        told = f"--resume {given}: use --resume latest, or --resume auto, which starts a run if there is none"
-        raise error.retold(told, flag=f"--resume {given}") from None
+        message = (
+            f"--resume {given}: use --resume latest, or --resume auto, which starts a run if there is none"
+        )
+        raise error.retold(message, flag=f"--resume {given}") from None
 
 
 def _default(name: str, default: Any) -> str | bool:

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from oddlot.cli.completion import engine_settings
-from oddlot.cli.options import RUN
+from oddlot.cli.options import RUN, sample_fleet
 from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
-from oddlot.cli.sample_fleet import sample_fleet
-from oddlot.core.errors import ClusterLost, OddlotError, UsageError
-from oddlot.core.user_warnings import warn
-from oddlot.core.validation import settings_of
-from oddlot.history.provenance import GIVEN
-from oddlot.history.run_settings import AUTO, COMMAND, LATEST, Resume, engine_kind, resuming
+from oddlot.core.support.errors import ClusterLost, OddlotError, UsageError
+from oddlot.core.support.user_warnings import warn
+from oddlot.core.support.validation import settings_of
+from oddlot.history.run_settings import AUTO, COMMAND, GIVEN, LATEST, Resume, engine_kind, resuming
 
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
@@ -57,7 +55,7 @@ FLAGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RunCommand:
     """The arguments of `oddlot train` or `oddlot simulate`."""
 
     name: str
@@ -79,7 +77,7 @@ class Asked:
     seeds: int | None = None
 
     @classmethod
-    def of(cls, name: str, given: dict[str, Any]) -> "Asked":
+    def of(cls, name: str, given: dict[str, Any]) -> "RunCommand":
         """Return the arguments `given` of the command `name`."""
         flags = {each: given.pop(each) for each in FLAGS if each in given}
         return cls(name=name, flags=flags, **given)
@@ -96,8 +94,8 @@ class Asked:
         path, known = self.fleet_file, {f"engine.{name}" for name in settings_of(Simulated)}
         for each in self.overrides:
             if (name := ".".join(each.keys[:2])) in engine_settings() - known:
-                told = f"{each.flag}: `{name}` is for `oddlot train`; {path} describes the machines"
-                raise UsageError(told, "not_simulated", flag=each.flag, name=name)
+                message = f"{each.flag}: `{name}` is for `oddlot train`; {path} describes the machines"
+                raise UsageError(message, "not_simulated", flag=each.flag, name=name)
 
     @cached_property
     def fleet(self) -> "Fleet | None":
@@ -126,8 +124,8 @@ class Asked:
         from oddlot.history.run_folder import RunFolder
 
         if self.resume and self.force:
-            told = "--resume continues the run in --out, and --force overwrites it: use one of them"
-            raise UsageError(told, "resume_and_force")
+            message = "--resume continues the run in --out, and --force overwrites it: use one of them"
+            raise UsageError(message, "resume_and_force")
         folder = ""
         try:
             # With `latest`, the flags may be valid only together with the settings of the run.
@@ -198,8 +196,8 @@ class Asked:
                 run.remove_fetched()
             raise
         if about.get("chaos") and self.chaos is None:
-            told = f"the run had --chaos {about['chaos']}, which is not resumed: pass it again"
-            warn(told, "chaos_not_said_again", chaos=about["chaos"])
+            message = f"the run had --chaos {about['chaos']}, which is not resumed: pass it again"
+            warn(message, "chaos_not_repeated", chaos=about["chaos"])
         if self.workload.endswith(".toml"):  # the file may have changed; earlier flags still hold
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
             return JobFile.read(self.workload, self.overrides, earlier=earlier), True
@@ -211,15 +209,15 @@ class Asked:
         kind = engine_kind(run.settings()) if run.is_begun else ""
         command = "simulate" if kind == "simulated" else TRAIN
         if kind and command != self.name:
-            told = f"{place} is a run of `oddlot {command}`: resume it with that, or use another folder"
-            raise UsageError(told, "other_clock", path=place, command=command)
+            message = f"{place} is a run of `oddlot {command}`: resume it with that, or use another folder"
+            raise UsageError(message, "other_command", path=place, command=command)
         about = _sound(run.about)
         if not is_run_of(about, self.workload):
             workload = workload_of(about)
-            told = (
+            message = (
                 f"{place} is a run of {workload}, not of {self.workload}: resume that, or use another folder"
             )
-            raise UsageError(told, "other_workload", path=place, workload=workload)
+            raise UsageError(message, "other_workload", path=place, workload=workload)
         return about
 
     @cached_property
@@ -238,8 +236,8 @@ class Asked:
             for keys, by in said:
                 common = min(len(keys), len(each.keys))
                 if keys[:common] == each.keys[:common]:
-                    told = f"{each.flag}: {by} sets the same; use one of them"
-                    raise UsageError(told, "said_twice", flag=each.flag, before=by)
+                    message = f"{each.flag}: {by} sets the same; use one of them"
+                    raise UsageError(message, "duplicate_setting", flag=each.flag, before=by)
             said.append((each.keys, each.flag))
         return overrides
 
@@ -266,21 +264,21 @@ class Asked:
         from oddlot.history.metrics import Tally
         from oddlot.history.peer_logs import read_run_log
         from oddlot.history.run_folder import RunFolder
-        from oddlot.report.run_report import strikes_in, told_strikes
-        from oddlot.run.live_view import say, shown, summary, told
+        from oddlot.report.live_view import message, say, shown, summary
+        from oddlot.report.run_report import count_faults_in, faults_text
 
         console = Console(stderr=self.as_json, quiet=self.quiet)
         title = f"{settings.name} with {' around '.join(settings.strategy_names)}"
         tally = Tally()
         # The output of the job's own code is not part of the JSON.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with aside, told(console), shown(console, f"{title} in {folder}", tally) as observer:
+        with aside, message(console), shown(console, f"{title} in {folder}", tally) as observer:
             run, stopped_by = self._trained(settings, folder, continues, observer, tally)
         files = RunFolder(folder).written
         closing = summary(title, run.summary, self.name != TRAIN, files)
         console.print(closing, soft_wrap=True)
         if self.chaos is not None:
-            say(console, f"  faults   {told_strikes(strikes_in(read_run_log(RunFolder(folder))))}")
+            say(console, f"  faults   {faults_text(count_faults_in(read_run_log(RunFolder(folder))))}")
         if max(tally.resumed_at, 0) == tally.versions and not stopped_by:
             say(console, f"  {self._why_nothing(run, tally)}")
         if self.as_json:
@@ -312,15 +310,15 @@ class Asked:
         observer: "Observer",
         tally: "Tally",
     ) -> "tuple[Run, int]":
-        from oddlot.core.masked_urls import masked
+        from oddlot.core.support.text import masked
+        from oddlot.data.batches import Batches
         from oddlot.run.fit import Interrupted, fit
-        from oddlot.train.data import Batches
 
         checkpoints = str(settings.checkpoints)
         if checkpoints.startswith("memory:"):
             url = masked(checkpoints)
-            told = f"{url} is lost when this command ends: use a persistent location"
-            raise UsageError(told, "not_persistent", url=url)
+            message = f"{url} is lost when this command ends: use a persistent location"
+            raise UsageError(message, "not_persistent", url=url)
         job = settings.job()
         tally.size = len(Batches(job.train_data, job.collate))
         try:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.history.run_settings import COMMAND
 
 RUNS = Path("runs")
@@ -44,9 +44,9 @@ def next_free(name: str) -> Path:
             folder.mkdir()
         except OSError as error:
             if not isinstance(error, FileExistsError) or not folder.exists():
-                told = f"cannot use {folder} as the run folder: {error.strerror}"
+                message = f"cannot use {folder} as the run folder: {error.strerror}"
                 reason = error.strerror or str(error)
-                raise UsageError(told, "unusable_folder", path=str(folder), reason=reason) from None
+                raise UsageError(message, "unusable_folder", path=str(folder), reason=reason) from None
         else:
             return folder
 
@@ -68,5 +68,8 @@ def newest(name: str, workload: str, checkpoints: str | None = None) -> Path | N
 
 def no_run(name: str) -> UsageError:
     """Return the error for a workload without runs."""
-    told = f"there is no run {RUNS}/{name}-N to resume: name its folder with --out, or use --resume auto to start one"
-    return UsageError(told, "no_run", path=f"{RUNS}/{name}-N")
+    message = (
+        f"there is no run {RUNS}/{name}-N to resume: name its folder with --out, or use "
+        "--resume auto to start one"
+    )
+    return UsageError(message, "no_run", path=f"{RUNS}/{name}-N")

@@ -9,13 +9,12 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from oddlot.core.events import Evaluated
-from oddlot.core.printable import printable
-from oddlot.formatting import moment
-from oddlot.history.lock import LOCK
+from oddlot.core.support.text import moment, printable
+from oddlot.history.folder_lock import LOCK
 from oddlot.history.run_folder import RunFolder
-from oddlot.report.live_log import Follower, is_held, stopped_process, waits_for
-from oddlot.report.run_report import Figures
-from oddlot.run.live_view import SECONDS_BETWEEN_LINES, Picture, progress, quality, say
+from oddlot.report.live_log import LiveLog, is_held, stopped_process, waits_for
+from oddlot.report.live_view import SECONDS_BETWEEN_LINES, Picture, progress, quality, say
+from oddlot.report.run_report import RunReport
 
 LOOKS_A_SECOND = 4
 SECONDS_TO_BEGIN = 60.0
@@ -27,8 +26,8 @@ class Watch:
 
     def __init__(self, folder: str) -> None:
         run = RunFolder(folder)
-        self.title = Figures.title_of(run.settings())
-        self.follower = Follower(run)
+        self.title = RunReport.title_of(run.settings())
+        self.follower = LiveLog(run)
         self.heard_at = time.monotonic()
         """Time at which the log last grew, on this program's clock."""
         self.waits = ""
@@ -109,12 +108,12 @@ def _look(seen: Watch, console: Console) -> str:
 
 def _wait_for_begin(run: RunFolder, console: Console) -> None:
     """Wait until a new run has a log. Its process may still import PyTorch or read the data."""
-    told, began = False, time.monotonic()
+    message, began = False, time.monotonic()
     while not _has_log(run) and (is_held(run.path) or _is_empty(run.path)):
         if not is_held(run.path) and time.monotonic() - began > SECONDS_TO_BEGIN:
             return  # no run will start; reading the folder raises the error
-        if not told:
-            told = True
+        if not message:
+            message = True
             say(console, f"waiting for a run to start in {run.path}")
         time.sleep(1 / LOOKS_A_SECOND)
 

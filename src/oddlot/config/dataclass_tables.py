@@ -19,9 +19,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oddlot.config.toml_errors import Table, about, retold, unknown_key
-from oddlot.core.errors import UnknownName, UsageError
-from oddlot.core.suggestions import or_nearest
-from oddlot.core.validation import UNIONS, Check, default_of, hints_of, settings_of
+from oddlot.core.support.errors import UnknownName, UsageError
+from oddlot.core.support.text import or_nearest
+from oddlot.core.support.validation import UNIONS, Check, default_of, hints_of, settings_of
 
 AROUND = "around"
 """Key in the validation context of a table. The value has the enclosing fields, each with the name of its kind."""
@@ -47,7 +47,7 @@ class Maker(Table):
         return self
 
 
-class Change(Table):
+class PartialTable(Table):
     """A table with some settings of one of several dataclasses."""
 
     begins: ClassVar[Callable[[], Any] | None] = None
@@ -63,13 +63,15 @@ class Change(Table):
         begin = begins() if begins else begin
         for key in sorted(self.model_fields_set - self.choosers - settings_of(type(begin)).keys()):
             others = " or ".join(word for word, kind in self.kinds.items() if key in settings_of(kind))
-            told = f"{key} is not a setting of {begin}: set a kind that has it, {others}"
-            raise UsageError(told, "setting_of_another_kind", key=key, given=key, kind=type(begin).__name__)
+            message = f"{key} is not a setting of {begin}: set a kind that has it, {others}"
+            raise UsageError(
+                message, "setting_of_another_kind", key=key, given=key, kind=type(begin).__name__
+            )
         return replace(begin, **given(self, type(begin), begin))
 
 
 @dataclass(frozen=True)
-class Choice:
+class TableChoice:
     """A choice of tables by the key `chooser`. A string instead of a table is the name of a kind."""
 
     chooser: str
@@ -89,8 +91,8 @@ class Choice:
         if isinstance(value, str):
             value = {chooser: value}
         if not isinstance(value, dict):
-            told = f"{what} = {value!r} must be a table or a name. {or_nearest('', self.tables)}"
-            raise about(UsageError(told, "neither_table_nor_name", name=what, given=value))
+            message = f"{what} = {value!r} must be a table or a name. {or_nearest('', self.tables)}"
+            raise about(UsageError(message, "neither_table_nor_name", name=what, given=value))
         if chooser not in value and self.otherwise:
             try:
                 return self.otherwise.model_validate(value, context=info.context)
@@ -111,8 +113,8 @@ class Choice:
     def _unknown(self, what: str, name: str) -> UsageError:
         if name:
             return UnknownName(what, name, self.tables, key=self.chooser)
-        told = f"{what} needs `{self.chooser}`. {or_nearest(name, self.tables)}"
-        return UsageError(told, "missing_kind", key=self.chooser, name=what)
+        message = f"{what} needs `{self.chooser}`. {or_nearest(name, self.tables)}"
+        return UsageError(message, "missing_kind", key=self.chooser, name=what)
 
     def _hint_at_kinds(
         self, what: str, around: tuple[tuple[str, str], ...], fault: ErrorDetails
@@ -159,7 +161,7 @@ def change_of(
     begins: Callable[[], Any] | None = None,
     choices: Mapping[Any, Any] = MappingProxyType({}),
     **choosers: str,
-) -> type[Change]:
+) -> type[PartialTable]:
     """Return a table class with settings of any of these dataclasses, which are given by name.
 
     The settings change the object that `begins` returns. `choosers` are the keys that named the table.
@@ -167,7 +169,7 @@ def change_of(
     hints = {name: hints_of(kind)[name] for kind in kinds.values() for name in settings_of(kind)}
     columns: dict[str, Any] = {name: (column(hint, choices), None) for name, hint in hints.items()}
     columns |= {name: (str, default) for name, default in choosers.items()}
-    table = create_model("Change", __base__=Change, **columns)
+    table = create_model("PartialTable", __base__=PartialTable, **columns)
     table.kinds, table.begins, table.choosers = kinds, begins, frozenset(choosers)
     if begins:
         table.whose = f" of {type(begins()).__name__}"
@@ -177,7 +179,7 @@ def change_of(
 def column(hint: Any, choices: Mapping[Any, Any] = MappingProxyType({})) -> Any:
     """Return the type of a setting in a table. Checks become validators, and dataclasses become tables."""
     if hint in choices:
-        return choices[hint].hint if isinstance(choices[hint], Choice) else choices[hint]
+        return choices[hint].hint if isinstance(choices[hint], TableChoice) else choices[hint]
     origin = get_origin(hint)
     if origin is Annotated:
         base, *checks = get_args(hint)
@@ -194,9 +196,9 @@ def column(hint: Any, choices: Mapping[Any, Any] = MappingProxyType({})) -> Any:
     return Union[parts] if origin in UNIONS else dict[parts]  # type: ignore[valid-type,misc]  # noqa: UP007
 
 
-def _made(table: Maker | Change, now: Any) -> Any:
+def _made(table: Maker | PartialTable, now: Any) -> Any:
     """Return a nested setting. If the kind is unchanged, keys that are not given keep the values of `now`."""
-    if isinstance(table, Change):
+    if isinstance(table, PartialTable):
         return table.make(now)
     is_there = type(now) is getattr(table, "makes", None)
     return replace(now, **given(table, type(now), now)) if is_there else table.make()
@@ -212,10 +214,10 @@ def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
         name: getattr(table, name)
         for name in known
         # given, or a choice with a default
-        if name in table.model_fields_set or isinstance(getattr(table, name, None), Maker | Change)
+        if name in table.model_fields_set or isinstance(getattr(table, name, None), Maker | PartialTable)
     }
     for name, value in values.items():
-        if isinstance(value, Maker | Change):
+        if isinstance(value, Maker | PartialTable):
             try:
                 values[name] = _made(
                     value, default_of(known[name]) if begin is None else getattr(begin, name)

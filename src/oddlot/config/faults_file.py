@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, PlainValidator, ValidationInfo, create_mod
 
 from oddlot.config.dataclass_tables import Maker, as_fault, column, given, table_of
 from oddlot.config.fleet_file import CAPACITIES
-from oddlot.config.number_files import numbers, read_lines
+from oddlot.config.path_arguments import numbers, read_lines
 from oddlot.config.toml_errors import Table, at_line, locate, read_table
-from oddlot.core.errors import UsageError
-from oddlot.core.validation import Seed
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import Seed
 from oddlot.faults.plan import Chaos, Fault, check_count
 from oddlot.machines.market_traces import alive_rows
 from oddlot.machines.text_files import checked_path
@@ -36,8 +36,8 @@ def _times(lines: list[str]) -> Iterator[float]:
     for (_, before), (time, now) in pairwise(rows):
         total += (lost := max(0, int(before - now)))
         if total > MAX_LOST:
-            told = f"the trace loses more than {MAX_LOST:,} machines: use a smaller trace"
-            raise UsageError(told, "too_many_machines", machines=total)
+            message = f"the trace loses more than {MAX_LOST:,} machines: use a smaller trace"
+            raise UsageError(message, "too_many_machines", machines=total)
         yield from [time] * lost
 
 
@@ -52,8 +52,8 @@ class FaultTable(Maker):
         """Return the fault."""
         fault: dict[str, Any] = given(self, Fault)
         if self.file is not None and "at_seconds" in fault:
-            told = "a fault has both `at_seconds` and `file`: use one of them"
-            raise UsageError(told, "not_one_of", "file", given=["at_seconds", "file"])
+            message = "a fault has both `at_seconds` and `file`: use one of them"
+            raise UsageError(message, "not_one_of", "file", given=["at_seconds", "file"])
         return Fault(**fault) if self.file is None else Fault(**fault, at_seconds=self.file)
 
 
@@ -82,8 +82,8 @@ def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos
     """
     text, file = read_table(checked_path(path), ChaosFile)
     if not file.faults and file.capacity is None:
-        told = f"{path} has no faults: add a table [[faults]] or [capacity]"
-        raise UsageError(told, "no_faults", path=str(path))
+        message = f"{path} has no faults: add a table [[faults]] or [capacity]"
+        raise UsageError(message, "no_faults", path=str(path))
     capacity = None if file.capacity is None else file.capacity.make()
     chaos = Chaos([table.make() for table in file.faults], file.seed, capacity)
     try:

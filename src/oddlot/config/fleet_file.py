@@ -37,14 +37,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PlainValidator, ValidationInfo, create_model
 
-from oddlot.config.dataclass_tables import Choice, Maker, as_fault, column, given, table_of
-from oddlot.config.number_files import numbers, path_of, read_lines
+from oddlot.config.dataclass_tables import Maker, TableChoice, as_fault, column, given, table_of
+from oddlot.config.path_arguments import numbers, path_of, read_lines
 from oddlot.config.toml_errors import Table, about, at_line, locate, read_table
-from oddlot.core.errors import UnknownName, UsageError
-from oddlot.core.validation import AboveZero, AtLeastOne, NotNegative, hints_of
-from oddlot.machines import capacity
-from oddlot.machines import delay_models as delays
-from oddlot.machines import market_traces as traces
+from oddlot.core.support.errors import UnknownName, UsageError
+from oddlot.core.support.validation import AboveZero, AtLeastOne, NotNegative, hints_of
+from oddlot.machines import capacity, delay_models as delays, market_traces as traces
 from oddlot.machines.machine import Lifetime, Machine
 from oddlot.machines.market import Fleet, Hub, Offer, Zone
 from oddlot.machines.text_files import checked_path
@@ -83,9 +81,9 @@ class TraceTable(Maker):
     def make(self) -> delays.Trace:
         """Return the trace."""
         if (self.multipliers is None) == (self.file is None):
-            told = "a trace needs exactly one of `multipliers` and `file`"
+            message = "a trace needs exactly one of `multipliers` and `file`"
             both = [] if self.file is None else ["multipliers", "file"]
-            raise UsageError(told, "not_one_of", "kind", given=both)
+            raise UsageError(message, "not_one_of", "kind", given=both)
         return self.file or delays.Trace(self.multipliers or ())
 
 
@@ -107,7 +105,7 @@ LIFETIME_TABLES = {
     )
     for name, table in DELAY_TABLES.items()
 }
-CHOICES = {delays.Delay: Choice("kind", DELAY_TABLES), Lifetime: Choice("kind", LIFETIME_TABLES)}
+CHOICES = {delays.Delay: TableChoice("kind", DELAY_TABLES), Lifetime: TableChoice("kind", LIFETIME_TABLES)}
 
 
 class CountTable(Maker):
@@ -229,7 +227,7 @@ class GcpProbe(Counted):
     """Number of GPUs of the instance."""
 
 
-class PriceChoice(Choice):
+class PriceChoice(TableChoice):
     """A price over time, or a number for a constant price."""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
@@ -237,17 +235,17 @@ class PriceChoice(Choice):
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not 0 <= value < inf:
                 name, must = info.field_name, "finite and not negative"
-                told = f"`{name}` is {value!r}: it must be {must}"
-                raise about(UsageError(told, "invalid_value", name=name, given=value, must=must))
+                message = f"`{name}` is {value!r}: it must be {must}"
+                raise about(UsageError(message, "invalid_value", name=name, given=value, must=must))
             return super().read({"kind": "constant", "dollars_per_hour": value}, info)
         if not isinstance(value, dict):
-            told = f"{info.field_name} = {value!r} must be a number or a table with a price over time"
-            raise about(UsageError(told, "no_price", name=info.field_name, given=value))
+            message = f"{info.field_name} = {value!r} must be a number or a table with a price over time"
+            raise about(UsageError(message, "no_price", name=info.field_name, given=value))
         return super().read(value, info)
 
 
 PRICES = PriceChoice("kind", {"constant": Constant, "aws": AwsPrices, "azure": AzurePrices})
-CAPACITIES = Choice(
+CAPACITIES = TableChoice(
     "kind",
     {
         "always": table_of(capacity.Always, kind="always"),
@@ -295,8 +293,8 @@ class ZoneTable(Maker):
             raise UnknownName("offer", self.offer, offers, key="offer")
         spot = not self.on_demand
         if self.on_demand and self.capacity is not None:
-            told = "`capacity` has no effect on demand: leave it out, or set on_demand = false"
-            raise UsageError(told, "capacity_on_demand", "capacity")
+            message = "`capacity` has no effect on demand: leave it out, or set on_demand = false"
+            raise UsageError(message, "capacity_on_demand", "capacity")
         has = {} if self.capacity is None else {"capacity": self.capacity.make()}
         return Zone(self.name, offers[self.offer], self.count, self.make(), spot=spot, **has)
 
@@ -346,8 +344,8 @@ def read_fleet(path: str | Path) -> Fleet:
             names.add(name)
         found.append(one)
     if not found:
-        told = f"{path} has no machines: add a table [[machines]] with a name, or [[zones]] with an offer"
-        raise UsageError(told, "no_machines", path=str(path))
+        message = f"{path} has no machines: add a table [[machines]] with a name, or [[zones]] with an offer"
+        raise UsageError(message, "no_machines", path=str(path))
     return Fleet(found, file.hub.make())
 
 
@@ -362,15 +360,15 @@ def _spelled_out(
     offers = dict[str, Offer]()
     for index, offer in enumerate(table.make() for table in file.offers):
         if offer.name in offers:
-            told = f"two offers are named {offer.name}: use distinct names"
-            raise placed("offers", index, UsageError(told, "name_twice", "name", name=offer.name))
+            message = f"two offers are named {offer.name}: use distinct names"
+            raise placed("offers", index, UsageError(message, "name_twice", "name", name=offer.name))
         offers[offer.name] = offer
     for where, tables in (("machines", file.machines), ("zones", file.zones)):
         for index, table in enumerate(tables):
             total += table.count or 1
             if total > MAX_MACHINES:
-                told = f"the fleet has more than {MAX_MACHINES:,} machines: use fewer"
-                raise placed(where, index, UsageError(told, "too_many_machines", "count", machines=total))
+                message = f"the fleet has more than {MAX_MACHINES:,} machines: use fewer"
+                raise placed(where, index, UsageError(message, "too_many_machines", "count", machines=total))
             try:
                 whole = [table.zone(offers)] if where == "zones" else _numbered(table.make(), table.count)
             except UsageError as error:

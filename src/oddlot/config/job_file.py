@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from oddlot.config.dataclass_tables import Change, Maker
+from oddlot.config.dataclass_tables import Maker, PartialTable
 from oddlot.config.job_tables import ENGINE, FileTable
 from oddlot.config.overrides import Override, choosers_first
 from oddlot.config.toml_errors import KeyPath, Table, at_line, explain, locate, read_toml, said
-from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
+from oddlot.core.support.errors import UsageError
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.simulated.config import Simulated
 from oddlot.machines.market import Fleet
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Source:
+class SettingSources:
     """The sources of settings: file, flags, or an earlier run."""
 
     plain: dict[str, Any]
@@ -100,7 +100,7 @@ class JobFile:
     """A job file, or a workload alone, with the overrides of the command line."""
 
     table: FileTable
-    source: Source
+    source: SettingSources
 
     @classmethod
     def read(
@@ -120,7 +120,7 @@ class JobFile:
         chosen = [] if path else [Override("", ("workload", "name"), given)]
         if before or earlier:
             earlier = _without_other_engine(plain if before else {}, earlier, overrides)
-        source = Source(plain, [*earlier, *overrides], path, text)
+        source = SettingSources(plain, [*earlier, *overrides], path, text)
         for override in sorted([*chosen, *source.overrides], key=choosers_first):
             override.put_into(source.plain)
         try:
@@ -166,7 +166,7 @@ class JobFile:
             with self.source.placed(("job", name)):
                 changes[name] = (
                     value.make(getattr(job, name))
-                    if isinstance(value, Change)
+                    if isinstance(value, PartialTable)
                     else value.make()
                     if isinstance(value, Maker)
                     else value

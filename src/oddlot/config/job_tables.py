@@ -7,15 +7,15 @@ import pydantic
 from pydantic import BeforeValidator, ConfigDict, ValidationInfo, create_model, field_validator
 from pydantic_core import ErrorDetails
 
-from oddlot.config.dataclass_tables import Choice, Maker, as_fault, table_of
+from oddlot.config.dataclass_tables import Maker, TableChoice, as_fault, table_of
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, STRATEGY_TABLES
 from oddlot.config.toml_errors import Table, unknown_key
-from oddlot.core.errors import UsageError
 from oddlot.core.optimizers import Optimizer
+from oddlot.core.support.errors import UsageError
 from oddlot.engines.local.config import Local
 from oddlot.engines.registry import ENGINES
+from oddlot.history.goals import Every
 from oddlot.run.config import RunConfig, RunKeys
-from oddlot.run.intervals import Every
 from oddlot.train.job_settings import JobSettings
 from oddlot.train.lr_schedules import Schedule
 from oddlot.wire.codec import Codec
@@ -69,7 +69,7 @@ def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-class EngineChoice(Choice):
+class EngineChoice(TableChoice):
     """The choice of an engine by `kind`."""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
@@ -86,14 +86,16 @@ class EngineChoice(Choice):
         having = [each for each, table in self.tables.items() if name in table.model_fields]
         if having and kind not in having:
             own = having[0]
-            told = f'the {kind} engine has no `{name}`: leave it out, or use kind = "{own}" (--engine {own})'
-            raise UsageError(told, "setting_of_another_engine", name, engine=kind, name=name)
+            message = (
+                f'the {kind} engine has no `{name}`: leave it out, or use kind = "{own}" (--engine {own})'
+            )
+            raise UsageError(message, "setting_of_another_engine", name, engine=kind, name=name)
         if kind == Local.kind and name == "workers" and isinstance(value, list):
-            told = (
+            message = (
                 f"`engine.workers` is {value}, but the local engine has a fixed number of workers: use a number "
                 '(--workers N), or kind = "ray" (--engine ray)'
             )
-            raise UsageError(told, "range_of_workers", name, engine=kind, given=value)
+            raise UsageError(message, "range_of_workers", name, engine=kind, given=value)
 
 
 def _of_job_file(of: type, /, **chosen: Any) -> type[Maker]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from oddlot.config.strategy_tables import default_kind
 from oddlot.config.toml_text import check_text
-from oddlot.core.errors import MAX_CHARACTERS, UsageError
+from oddlot.core.support.errors import MAX_CHARACTERS, UsageError
 
 MAX_DEPTH = 3
 """Largest depth of nested strategies on the command line."""
@@ -38,8 +38,8 @@ class Override:
         name, equals, value = text.partition("=")
         keys = tuple(name.strip().split("."))
         if not equals or not all(keys):
-            told = f"--set {text}: write a setting and its value, such as --set strategy.k=3"
-            raise UsageError(told, "no_setting_and_value", flag=f"--set {text}")
+            message = f"--set {text}: write a setting and its value, such as --set strategy.k=3"
+            raise UsageError(message, "no_setting_and_value", flag=f"--set {text}")
         try:
             check_text(f"{name} = {value}")
             parsed = tomllib.loads(f"value = {value}")["value"]
@@ -49,8 +49,8 @@ class Override:
         except ValueError:  # not TOML, or an integer with too many digits for Python
             parsed = value
         except RecursionError:
-            told = f"--set {name}: its value is nested too deeply"
-            raise UsageError(told, "nested_too_deeply", flag=f"--set {name}") from None
+            message = f"--set {name}: its value is nested too deeply"
+            raise UsageError(message, "nested_too_deeply", flag=f"--set {name}") from None
         chooser = CHOOSER_OF.get(keys) if isinstance(parsed, str) else None
         return cls(f"--set {text}", (*keys, chooser) if chooser else keys, parsed)
 
@@ -64,8 +64,8 @@ class Override:
             if isinstance(inner, str) and (chooser := CHOOSER_OF.get(self.keys[:depth])):
                 inner = table[key] = {chooser: inner}
             if not isinstance(inner, dict):
-                told = f"{self.flag}: `{key}` is {inner!r}, which has no settings"
-                raise UsageError(told, "no_table", flag=self.flag, name=key, given=inner)
+                message = f"{self.flag}: `{key}` is {inner!r}, which has no settings"
+                raise UsageError(message, "no_table", flag=self.flag, name=key, given=inner)
             table = inner
         if self.keys in CHOOSERS and table.get(last, default) != self.value:
             table.clear()

@@ -1,15 +1,18 @@
 """TOML tables of strategies, optimizers and learning rate schedules, each chosen by a name."""
 
+import json
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, is_dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
-from oddlot.config.dataclass_tables import Choice, change_of, table_of
+from oddlot.config.dataclass_tables import TableChoice, change_of, table_of
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.strategy import Strategy
-from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.core.strategy_wrapper import StrategyWrapper
+from oddlot.core.support.text import field_docs
+from oddlot.core.support.validation import default_of, settings_of
 from oddlot.strategies import Synchronous
 from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS, strategy_class
 from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByNoConstants, ByPlateau, Switch
@@ -45,13 +48,15 @@ def default_kind(key: str, around: Mapping[str, Any]) -> str | None:
 
 
 OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
-OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
+OPTIMIZER = TableChoice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
 """The choice of an optimizer. Without a kind, the keys change the current optimizer."""
-SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
+SCHEDULE = TableChoice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
-OF_STRATEGIES: dict[Any, Choice] = {Optimizer: OPTIMIZER}
+OF_STRATEGIES: dict[Any, TableChoice] = {Optimizer: OPTIMIZER}
 OF_STRATEGIES |= {
-    union: Choice("kind", {name: SWITCH_TABLES[name] for name in KINDS[union]}, SWITCH_TABLES["gradients"])
+    union: TableChoice(
+        "kind", {name: SWITCH_TABLES[name] for name in KINDS[union]}, SWITCH_TABLES["gradients"]
+    )
     for union in (Switch, ByNoConstants)
 }
 STRATEGY_TABLES: dict[str, Any] = {
@@ -63,14 +68,14 @@ STRATEGY_TABLES: dict[str, Any] = {
 def _imported_table(name: str) -> type[Any]:
     """Return the table of a user-defined strategy."""
     kind = strategy_class(name)
-    choices = {**OF_STRATEGIES, **({Strategy: _inner(kind)} if issubclass(kind, Wrapper) else {})}
+    choices = {**OF_STRATEGIES, **({Strategy: _inner(kind)} if issubclass(kind, StrategyWrapper) else {})}
     return table_of(kind, choices=choices, name=name)
 
 
-STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"], elsewhere=_imported_table)
+STRATEGY = TableChoice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"], elsewhere=_imported_table)
 
 
-def _inner(wrapper: type) -> Choice:
+def _inner(wrapper: type) -> TableChoice:
     """Return the choice of a strategy inside a wrapper. Without a name, the table changes the wrapper's default."""
     if wrapper not in INSIDE:
         return replace(STRATEGY, hinted=_allowed_inside)
@@ -94,3 +99,34 @@ def _allowed_inside(around: Collection[str]) -> set[str]:
 STRATEGY_TABLES |= {
     name: table_of(kind, choices={Strategy: _inner(kind)}, name=name) for name, kind in WRAPPERS.items()
 }
+
+
+def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator[str]:
+    """Yield a line per setting of a dataclass: name, default (from `begin`) and description."""
+    meanings, hints = field_docs(kind), get_type_hints(kind)
+    for name, one in settings_of(kind).items():
+        default = default_of(one) if begin is None else getattr(begin, name)
+        if default is MISSING and hints[name] is Strategy:
+            inside = INSIDE.get(kind, Synchronous)
+            yield f'{prefix}{name}.name = "{strategy_name(inside)}"   # or another one, with its settings'
+            if kind in INSIDE:
+                yield from describe_settings(type(inside()), f"{prefix}{name}.", inside())
+        elif is_dataclass(default) and not isinstance(default, type):
+            kinds = KINDS.get(hints[name], {})
+            if kind_now := next((word for word, one in kinds.items() if isinstance(default, one)), ""):
+                yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(kinds)}'
+                others = (word for word in kinds if word != kind_now)
+                for word in others:
+                    yield f"#   {word}"
+                    yield from (f"#     {line}" for line in describe_settings(kinds[word], ""))
+            yield from describe_settings(type(default), f"{prefix}{name}.", default)
+        else:
+            # TOML has no None: the setting is left out.
+            comment = f"   # {meanings[name].replace('None:', 'left out:')}" if name in meanings else ""
+            unset = "# " if default is None else ""
+            yield f"{unset}{prefix}{name} = {_toml(default)}{comment}"
+
+
+def _toml(default: Any) -> str:
+    """Return a setting's default in TOML; a placeholder if it has none."""
+    return "... (needed)" if default is MISSING else "..." if default is None else json.dumps(default)

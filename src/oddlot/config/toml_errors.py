@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, Validatio
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from oddlot.config.toml_text import check_text, parsed, text_without_quotes
-from oddlot.core.errors import UnknownName, UsageError, joined
-from oddlot.core.suggestions import nearest, or_nearest
+from oddlot.core.support.errors import UnknownName, UsageError, joined
+from oddlot.core.support.text import nearest, or_nearest
 from oddlot.machines.text_files import check_regular, not_utf8, unreadable
 
 KeyPath = Sequence[str | int]
@@ -70,10 +70,10 @@ def retold(error: ValidationError, better: Callable[[ErrorDetails], UsageError |
 
 
 def _retold(fault: ErrorDetails, better: UsageError | None) -> InitErrorDetails:
-    told = PydanticCustomError(fault["type"], "{told}", {**fault.get("ctx", {}), "told": fault["msg"]})
+    message = PydanticCustomError(fault["type"], "{told}", {**fault.get("ctx", {}), "message": fault["msg"]})
     if better:
-        told = about(better)
-    return InitErrorDetails(type=told, loc=fault["loc"], input=fault["input"])
+        message = about(better)
+    return InitErrorDetails(type=message, loc=fault["loc"], input=fault["input"])
 
 
 def about(error: UsageError) -> PydanticCustomError:
@@ -92,8 +92,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise not_utf8(path, error) from None
     if len(text) > MAX_LETTERS:
-        told = f"{path} has more than {MAX_LETTERS:,} characters: too large for such a file"
-        raise UsageError(told, "file_too_large", path=str(path))
+        message = f"{path} has more than {MAX_LETTERS:,} characters: too large for such a file"
+        raise UsageError(message, "file_too_large", path=str(path))
     return text
 
 
@@ -106,14 +106,14 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     except UsageError as error:
         raise error.retold(f"{path}: {error}", path=str(path)) from None
     except RecursionError:
-        told = f"{path} is not valid TOML: it is nested too deeply"
-        raise UsageError(told, "nested_too_deeply", path=str(path)) from None
+        message = f"{path} is not valid TOML: it is nested too deeply"
+        raise UsageError(message, "nested_too_deeply", path=str(path)) from None
     except ValueError as error:  # not TOML, or an integer with too many digits for Python
         line = re.search(r"at line (\d+)", str(error))
         number = line[1] if line else text.rstrip().count("\n") + 1
         unquoted = text_without_quotes(text, str(error))
-        told = f"not valid TOML: {error}" + (f'. Write text in quotes: "{unquoted}"' if unquoted else "")
-        bad = UsageError(told, "invalid_toml", reason=str(error), unquoted=unquoted)
+        message = f"not valid TOML: {error}" + (f'. Write text in quotes: "{unquoted}"' if unquoted else "")
+        bad = UsageError(message, "invalid_toml", reason=str(error), unquoted=unquoted)
         raise at_line(path, int(number), bad) from None
 
 
@@ -130,12 +130,12 @@ def explain(
     error: ValidationError, placed: Callable[[KeyPath, UsageError], UsageError], path: Path | None
 ) -> UsageError:
     """Return the first `MAX_FAULTS` errors as one, in the order of their lines. `placed` adds the location of each."""
-    told = [placed(keys, fault) for keys, fault in faults(error, MAX_FAULTS)]
-    told.sort(key=lambda fault: (fault.fields.get("line", 0), str(fault)))
+    message = [placed(keys, fault) for keys, fault in faults(error, MAX_FAULTS)]
+    message.sort(key=lambda fault: (fault.fields.get("line", 0), str(fault)))
     if (more := error.error_count() - MAX_FAULTS) > 0:
         sentence = f"{path}: {more:,} more errors" if path else f"{more:,} more errors"
-        told.append(UsageError(sentence, "more_errors", path=str(path or ""), more=more))
-    return joined(told)
+        message.append(UsageError(sentence, "more_errors", path=str(path or ""), more=more))
+    return joined(message)
 
 
 def at_line(path: Path, line: int, error: UsageError) -> UsageError:
@@ -200,8 +200,8 @@ def _fault(detail: ErrorDetails) -> UsageError:
         case "string_too_short":
             return UsageError(f"`{where}` is empty", "empty_value", name=where)
         case "invalid-json-value":
-            told = f"`{where}` is {given}: write dates and times as strings, in quotes"
-            return UsageError(told, "date_without_quotes", name=where)
+            message = f"`{where}` is {given}: write dates and times as strings, in quotes"
+            return UsageError(message, "date_without_quotes", name=where)
         case "tuple_type":
             must = "it must be a list, in brackets"
         case "model_type":
@@ -209,9 +209,9 @@ def _fault(detail: ErrorDetails) -> UsageError:
     return _invalid(where, given, must)
 
 
-def _invalid(where: str, given: Any, told: str, code: str = "invalid_value") -> UsageError:
-    fields = {"must": told.removeprefix("it must be ")} if code == "invalid_value" else {}
-    return UsageError(f"`{where}` is {given!r}: {told}", code, name=where, given=given, **fields)
+def _invalid(where: str, given: Any, message: str, code: str = "invalid_value") -> UsageError:
+    fields = {"must": message.removeprefix("it must be ")} if code == "invalid_value" else {}
+    return UsageError(f"`{where}` is {given!r}: {message}", code, name=where, given=given, **fields)
 
 
 def _dotted(keys: KeyPath) -> str:

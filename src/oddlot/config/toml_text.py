@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 
 MAX_PARTS = 64
 """Largest number of parts of a key, because tomllib takes quadratic time."""
@@ -43,8 +43,8 @@ def check_text(text: str) -> None:
     """Raise UsageError if a key has too many parts or an integer too many digits."""
     bare = _STRING.sub("s", text)
     if _LONG_KEY.search(bare):
-        told = f"a key has more than {MAX_PARTS} dotted parts"
-        raise UsageError(told, "nested_too_deeply", most=MAX_PARTS)
+        message = f"a key has more than {MAX_PARTS} dotted parts"
+        raise UsageError(message, "nested_too_deeply", most=MAX_PARTS)
     if _LONG_NUMBER.search(bare):
         raise UsageError("a whole number has too many digits", "too_many_digits")
 

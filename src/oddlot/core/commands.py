@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oddlot.core.peers import ModelId, PeerModel
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Kind, NodeId, Task, TaskId, UpdateId
 
 DriftOf = Literal["model", "layers"]
@@ -26,7 +26,7 @@ class Assign:
     """Kept version that the task starts from. None: the newest."""
     shard: int | None = None
     """Number of the shard to take samples from. None: any."""
-    again: TaskId | None = None
+    copy_of: TaskId | None = None
     """Open task whose samples are assigned a second time. The first update counts, and the other task is aborted."""
     deadline: float | None = None
     """Seconds until the task times out; longer for workers known to be slower. None: estimated from the worker's
@@ -110,7 +110,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Set an alarm. `Rang` follows. Several alarms can be set."""
+    """Set an alarm. `AlarmFired` follows. Several alarms can be set."""
 
     at: float
     """Time of the alarm, in seconds of the run's clock."""
@@ -256,3 +256,28 @@ Action = (
     | Complete
     | Mark
 )
+
+__all__ = [
+    "Abort",
+    "Action",
+    "Assign",
+    "Average",
+    "Blend",
+    "Cancel",
+    "Command",
+    "Complete",
+    "Dispatch",
+    "Drop",
+    "Evaluate",
+    "Evict",
+    "HandOver",
+    "Keep",
+    "Mark",
+    "Release",
+    "Request",
+    "Send",
+    "Skip",
+    "Start",
+    "Step",
+    "Wake",
+]

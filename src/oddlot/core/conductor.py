@@ -12,47 +12,19 @@ from math import inf
 from random import Random
 from typing import Any, get_type_hints
 
+from oddlot.core import events
 from oddlot.core.commands import Abort, Action, Evict, Skip
 from oddlot.core.conductor_commands import carry_out
-from oddlot.core.errors import ProtocolError
-from oddlot.core.events import (
-    Arrived,
-    Averaged,
-    Cancelled,
-    Changed,
-    Evaluated,
-    Event,
-    Fitted,
-    GoalReached,
-    Gone,
-    Joined,
-    Leaving,
-    LinkTraffic,
-    Lost,
-    ModelReceived,
-    ModelRejected,
-    ModelRequested,
-    Ordered,
-    PeerJoined,
-    PeerLost,
-    Priced,
-    Rang,
-    Refused,
-    Resumed,
-    Stimulus,
-    Stopped,
-    Struck,
-    Ticked,
-)
-from oddlot.core.ledger import Ledger, Skipped
 from oddlot.core.peers import Peers
-from oddlot.core.random_streams import stream
 from oddlot.core.records import ECHO, Record
-from oddlot.core.serialization import Misfit, from_plain, to_plain
+from oddlot.core.sample_ledger import SampleLedger, Skipped
 from oddlot.core.strategy import Strategy, View
+from oddlot.core.support.errors import ProtocolError
+from oddlot.core.support.random_streams import stream
+from oddlot.core.support.serialization import Misfit, from_plain, to_plain
 from oddlot.core.task_timeouts import TaskTimeouts
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
-from oddlot.core.worker_stats import Roster
+from oddlot.core.worker_stats import WorkerStats
 
 
 @dataclass(eq=False)
@@ -63,7 +35,7 @@ class Conductor:
     """
 
     strategy: Strategy
-    ledger: Ledger
+    ledger: SampleLedger
     batch: int = 32
     in_flight: int = 1
     seed: int = 0
@@ -71,7 +43,7 @@ class Conductor:
     """Whether the job has a learning rate schedule: steps then carry the number of samples merged before."""
     now: float = 0.0
     version: int = 0
-    roster: Roster = field(default_factory=Roster)
+    worker_stats: WorkerStats = field(default_factory=WorkerStats)
     slots: dict[NodeId, int] = field(default_factory=dict)
     """Free slots of every worker that can be assigned tasks."""
     idle: dict[NodeId, None] = field(default_factory=dict)
@@ -110,12 +82,12 @@ class Conductor:
         """Return whether an update of this task would count; otherwise it is an echo."""
         return task in self.open and task in self.ledger.leases
 
-    def handle(self, event: Stimulus, now: float) -> Record:
+    def handle(self, event: events.Stimulus, now: float) -> Record:
         """Update the state with an event, ask the strategy, and return the record with all actions."""
         self.now = now
         settled = list(_SETTLE[type(event)](self, event))
         shown = deque(one for one in settled if not isinstance(one, _DIRECT))
-        remark = ECHO if isinstance(event, Arrived) and event not in shown else ""
+        remark = ECHO if isinstance(event, events.Arrived) and event not in shown else ""
         actions: list[Action] = [one for one in settled if isinstance(one, _DIRECT)]
         view = View(self)
         while shown:
@@ -130,26 +102,26 @@ class Conductor:
 
     # --- effects of an event on the state, and the events for the strategy
 
-    def _joined(self, event: Joined) -> Iterator[Event | Skip]:
+    def _joined(self, event: events.Joined) -> Iterator[events.Event | Skip]:
         node = event.node
         if node in self.busy:
             raise ProtocolError(
                 f"{node} joined twice: node ids are never reused", "node_joined_twice", node=node
             )
-        self.roster.join(node, self.now)
+        self.worker_stats.join(node, self.now)
         self.busy[node] = {}
         self.slots[node] = self.in_flight
         self.idle[node] = None
         yield from self._skipped(self.ledger.skip_deadly())
         yield event
 
-    def _leaving(self, event: Leaving) -> Iterator[Event]:
+    def _leaving(self, event: events.Leaving) -> Iterator[events.Event]:
         if self.slots.pop(event.node, None) is not None:
             self.idle.pop(event.node, None)
             self.stalled.pop(event.node, None)
             yield event
 
-    def _lost(self, event: Lost) -> Iterator[Event | Skip]:
+    def _lost(self, event: events.Lost) -> Iterator[events.Event | Skip]:
         node = event.node
         if node not in self.busy:
             return
@@ -161,13 +133,13 @@ class Conductor:
         self.slots.pop(node, None)
         self.idle.pop(node, None)
         self.stalled.pop(node, None)
-        self.roster.lose(node)
+        self.worker_stats.lose(node)
         self.ledger.lose(node)
         if event.cause is not None and held:  # tasks are computed in this order
             yield from self._skipped(self.ledger.strike(held[0].spans, f"ended by {event.cause}"))
         yield event
 
-    def _arrived(self, event: Arrived) -> Iterator[Event | Abort]:
+    def _arrived(self, event: events.Arrived) -> Iterator[events.Event | Abort]:
         facts = event.update
         counts = self.expects(facts.id)
         known = self._answered(facts.id, facts.sender, facts.samples)
@@ -179,83 +151,90 @@ class Conductor:
             yield event
         elif known:
             self.open.pop(facts.id, None)
-            yield Cancelled(facts.id, facts.sender)
+            yield events.Cancelled(facts.id, facts.sender)
 
-    def _cancelled(self, event: Cancelled) -> Iterator[Event]:
+    def _cancelled(self, event: events.Cancelled) -> Iterator[events.Event]:
         if self._answered(event.task, event.node, 0):
             if self.open.pop(event.task, None):
                 self.ledger.give_back(event.task)
             yield event
 
-    def _refused(self, event: Refused) -> Iterator[Event | Skip]:
+    def _refused(self, event: events.UpdateRejected) -> Iterator[events.Event | Skip]:
         if not self.expects(event.task):
-            yield from self._cancelled(Cancelled(event.task, node_of(event.task)))
+            yield from self._cancelled(events.Cancelled(event.task, node_of(event.task)))
             return
         task = self.open.pop(event.task)
         self._answered(task.id, task.node, 0)
         yield from self._skipped(self.ledger.refuse(task.id, event.reason, others_wait=bool(self.inbox)))
-        yield Cancelled(task.id, task.node)
+        yield events.Cancelled(task.id, task.node)
 
-    def _skipped(self, skipped: Skipped) -> Iterator[Event | Skip]:
+    def _skipped(self, skipped: Skipped) -> Iterator[events.Event | Skip]:
         if skipped.spans:
             yield Skip(skipped.spans)
         if skipped.closed:
-            yield Changed(self.version)
+            yield events.Changed(self.version)
 
-    def _ticked(self, _: Ticked) -> Iterator[Event | Evict | Skip]:
+    def _ticked(self, _: events.Ticked) -> Iterator[events.Event | Evict | Skip]:
         for task in self.timeouts.expired(self):
             self.close(task.id)
             self.ledger.give_back(task.id)
-            self.roster.timed_out(task.node)
-            yield Cancelled(task.id, task.node)
+            self.worker_stats.timed_out(task.node)
+            yield events.Cancelled(task.id, task.node)
         for task in self.timeouts.hung(self):
             yield Evict(task.node)
             yield from self._skipped(self.ledger.strike(task.spans, "hung"))
         while self.alarms and self.alarms[0] <= self.now:
-            yield Rang(heappop(self.alarms))
+            yield events.AlarmFired(heappop(self.alarms))
 
-    def _resumed(self, event: Resumed) -> Iterator[Event]:
+    def _resumed(self, event: events.Resumed) -> Iterator[events.Event]:
         for name, value in event.settings.items():
             setattr(self if name == "in_flight" else self.ledger, name, value)
         self.peers.models.clear()  # their tensors are lost
         for peer in list(self.peers.living):
-            yield from self._peer_lost(PeerLost(peer))
+            yield from self._peer_lost(events.PeerLost(peer))
         for node in list(self.busy):
-            for told in self._lost(Lost(node)):
-                assert isinstance(told, Lost)  # no sample is the cause
-                yield told
+            for message in self._lost(events.Lost(node)):
+                assert isinstance(message, events.Lost)  # no sample is the cause
+                yield message
 
-    def _goal_reached(self, _: GoalReached) -> Iterator[Event]:
+    def _goal_reached(self, _: events.GoalReached) -> Iterator[events.Event]:
         self.slots.clear()
         self.idle.clear()
         self.stalled.clear()
         yield from ()
 
-    def _peer_joined(self, event: PeerJoined) -> Iterator[Event]:
+    def _peer_joined(self, event: events.PeerJoined) -> Iterator[events.Event]:
         if event.peer not in self.peers.living:
             self.peers.join(event.peer)
             yield event
 
-    def _peer_lost(self, event: PeerLost) -> Iterator[Event]:
+    def _peer_lost(self, event: events.PeerLost) -> Iterator[events.Event]:
         if event.peer in self.peers.living:
             self.peers.lose(event.peer)
             yield event
 
-    def _model_requested(self, event: ModelRequested) -> Iterator[Event]:
+    def _model_requested(self, event: events.ModelRequested) -> Iterator[events.Event]:
         if event.peer in self.peers.living:
             yield event
 
-    def _model_received(self, event: ModelReceived) -> Iterator[Event]:
+    def _model_received(self, event: events.ModelReceived) -> Iterator[events.Event]:
         self.peers.models[event.model.id] = event.model
         yield event
 
     def _noted(
-        self, _: Struck | Priced | Ordered | Gone | Averaged | LinkTraffic | Stopped
-    ) -> Iterator[Event]:
+        self,
+        _: events.FaultInjected
+        | events.Priced
+        | events.Ordered
+        | events.Gone
+        | events.Averaged
+        | events.LinkTraffic
+        | events.Stopped,
+    ) -> Iterator[events.Event]:
         """Handle an event that only the log needs."""
         yield from ()
 
-    def _told(self, event: Event) -> Iterator[Event]:
+    def _text(self, event: events.Event) -> Iterator[events.Event]:
         yield event
 
     def _answered(self, task: TaskId, node: NodeId, samples: int) -> bool:
@@ -265,9 +244,9 @@ class Conductor:
             return False
         del self.held[task]
         self.timeouts.end(task)
-        none_known = self.roster.usual is None
-        self.roster.result(node, samples, self.now - since, self.now)
-        if none_known and self.roster.usual is not None:
+        none_known = self.worker_stats.usual is None
+        self.worker_stats.result(node, samples, self.now - since, self.now)
+        if none_known and self.worker_stats.usual is not None:
             self.timeouts.replace_provisional(self)
         if node in self.slots:
             self.slots[node] += 1
@@ -309,7 +288,7 @@ class Conductor:
         UsageError, if the data are invalid.
         """
         rest = {key: value for key, value in plain.items() if key not in ("strategy", "rng")}
-        if not plain["ledger"]["lanes"]:
+        if not plain["ledger"]["cursors"]:
             raise Misfit("lanes: there are none")
         conductor = cls(strategy=from_plain(strategy, plain["strategy"]), **_fields_of(rest))
         if "rng" in plain:
@@ -327,19 +306,32 @@ _DIRECT = Abort | Evict | Skip
 """Actions that follow from an event without a command."""
 
 _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
-    Joined: Conductor._joined,
-    Leaving: Conductor._leaving,
-    Lost: Conductor._lost,
-    Arrived: Conductor._arrived,
-    Cancelled: Conductor._cancelled,
-    Refused: Conductor._refused,
-    Ticked: Conductor._ticked,
-    Resumed: Conductor._resumed,
-    **dict.fromkeys((Struck, Priced, Ordered, Gone, Averaged, LinkTraffic, Stopped), Conductor._noted),
-    GoalReached: Conductor._goal_reached,
-    PeerJoined: Conductor._peer_joined,
-    PeerLost: Conductor._peer_lost,
-    ModelRequested: Conductor._model_requested,
-    ModelReceived: Conductor._model_received,
-    **dict.fromkeys((Changed, Evaluated, Fitted, ModelRejected), Conductor._told),
+    events.Joined: Conductor._joined,
+    events.Leaving: Conductor._leaving,
+    events.Lost: Conductor._lost,
+    events.Arrived: Conductor._arrived,
+    events.Cancelled: Conductor._cancelled,
+    events.UpdateRejected: Conductor._refused,
+    events.Ticked: Conductor._ticked,
+    events.Resumed: Conductor._resumed,
+    **dict.fromkeys(
+        (
+            events.FaultInjected,
+            events.Priced,
+            events.Ordered,
+            events.Gone,
+            events.Averaged,
+            events.LinkTraffic,
+            events.Stopped,
+        ),
+        Conductor._noted,
+    ),
+    events.GoalReached: Conductor._goal_reached,
+    events.PeerJoined: Conductor._peer_joined,
+    events.PeerLost: Conductor._peer_lost,
+    events.ModelRequested: Conductor._model_requested,
+    events.ModelReceived: Conductor._model_received,
+    **dict.fromkeys(
+        (events.Changed, events.Evaluated, events.RoundTimesFitted, events.ModelRejected), Conductor._text
+    ),
 }

@@ -11,11 +11,11 @@ from math import inf, isfinite, isnan
 from typing import Any
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.ledger import Ledger
-from oddlot.core.serialization import MOST, Misfit
-from oddlot.core.spans import Span
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span
 from oddlot.core.strategy import Strategy
-from oddlot.core.worker_stats import Member
+from oddlot.core.support.serialization import MOST, Misfit
+from oddlot.core.worker_stats import WorkerHistory
 
 MAX_IN_FLIGHT = 100_000
 MAX_HOLDS = 1_000_000
@@ -29,17 +29,17 @@ def read_conductor(plain: Mapping[str, Any], strategy: type[Strategy]) -> Conduc
     Raise one of `DAMAGED`, or UsageError, if the data are invalid.
     """
     conductor = Conductor.from_plain(plain, strategy)
-    check_books(conductor)
+    check_state(conductor)
     return conductor
 
 
-def check_books(books: Conductor) -> None:
+def check_state(conductor: Conductor) -> None:
     """Raise Misfit if the state of a conductor is inconsistent."""
-    _check_counts(books)
-    _check_ledger(books.ledger)
-    _check_workers(books)
-    _check_tasks(books)
-    for member in books.roster.members.values():
+    _check_counts(conductor)
+    _check_ledger(conductor.ledger)
+    _check_workers(conductor)
+    _check_tasks(conductor)
+    for member in conductor.worker_stats.members.values():
         _check_member(member)
 
 
@@ -48,59 +48,65 @@ def _check(holds: bool, what: str) -> None:
         raise Misfit(f"invalid: {what}")
 
 
-def _check_counts(books: Conductor) -> None:
-    _check(0 <= books.now < inf, f"now = {books.now}")
-    _check(books.batch >= 1, f"batch = {books.batch}")
-    _check(1 <= books.in_flight <= MAX_IN_FLIGHT, f"in_flight = {books.in_flight}")
-    _check(books.version >= 0 <= books.tasks_made, f"version {books.version} after {books.tasks_made} tasks")
-    _check(all(map(isfinite, books.alarms)), "an alarm that is not finite")
+def _check_counts(conductor: Conductor) -> None:
+    _check(0 <= conductor.now < inf, f"now = {conductor.now}")
+    _check(conductor.batch >= 1, f"batch = {conductor.batch}")
+    _check(1 <= conductor.in_flight <= MAX_IN_FLIGHT, f"in_flight = {conductor.in_flight}")
     _check(
-        not any(isnan(when) for when, _, _ in books.timeouts.deadlines.heap),
+        conductor.version >= 0 <= conductor.tasks_made,
+        f"version {conductor.version} after {conductor.tasks_made} tasks",
+    )
+    _check(all(map(isfinite, conductor.alarms)), "an alarm that is not finite")
+    _check(
+        not any(isnan(when) for when, _, _ in conductor.timeouts.deadlines.heap),
         "a deadline that is not a number",
     )
-    for version, holds in books.kept.items():
+    for version, holds in conductor.kept.items():
         known = (
-            version.isascii() and version.isdecimal() and len(version) < 20 and int(version) <= books.version
+            version.isascii()
+            and version.isdecimal()
+            and len(version) < 20
+            and int(version) <= conductor.version
         )
         _check(known and 1 <= holds <= MAX_HOLDS, f"version {version[:20]}, kept {holds} times,")
 
 
-def _check_ledger(ledger: Ledger) -> None:
+def _check_ledger(ledger: SampleLedger) -> None:
     _check(ledger.size >= 1, f"size = {ledger.size}")
     _check(ledger.epochs is None or ledger.epochs >= 0, f"epochs = {ledger.epochs}")
     _check(ledger.epoch >= 0 <= ledger.skipped, f"epoch {ledger.epoch} with {ledger.skipped} skipped")
     _check(all(0 <= count <= ledger.size for count in ledger.merged), f"merged = {ledger.merged[:5]}")
     _check(all(count >= 0 for count in ledger.refusals.values()), "a negative number of refusals")
     spans = [span for lease in ledger.leases.values() for span in lease.spans]
-    returned = [span for lane in ledger.lanes for span in lane.returned]
+    returned = [span for cursor in ledger.cursors for span in cursor.returned]
     # An epoch that has started is partly merged, or has a span that is leased or returned.
     last = ledger.epoch + len(ledger.merged) + len(spans) + len(returned) + 1
     epochs = range(ledger.epoch, last + 1)
-    begin = end = ledger.lanes[0].first  # a peer of a mesh has only a part of the positions
+    begin = end = ledger.cursors[0].first  # a peer of a mesh has only a part of the positions
     stop = begin + ledger.size
     _check_spans(spans, begin, stop, epochs)
-    for number, lane in enumerate(ledger.lanes):
-        is_under_way = lane.epoch + (lane.at == lane.last) in epochs or lane.first == lane.last
-        inside = 0 <= lane.first == end <= lane.at <= lane.last <= stop and is_under_way
-        _check(inside, f"shard {number}, from {lane.first} to {lane.last},")
-        _check_spans(lane.returned, lane.first, lane.last, epochs)
-        end = lane.last
+    for number, cursor in enumerate(ledger.cursors):
+        is_under_way = cursor.epoch + (cursor.at == cursor.last) in epochs or cursor.first == cursor.last
+        inside = 0 <= cursor.first == end <= cursor.at <= cursor.last <= stop and is_under_way
+        _check(inside, f"shard {number}, from {cursor.first} to {cursor.last},")
+        _check_spans(cursor.returned, cursor.first, cursor.last, epochs)
+        end = cursor.last
     _check(end == stop, f"shards of {end - begin} of {ledger.size} samples")
     for task, lease in ledger.leases.items():
         _check(task in lease.tasks, f"a lease of {task} that is not its own")
     _check_accounts(ledger, epochs)
 
 
-def _check_accounts(ledger: Ledger, epochs: range) -> None:
+def _check_accounts(ledger: SampleLedger, epochs: range) -> None:
     """Check that every sample of every epoch is fresh, returned, leased or merged."""
     leases = {id(lease): lease for lease in ledger.leases.values()}.values()  # tasks may share one
     known = Counter(dict(zip(epochs, ledger.merged, strict=False)))
-    for span in chain(*(lease.spans for lease in leases), *(lane.returned for lane in ledger.lanes)):
+    for span in chain(*(lease.spans for lease in leases), *(cursor.returned for cursor in ledger.cursors)):
         known[span.epoch] += span.stop - span.start
     for epoch in epochs:
-        for lane in ledger.lanes:
-            whole = lane.last - lane.first if epoch > lane.epoch else 0
-            known[epoch] += lane.last - lane.at if epoch == lane.epoch else whole
+        for cursor in ledger.cursors:
+            whole = cursor.last - cursor.first if epoch > cursor.epoch else 0
+            known[epoch] += cursor.last - cursor.at if epoch == cursor.epoch else whole
         _check(known[epoch] == ledger.size, f"{known[epoch]} of {ledger.size} samples of epoch {epoch}")
 
 
@@ -110,25 +116,30 @@ def _check_spans(spans: Iterable[Span], first: int, stop: int, epochs: range) ->
         _check(inside, f"samples {span.start} to {span.stop} of epoch {span.epoch}")
 
 
-def _check_workers(books: Conductor) -> None:
-    _check(books.busy.keys() == books.roster.members.keys(), "workers that are not on the roster")
-    _check(books.slots.keys() <= books.busy.keys() >= books.stalled.keys(), "slots of an unknown worker")
-    _check(all(0 <= free <= MAX_IN_FLIGHT for free in books.slots.values()), "the number of free slots")
-    free = {node for node, slots in books.slots.items() if slots}
-    _check(books.idle.keys() == free, "idle workers without a free slot")
+def _check_workers(conductor: Conductor) -> None:
+    _check(
+        conductor.busy.keys() == conductor.worker_stats.members.keys(), "workers that are not on the roster"
+    )
+    _check(
+        conductor.slots.keys() <= conductor.busy.keys() >= conductor.stalled.keys(),
+        "slots of an unknown worker",
+    )
+    _check(all(0 <= free <= MAX_IN_FLIGHT for free in conductor.slots.values()), "the number of free slots")
+    free = {node for node, slots in conductor.slots.items() if slots}
+    _check(conductor.idle.keys() == free, "idle workers without a free slot")
 
 
-def _check_tasks(books: Conductor) -> None:
-    for name, task in books.open.items():
-        _check(task.id == name and name in books.busy.get(task.node, ()), f"an open task {name}")
-        begin = books.ledger.lanes[0].first
-        _check_spans(task.spans, begin, begin + books.ledger.size, range(MOST))
-    for name, facts in books.inbox.items():
-        known = facts.id == name in books.ledger.leases and min(facts.based_on, facts.samples) >= 0
+def _check_tasks(conductor: Conductor) -> None:
+    for name, task in conductor.open.items():
+        _check(task.id == name and name in conductor.busy.get(task.node, ()), f"an open task {name}")
+        begin = conductor.ledger.cursors[0].first
+        _check_spans(task.spans, begin, begin + conductor.ledger.size, range(MOST))
+    for name, facts in conductor.inbox.items():
+        known = facts.id == name in conductor.ledger.leases and min(facts.based_on, facts.samples) >= 0
         _check(known, f"an update {name}")
 
 
-def _check_member(member: Member) -> None:
+def _check_member(member: WorkerHistory) -> None:
     counts = member.results, member.samples, member.drops_in_a_row, member.merges_in_a_row
     _check(min(counts) >= 0, "a worker's count below 0")
     doublings = member.halvings, member.timeouts

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from oddlot.core.peers import Drift, PeerModel, Source
+from oddlot.core.peers import Drift, IncludedModel, PeerModel
 from oddlot.core.tasks import Facts, NodeId, TaskId
 
 
@@ -90,7 +90,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class RoundTimesFitted:
     """Estimated durations of rounds, fitted to the task times so far."""
 
     rounds: tuple[tuple[int, int, float], ...]
@@ -98,7 +98,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Rang:
+class AlarmFired:
     """An alarm that `Wake(at)` set is due."""
 
     at: float = 0.0
@@ -165,8 +165,8 @@ Event = (
     | Cancelled
     | Changed
     | Evaluated
-    | Fitted
-    | Rang
+    | RoundTimesFitted
+    | AlarmFired
     | PeerJoined
     | PeerLost
     | ModelRequested
@@ -181,7 +181,7 @@ TOO_LARGE = "update_too_large"
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class UpdateRejected:
     """An update was rejected and not stored. Strategies receive `Cancelled`."""
 
     task: TaskId
@@ -212,12 +212,12 @@ class Resumed:
     """Bytes of samples in the lost records."""
     settings: Mapping[str, int | None] = field(default_factory=dict)
     """Settings that changed: `in_flight`, `epochs`, `epoch_barrier`, `skip_bad`."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[IncludedModel, ...] = ()
     """On a mesh, the peers with models that the checkpoint averages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class FaultInjected:
     """A fault was injected. Strategies do not receive it; they see its effects."""
 
     fault: str
@@ -301,14 +301,14 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """A timeout or an alarm is due. Strategies receive `Cancelled` or `Rang`."""
+    """A timeout or an alarm is due. Strategies receive `Cancelled` or `AlarmFired`."""
 
 
 Stimulus = (
     Event
-    | Refused
+    | UpdateRejected
     | Resumed
-    | Struck
+    | FaultInjected
     | Priced
     | Ordered
     | Gone
@@ -319,3 +319,33 @@ Stimulus = (
     | Ticked
 )
 """An event that a conductor receives and a log records."""
+
+__all__ = [
+    "AlarmFired",
+    "Arrived",
+    "Averaged",
+    "Cancelled",
+    "Changed",
+    "Evaluated",
+    "Event",
+    "FaultInjected",
+    "GoalReached",
+    "Gone",
+    "Joined",
+    "Leaving",
+    "LinkTraffic",
+    "Lost",
+    "ModelReceived",
+    "ModelRejected",
+    "ModelRequested",
+    "Ordered",
+    "PeerJoined",
+    "PeerLost",
+    "Priced",
+    "Resumed",
+    "RoundTimesFitted",
+    "Stimulus",
+    "Stopped",
+    "Ticked",
+    "UpdateRejected",
+]

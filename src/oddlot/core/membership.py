@@ -33,7 +33,7 @@ STEPS_SUSPECTED = 2.0
 """Minimum time to refute a suspicion, as a multiple of the suspected peer's longest step."""
 
 
-class News(NamedTuple):
+class PeerStatus(NamedTuple):
     """The known state of a peer.
 
     The news with the higher incarnation is newer. If they are equal, lost overrides suspected, and suspected overrides
@@ -52,7 +52,7 @@ class Ping:
     """A request for an `Ack` with the same number."""
 
     number: int
-    news: tuple[News, ...] = ()
+    news: tuple[PeerStatus, ...] = ()
     step_seconds: float = 0.0
     """Longest recent step of the sender, in seconds. 0: it has finished none."""
 
@@ -62,7 +62,7 @@ class Ack:
     """The reply to a ping."""
 
     number: int
-    news: tuple[News, ...] = ()
+    news: tuple[PeerStatus, ...] = ()
     step_seconds: float = 0.0
     """Longest recent step of the sender, in seconds. 0: it has finished none."""
 
@@ -73,7 +73,7 @@ class PingRequest:
 
     number: int
     peer: NodeId
-    news: tuple[News, ...] = ()
+    news: tuple[PeerStatus, ...] = ()
 
 
 MembershipMessage = Ping | Ack | PingRequest
@@ -93,7 +93,7 @@ class MembershipSettings:
 
 
 @dataclass
-class Member:
+class KnownPeer:
     """The state of another peer."""
 
     address: str
@@ -137,7 +137,7 @@ class Membership:
     """Whether this peer leaves. It then no longer refutes that it is lost."""
     step_seconds: float = 0.0
     """Longest recent step of this peer, in seconds. 0: it has finished none."""
-    members: dict[NodeId, Member] = field(default_factory=dict)
+    members: dict[NodeId, KnownPeer] = field(default_factory=dict)
     outbox: list[tuple[NodeId, MembershipMessage]] = field(default_factory=list)
     """Messages to send, with their receivers."""
     suspected: dict[NodeId, float] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Membership:
         return [
             event
             for peer, address in members.items()
-            for event in self._learn(News(peer, address, 0, "alive"), now, self.me)
+            for event in self._learn(PeerStatus(peer, address, 0, "alive"), now, self.me)
         ]
 
     @property
@@ -186,7 +186,7 @@ class Membership:
     def leave(self) -> None:
         """Announce to all peers that this one leaves."""
         self.to_tell, self.has_left = {}, True
-        news = (News(self.me, self.address, self.incarnation, "lost"),)
+        news = (PeerStatus(self.me, self.address, self.incarnation, "lost"),)
         for peer in self.living:
             self.outbox.append((peer, Ping(self._number(), news)))
 
@@ -335,11 +335,11 @@ class Membership:
 
     # --- news ----------------------------------------------------------------------------------
 
-    def _all_learned(self, news: Iterable[News], now: float, teller: NodeId) -> Iterator[PeerEvent]:
+    def _all_learned(self, news: Iterable[PeerStatus], now: float, teller: NodeId) -> Iterator[PeerEvent]:
         for one in news:
             yield from self._learn(one, now, teller)
 
-    def _learn(self, news: News, now: float, teller: NodeId) -> Iterator[PeerEvent]:
+    def _learn(self, news: PeerStatus, now: float, teller: NodeId) -> Iterator[PeerEvent]:
         """Apply news of a peer if it is newer than the known state."""
         peer, address, incarnation, state = news
         if peer == self.me:
@@ -349,12 +349,12 @@ class Membership:
             return
         member = self.members.get(peer)
         if member is None:  # considered lost until this news is applied
-            member = self.members[peer] = Member(address, -1, "lost", now)
+            member = self.members[peer] = KnownPeer(address, -1, "lost", now)
         rank = {"alive": 0, "suspected": 1, "lost": 2}
         if (incarnation, rank[state]) <= (member.incarnation, rank[member.state]):
             return
-        patience = max(self.settings.suspicion_seconds, STEPS_SUSPECTED * member.step_seconds)
-        was_heard = member.state != "lost" and now - member.heard_at < patience
+        timeout = max(self.settings.suspicion_seconds, STEPS_SUSPECTED * member.step_seconds)
+        was_heard = member.state != "lost" and now - member.heard_at < timeout
         if state == "lost" and was_heard and teller != peer:
             return  # only others cannot reach it; it will refute that
         before, member.state = member.state, state
@@ -381,14 +381,14 @@ class Membership:
                 message = PingRequest(number, peer, news)
         self.outbox.append((receiver, message))
 
-    def _news(self, receiver: NodeId, tell_all: bool) -> tuple[News, ...]:
+    def _news(self, receiver: NodeId, tell_all: bool) -> tuple[PeerStatus, ...]:
         """Return the news to send: of this peer, of a suspected or lost receiver, then the least-sent news."""
         first = [self.me]
         member = self.members.get(receiver)
         if member is not None and member.state != "alive":
             first.append(receiver)
-        told = sorted(self.to_tell, key=lambda peer: -self.to_tell[peer])
-        names = dict.fromkeys([*first, *told, *(self.members if tell_all else ())])
+        message = sorted(self.to_tell, key=lambda peer: -self.to_tell[peer])
+        names = dict.fromkeys([*first, *message, *(self.members if tell_all else ())])
         chosen = list(names) if tell_all else list(names)[:MAX_NEWS]
         for peer in chosen:
             if peer in self.to_tell:
@@ -397,11 +397,11 @@ class Membership:
                     del self.to_tell[peer]
         return tuple(self._known(peer) for peer in chosen)
 
-    def _known(self, peer: NodeId) -> News:
+    def _known(self, peer: NodeId) -> PeerStatus:
         if peer == self.me:
-            return News(peer, self.address, self.incarnation, "alive")
+            return PeerStatus(peer, self.address, self.incarnation, "alive")
         member = self.members[peer]
-        return News(peer, member.address, member.incarnation, member.state)
+        return PeerStatus(peer, member.address, member.incarnation, member.state)
 
     def _repeats(self) -> int:
         """Return how often to send an item of news for it to reach all peers with high probability."""

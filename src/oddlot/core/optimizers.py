@@ -1,12 +1,12 @@
-"""Settings of the hub's optimizers. Their arithmetic is in `oddlot.train.optimizer_math`."""
+"""Settings of the hub's optimizers. Their arithmetic is in `oddlot.model.optimizer_math`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from oddlot.core.errors import UsageError
-from oddlot.core.serialization import saved_by_place
-from oddlot.core.validation import AboveZero, NotNegative, WithinOne, check_settings
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.serialization import saved_by_place
+from oddlot.core.support.validation import AboveZero, NotNegative, WithinOne, check_settings
 
 
 def _two_from_zero_below_one(betas: object) -> str:
@@ -34,14 +34,14 @@ class Optimizer:
     lr: float
 
     def hub_optimizer(self, sections: Mapping[int, Any]) -> Any:
-        """Return a new `HubOptimizer` (`oddlot.train.optimizer_math`) for these 1-D tensors of trainable parameters.
+        """Return a new `HubOptimizer` (`oddlot.model.optimizer_math`) for these 1-D tensors of trainable parameters.
 
         SGD, Adam and AdamW do not define it, because the hub implements them. Raise UsageError if a subclass does not
         define it.
         """
         name = type(self).__name__
-        told = f"{name} cannot be used at the hub: give it a method hub_optimizer(sections)"
-        raise UsageError(told, "optimizer_without_arithmetic", "optimizer", given=name)
+        message = f"{name} cannot be used at the hub: give it a method hub_optimizer(sections)"
+        raise UsageError(message, "optimizer_without_arithmetic", "optimizer", given=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ ModelId = str
 """Id of a sent model, such as `w2>17`: its sender and a running number. Never reused."""
 
 
-class Source(NamedTuple):
+class IncludedModel(NamedTuple):
     """A model that another model includes."""
 
     peer: NodeId
@@ -90,7 +90,7 @@ class Peers:
     models: dict[ModelId, PeerModel] = field(default_factory=dict)
     """Received models that are neither merged nor dropped yet."""
     models_sent: int = 0
-    sources: list[Source] = field(default_factory=list)
+    sources: list[IncludedModel] = field(default_factory=list)
     """Peers with models that the initial weights include. Empty: the initial weights are those of a new model."""
 
     def __post_init__(self) -> None:

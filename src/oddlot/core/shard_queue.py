@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import NodeId
 
 MAX_SPANS = 64
@@ -13,7 +13,7 @@ MAX_SPANS = 64
 
 
 @dataclass(slots=True)
-class Lane:
+class ShardCursor:
     """A range of positions that is leased in order, epoch after epoch: all of the data, or one shard."""
 
     first: int
@@ -110,26 +110,26 @@ class _Epoch:
         self.by_home: dict[NodeId | None, list[int]] = {}
 
 
-class Lanes:
+class ShardQueue:
     """Finds the next lane for a node in logarithmic time.
 
     It prefers lanes of the oldest epoch; among these, a lane that the worker has, then one that no worker has; then the
     first. Call `note` after every change.
     """
 
-    def __init__(self, lanes: list[Lane]) -> None:
-        self.lanes = lanes
-        self._firsts = [lane.first for lane in lanes]
-        self.largest = max(lane.last - lane.first for lane in lanes)
+    def __init__(self, cursors: list[ShardCursor]) -> None:
+        self.cursors = cursors
+        self._firsts = [cursor.first for cursor in cursors]
+        self.largest = max(cursor.last - cursor.first for cursor in cursors)
         """Samples of the largest lane."""
         self._epochs: dict[int, _Epoch] = {}
-        self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(lanes)
+        self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(cursors)
         self._held: dict[NodeId, dict[int, None]] = {}
-        self._only = lanes[0] if len(lanes) == 1 else None
+        self._only = cursors[0] if len(cursors) == 1 else None
         """The lane with all of the data if there is only one, which every worker has. None: there are several lanes."""
-        for number, lane in enumerate(lanes):
-            if lane.home is not None:
-                self._held.setdefault(lane.home, {})[number] = None
+        for number, cursor in enumerate(cursors):
+            if cursor.home is not None:
+                self._held.setdefault(cursor.home, {})[number] = None
             self.note(number)
 
     def at(self, position: int) -> int:
@@ -140,9 +140,9 @@ class Lanes:
         """Record that a lane's next samples may have changed."""
         if self._only:
             return
-        lane, placed = self.lanes[number], self._placed[number]
-        epoch, home = place = lane.next_epoch, lane.home
-        if place == placed or lane.first == lane.last:
+        cursor, placed = self.cursors[number], self._placed[number]
+        epoch, home = place = cursor.next_epoch, cursor.home
+        if place == placed or cursor.first == cursor.last:
             return
         self._placed[number] = place
         found = self._epochs.setdefault(epoch, _Epoch())
@@ -157,18 +157,18 @@ class Lanes:
         """Record that a worker leased samples of a lane and has its data from now on."""
         if self._only:
             return
-        lane = self.lanes[number]
-        if lane.home != node:
-            if lane.home is not None:
-                del self._held[lane.home][number]
-            lane.home = node
+        cursor = self.cursors[number]
+        if cursor.home != node:
+            if cursor.home is not None:
+                del self._held[cursor.home][number]
+            cursor.home = node
             self._held.setdefault(node, {})[number] = None
         self.note(number)
 
     def lose(self, node: NodeId) -> None:
         """Forget which lanes a lost worker has."""
         for number in self._held.pop(node, ()):
-            self.lanes[number].home = None
+            self.cursors[number].home = None
             self.note(number)
 
     def choose(self, node: NodeId, latest: float) -> int | None:

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from oddlot.core.commands import Assign, Command
 from oddlot.core.events import Event
-from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.peers import ModelId, PeerModel, Peers
-from oddlot.core.serialization import saved_by_place
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.support.serialization import saved_by_place
 from oddlot.core.tasks import Facts, Kind, NodeId, Task, TaskId, UpdateId
-from oddlot.core.worker_stats import Roster
+from oddlot.core.worker_stats import WorkerStats
 
 STATE = MappingProxyType({"state": True})
 """Metadata that marks a field as runtime state. dict and list fields are always state."""
@@ -41,7 +41,7 @@ class Traits:
     reads_gradients: bool = False
     """Whether the strategy adapts to the `norm` or `inner` of `Changed`."""
     measured_loads: tuple[int, ...] = ()
-    """Task sizes, in samples. The strategy receives estimated durations of rounds with these sizes (`Fitted`)."""
+    """Task sizes, in samples, for which the strategy receives estimated durations of rounds (`RoundTimesFitted`)."""
     mesh: bool = False
     """Whether every worker is a peer with a model of its own, without a hub."""
     local_steps: bool = False
@@ -79,12 +79,12 @@ class Strategy(ABC):
         """Raise UsageError if the strategy cannot run with this many workers, or needs a metric that is missing."""
 
 
-class Books(Protocol):
+class ConductorState(Protocol):
     """The state of a conductor that a `View` reads."""
 
     now: float
     version: int
-    ledger: Ledger
+    ledger: SampleLedger
     batch: int
     slots: dict[NodeId, int]
     idle: dict[NodeId, None]
@@ -93,7 +93,7 @@ class Books(Protocol):
     open: dict[TaskId, Task]
     kept: dict[str, int]
     rng: Random
-    roster: Roster
+    worker_stats: WorkerStats
     peers: Peers
 
     def expects(self, task: TaskId) -> bool:
@@ -104,126 +104,126 @@ class Books(Protocol):
 class View:
     """A read-only view of a run, valid during a call of `on`."""
 
-    _books: Books
+    _state: ConductorState
 
     @property
     def now(self) -> float:
         """Return the time, in seconds of the run's clock."""
-        return self._books.now
+        return self._state.now
 
     @property
     def version(self) -> int:
         """Return the newest version: the number of merges."""
-        return self._books.version
+        return self._state.version
 
     @property
     def epoch(self) -> int:
         """Return the oldest epoch that is not completely merged."""
-        return self._books.ledger.epoch
+        return self._state.ledger.epoch
 
     @property
     def samples(self) -> int:
         """Return the samples merged or skipped so far, over all epochs."""
-        return self._books.ledger.merged_in_all
+        return self._state.ledger.merged_in_all
 
     @property
     def batch(self) -> int:
         """Return the job's batch size, in samples."""
-        return self._books.batch
+        return self._state.batch
 
     @property
     def shard_samples(self) -> int:
         """Return the number of samples of the largest shard; of the dataset if it has no shards."""
-        return self._books.ledger.shard_samples
+        return self._state.ledger.shard_samples
 
     @property
     def shards_left(self) -> int:
         """Return the number of shards with samples to assign now."""
-        return self._books.ledger.shards_left
+        return self._state.ledger.shards_left
 
     @property
     def work_left(self) -> bool:
         """Return whether there are samples to assign now."""
-        return self._books.ledger.work_left
+        return self._state.ledger.work_left
 
     @property
     def me(self) -> NodeId:
         """Return the name of this peer of a mesh; empty in a run with a hub."""
-        return self._books.peers.me
+        return self._state.peers.me
 
     @property
     def peers(self) -> Collection[NodeId]:
         """Return the other active peers of a mesh, in the order of joining."""
-        return self._books.peers.living.keys()
+        return self._state.peers.living.keys()
 
     @property
     def mesh(self) -> Collection[NodeId]:
         """Return the active peers of a mesh, this one included, by the number of their machine."""
-        return self._books.peers.in_order()
+        return self._state.peers.in_order()
 
     @property
     def machines(self) -> Collection[str]:
         """Return the machines of a mesh, lost ones included, in the order of their numbers."""
-        return self._books.peers.machines
+        return self._state.peers.machines
 
     @property
     def models(self) -> Mapping[ModelId, PeerModel]:
         """Return the received models of peers that are neither merged nor dropped yet."""
-        return MappingProxyType(self._books.peers.models)
+        return MappingProxyType(self._state.peers.models)
 
     @property
     def nodes(self) -> Collection[NodeId]:
         """Return the workers that can be assigned tasks, in the order of joining."""
-        return self._books.slots.keys()
+        return self._state.slots.keys()
 
     @property
     def idle(self) -> Collection[NodeId]:
         """Return the workers with a free slot."""
-        return self._books.idle.keys()
+        return self._state.idle.keys()
 
     @property
     def stalled(self) -> Collection[NodeId]:
         """Return workers whose only outstanding tasks were cancelled or timed out and are not yet acknowledged."""
-        return self._books.stalled.keys()
+        return self._state.stalled.keys()
 
     def has_no_task(self, node: NodeId) -> bool:
         """Return whether a worker can be assigned tasks and has none, not even a cancelled or timed-out one."""
-        return node in self._books.slots and not self._books.busy[node]
+        return node in self._state.slots and not self._state.busy[node]
 
     @property
     def tasks(self) -> Mapping[TaskId, Task]:
         """Return the open tasks: assigned, and neither finished, cancelled nor timed out."""
-        return MappingProxyType(self._books.open)
+        return MappingProxyType(self._state.open)
 
     @property
     def rng(self) -> Random:
         """Return the strategy's random generator."""
-        return self._books.rng
+        return self._state.rng
 
     @property
-    def roster(self) -> Roster:
+    def worker_stats(self) -> WorkerStats:
         """Return statistics of the workers: speed, merges and drops."""
-        return self._books.roster
+        return self._state.worker_stats
 
     def since(self, task: TaskId) -> float:
         """Return when an open task was assigned, in seconds of the run's clock."""
-        return self._books.busy[self.tasks[task].node][task]
+        return self._state.busy[self.tasks[task].node][task]
 
     def is_needed(self, task: TaskId) -> bool:
         """Return whether an update of an open task would count: its samples were not skipped since."""
-        return self._books.expects(task)
+        return self._state.expects(task)
 
     def can_start_from(self, version: int) -> bool:
         """Return whether tasks can start from a version: it is the newest or kept."""
-        return version == self.version or str(version) in self._books.kept
+        return version == self.version or str(version) in self._state.kept
 
     def free(self, node: NodeId) -> int:
         """Return how many more tasks a worker can be assigned now; 0 for an unknown worker."""
-        return self._books.slots.get(node, 0)
+        return self._state.slots.get(node, 0)
 
     def staleness(self, update: Facts) -> int:
         """Return the staleness of an update, in versions."""
-        return self._books.version - update.based_on
+        return self._state.version - update.based_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +249,12 @@ class Narrowed(View):
 
     def since(self, task: TaskId) -> float:
         """Return when a task was assigned; now, if it is finished but still shown as open."""
-        return self._books.busy.get(self.tasks[task].node, {}).get(task, self.now)
+        return self._state.busy.get(self.tasks[task].node, {}).get(task, self.now)
 
     @classmethod
     def of(cls, view: View, idle: Mapping[NodeId, None], tasks: Mapping[TaskId, Task]) -> "Narrowed":
         """Return a view of the same moment with these idle workers and tasks."""
-        return cls(view._books, idle, tasks)
+        return cls(view._state, idle, tasks)
 
 
 def assign(

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 
-from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.strategy import Strategy, Traits
-from oddlot.core.validation import check_settings
+from oddlot.core.support.errors import InvalidValue, UsageError
+from oddlot.core.support.validation import check_settings
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def _about_inner() -> Iterator[None]:
 
 
 @dataclass
-class Wrapper(Strategy):
+class StrategyWrapper(Strategy):
     """Base class of strategies that wrap another one and, by default, have its traits.
 
     Raise UsageError if `inner` is not a strategy, or contains the same wrapper at any depth.
@@ -34,8 +34,8 @@ class Wrapper(Strategy):
             raise InvalidValue("inner", self.inner, "a strategy, such as Synchronous()", type(self).__name__)
         if type(self) in map(type, layers(self.inner)):
             kind = type(self).__name__
-            told = f"{kind} wraps another {kind}: use it once"
-            raise UsageError(told, "wrapper_twice", key="inner", wrapper=kind)
+            message = f"{kind} wraps another {kind}: use it once"
+            raise UsageError(message, "wrapper_twice", key="inner", wrapper=kind)
 
     def traits(self, batch_size: int) -> Traits:
         """Return the traits of the wrapped strategy."""
@@ -55,6 +55,6 @@ def _is_strategy(value: object) -> bool:
 def layers(strategy: Strategy) -> list[Strategy]:
     """Return the strategy and all strategies that it wraps, the innermost last."""
     found = [strategy]
-    while isinstance(found[-1], Wrapper):
+    while isinstance(found[-1], StrategyWrapper):
         found.append(found[-1].inner)
     return found

@@ -1,13 +1,57 @@
 """Timeouts of tasks: when their samples are given to other workers, and when a worker counts as hung."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Protocol
 
-from oddlot.core.deadlines import Deadlines
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, Roster
+from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, WorkerStats
+
+MAX_STALE = 64
+"""Size of the heap, above twice the number of open tasks, from which entries of finished tasks are removed."""
+
+
+@dataclass
+class Deadlines:
+    """A heap of deadlines, which may contain entries of finished tasks."""
+
+    heap: list[tuple[float, TaskId, bool]] = field(default_factory=list)
+    """Time, task, and whether the deadline is provisional: set before any task was finished."""
+
+    @property
+    def first(self) -> float:
+        """Return the earliest deadline; infinity if there is none."""
+        return self.heap[0][0] if self.heap else inf
+
+    def set(self, when: float, task: TaskId, provisional: bool = False) -> None:
+        """Set the deadline of a task."""
+        heappush(self.heap, (when, task, provisional))
+
+    def due(self, now: float) -> Iterator[tuple[TaskId, bool]]:
+        """Remove deadlines that have passed. Yield the task of each, and whether the deadline was provisional."""
+        while self.heap and self.heap[0][0] <= now:
+            yield heappop(self.heap)[1:]
+
+    def take_provisional(self) -> list[TaskId]:
+        """Remove all provisional deadlines and return their tasks."""
+        taken = [task for _, task, provisional in self.heap if provisional]
+        self._keep([entry for entry in self.heap if not entry[2]])
+        return taken
+
+    def forget(self, still_open: Collection[TaskId]) -> None:
+        """Remove entries of finished tasks from the top of the heap, or all of them if there are many."""
+        if len(self.heap) > 2 * len(still_open) + MAX_STALE:
+            self._keep([entry for entry in self.heap if entry[1] in still_open])
+        while self.heap and self.heap[0][1] not in still_open:
+            heappop(self.heap)
+
+    def _keep(self, entries: list[tuple[float, TaskId, bool]]) -> None:
+        self.heap = entries
+        heapify(self.heap)
+
 
 HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
 """A worker counts as hung after this many timeouts of its task, and at least this many seconds, without a response."""
@@ -22,7 +66,7 @@ class Assignments(Protocol):
     """The conductor's state that `TaskTimeouts` reads."""
 
     now: float
-    roster: Roster
+    worker_stats: WorkerStats
     idle: dict[NodeId, None]
     busy: dict[NodeId, dict[TaskId, float]]
     open: dict[TaskId, Task]
@@ -48,65 +92,67 @@ class TaskTimeouts:
         """Return the earliest of these times; infinity if there is none."""
         return min(self.deadlines.first, self.evictions.first)
 
-    def start(self, task: Task, now: float, roster: Roster, requested: float | None = None) -> None:
+    def start(
+        self, task: Task, now: float, worker_stats: WorkerStats, requested: float | None = None
+    ) -> None:
         """Set the deadline of a new task: `requested` seconds from now, or estimated from its worker's speed."""
-        timeout = roster.timeout(task.node, samples_in(task.spans), requested)
-        self.deadlines.set(now + timeout, task.id, requested is None and roster.usual is None)
+        timeout = worker_stats.timeout(task.node, samples_in(task.spans), requested)
+        self.deadlines.set(now + timeout, task.id, requested is None and worker_stats.usual is None)
 
-    def replace_provisional(self, books: Assignments) -> None:
+    def replace_provisional(self, assignments: Assignments) -> None:
         """Replace provisional deadlines when the first finished task shows how long tasks take."""
         for name in self.deadlines.take_provisional():
-            task = books.open.get(name)
-            if task and (since := books.busy[task.node].get(name)) is not None:  # not finished now
-                timeout = books.roster.timeout(task.node, samples_in(task.spans))
+            task = assignments.open.get(name)
+            if task and (since := assignments.busy[task.node].get(name)) is not None:  # not finished now
+                timeout = assignments.worker_stats.timeout(task.node, samples_in(task.spans))
                 self.deadlines.set(since + timeout, name)
 
     def end(self, task: TaskId) -> None:
         """Remove a task that its worker has finished or acknowledged, or that was lost with its worker."""
         self.silence.pop(task, None)
 
-    def expired(self, books: Assignments) -> Iterator[Task]:
+    def expired(self, assignments: Assignments) -> Iterator[Task]:
         """Yield the open tasks that have timed out. Their samples must be given to other workers now.
 
         Of tasks with a provisional deadline, there are at most as many as workers without any task.
         """
         waiting = None
-        for name, provisional in self.deadlines.due(books.now):
-            if (task := books.open.get(name)) is None:
+        for name, provisional in self.deadlines.due(assignments.now):
+            if (task := assignments.open.get(name)) is None:
                 continue
-            since = books.busy[task.node][name]
+            since = assignments.busy[task.node][name]
             if provisional:
-                waiting = _waiting(books) if waiting is None else waiting - 1
+                waiting = _waiting(assignments) if waiting is None else waiting - 1
                 if waiting < 1:
-                    self.deadlines.set(books.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
+                    self.deadlines.set(assignments.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
                     self._await_answer(name, since, SECONDS_UNTIL_ANY_ANSWER)
                     continue
-            self._await_answer(name, since, books.now - since)
+            self._await_answer(name, since, assignments.now - since)
             yield task
 
-    def hung(self, books: Assignments) -> Iterator[Task]:
+    def hung(self, assignments: Assignments) -> Iterator[Task]:
         """Yield a late task of each hung worker."""
         nodes = set[NodeId]()
-        for name, _ in self.evictions.due(books.now):
-            if (task := books.held.get(name)) is None or task.node in nodes:
+        for name, _ in self.evictions.due(assignments.now):
+            if (task := assignments.held.get(name)) is None or task.node in nodes:
                 continue
-            heard = books.roster.members[task.node].last_heard or 0.0
-            hung_at = max(heard, books.busy[task.node][name]) + self.silence[name]
-            if hung_at > books.now:
+            heard = assignments.worker_stats.members[task.node].last_heard or 0.0
+            hung_at = max(heard, assignments.busy[task.node][name]) + self.silence[name]
+            if hung_at > assignments.now:
                 self.evictions.set(hung_at, name)
                 continue
             nodes.add(task.node)
             yield task
 
-    def forget_ended(self, books: Assignments) -> None:
+    def forget_ended(self, assignments: Assignments) -> None:
         """Remove entries of tasks that have ended."""
-        self.deadlines.forget(books.open)
-        self.evictions.forget(books.held)
+        self.deadlines.forget(assignments.open)
+        self.evictions.forget(assignments.held)
 
     def _await_answer(self, task: TaskId, since: float, timeout: float) -> None:
         self.silence[task] = hung_after(timeout)
         self.evictions.set(since + self.silence[task], task)
 
 
-def _waiting(books: Assignments) -> int:
-    return sum(not books.busy[node] for node in books.idle)
+def _waiting(assignments: Assignments) -> int:
+    return sum(not assignments.busy[node] for node in assignments.idle)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
 
 NodeId = str
 """Name of a worker, such as `w1`. Never reused: its replacement is `w1.2`."""

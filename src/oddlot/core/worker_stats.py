@@ -20,7 +20,7 @@ CLEARLY = 1.25
 
 
 @dataclass(slots=True)
-class Member:
+class WorkerHistory:
     """One worker's history. Times are seconds on the run's clock."""
 
     joined: float
@@ -53,17 +53,17 @@ class Member:
 
 
 @dataclass
-class Roster:
+class WorkerStats:
     """Statistics of all workers, used to derive timeouts and task sizes."""
 
-    members: dict[NodeId, Member] = field(default_factory=dict)
+    members: dict[NodeId, WorkerHistory] = field(default_factory=dict)
     """History of each worker that is present, by name."""
     usual: float | None = None
     """Usual seconds per sample, over all workers, expected of a new worker. None: no task was finished yet."""
 
     def join(self, node: NodeId, now: float) -> None:
         """Add a worker."""
-        self.members[node] = Member(joined=now)
+        self.members[node] = WorkerHistory(joined=now)
 
     def lose(self, node: NodeId) -> None:
         """Remove a lost worker with its history: its replacement may be on another machine."""

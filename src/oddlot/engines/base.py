@@ -14,10 +14,10 @@ from oddlot.machines.market import Hub
 from oddlot.train.learner_inputs import LearnerInputs
 
 if TYPE_CHECKING:
-    from oddlot.engines.local.fork_client import ForkServer
+    from oddlot.engines.local.fork_client import ForkClient
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.machines.machine import Machine
-    from oddlot.train.store import BlockSource
+    from oddlot.model.weight_store import BlockSource
     from oddlot.wire.codec import Codec
 
 Received_co = TypeVar("Received_co", covariant=True)
@@ -108,7 +108,7 @@ class PeerProcesses:
     """PyTorch threads of each peer."""
     as_if: "tuple[Machine, ...] | None"
     """A machine for each peer, whose speed it has. None: full speed."""
-    begin: "Callable[[ExitStack], ForkServer]"
+    begin: "Callable[[ExitStack], ForkClient]"
     """Starts the fork server, which imports PyTorch while the job is prepared."""
 
 

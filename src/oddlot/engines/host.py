@@ -6,28 +6,13 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
-from oddlot.core.commands import (
-    Abort,
-    Action,
-    Average,
-    Blend,
-    DriftOf,
-    Drop,
-    Evaluate,
-    Evict,
-    HandOver,
-    Keep,
-    Mark,
-    Release,
-    Start,
-    Step,
-)
+from oddlot.core import commands
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import ProtocolError, Refusal
-from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Lost, Refused, Stimulus, Ticked
+from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Lost, Stimulus, Ticked, UpdateRejected
 from oddlot.core.peers import Drift
 from oddlot.core.records import Record
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
+from oddlot.core.support.errors import ProtocolError, Refusal
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 
 Observer = Callable[[Record], None]
@@ -37,7 +22,7 @@ Adviser = Callable[[Record], Stimulus | None]
 event, so that a replay needs no adviser."""
 
 
-class Change(Protocol):
+class WeightChange(Protocol):
     """The change of the weights in a measured merge."""
 
     @property
@@ -53,8 +38,8 @@ class Change(Protocol):
         """Return the distance from the marked weights; None if it was not measured or is not finite."""
 
 
-class Store(Protocol):
-    """The model: `oddlot.train.store.Store`, or a store that computes nothing."""
+class ModelStore(Protocol):
+    """The model: `oddlot.model.weight_store.WeightStore`, or a store that computes nothing."""
 
     version: int
     """The newest version."""
@@ -73,11 +58,11 @@ class Store(Protocol):
         shares: Mapping[UpdateId, float],
         measure: int = 0,
         merged: int | None = None,
-        drift: DriftOf | None = None,
-    ) -> Change | None:
+        drift: commands.DriftOf | None = None,
+    ) -> WeightChange | None:
         """Take an optimizer step with the sum of share x update. `merged` samples determine the learning rate."""
 
-    def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
+    def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> WeightChange | None:
         """Average weights into the model."""
 
     def drop(self, update: UpdateId) -> None:
@@ -141,7 +126,7 @@ class PortWrapper:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ReceivedUpdate:
     """An update as it arrives: facts for the conductor, and a payload for the store."""
 
     facts: Facts
@@ -149,7 +134,7 @@ class Arrival:
     """Its tensors, with a method `release()`. None: nothing is computed."""
 
 
-Message = Stimulus | Arrival
+Message = Stimulus | ReceivedUpdate
 
 
 class Envelope(NamedTuple):
@@ -165,7 +150,7 @@ class Host:
     """The host of a run: connects a conductor, a store and an engine."""
 
     conductor: Conductor
-    store: Store
+    store: ModelStore
     port: Port
     observers: list[Observer] = field(default_factory=list)
     advisers: list[Adviser] = field(default_factory=list)
@@ -188,7 +173,7 @@ class Host:
 
     def receive(self, message: Message, now: float) -> None:
         """Handle a message."""
-        if isinstance(message, Arrival):
+        if isinstance(message, ReceivedUpdate):
             self.arrive(message, now)
         else:
             self.handle(message, now)
@@ -211,13 +196,15 @@ class Host:
                 self.handle(follows, now)
         self.settled = True
 
-    def arrive(self, arrival: Arrival, now: float) -> None:
+    def arrive(self, arrival: ReceivedUpdate, now: float) -> None:
         """Handle an update: drop it if it is late, reject it if it is invalid, or put it into the inbox."""
         facts = arrival.facts
         if not self.conductor.expects(facts.id):
             self._discard(arrival)
             lies = facts.sender != node_of(facts.id) or facts.samples < 1
-            self.handle(Refused(facts.id, "an echo with inconsistent facts") if lies else Arrived(facts), now)
+            self.handle(
+                UpdateRejected(facts.id, "an echo with inconsistent facts") if lies else Arrived(facts), now
+            )
             return
         for task in self.port.loaded():
             self._release(task)  # before the merge, which then writes in place
@@ -226,7 +213,7 @@ class Host:
             self.store.receive(facts, arrival.payload)
         except Refusal as refusal:
             self._discard(arrival)
-            self.handle(Refused(facts.id, str(refusal), refusal.code), now)
+            self.handle(UpdateRejected(facts.id, str(refusal), refusal.code), now)
             return
         self.handle(Arrived(facts), now)
 
@@ -236,26 +223,26 @@ class Host:
             self.evaluating.append(version)
             self.port.evaluate(version, self.store.acquire(version))
 
-    def _discard(self, arrival: Arrival) -> None:
+    def _discard(self, arrival: ReceivedUpdate) -> None:
         if arrival.payload is not None:
             arrival.payload.release()
 
     def _believe(self, facts: Facts) -> None:
         task = self.conductor.open[facts.id]
         if (facts.sender, facts.based_on, facts.kind) != (task.node, task.version, task.kind):
-            told = f"{facts.id} is an update of {facts.sender} with another version or kind than its task"
-            raise Refusal(told, "other_task", task=facts.id, node=facts.sender)
+            message = f"{facts.id} is an update of {facts.sender} with another version or kind than its task"
+            raise Refusal(message, "other_task", task=facts.id, node=facts.sender)
         given = samples_in(task.spans)
         if not 1 <= facts.samples <= given:
-            told = f"{facts.id} reports {facts.samples} samples, but its task has {given}"
-            raise Refusal(told, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
+            message = f"{facts.id} reports {facts.samples} samples, but its task has {given}"
+            raise Refusal(message, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
 
     def _let_go(self, event: Stimulus, tasks: "list[TaskId] | tuple[()]") -> None:
         """Release the version of a task or evaluation that ended."""
         match event:
             case Arrived(facts):
                 self._release(facts.id)
-            case Cancelled(task) | Refused(task):
+            case Cancelled(task) | UpdateRejected(task):
                 self._release(task)
             case Lost():
                 for task in tasks:
@@ -271,49 +258,51 @@ class Host:
 
     def _act(self, record: Record) -> list[Changed]:
         """Execute actions. Yield events of measured merges."""
-        merges = sum(isinstance(action, Step | Blend | Average) for action in record.actions)
+        merges = sum(
+            isinstance(action, commands.Step | commands.Blend | commands.Average) for action in record.actions
+        )
         version, changes = self.conductor.version - merges, list[Changed]()
         for action in record.actions:
             change = self._perform(action)
-            if isinstance(action, Step | Blend | Average):
+            if isinstance(action, commands.Step | commands.Blend | commands.Average):
                 version += 1
                 if _is_measured(action):
                     changes.append(_changed(version, change))
         return changes
 
-    def _perform(self, action: Action) -> Change | None:
+    def _perform(self, action: commands.Action) -> WeightChange | None:
         """Execute a merge. Return the change of the weights if it was measured."""
-        change: Change | None = None
+        change: WeightChange | None = None
         match action:
-            case Start(task):
+            case commands.Start(task):
                 self.holds[task.id] = task.version
                 self.port.start(task, self.store.acquire(task.version))
-            case Abort() | Evict() | HandOver():
+            case commands.Abort() | commands.Evict() | commands.HandOver():
                 self._interrupt(action)
-            case Step(shares, measure, merged, drift):
+            case commands.Step(shares, measure, merged, drift):
                 change = self.store.step(shares, measure, merged, drift)
-            case Blend(shares, measure):
+            case commands.Blend(shares, measure):
                 change = self.store.blend(shares, measure)
-            case Drop(update):
+            case commands.Drop(update):
                 self.store.drop(update)
-            case Evaluate(version):
+            case commands.Evaluate(version):
                 self.evaluate(version)
-            case Keep(version):
+            case commands.Keep(version):
                 self.store.acquire(version)
-            case Release(version):
+            case commands.Release(version):
                 self.store.release(version)
-            case Mark():
+            case commands.Mark():
                 self.store.mark()
         return change
 
-    def _interrupt(self, action: Abort | Evict | HandOver) -> None:
+    def _interrupt(self, action: commands.Abort | commands.Evict | commands.HandOver) -> None:
         """Ask a worker to stop a task or to end it early."""
         match action:
-            case Abort(task_id, node):
+            case commands.Abort(task_id, node):
                 self.port.abort(task_id, node)
-            case Evict(node):
+            case commands.Evict(node):
                 self.port.evict(node)
-            case HandOver(task_id):
+            case commands.HandOver(task_id):
                 self.port.hand_over(task_id, node_of(task_id))
 
     def _tell(self) -> str:
@@ -321,14 +310,14 @@ class Host:
         return "".join(lines)
 
 
-def _is_measured(merge: Step | Blend | Average) -> bool:
+def _is_measured(merge: commands.Step | commands.Blend | commands.Average) -> bool:
     """Return whether `Changed` with measured values follows a merge."""
-    if isinstance(merge, Average):
+    if isinstance(merge, commands.Average):
         return False
-    return bool(merge.measure) or (isinstance(merge, Step) and merge.drift is not None)
+    return bool(merge.measure) or (isinstance(merge, commands.Step) and merge.drift is not None)
 
 
-def _changed(version: int, change: Change | None) -> Changed:
+def _changed(version: int, change: WeightChange | None) -> Changed:
     """Return the event of a measured merge, without values that were not computed or are not finite."""
     norm, inner = (None, None) if change is None else (change.norm, change.inner)
     norm, inner = (None if one is None or not isfinite(one) else one for one in (norm, inner))

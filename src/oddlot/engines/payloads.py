@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
-from oddlot.core.errors import OddlotError
+from oddlot.core.support.errors import OddlotError
+from oddlot.core.support.user_code import trace_of, user_code_failed
 from oddlot.core.tasks import Kind
-from oddlot.core.user_code import trace_of, user_code_failed
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.wire import exact_parts
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
@@ -49,8 +49,8 @@ def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: Kind, sta
     if [(name, part.dtype, part.shape) for name, part in tensors] != [
         (n, t.dtype, t.shape) for n, t in sections
     ]:
-        told = f"a packet of {packet.size} bytes does not match the sections of this model"
-        raise FrameError(told, "other_sections", bytes=packet.size)
+        message = f"a packet of {packet.size} bytes does not match the sections of this model"
+        raise FrameError(message, "other_sections", bytes=packet.size)
     for (_, target), (_, source) in zip(sections, tensors, strict=True):
         target.copy_(source)
     if kind == "weights" and codec.of_changes:

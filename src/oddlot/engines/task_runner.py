@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import Protocol
 
 from oddlot.core.events import Cancelled
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.tasks import Facts, Task
 from oddlot.engines.payloads import encoded
+from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.evaluation import evaluate
-from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.learner import Learner, Work
 from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Packet

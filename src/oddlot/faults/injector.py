@@ -3,22 +3,47 @@
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, Protocol
 
-from oddlot.core.events import Cancelled, Joined, Leaving, Lost, Refused, Resumed, Struck
+from oddlot.core.events import Cancelled, FaultInjected, Joined, Leaving, Lost, Resumed, UpdateRejected
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import Engine, FaultInjection
 from oddlot.engines.engine_wrapper import EngineWrapper
-from oddlot.engines.host import Arrival, Message
-from oddlot.faults.lasting import LastingFaults
+from oddlot.engines.host import Message, ReceivedUpdate
 from oddlot.faults.plan import ANSWERED, LASTING, Chaos, Fault
 from oddlot.faults.schedule import FaultSchedule, PlannedFault, planned_faults
+
+
+class LastingFaults:
+    """Freezes and slows workers. If several faults of a kind overlap, the strongest one applies."""
+
+    def __init__(self, faults: FaultInjection) -> None:
+        self.faults = faults
+        self.active: defaultdict[tuple[str, NodeId], list[tuple[float, float]]] = defaultdict(list)
+        """Ends and factors of the faults, by kind and worker."""
+
+    def add(self, kind: str, node: NodeId, until: float, factor: float) -> None:
+        """Add a fault, and remove faults that end no later and are no stronger."""
+        others = (one for one in self.active[kind, node] if one[0] > until or one[1] > factor)
+        self.active[kind, node] = [*others, (until, factor)]
+
+    def apply(self, kind: str, node: NodeId, now: float) -> None:
+        """Inject the strongest active fault, or end the fault if none is active."""
+        active = [one for one in self.active[kind, node] if one[0] > now]
+        self.active[kind, node] = active
+        if kind == "slow":
+            self.faults.slow(node, max((factor for _, factor in active), default=0.0))
+        elif active:
+            self.faults.freeze(node)
+        else:
+            self.faults.thaw(node)
+
 
 CONTINUED = " (continued)"
 """Suffix of the name of a fault that is injected again because the hub was lost."""
@@ -38,7 +63,7 @@ class Injector(ABC):
         chaos: Chaos,
         clock: Callable[[], float],
         targets: Callable[[PlannedFault], Iterable[NodeId]],
-        report: Callable[[Struck], None],
+        report: Callable[[FaultInjected], None],
         past: Sequence[Record],
         resumes: int,
     ) -> None:
@@ -47,7 +72,7 @@ class Injector(ABC):
         self.lasting = LastingFaults(faults)
         self.waiting: list[PlannedFault] = []
         """Faults that wait for a node that they are for. Those that happen again and again do not wait."""
-        done = Counter(record.event.fault for record in past if isinstance(record.event, Struck))
+        done = Counter(record.event.fault for record in past if isinstance(record.event, FaultInjected))
         self.planned = planned_faults(chaos, resumes)
         for place, planned in enumerate(self.planned):
             self.schedule.plan(place, planned, done[planned.name])
@@ -71,7 +96,7 @@ class Injector(ABC):
         if fault.kind in ANSWERED:
             self._disturb(planned, node)
             return
-        self.report(Struck(planned.name, fault.kind, node))
+        self.report(FaultInjected(planned.name, fault.kind, node))
         match fault.kind:
             case "kill":
                 self.faults.kill(node)
@@ -119,10 +144,10 @@ class FaultInjector(Injector, EngineWrapper):
         self.awaiting_update: list[tuple[PlannedFault, NodeId]] = []
         """Faults of a worker's next update."""
         self.messages: deque[Message] = deque()
-        struck = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
+        injected = [(record.now, record.event) for record in log if isinstance(record.event, FaultInjected)]
         for planned in self.planned:
             if planned.fault.kind in LASTING:
-                self._continue(planned, struck, left)
+                self._continue(planned, injected, left)
 
     # --- the mailbox ---------------------------------------------------------------------------
 
@@ -150,7 +175,7 @@ class FaultInjector(Injector, EngineWrapper):
                 self.workers[node] = False
             case Lost(node):
                 self._lost(node)
-            case Arrival() if found := next(
+            case ReceivedUpdate() if found := next(
                 (one for one in self.awaiting_update if one[1] == message.facts.sender), None
             ):
                 self.awaiting_update.remove(found)
@@ -173,10 +198,10 @@ class FaultInjector(Injector, EngineWrapper):
         for planned in waiting:
             self.schedule.at(self.now, partial(self._inject, planned))
 
-    def _alter(self, planned: PlannedFault, arrival: Arrival) -> None:
+    def _alter(self, planned: PlannedFault, arrival: ReceivedUpdate) -> None:
         """Delay, drop or corrupt an update."""
         facts = arrival.facts
-        self.messages.append(Struck(planned.name, planned.fault.kind, facts.sender))
+        self.messages.append(FaultInjected(planned.name, planned.fault.kind, facts.sender))
         match planned.fault:
             case Fault(kind="delay", delay_seconds=seconds):
                 arrive = partial(self.messages.append, arrival)
@@ -186,7 +211,7 @@ class FaultInjector(Injector, EngineWrapper):
                     arrival.payload.release()
                 self.messages.append(Cancelled(facts.id, facts.sender))
             case _ if arrival.payload is None:
-                self.messages.append(Refused(facts.id, "it was corrupted by fault injection"))
+                self.messages.append(UpdateRejected(facts.id, "it was corrupted by fault injection"))
             case _:
                 arrival.payload.corrupt()
                 self.messages.append(arrival)
@@ -194,7 +219,7 @@ class FaultInjector(Injector, EngineWrapper):
     # --- faults --------------------------------------------------------------------------------
 
     def _continue(
-        self, planned: PlannedFault, past: Sequence[tuple[float, Struck]], left: Collection[NodeId]
+        self, planned: PlannedFault, past: Sequence[tuple[float, FaultInjected]], left: Collection[NodeId]
     ) -> None:
         """Let faults that last longer than the hub did continue, in the next workers of the same machines."""
         fault, begun, machines = planned.fault, dict[str, float](), set[str]()
@@ -213,7 +238,7 @@ class FaultInjector(Injector, EngineWrapper):
 
     def _inject(self, planned: PlannedFault) -> None:
         if planned.fault.kind == "kill_hub":
-            self.messages.append(Struck(planned.name, planned.fault.kind, ""))
+            self.messages.append(FaultInjected(planned.name, planned.fault.kind, ""))
             self.schedule.at(self.now, self._kill_hub)
         else:
             super()._inject(planned)
@@ -222,10 +247,10 @@ class FaultInjector(Injector, EngineWrapper):
         chosen = {node for other, node in self.awaiting_update if other is planned}
         return (node for node, can in self.workers.items() if can and node not in chosen)
 
-    def _report(self, struck: Struck) -> None:
-        self.messages.append(struck)
-        if struck.kind in ("kill", "leave"):
-            self.workers[struck.node] = False
+    def _report(self, injected: FaultInjected) -> None:
+        self.messages.append(injected)
+        if injected.kind in ("kill", "leave"):
+            self.workers[injected.node] = False
 
     def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
         self.awaiting_update.append((planned, node))  # and reported with the update
@@ -258,7 +283,7 @@ class MeshFaults(Injector):
         faults: MeshFaultInjection,
         chaos: Chaos,
         clock: Callable[[], float],
-        note: Callable[[Struck], None],
+        note: Callable[[FaultInjected], None],
         peers: Callable[[], list[NodeId]],
         past: Sequence[Record] | None = None,
     ) -> None:
@@ -277,7 +302,7 @@ class MeshFaults(Injector):
 
     def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
         fault = planned.fault
-        self.report(Struck(planned.name, fault.kind, node))
+        self.report(FaultInjected(planned.name, fault.kind, node))
         self.faults.disturb(node, fault.kind, fault.delay_seconds or 0.0)
 
     def _inject_into(self, planned: PlannedFault, nodes: Sequence[NodeId]) -> None:
@@ -287,7 +312,7 @@ class MeshFaults(Injector):
             super()._inject_into(planned, nodes)
             return
         side = nodes if fault.machine else nodes[: len(nodes) // 2]
-        self.report(Struck(planned.name, fault.kind, side[0] if side else ""))
+        self.report(FaultInjected(planned.name, fault.kind, side[0] if side else ""))
         self.faults.partition(side)
         if (until := self._until(fault)) < inf:
             self.schedule.at(until, lambda: self.faults.partition(()))

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Annotated
 
-from oddlot.core.errors import InvalidValue, UnknownName, UsageError
-from oddlot.core.suggestions import or_nearest
+from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError
+from oddlot.core.support.text import or_nearest
+from oddlot.core.support.validation import AboveZero, Must, NotNegative, Seed, check_settings
 from oddlot.core.tasks import machine_of
-from oddlot.core.validation import AboveZero, Must, NotNegative, Seed, check_settings
 from oddlot.machines.capacity import Capacity
 
 if TYPE_CHECKING:
@@ -116,26 +116,26 @@ class Fault:
         return self.machine in {"", machine_of(node)}
 
     def __str__(self) -> str:
-        told = [
+        message = [
             f"{name}={_short(value)}"
             for name in WHENS
             if (value := getattr(self, name)) not in ((), None, [])
         ]
         lasts = [f"{name}={value:g}" for name in ALLOWED if (value := getattr(self, name)) is not None]
-        return " ".join(filter(None, [self.kind, self.machine, *told, *lasts]))
+        return " ".join(filter(None, [self.kind, self.machine, *message, *lasts]))
 
     def __post_init__(self) -> None:
         check_settings(self)
         self._check_whens()
         if self.machine and self.kind == "kill_hub":
-            told = "kill_hub kills the hub, not a machine: leave `machine` out"
-            raise self._of_another_kind("machine", told)
+            message = "kill_hub kills the hub, not a machine: leave `machine` out"
+            raise self._of_another_kind("machine", message)
         for name, kinds in ALLOWED.items():
             if getattr(self, name) is not None and self.kind not in kinds:
-                told = (
+                message = (
                     f"{name} has no effect on {self.kind}: it is a setting of {' and '.join(sorted(kinds))}"
                 )
-                raise self._of_another_kind(name, told)
+                raise self._of_another_kind(name, message)
         if (needed := NEEDED.get(self.kind)) and getattr(self, needed) is None:
             raise UsageError(f"{self.kind} needs `{needed}`", "missing_setting", "kind", name=needed)
 
@@ -143,11 +143,11 @@ class Fault:
         given = [name for name in WHENS if getattr(self, name) not in ((), None, [])]
         if len(given) != 1:
             one = f"a fault needs exactly one of {', '.join(WHENS)} (or a `file` of times)"
-            told = f"{one}, but this one has {', '.join(given) or 'none of them'}"
-            raise UsageError(told, "not_one_of", "kind", given=given)
+            message = f"{one}, but this one has {', '.join(given) or 'none of them'}"
+            raise UsageError(message, "not_one_of", "kind", given=given)
 
-    def _of_another_kind(self, name: str, told: str) -> UsageError:
-        return UsageError(told, "setting_of_another_kind", name, given=name, kind=self.kind)
+    def _of_another_kind(self, name: str, message: str) -> UsageError:
+        return UsageError(message, "setting_of_another_kind", name, given=name, kind=self.kind)
 
 
 WHENS = ("at_seconds", "at_versions", "every_seconds", "per_hour")
@@ -161,15 +161,17 @@ def _short(value: object) -> str:
     """Return times as a short text."""
     if not isinstance(value, tuple | list):
         return f"{value:g}"
-    told = [f"{time:g}" for time in value]
-    return ",".join(told if len(told) <= MAX_TOLD else [*told[:2], f"...{len(told) - 3} more...", told[-1]])
+    message = [f"{time:g}" for time in value]
+    return ",".join(
+        message if len(message) <= MAX_TOLD else [*message[:2], f"...{len(message) - 3} more...", message[-1]]
+    )
 
 
 def check_count(faults: int) -> None:
     """Raise UsageError if there are more than `MAX_FAULTS` faults."""
     if faults > MAX_FAULTS:
-        told = f"{faults:,} faults are more than {MAX_FAULTS:,}: use fewer faults with several times in `at_seconds`"
-        raise UsageError(told, "too_many_faults", "faults", given=faults, most=MAX_FAULTS)
+        message = f"{faults:,} faults are more than {MAX_FAULTS:,}: use fewer faults with several times in `at_seconds`"
+        raise UsageError(message, "too_many_faults", "faults", given=faults, most=MAX_FAULTS)
 
 
 @dataclass(frozen=True)
@@ -204,20 +206,22 @@ class Chaos:
         for place, fault in enumerate(self.faults):
             if fault.kind in (OF_HUB if mesh else OF_MESH):
                 there = "a mesh has no hub" if mesh else "it needs a mesh, such as with strategy = 'gossip'"
-                told = f"`{fault.kind}` cannot be injected: {there}"
+                message = f"`{fault.kind}` cannot be injected: {there}"
                 raise UsageError(
-                    told, "fault_not_supported", f"faults.{place}.kind", fault=fault.kind, mesh=mesh
+                    message, "fault_not_supported", f"faults.{place}.kind", fault=fault.kind, mesh=mesh
                 )
             if not engine.faults or (fault.kind in OF_WORKERS and fault.kind not in engine.faults):
                 raise _cannot_inject(engine, fault.kind, f"faults.{place}.kind")
         if self.capacity is not None and mesh:
-            told = "capacity cannot be injected into a mesh: use the faults `kill` and `leave`"
-            raise UsageError(told, "fault_not_supported", "capacity", fault="preempt", mesh=mesh)
+            message = "capacity cannot be injected into a mesh: use the faults `kill` and `leave`"
+            raise UsageError(message, "fault_not_supported", "capacity", fault="preempt", mesh=mesh)
         if self.capacity is not None and "preempt" not in engine.faults:
             raise _cannot_inject(engine, "preempt", "capacity")
         if self.capacity is not None and not engine.respawn:
-            told = "capacity needs respawn=True: preempted workers must be replaced when the capacity rises"
-            raise UsageError(told, "capacity_without_respawn", "chaos")
+            message = (
+                "capacity needs respawn=True: preempted workers must be replaced when the capacity rises"
+            )
+            raise UsageError(message, "capacity_without_respawn", "chaos")
         self.check_machines(engine.names)
 
     def check_machines(self, names: Sequence[str]) -> None:
@@ -231,5 +235,5 @@ class Chaos:
 def _cannot_inject(engine: "EngineConfig", kind: str, key: str) -> UsageError:
     known = sorted(engine.faults)
     can = f"it can inject {', '.join(known)} into workers" if known else "it cannot inject faults"
-    told = f"the {engine.kind} engine cannot inject `{kind}`: {can}"
-    return UsageError(told, "fault_not_supported", key, engine=engine.kind, fault=kind, known=known)
+    message = f"the {engine.kind} engine cannot inject `{kind}`: {can}"
+    return UsageError(message, "fault_not_supported", key, engine=engine.kind, fault=kind, known=known)

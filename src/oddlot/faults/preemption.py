@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from oddlot.core.events import Evaluated, Joined, Lost, Struck
-from oddlot.core.random_streams import stream
+from oddlot.core.events import Evaluated, FaultInjected, Joined, Lost
+from oddlot.core.support.random_streams import stream
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import Engine, FaultInjection
 from oddlot.engines.engine_wrapper import EngineWrapper
 from oddlot.engines.host import Message
-from oddlot.engines.simulated.progress import stalled
+from oddlot.engines.simulated.stall_checks import stalled
 from oddlot.machines.capacity import Capacity
 
 NAME, KIND = "capacity", "preempt"
@@ -40,7 +40,7 @@ class PreemptionInjector(EngineWrapper):
         """Workers that have joined and are not known to be lost."""
         self.evaluations = 0
         """Number of evaluations in progress."""
-        self.pending: list[Struck] = []
+        self.pending: list[FaultInjected] = []
         """Faults that were not reported yet."""
         while self.move is not None and self.move[0] <= engine.now:
             self._turn()
@@ -103,10 +103,10 @@ class PreemptionInjector(EngineWrapper):
         else:
             self.nodes[name] = node
 
-    def _take(self, node: NodeId) -> Struck:
+    def _take(self, node: NodeId) -> FaultInjected:
         """Kill the worker and return the event."""
         self.faults.kill(node)
-        return Struck(NAME, KIND, node)
+        return FaultInjected(NAME, KIND, node)
 
     def _lost(self, node: NodeId) -> None:
         name = machine_of(node)

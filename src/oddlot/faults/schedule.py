@@ -7,8 +7,8 @@ from heapq import heappop
 from math import floor
 from random import Random
 
-from oddlot.core.event_queue import EventQueue
-from oddlot.core.random_streams import stream
+from oddlot.core.support.event_queue import EventQueue
+from oddlot.core.support.random_streams import stream
 from oddlot.faults.plan import Chaos, Fault
 
 

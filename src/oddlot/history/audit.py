@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from oddlot.core.commands import Blend, Drop, Skip, Start, Step
-from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.events import Arrived
 from oddlot.core.records import ECHO, Record
-from oddlot.core.spans import Span, samples_in, split
+from oddlot.core.sample_spans import Span, samples_in, split
+from oddlot.core.support.errors import CheckpointError, OddlotError
 from oddlot.core.tasks import NodeId, TaskId, UpdateId
 
 MAX_FAULTS = 10
@@ -59,14 +59,14 @@ class Proof:
         return not self.faults and not self.left_out
 
     def __str__(self) -> str:
-        told = self._told()
+        message = self._text()
         return (
-            told
+            message
             if self.is_saved
-            else f"No model is saved. In the newest models of the peers together: {told}"
+            else f"No model is saved. In the newest models of the peers together: {message}"
         )
 
-    def _told(self) -> str:
+    def _text(self) -> str:
         if self.left_out and all(fault.code == HOLE for fault in self.faults):
             planned = self.merged + self.skipped + self.left_out
             trained = f"The model was trained on {self.merged:,} of {planned:,} samples, on each once"
@@ -85,15 +85,15 @@ class Proof:
     def _left_out(self) -> str:
         """Return the number of samples that the model of a mesh does not include, as text."""
         whose = ", ".join(self.missing[:MAX_MISSING]) + ", ..." * (len(self.missing) > MAX_MISSING)
-        told = f"; {self.left_out:,} samples of {whose or 'lost peers'} were left out"
-        return told if self.left_out else ""
+        message = f"; {self.left_out:,} samples of {whose or 'lost peers'} were left out"
+        return message if self.left_out else ""
 
     @property
     def _open(self) -> str:
         """Return the numbers of samples that are not merged yet in the oldest epochs, as text."""
-        told = [f"{count:,} of epoch {epoch}" for epoch, count in self.to_come[:MAX_TO_COME]]
-        told += ["later epochs"] if len(self.to_come) > MAX_TO_COME else []
-        return f"; samples still open: {', '.join(told)}" if told else ""
+        message = [f"{count:,} of epoch {epoch}" for epoch, count in self.to_come[:MAX_TO_COME]]
+        message += ["later epochs"] if len(self.to_come) > MAX_TO_COME else []
+        return f"; samples still open: {', '.join(message)}" if message else ""
 
 
 Piece = tuple[int, int, UpdateId]
@@ -129,8 +129,8 @@ def prove_log(log: Path, records: Iterable[Record], size: int, epochs: int = 0) 
     try:
         return prove(records, size, epochs)
     except (LookupError, TypeError, ValueError) as error:
-        told = f"{log} is damaged ({error!r}): restore the file from a copy"
-        raise CheckpointError(told, "damaged_file", path=str(log), reason=repr(error)) from None
+        message = f"{log} is damaged ({error!r}): restore the file from a copy"
+        raise CheckpointError(message, "damaged_file", path=str(log), reason=repr(error)) from None
 
 
 @dataclass
@@ -171,8 +171,8 @@ class Sheets:
 
     def _merge(self, update: UpdateId) -> None:
         if update not in self.arrived:
-            told = f"{update} was merged before it arrived, or was merged or dropped before"
-            self.faults.append(OddlotError(told, "merged_before_it_arrived", update=update))
+            message = f"{update} was merged before it arrived, or was merged or dropped before"
+            self.faults.append(OddlotError(message, "merged_before_it_arrived", update=update))
         self._count(update, self.arrived.pop(update, ()))
 
     def _count(self, whose: str, spans: tuple[Span, ...]) -> None:
@@ -187,12 +187,15 @@ def overlaps(epoch: int, pieces: list[Piece], first: int, end: int) -> Iterator[
         if start < stop:
             last = min(stop, other_stop) - 1
             which = f"samples {start}-{last}" if last > start else f"sample {start}"
-            told = f"{which} of epoch {epoch} {'were' if last > start else 'was'} merged twice (in {one} and {other})"
+            message = (
+                f"{which} of epoch {epoch} {'were' if last > start else 'was'} merged twice (in {one} "
+                f"and {other})"
+            )
             found = {"epoch": epoch, "first": start, "last": last, "updates": (one, other)}
-            yield OddlotError(told, "merged_twice", **found)
+            yield OddlotError(message, "merged_twice", **found)
     if pieces and not first <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= end:
-        told = f"epoch {epoch} has positions beyond its {end - first} samples"
-        yield OddlotError(told, "no_such_position", epoch=epoch)
+        message = f"epoch {epoch} has positions beyond its {end - first} samples"
+        yield OddlotError(message, "no_such_position", epoch=epoch)
     if epoch < 0:
         yield OddlotError(f"the log names epoch {epoch}, which does not exist", "no_such_epoch", epoch=epoch)
 
@@ -210,5 +213,5 @@ def holes(missing: Iterable[tuple[int, int]]) -> list[OddlotError]:
 
 def _hole(first: int, last: int, count: int) -> OddlotError:
     epochs = f"epoch {first}" if first == last else f"each of epochs {first}-{last}"
-    told = f"{count:,} sample{'s were' if count > 1 else ' was'} never merged in {epochs}"
-    return OddlotError(told, HOLE, epoch=first, last_epoch=last, count=count)
+    message = f"{count:,} sample{'s were' if count > 1 else ' was'} never merged in {epochs}"
+    return OddlotError(message, HOLE, epoch=first, last_epoch=last, count=count)

@@ -7,7 +7,7 @@ from math import inf
 
 from oddlot.core.events import Gone, Joined, Lost, Ordered, Priced, Resumed
 from oddlot.core.tasks import NodeId
-from oddlot.history.worker_timeline import Worker
+from oddlot.history.worker_timeline import WorkerStates
 
 
 @dataclass(slots=True)
@@ -70,7 +70,9 @@ class Cost:
         self.worker_seconds += passed * len(self.here)
         self.now = now
 
-    def hear(self, event: Joined | Priced | Ordered | Gone | Lost, workers: Mapping[NodeId, Worker]) -> None:
+    def hear(
+        self, event: Joined | Priced | Ordered | Gone | Lost, workers: Mapping[NodeId, WorkerStates]
+    ) -> None:
         """Process an event. `workers` are the workers that joined before it."""
         match event:
             case Ordered(node, price, zone):

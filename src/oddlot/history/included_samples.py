@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from oddlot.core.commands import Action, Average, Blend, Complete, Dispatch, Drop, Step
 from oddlot.core.events import Averaged, Changed, Resumed
-from oddlot.core.ledger import Ledger
-from oddlot.core.peers import ModelId, Source
+from oddlot.core.peers import IncludedModel, ModelId
 from oddlot.core.records import Record
-from oddlot.core.serialization import from_plain
-from oddlot.core.spans import Span, without
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span, without
+from oddlot.core.support.serialization import from_plain
 from oddlot.core.tasks import NodeId, UpdateId, life_of, machine_of
 from oddlot.history.audit import Sheets
 from oddlot.history.log import has_header, numbered, read_header, read_log
@@ -70,7 +70,7 @@ class PeerHistory:
     node: NodeId
     records: Sequence[tuple[int, Record]]
     """Records with their numbers in the log."""
-    sources: Sequence[Source] = ()
+    sources: Sequence[IncludedModel] = ()
     """Models that the initial weights include."""
     merged_before: Sequence[Span] = ()
     """Samples of its machine that were merged before it started, from its ledger."""
@@ -101,15 +101,15 @@ class IncludedSamples:
     A model of some layers changes only `part_of`. A model that is not in the log of its sender counts as empty.
     """
 
-    def __init__(self, histories: Iterable[PeerHistory], sources: Iterable[Source] = ()) -> None:
+    def __init__(self, histories: Iterable[PeerHistory], sources: Iterable[IncludedModel] = ()) -> None:
         self.histories = {one.node: one for one in histories}
         self.sent: dict[ModelId, SentModel] = {}
         """Sent models. Each has one receiver, and is removed when the receiver drops it."""
         self.layer_count = 0
         """Number of trainable parameters of the model. 0: unknown."""
-        self.at: dict[Source, Cut] = {}
+        self.at: dict[IncludedModel, Cut] = {}
         """Cuts of the peers' models at the points that records refer to."""
-        self.part_at: dict[Source, Cut] = {}
+        self.part_at: dict[IncludedModel, Cut] = {}
         """Cuts that at least one layer includes at these points."""
         self.points: dict[NodeId, list[int]] = {node: [] for node in self.histories}
         self._collect_points(sources)
@@ -117,7 +117,7 @@ class IncludedSamples:
             pass  # every call reads as far as possible
 
     @classmethod
-    def read(cls, run: RunFolder, sources: Iterable[Source] = ()) -> "IncludedSamples":
+    def read(cls, run: RunFolder, sources: Iterable[IncludedModel] = ()) -> "IncludedSamples":
         """Read the logs of all peers of a run. Raise CheckpointError if one is damaged.
 
         `cut_of` supports the models that records refer to, and these `sources`.
@@ -125,14 +125,14 @@ class IncludedSamples:
         logs = [(node, path) for node, path in run.logs().items() if has_header(path)]
         return cls((history_of(node, path, read_log(path)) for node, path in logs), sources)
 
-    def cut_of(self, sources: Iterable[Source]) -> Cut:
+    def cut_of(self, sources: Iterable[IncludedModel]) -> Cut:
         """Return the cut of an average of these models."""
         there = [source for source in sources if source.peer in self.histories]
         return joined_cuts(
             *(self.at.get(source, {}) for source in there), *({one.peer: one.records} for one in there)
         )
 
-    def part_of(self, sources: Iterable[Source]) -> Cut:
+    def part_of(self, sources: Iterable[IncludedModel]) -> Cut:
         """Return the cut that at least one layer of an average of these models includes."""
         return joined_cuts(*(self.part_at.get(source, {}) for source in sources))
 
@@ -188,7 +188,7 @@ class IncludedSamples:
 
     # --- reading -------------------------------------------------------------------------------
 
-    def _collect_points(self, asked: Iterable[Source]) -> None:
+    def _collect_points(self, asked: Iterable[IncludedModel]) -> None:
         """Collect the points in the logs at which cuts are stored."""
         sources = [*asked, *(source for one in self.histories.values() for source in one.sources)]
         for one in self.histories.values():
@@ -227,7 +227,7 @@ class IncludedSamples:
         sender = self.histories.get(model.partition(">")[0])
         return model in self.sent or sender is None or sender.number == float("inf")
 
-    def _is_known(self, sources: Iterable[Source]) -> bool:
+    def _is_known(self, sources: Iterable[IncludedModel]) -> bool:
         return all(source in self.at or source.peer not in self.histories for source in sources)
 
     def _read_next(self, history: PeerHistory) -> None:
@@ -246,7 +246,7 @@ class IncludedSamples:
             history.cut[history.node] = number + 1
         points = self.points[history.node]
         while points and points[0] <= history.number:
-            point = Source(history.node, points.pop(0))
+            point = IncludedModel(history.node, points.pop(0))
             self.at[point], self.part_at[point] = dict(history.cut), dict(history.part)
 
     def _follow(self, history: PeerHistory, actions: Sequence[object], number: int) -> None:
@@ -306,22 +306,24 @@ def _spans(pieces: Iterable[MergedInterval]) -> list[Span]:
     return [Span(epoch, start, stop) for epoch, start, stop, _ in pieces]
 
 
-def sources_of_average(event: Averaged) -> list[Source]:
+def sources_of_average(event: Averaged) -> list[IncludedModel]:
     """Return the models in an average."""
-    return [Source(*pair) for pair in zip(event.peers, event.records, strict=False)]
+    return [IncludedModel(*pair) for pair in zip(event.peers, event.records, strict=False)]
 
 
 def history_of(node: NodeId, path: Path, log: Iterable[Record]) -> PeerHistory:
     """Return the history of a peer with these records in its log."""
     header = read_header(path)
-    ledger: Ledger = from_plain(Ledger, header["conductor"]["ledger"])
+    ledger: SampleLedger = from_plain(SampleLedger, header["conductor"]["ledger"])
     machines = header["conductor"].get("peers", {}).get("machines", ())
     return PeerHistory(node, numbered(log), sources_of(header), ledger.merged_spans(), machines)
 
 
-def sources_of(header: Mapping[str, Any]) -> list[Source]:
+def sources_of(header: Mapping[str, Any]) -> list[IncludedModel]:
     """Return the models that the initial weights of a peer include."""
-    sources: list[Source] = from_plain(list[Source], header["conductor"].get("peers", {}).get("sources", []))
+    sources: list[IncludedModel] = from_plain(
+        list[IncludedModel], header["conductor"].get("peers", {}).get("sources", [])
+    )
     return sources
 
 

@@ -8,18 +8,53 @@ from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-from oddlot.checkpoint.disk import open_to_append, open_to_read, read_file, sync_path
-from oddlot.core.chain import Chain, first_line
+from oddlot.checkpoint.local_storage import open_to_append, open_to_read, read_file, sync_path
 from oddlot.core.commands import Blend, Start, Step
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Resumed
 from oddlot.core.records import Record
-from oddlot.core.serialization import DAMAGED, MOST, from_plain, to_plain
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
+from oddlot.core.support.errors import CheckpointError, JobError
+from oddlot.core.support.serialization import DAMAGED, MOST, from_plain, to_plain
 
-FORMAT = 3
+_MEMBER, _END = b',"crc":"', b'"}'
+_DIGITS = 8
+_REST = len(_MEMBER) + _DIGITS + len(_END)
+
+
+def first_line(text: bytes) -> bytes:
+    """Return the text up to its first checksum; empty if it has none."""
+    start = text.find(_MEMBER)
+    return b"" if start < 0 else text[: start + _REST]
+
+
+class Chain:
+    """The checksum of all lines so far, in their order."""
+
+    def __init__(self) -> None:
+        self.crc = 0
+
+    def seal(self, text: str) -> bytes:
+        """Return the line, with its checksum, for a JSON object that has at least one member."""
+        start = text[:-1].encode()
+        self.crc = crc32(start, self.crc)
+        return b'%b,"crc":"%08x"}\n' % (start, self.crc)
+
+    def open(self, line: bytes) -> bytes:
+        """Return the JSON object of the next line. Pass the line without its newline.
+
+        Raise ValueError, and keep the state, if the line is damaged.
+        """
+        start, crc = line[:-_REST], crc32(line[:-_REST], self.crc)
+        if line[-_REST:] != b'%b%08x"}' % (_MEMBER, crc):
+            raise ValueError("the checksum does not match")
+        self.crc = crc
+        return start + b"}"
+
+
+FORMAT = 4
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -106,20 +141,20 @@ class Log:
             yield
         except OSError as error:
             path, reason = str(self.path), error.strerror
-            told = f"cannot write the log {path} ({reason}). Free disk space, then resume the run"
-            raise JobError(told, "unwritable_file", path=path, reason=reason) from error
+            message = f"cannot write the log {path} ({reason}). Free disk space, then resume the run"
+            raise JobError(message, "unwritable_file", path=path, reason=reason) from error
 
 
 def log_changed(path: Path, how: str, **fields: Any) -> JobError:
     """Return the error for a log that another program changed during a run."""
-    told = (
+    message = (
         f"the log {path} was removed, replaced or changed while this run was writing it: {how}. Restore it from a "
         "copy, then resume the run"
     )
-    return JobError(told, "log_changed", path=str(path), **fields)
+    return JobError(message, "log_changed", path=str(path), **fields)
 
 
-class Lines:
+class LineReader:
     """Reads the lines of a log in order, and verifies that each follows the previous ones."""
 
     def __init__(self, path: Path) -> None:
@@ -136,8 +171,8 @@ class Lines:
             raise self._damaged() from None
         given = plain["format"]
         if given != FORMAT:
-            told = f"{self.path} has format {given}, but this version of oddlot reads format {FORMAT}"
-            raise CheckpointError(told, "other_format", path=str(self.path), format=given)
+            message = f"{self.path} has format {given}, but this version of oddlot reads format {FORMAT}"
+            raise CheckpointError(message, "other_format", path=str(self.path), format=given)
         return plain
 
     def record(self, line: bytes) -> Record:
@@ -173,8 +208,8 @@ class Lines:
         return dict(plain)
 
     def _damaged(self) -> CheckpointError:
-        told = f"{self.path}:{self.number} is damaged: restore the file from a copy"
-        return CheckpointError(told, "damaged_file", path=str(self.path), line=self.number)
+        message = f"{self.path}:{self.number} is damaged: restore the file from a copy"
+        return CheckpointError(message, "damaged_file", path=str(self.path), line=self.number)
 
 
 def _check_counts(record: Record) -> None:
@@ -208,7 +243,7 @@ def read_header(path: Path) -> dict[str, Any]:
     """Return the first line of a log. Its key `conductor` has the state at the start."""
     with _readable(path), open_to_read(path) as file:
         line = file.readline()
-    return Lines(path).header(line.removesuffix(b"\n") if line.endswith(b"\n") else b"")
+    return LineReader(path).header(line.removesuffix(b"\n") if line.endswith(b"\n") else b"")
 
 
 def read_log(path: Path) -> Iterator[Record]:
@@ -217,7 +252,7 @@ def read_log(path: Path) -> Iterator[Record]:
     Raise CheckpointError at the first damaged line.
     """
     *whole, rest = _read(path).split(b"\n")
-    lines = Lines(path)
+    lines = LineReader(path)
     for line in whole:
         if lines.number:
             yield lines.record(line)

@@ -9,30 +9,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oddlot.core import events
 from oddlot.core.commands import Average, Blend, Step
-from oddlot.core.errors import CheckpointError
-from oddlot.core.events import (
-    Arrived,
-    Averaged,
-    Cancelled,
-    Evaluated,
-    Gone,
-    Joined,
-    Lost,
-    ModelReceived,
-    ModelRejected,
-    Ordered,
-    Priced,
-    Refused,
-    Resumed,
-)
 from oddlot.core.records import ECHO, Record
-from oddlot.core.serialization import DAMAGED
+from oddlot.core.support.errors import CheckpointError
+from oddlot.core.support.serialization import DAMAGED
 from oddlot.core.tasks import Facts, NodeId
 from oddlot.history.cost import Cost
-from oddlot.history.counts import SampleCounts, Traffic, rejection
 from oddlot.history.log import given_out, surviving
-from oddlot.history.worker_timeline import Worker, WorkerTimeline
+from oddlot.history.sample_counts import SampleCounts, Traffic, rejection
+from oddlot.history.worker_timeline import WorkerStates, WorkerTimeline
 
 VERSION_FIGURES = ("seconds", "versions", "epochs", "dollars")
 """Keys of a row of the history in addition to the metrics: time, number, epochs and cost of the version."""
@@ -145,7 +131,7 @@ class Tally:
         return self.notes.newest
 
     @property
-    def workers(self) -> dict[NodeId, Worker]:
+    def workers(self) -> dict[NodeId, WorkerStates]:
         """All workers that joined."""
         return self.timeline.workers
 
@@ -177,7 +163,7 @@ class Tally:
 
     def __call__(self, record: Record) -> None:
         """Count a record."""
-        if isinstance(record.event, Resumed):
+        if isinstance(record.event, events.Resumed):
             self.cost.stopped(record.event, record.now)
         self.advance(record.now)
         self._hear(record)
@@ -249,25 +235,25 @@ class Tally:
 
     def _hear(self, record: Record) -> None:
         match event := record.event:
-            case Arrived():
+            case events.Arrived():
                 self._arrived(event.update, record.remark == ECHO)
-            case Cancelled(bytes_down=down, bytes_data=data):
+            case events.Cancelled(bytes_down=down, bytes_data=data):
                 self.traffic.add(0, down, data, wasted=True)
-            case Joined() | Priced() | Ordered() | Gone() | Lost():
+            case events.Joined() | events.Priced() | events.Ordered() | events.Gone() | events.Lost():
                 self.cost.hear(event, self.workers)
-            case Refused():
+            case events.UpdateRejected():
                 self.rejections[rejection(event)] += 1
                 self.last_rejection = event.reason
-            case Evaluated(version, metrics):
+            case events.Evaluated(version, metrics):
                 now = VersionFigures(self.seconds, self.epochs, self.dollars)
                 self.quality.evaluate(version, self.notes.of(version) or now, metrics)
-            case ModelReceived(bytes=received):
+            case events.ModelReceived(bytes=received):
                 self.exchanges += 1
                 self.bytes_exchanged += received
-            case ModelRejected(peer, _, reason):
+            case events.ModelRejected(peer, _, reason):
                 self.models_rejected[peer] += 1
                 self.last_rejection = reason
-            case Resumed():
+            case events.Resumed():
                 self.traffic.resume(event)
                 self.resumed_at = self.versions
 
@@ -314,14 +300,14 @@ def take_into_account(tally: Tally, records: Iterable[Record], log: Path) -> Non
             ) from None
 
 
-def resumed_after(after_record: int, tally: Tally, lost: Sequence[Record], log: Path) -> Resumed:
+def resumed_after(after_record: int, tally: Tally, lost: Sequence[Record], log: Path) -> events.Resumed:
     """Return the event of a resume, with the samples, cost and bytes of the `lost` records.
 
     Raise CheckpointError if the records are not the history of one run.
     """
     further = deepcopy(tally)
     take_into_account(further, lost, log)
-    return Resumed(
+    return events.Resumed(
         after_record,
         given_out(lost),
         further.dollars - tally.dollars,
@@ -340,9 +326,9 @@ def use_saved_model(tally: Tally, records: Iterable[Record], peers: Collection[N
     lead = None
     for record in records:
         match record.event:
-            case Averaged(averaged, is_final=True) if list(averaged) == list(peers):
+            case events.Averaged(averaged, is_final=True) if list(averaged) == list(peers):
                 lead = record.peer
-            case Evaluated(metrics=metrics) if lead is not None and record.peer == lead:
+            case events.Evaluated(metrics=metrics) if lead is not None and record.peer == lead:
                 tally.quality.metrics, lead = dict(metrics), None
 
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.events import Averaged
 from oddlot.core.records import Record
-from oddlot.core.serialization import DAMAGED
+from oddlot.core.support.errors import CheckpointError, OddlotError
+from oddlot.core.support.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, life_of, machine_of
 from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, holes, overlaps, prove_log
 from oddlot.history.included_samples import (
@@ -20,8 +20,8 @@ from oddlot.history.included_samples import (
     sources_of_average,
 )
 from oddlot.history.log import read_log, surviving
-from oddlot.history.outcome import complete_epochs, read_ending
 from oddlot.history.run_folder import SUMMARY, RunFolder
+from oddlot.history.run_outcome import complete_epochs, read_ending
 
 
 def prove_run(run: RunFolder, size: int, records: Sequence[Record] | None = None) -> Proof:
@@ -36,8 +36,8 @@ def prove_run(run: RunFolder, size: int, records: Sequence[Record] | None = None
     try:
         return prove_model(IncludedSamples.read(run), size, ending)
     except DAMAGED as error:
-        told = f"the logs in {run.path} are damaged ({error!r}): restore them from a copy"
-        raise CheckpointError(told, "damaged_file", path=str(run.path), reason=repr(error)) from None
+        message = f"the logs in {run.path} are damaged ({error!r}): restore them from a copy"
+        raise CheckpointError(message, "damaged_file", path=str(run.path), reason=repr(error)) from None
 
 
 def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any]) -> Proof:
@@ -61,8 +61,8 @@ def prove_model(included: IncludedSamples, size: int, ending: Mapping[str, Any])
 
 
 def _merged_in_part(count: int) -> OddlotError:
-    told = f"{count:,} samples of lost peers are in some layers of the model only, or in some layers twice"
-    return OddlotError(told, "merged_in_part", samples=count)
+    message = f"{count:,} samples of lost peers are in some layers of the model only, or in some layers twice"
+    return OddlotError(message, "merged_in_part", samples=count)
 
 
 def _missing(peers: Iterable[PeerHistory], averaged: Collection[NodeId]) -> tuple[NodeId, ...]:
@@ -107,8 +107,8 @@ def _saved(included: IncludedSamples, ending: Mapping[str, Any]) -> tuple[Cut, C
         if list(average.peers) == list(peers):
             sources = sources_of_average(average)
             return included.cut_of(sources), included.part_of(sources), []
-    told = f"no log has the final average of {', '.join(map(str, peers))}, which {SUMMARY} names"
-    return included.newest, {}, [OddlotError(told, "average_not_logged", peers=peers)]
+    message = f"no log has the final average of {', '.join(map(str, peers))}, which {SUMMARY} names"
+    return included.newest, {}, [OddlotError(message, "average_not_logged", peers=peers)]
 
 
 def _proof(

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from oddlot.core.commands import Average, Blend, Step
-from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Evaluated, Lost, PeerLost, Resumed, Stopped
 from oddlot.core.records import HUB, Record
-from oddlot.core.serialization import DAMAGED
+from oddlot.core.support.errors import CheckpointError
+from oddlot.core.support.serialization import DAMAGED
 from oddlot.core.tasks import NodeId, machine_of
-from oddlot.history.growing_log import GrowingLog
 from oddlot.history.included_samples import sources_of
 from oddlot.history.log import log_changed, read_header, read_log, surviving
+from oddlot.history.log_follower import LogFollower
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import SETTINGS
 
@@ -42,13 +42,15 @@ def check_logs(run: RunFolder, nodes: Collection[NodeId]) -> None:
     for node, (owner, machines, _) in peers.items():
         path = str(run.log_of(node))
         if machine_of(owner) not in machines or machines not in known:
-            told = f"{path} is not the log of a peer of this run, which has {', '.join(usual)}: move it away"
-            raise CheckpointError(told, "unknown_peer", path=path, peer=node)
+            message = (
+                f"{path} is not the log of a peer of this run, which has {', '.join(usual)}: move it away"
+            )
+            raise CheckpointError(message, "unknown_peer", path=path, peer=node)
         if owner != node:
-            told = (
+            message = (
                 f"{path} is the log of {owner}, not of {node}: rename the logs, or restore them from a copy"
             )
-            raise CheckpointError(told, "log_of_another_peer", path=path, peer=owner)
+            raise CheckpointError(message, "log_of_another_peer", path=path, peer=owner)
 
 
 class _Author(NamedTuple):
@@ -80,8 +82,8 @@ def _peers_of(log: Path) -> _Author:
         sources = tuple(source.peer for source in sources_of(header))
         return _Author(str(peers["me"]), tuple(map(str, peers["machines"])), sources)
     except DAMAGED as error:
-        told = f"{log} is damaged: its first line names no peers. Restore it from a copy"
-        raise CheckpointError(told, "damaged_file", path=str(log), line=1, reason=repr(error)) from None
+        message = f"{log} is damaged: its first line names no peers. Restore it from a copy"
+        raise CheckpointError(message, "damaged_file", path=str(log), line=1, reason=repr(error)) from None
 
 
 def samples_of(run: RunFolder) -> int:
@@ -90,8 +92,8 @@ def samples_of(run: RunFolder) -> int:
         return max(1, int(run.settings()["samples"]))
     except (LookupError, TypeError, ValueError):
         path = str(run.path / SETTINGS)
-        told = f"{path} is damaged: it has no dataset size. Restore the file from a copy"
-        raise CheckpointError(told, "damaged_file", path=path) from None
+        message = f"{path} is damaged: it has no dataset size. Restore the file from a copy"
+        raise CheckpointError(message, "damaged_file", path=path) from None
 
 
 def one_history(records: Mapping[NodeId, Sequence[Record]]) -> list[Record]:
@@ -137,7 +139,7 @@ class PeerLogs:
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
-        self.logs: dict[NodeId, GrowingLog] = {}
+        self.logs: dict[NodeId, LogFollower] = {}
         self.numbering = Numbering()
 
     def skip(self, records: Iterable[Record]) -> None:
@@ -151,7 +153,7 @@ class PeerLogs:
         """Return the new records of all peers, in the order of time. Raise CheckpointError if a log is damaged."""
         found: list[Record] = []
         for node, path in self.run.peer_logs().items():
-            log = self.logs.setdefault(node, GrowingLog(path))
+            log = self.logs.setdefault(node, LogFollower(path))
             found += (replace(record, peer=node) for record in log.read() or ())
         found.sort(key=_order)
         return [self.numbering.numbered(record) for record in found]

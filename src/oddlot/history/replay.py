@@ -9,7 +9,10 @@ from typing import Any
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
-from oddlot.core.errors import (
+from oddlot.core.optimizers import Optimizer
+from oddlot.core.records import Record
+from oddlot.core.strategy import Strategy
+from oddlot.core.support.errors import (
     BadSamples,
     CheckpointError,
     InvalidValue,
@@ -17,15 +20,12 @@ from oddlot.core.errors import (
     ProtocolError,
     UsageError,
 )
-from oddlot.core.optimizers import Optimizer
-from oddlot.core.records import Record
-from oddlot.core.serialization import DAMAGED, known_subclass
-from oddlot.core.strategy import Strategy
-from oddlot.core.user_imports import user_module
+from oddlot.core.support.serialization import DAMAGED, known_subclass
+from oddlot.core.support.user_code import user_module
 from oddlot.history.log import numbered, read_header, read_log
-from oddlot.history.outcome import check_whole, read_ending
 from oddlot.history.peer_logs import check_logs
 from oddlot.history.run_folder import PEERS, RunFolder
+from oddlot.history.run_outcome import check_whole, read_ending
 
 HISTORY = 8
 """Number of records that are shown before a difference."""
@@ -45,14 +45,14 @@ class Difference:
     """The records before it."""
 
     def __str__(self) -> str:
-        told = "".join(
-            f"  {record.now:.3f} s  {record.event} -> {_told(record)}\n" for record in self.history
+        message = "".join(
+            f"  {record.now:.3f} s  {record.event} -> {_text(record)}\n" for record in self.history
         )
         return (
-            f"line {self.line} of the log differs. Latest records:\n{told}"
+            f"line {self.line} of the log differs. Latest records:\n{message}"
             f"  {self.record.now:.3f} s  {self.record.event}\n"
-            f"    the log:  {_told(self.record)}\n"
-            f"    now:      {_told(self.now)}"
+            f"    the log:  {_text(self.record)}\n"
+            f"    now:      {_text(self.now)}"
         )
 
 
@@ -93,8 +93,8 @@ def replay(
     logs = run.logs()
     if not logs:
         path = str(run.path / PEERS)
-        told = f"{path} has no log with a complete line: there is nothing to replay. Restore the logs from a copy"
-        raise CheckpointError(told, "missing_file", path=path)
+        message = f"{path} has no log with a complete line: there is nothing to replay. Restore the logs from a copy"
+        raise CheckpointError(message, "missing_file", path=path)
     check_logs(run, logs)
     results = {host: _replay_log(path, strategy, import_strategy) for host, path in logs.items()}
     check_whole(run, read_ending(run), {host: one.logged for host, one in results.items()})
@@ -111,14 +111,14 @@ def _replay_log(path: Path, strategy: type[Strategy] | None, import_strategy: bo
     except (*DAMAGED, UsageError) as error:
         name = getattr(kind, "__name__", repr(kind))
         fields = {"path": str(path), "line": 1, "strategy": name, "reason": repr(error)}
-        told = f"{path}:1 has no valid state for the strategy {name}: {error!r}"
-        raise CheckpointError(told, "other_strategy", **fields) from None
+        message = f"{path}:1 has no valid state for the strategy {name}: {error!r}"
+        raise CheckpointError(message, "other_strategy", **fields) from None
     log = list(read_log(path))
     try:
         return replace(compare(conductor, numbered(log)), logged=len(log))
     except DAMAGED as error:
-        told = f"{path} cannot be replayed: the strategy failed: {error!r}"
-        raise CheckpointError(told, "not_replayable", path=str(path), reason=repr(error)) from error
+        message = f"{path} cannot be replayed: the strategy failed: {error!r}"
+        raise CheckpointError(message, "not_replayable", path=str(path), reason=repr(error)) from error
 
 
 def compare(conductor: Conductor, records: Iterable[tuple[int, Record]]) -> Replay:
@@ -173,9 +173,9 @@ def _find(place: str, bases: tuple[type, ...], import_strategy: bool) -> type[An
         if module == "__main__":
             raise ImportError("it was defined in a script or a notebook")
         if module and module.partition(".")[0] != "oddlot" and not import_strategy:
-            told = f"the run's strategy {place!r} is not part of oddlot, and importing it runs its code. "
-            told += "If you trust it, pass --import, or call oddlot.replay(folder, TheStrategy)"
-            raise UsageError(told, "import_not_allowed", strategy=place)
+            message = f"the run's strategy {place!r} is not part of oddlot, and importing it runs its code. "
+            message += "If you trust it, pass --import, or call oddlot.replay(folder, TheStrategy)"
+            raise UsageError(message, "import_not_allowed", strategy=place)
         found: Any = user_module(module)
         for part in name.split("."):
             found = getattr(found, part)
@@ -200,7 +200,7 @@ def _decide(conductor: Conductor, record: Record) -> Record | OddlotError:
         return error
 
 
-def _told(record: Record | OddlotError) -> str:
+def _text(record: Record | OddlotError) -> str:
     if isinstance(record, OddlotError):
         return f"{type(record).__name__}: {record}"
     actions = ", ".join(map(str, record.actions)) or "nothing"

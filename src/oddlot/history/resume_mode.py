@@ -4,15 +4,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from oddlot.checkpoint.atomic_files import told_where
-from oddlot.checkpoint.disk import make_folder, replace_file
 from oddlot.checkpoint.format import logs_of, newest
+from oddlot.checkpoint.local_storage import make_folder, naming_path, replace_file
 from oddlot.checkpoint.storage import unreadable
-from oddlot.core.errors import CheckpointError
 from oddlot.core.records import HUB
-from oddlot.core.serialization import DAMAGED
-from oddlot.history.claim import lock_place, not_a_run, place_names, unusable_folder, users_files
-from oddlot.history.lock import hold
+from oddlot.core.support.errors import CheckpointError
+from oddlot.core.support.serialization import DAMAGED
+from oddlot.history.folder_lock import hold
+from oddlot.history.folder_owner import lock_place, not_a_run, place_names, unusable_folder, users_files
 from oddlot.history.log import read_header
 from oddlot.history.run_folder import CHECKPOINTS, PEERS, RunFolder
 from oddlot.history.run_settings import AUTO, SETTINGS, Resume, parsed
@@ -68,7 +67,7 @@ def fetch(folder: RunFolder, mode: Resume) -> None:
         starts_again = mode == AUTO and not folder.has_whole_checkpoint
         logs = {} if starts_again else logs_of(newest(folder.storage, with_log=True))
         settings = _fetched_settings(folder)
-        with told_where(folder.path):
+        with naming_path(folder.path):
             make_folder(folder.path)
             hold(folder.path, closing)
             if not folder.is_begun:  # another process may have fetched it before the lock
@@ -87,5 +86,5 @@ def _fetched_settings(folder: RunFolder) -> dict[str, Any]:
     except OSError as error:
         raise unreadable(path, error) from error
     except DAMAGED:
-        told = f"{path} is damaged: restore it from a copy"
-        raise CheckpointError(told, "damaged_file", path=path) from None
+        message = f"{path} is damaged: restore it from a copy"
+        raise CheckpointError(message, "damaged_file", path=path) from None

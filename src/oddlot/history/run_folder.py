@@ -8,17 +8,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oddlot.checkpoint.atomic_files import check_name, told_where, write_model
-from oddlot.checkpoint.disk import make_folder, read_file, replace_file
+from oddlot.checkpoint.local_storage import (
+    check_name,
+    make_folder,
+    naming_path,
+    read_file,
+    replace_file,
+    write_model,
+)
 from oddlot.checkpoint.storage import LOG_PARTS, Storage, unreadable
-from oddlot.core.errors import CheckpointError, UsageError
-from oddlot.core.masked_urls import masked, passwords
 from oddlot.core.records import HUB
-from oddlot.core.serialization import DAMAGED
+from oddlot.core.support.errors import CheckpointError, UsageError
+from oddlot.core.support.serialization import DAMAGED
+from oddlot.core.support.text import masked, passwords
 from oddlot.core.tasks import NodeId
-from oddlot.history.lock import LOCK
+from oddlot.history.folder_lock import LOCK
 from oddlot.history.log import has_header
-from oddlot.history.provenance import provenance
 from oddlot.history.run_settings import (
     SETTINGS,
     WHERE_SAID,
@@ -26,6 +31,7 @@ from oddlot.history.run_settings import (
     check_same,
     no_run,
     parsed,
+    provenance,
 )
 
 if TYPE_CHECKING:
@@ -169,12 +175,12 @@ class RunFolder:
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file. Only its owner can read it if it has a password."""
         text = json.dumps(plain, indent=2) + "\n"
-        with told_where(self.path / name):
+        with naming_path(self.path / name):
             replace_file(self.path / name, text.encode(), private=bool(passwords(text)))
 
     def write_model(self, model: "nn.Module") -> None:
         """Write the model's parameters and buffers."""
-        with told_where(self.model):
+        with naming_path(self.model):
             write_model(model, self.model)
 
     def remove_fetched(self) -> None:
@@ -269,8 +275,8 @@ class RunFolder:
 
     def _no_settings(self, state: str) -> CheckpointError:
         path = str(self.path / SETTINGS)
-        told = f"{path} is {state}: restore it from a copy, or start again in another folder"
-        return CheckpointError(told, f"{state}_file", path=path)
+        message = f"{path} is {state}: restore it from a copy, or start again in another folder"
+        return CheckpointError(message, f"{state}_file", path=path)
 
     @property
     def is_begun(self) -> bool:
@@ -279,8 +285,8 @@ class RunFolder:
 
     def unusable_place(self, error: Exception) -> UsageError:
         """Return the error for an unusable location of the checkpoints."""
-        told = f"cannot use {self.place} as the location of checkpoints ({error}): use another one"
-        return UsageError(told, "unusable_folder", "checkpoints", path=self.place, reason=str(error))
+        message = f"cannot use {self.place} as the location of checkpoints ({error}): use another one"
+        return UsageError(message, "unusable_folder", "checkpoints", path=self.place, reason=str(error))
 
     def checkpoint_names(self) -> list[str]:
         """Return the names of all checkpoints, complete or not. Raise CheckpointError if they cannot be read."""
@@ -290,8 +296,8 @@ class RunFolder:
             return saved(self.storage)
         except OSError as error:
             path, reason = self.place, str(error)
-            told = f"{path} cannot be read ({reason}): make it reachable, then try again"
-            raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from error
+            message = f"{path} cannot be read ({reason}): make it reachable, then try again"
+            raise CheckpointError(message, "unreadable_file", path=path, reason=reason) from error
 
 
 def remove_if_unused(path: Path) -> None:

@@ -2,13 +2,50 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from oddlot.core.errors import CheckpointError, InvalidValue, UsageError
+from oddlot import __version__
+from oddlot.core.support.errors import CheckpointError, InvalidValue, UsageError
+from oddlot.core.support.text import masked
 
-FORMAT = 1
+GIVEN = "given"
+"""Key in `about`: all arguments of the `oddlot` command."""
+NOTEBOOK = "ipykernel_launcher"
+
+
+def provenance(about: Mapping[str, Any]) -> dict[str, str]:
+    """Return the date, the host, the command and the versions of the process that starts a run.
+
+    For a script, only its name is included, because arguments and paths may be private.
+    """
+    import platform
+
+    import torch
+
+    given = about.get(GIVEN)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": platform.node().partition(".")[0],
+        "command": masked(shlex.join(["oddlot", *map(str, given)])) if isinstance(given, list) else _script(),
+        "oddlot": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+def _script() -> str:
+    """Return the command of a Python program, without its arguments."""
+    script = Path(sys.argv[0]) if sys.argv else Path()
+    if script.stem == NOTEBOOK:
+        return "notebook"
+    return shlex.join(["python", script.name]) if script.suffix == ".py" else "python"
+
+
+FORMAT = 2
 SETTINGS = "run.json"
 MAX_NAMED = 10
 """Largest number of runs that an error lists."""
@@ -50,8 +87,8 @@ def check_format(path: Path, saved: dict[str, Any]) -> None:
     """Raise CheckpointError if another version of oddlot wrote it."""
     if saved["format"] != FORMAT:
         given = saved["format"]
-        told = f"{path} has format {given}, but this version of oddlot reads format {FORMAT}"
-        raise CheckpointError(told, "other_format", path=str(path), format=given)
+        message = f"{path} has format {given}, but this version of oddlot reads format {FORMAT}"
+        raise CheckpointError(message, "other_format", path=str(path), format=given)
 
 
 def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
@@ -60,14 +97,14 @@ def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None
     different = {key: values for key, values in both.items() if values[0] != values[1]}
     if different:
         lines = "".join(
-            f"\n  {key}: {_told(was)} in the run, {_told(is_now)} now"
+            f"\n  {key}: {_text(was)} in the run, {_text(is_now)} now"
             for key, (was, is_now) in different.items()
         )
-        told = (
+        message = (
             f"{folder} is the run of another job:{lines}\nTo resume the run, use its settings. For other settings, "
             "start a run in another folder"
         )
-        raise CheckpointError(told, "other_job", path=str(folder), different=different)
+        raise CheckpointError(message, "other_job", path=str(folder), different=different)
 
 
 def engine_kind(saved: dict[str, Any]) -> str:
@@ -98,22 +135,22 @@ def no_run(path: Path) -> CheckpointError:
         return CheckpointError(f"{path} is a file: {hint}", "not_a_folder", path=str(path))
     inside = sorted(str(each.parent) for each in path.glob(f"*/{SETTINGS}"))[:MAX_NAMED]
     hint = f"; its folders have runs: {', '.join(inside)}" if inside else ""
-    told = f"there is no run in {path}{hint}" if path.exists() else f"the folder {path} does not exist"
-    return CheckpointError(told, "no_run", path=str(path), inside=inside)
+    message = f"there is no run in {path}{hint}" if path.exists() else f"the folder {path} does not exist"
+    return CheckpointError(message, "no_run", path=str(path), inside=inside)
 
 
 def not_empty(path: str, has_run: bool, setting: str = "out") -> UsageError:
     """Return the error for a folder that is not empty."""
     other = f"use another folder: {setting}=... (--{setting})"
-    told = (
+    message = (
         f'{path} has a run already: resume="latest" (--resume latest) continues it, force=True (--force) overwrites '
         f"it. To keep it, {other}"
         if has_run
         else f"{path} is not empty, and its files are not those of a run: {other}"
     )
-    return UsageError(told, "folder_not_empty", path=path, has_run=has_run)
+    return UsageError(message, "folder_not_empty", path=path, has_run=has_run)
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     """Format a setting. Text that looks like a number is quoted."""
     return repr(value) if isinstance(value, str) and value[:1].isdigit() else str(value)

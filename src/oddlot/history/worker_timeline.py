@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from oddlot.core import events
 from oddlot.core.commands import Abort, Action, Blend, Drop, Evict, Skip, Start, Step
-from oddlot.core.events import Arrived, Cancelled, Gone, Joined, Leaving, Lost, Ordered, Refused, Resumed
 from oddlot.core.records import ECHO, Record
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
-from oddlot.history.counts import SampleCounts, Traffic, rejection
+from oddlot.history.sample_counts import SampleCounts, Traffic, rejection
 
 
 class StateInterval(NamedTuple):
@@ -54,7 +54,7 @@ class Merge(NamedTuple):
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerStates:
     """The current state of a worker and, if the timeline keeps the history, its earlier states."""
 
     node: NodeId
@@ -144,12 +144,12 @@ class WorkerTimeline:
     samples: SampleCounts = field(default_factory=SampleCounts)
     """Samples of its tasks."""
     keep: bool = False
-    """Whether to keep the history (`Worker.history`). False: only open tasks are kept."""
-    workers: dict[NodeId, Worker] = field(default_factory=dict)
+    """Whether to keep the history (`WorkerStates.history`). False: only open tasks are kept."""
+    workers: dict[NodeId, WorkerStates] = field(default_factory=dict)
     """All workers that joined."""
-    starting: dict[NodeId, Worker] = field(default_factory=dict)
+    starting: dict[NodeId, WorkerStates] = field(default_factory=dict)
     """Ordered machines that have not joined yet."""
-    never_joined: list[Worker] = field(default_factory=list)
+    never_joined: list[WorkerStates] = field(default_factory=list)
     """Machines that ended while they started, if the history is kept."""
     under_way: dict[TaskId, TaskRun] = field(default_factory=dict)
     """Tasks that have neither ended nor been given up."""
@@ -164,7 +164,7 @@ class WorkerTimeline:
     """Machines that were preempted before they joined."""
 
     @property
-    def lives(self) -> list[Worker]:
+    def lives(self) -> list[WorkerStates]:
         """Return all workers and starting machines, from the oldest to the newest."""
         return sorted(
             [*self.never_joined, *self.workers.values(), *self.starting.values()], key=lambda one: one.came
@@ -189,18 +189,18 @@ class WorkerTimeline:
         """Process an event."""
         now = record.now
         match event := record.event:
-            case Arrived():
+            case events.Arrived():
                 self._arrived(event.update, record.remark == ECHO, now)
-            case Cancelled():
+            case events.Cancelled():
                 self._cancelled(event, now)
-            case Refused(task):
+            case events.UpdateRejected(task):
                 skipped = any(isinstance(action, Skip) for action in record.actions)
                 self._waste(task, "skipped" if skipped else rejection(event))
                 if worker := self.workers.get(node_of(task)):
                     worker.answer(task, now)
-            case Joined() | Ordered() | Leaving() | Gone() | Lost():
+            case events.Joined() | events.Ordered() | events.Leaving() | events.Gone() | events.Lost():
                 self._machine(event, now)
-            case Resumed(samples_lost=lost):
+            case events.Resumed(samples_lost=lost):
                 self.samples.assigned += lost
                 self.samples.wasted["resumed"] += lost
                 self._resumed(now)
@@ -238,7 +238,7 @@ class WorkerTimeline:
         self.under_way[task.id] = run = TaskRun(task.id, task.node, task.version, samples, now, now)
         self.workers[task.node].give(run, now)
 
-    def _cancelled(self, event: Cancelled, now: float) -> None:
+    def _cancelled(self, event: events.Cancelled, now: float) -> None:
         if worker := self.workers.get(event.node):
             if self.keep:
                 worker.traffic.add(0, event.bytes_down, event.bytes_data, wasted=True)
@@ -260,35 +260,37 @@ class WorkerTimeline:
         self.samples.returned += task.samples - facts.samples
         task.samples = facts.samples
 
-    def _machine(self, event: Joined | Ordered | Leaving | Gone | Lost, now: float) -> None:
+    def _machine(
+        self, event: events.Joined | events.Ordered | events.Leaving | events.Gone | events.Lost, now: float
+    ) -> None:
         node = event.node
         worker = self.workers.get(node)
         match event:
-            case Ordered():
+            case events.Ordered():
                 self.starting[node] = self._come("starting", node, now)
-            case Joined():
+            case events.Joined():
                 starting = self.starting.pop(node, None)
                 self.workers[node] = worker = starting or worker or self._come("waiting", node, now)
                 worker.ended, worker.ended_as = None, ""  # a peer of a resumed run keeps its name
                 worker.turn("waiting", now)
-            case Leaving() if worker and not worker.gone:
+            case events.Leaving() if worker and not worker.gone:
                 worker.turn("leaving", now)
-            case Gone() | Lost() if worker is None:
+            case events.Gone() | events.Lost() if worker is None:
                 self.starts_lost += 1
                 if starting := self.starting.pop(node, None):
                     self._never_joined(starting, "lost", now)
-            case Gone() if worker and not worker.gone:
+            case events.Gone() if worker and not worker.gone:
                 worker.end("left" if worker.state == "leaving" else "lost", now)
-            case Lost() if worker and not worker.gone:
+            case events.Lost() if worker and not worker.gone:
                 had_notice = worker.state == "leaving"
                 self.workers_left += had_notice
                 self.workers_lost += not had_notice
                 self._end(worker, "left" if had_notice else "lost", "lost", now)
 
-    def _come(self, state: str, node: NodeId, now: float) -> Worker:
-        return Worker(node, state, now, now, intervals=[] if self.keep else None)
+    def _come(self, state: str, node: NodeId, now: float) -> WorkerStates:
+        return WorkerStates(node, state, now, now, intervals=[] if self.keep else None)
 
-    def _never_joined(self, worker: Worker, state: str, now: float) -> None:
+    def _never_joined(self, worker: WorkerStates, state: str, now: float) -> None:
         worker.end(state, now)
         if self.keep:
             self.never_joined.append(worker)
@@ -303,7 +305,7 @@ class WorkerTimeline:
             self._never_joined(worker, "", now)
         self.starting.clear()
 
-    def _end(self, worker: Worker, state: str, reason: str, now: float) -> None:
+    def _end(self, worker: WorkerStates, state: str, reason: str, now: float) -> None:
         """Record that the hub detected the end of a worker. Its tasks end too."""
         worker.end(state, now)
         worker.turn(state, now)

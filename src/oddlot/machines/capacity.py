@@ -10,9 +10,9 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Annotated
 
-from oddlot.core.errors import InvalidValue
-from oddlot.core.user_warnings import warn
-from oddlot.core.validation import AboveZero, AtLeastOne, Must, NotNegative, check_settings
+from oddlot.core.support.errors import InvalidValue
+from oddlot.core.support.user_warnings import warn
+from oddlot.core.support.validation import AboveZero, AtLeastOne, Must, NotNegative, check_settings
 from oddlot.machines.time_series import Steps
 
 Move = tuple[float, int, bool]
@@ -123,11 +123,11 @@ class Alive:
         Warn if a trace of one instance is not scaled to several machines.
         """
         if count > 1 and self.of is None and max(self.steps.values) == 1:
-            told = (
+            message = (
                 f"the trace has at most 1 machine, so at most 1 of {count:,} machines is available. Set `of` to the "
                 "number that was requested when it was recorded (`of = 1` for one instance)"
             )
-            warn(told, "trace_of_one", machines=count)
+            warn(message, "trace_of_one", machines=count)
         return self._moves(count, rng)
 
     def _moves(self, count: int, rng: Random) -> Moves:

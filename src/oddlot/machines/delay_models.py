@@ -11,7 +11,7 @@ from math import inf, log, sqrt
 from random import Random
 from typing import Annotated
 
-from oddlot.core.validation import AtLeastOne, FromZeroBelowOne, Must, check_settings
+from oddlot.core.support.validation import AtLeastOne, FromZeroBelowOne, Must, check_settings
 
 Times = Callable[[], float]
 

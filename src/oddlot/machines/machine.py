@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 from typing import Annotated
 
-from oddlot.core.validation import AboveZero, NotNegative, check_settings
+from oddlot.core.support.validation import AboveZero, NotNegative, check_settings
 from oddlot.machines.delay_models import Delay, Deterministic, Exponential
 
 

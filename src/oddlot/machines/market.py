@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from oddlot.core.errors import UsageError
-from oddlot.core.validation import AboveZero, AtLeastOne, NotNegative, check_settings
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AboveZero, AtLeastOne, NotNegative, check_settings
 from oddlot.machines.capacity import Always, Capacity
 from oddlot.machines.machine import Machine, node_name
 from oddlot.machines.time_series import Steps
@@ -58,8 +58,8 @@ class Zone:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.spot and self.offer.spot_dollars_per_hour is None:
-            told = f"{self.offer.name} has no spot price: set `spot_dollars_per_hour`, or buy on demand"
-            raise UsageError(told, "no_spot_price", "offer", given=self.offer.name)
+            message = f"{self.offer.name} has no spot price: set `spot_dollars_per_hour`, or buy on demand"
+            raise UsageError(message, "no_spot_price", "offer", given=self.offer.name)
 
     @property
     def names(self) -> list[str]:
@@ -117,11 +117,13 @@ class Hub:
         check_settings(self)
         needed = "seconds_per_update"
         if self.overwrites and not self.seconds_per_update:
-            told = f"overwrites needs {needed}: updates that take no time are never overwritten"
-            raise UsageError(told, "missing_setting", "overwrites", name=needed)
+            message = f"overwrites needs {needed}: updates that take no time are never overwritten"
+            raise UsageError(message, "missing_setting", "overwrites", name=needed)
         if self.servers > 1 and not self.seconds_per_update:
-            told = f"servers = {self.servers} needs {needed}: updates that take no time need only one server"
-            raise UsageError(told, "missing_setting", "servers", name=needed)
+            message = (
+                f"servers = {self.servers} needs {needed}: updates that take no time need only one server"
+            )
+            raise UsageError(message, "missing_setting", "servers", name=needed)
 
 
 def names_in(fleet: Sequence[Machine | Zone]) -> list[str]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from math import inf, isnan, nan
 from pathlib import Path
 
-from oddlot.core.errors import InvalidValue, UnknownName, UsageError
+from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError
 from oddlot.machines.text_files import read_packed
 from oddlot.machines.time_series import Steps
 
@@ -41,15 +41,15 @@ def alive_rows(lines: Iterable[str]) -> Iterator[tuple[float, float]]:
         if number == 1 and len(parts) == 2 and all(map(isnan, values)):
             continue  # header line
         if len(parts) != 2 or not all(0 <= value < inf for value in values):
-            told = f"line {number}: expected `time,alive`, two numbers of at least 0, but found {line!r}"
-            raise UsageError(told, "invalid_line", line=number, given=line)
+            message = f"line {number}: expected `time,alive`, two numbers of at least 0, but found {line!r}"
+            raise UsageError(message, "invalid_line", line=number, given=line)
         time, alive = values
         if alive != int(alive):
-            told = f"line {number}: the number of machines must be a whole number, but is {alive:g}"
-            raise UsageError(told, "fractional_count", line=number, given=alive)
+            message = f"line {number}: the number of machines must be a whole number, but is {alive:g}"
+            raise UsageError(message, "fractional_count", line=number, given=alive)
         if time < last:
-            told = f"line {number}: times of a trace must not decrease, but {time:g} follows {last:g}"
-            raise UsageError(told, "times_out_of_order", line=number, given=time)
+            message = f"line {number}: times of a trace must not decrease, but {time:g} follows {last:g}"
+            raise UsageError(message, "times_out_of_order", line=number, given=time)
         last = time
         yield time, alive
 
@@ -65,8 +65,8 @@ def read_aws_prices(path: Path, instance: str, zone: str) -> Steps:
 def _aws(text: str, instance: str, zone: str) -> Steps:
     table = csv.DictReader(text.splitlines())
     if missing := [name for name in AWS_COLUMNS if name not in (table.fieldnames or ())]:
-        told = f"line 1: no column {missing[0]}: a spot price history has {', '.join(AWS_COLUMNS)}"
-        raise UsageError(told, "missing_column", line=1, name=missing[0])
+        message = f"line 1: no column {missing[0]}: a spot price history has {', '.join(AWS_COLUMNS)}"
+        raise UsageError(message, "missing_column", line=1, name=missing[0])
     found, known = list[tuple[float, float]](), set[tuple[str, str]]()
     for row in table:
         known.add((row["instance_type"], row["availability_zone"]))
@@ -90,8 +90,8 @@ def _azure(text: str, size: str) -> Steps:
     table = csv.DictReader(text.splitlines())
     sizes = [name for name in table.fieldnames or () if name != "Date"]
     if "Date" not in (table.fieldnames or ()):
-        told = "line 1: no column Date: a table of daily prices has it"
-        raise UsageError(told, "missing_column", line=1, name="Date")
+        message = "line 1: no column Date: a table of daily prices has it"
+        raise UsageError(message, "missing_column", line=1, name="Date")
     if size not in sizes:
         raise UnknownName("size", size, sizes, key="size")
     found = list[tuple[float, float]]()
@@ -99,8 +99,8 @@ def _azure(text: str, size: str) -> Steps:
         try:
             day = datetime.strptime(row["Date"], "%m/%d/%Y")  # noqa: DTZ007 - a day, in any time zone
         except (TypeError, ValueError):
-            told = f"line {table.line_num}: {row['Date']!r} is not a date such as 2/24/2020"
-            raise UsageError(told, "invalid_day", line=table.line_num, given=row["Date"]) from None
+            message = f"line {table.line_num}: {row['Date']!r} is not a date such as 2/24/2020"
+            raise UsageError(message, "invalid_day", line=table.line_num, given=row["Date"]) from None
         found.append((day.toordinal() * 86400.0, _price((row[size] or "").lstrip("$"), table.line_num)))
     return _steps(_from_first(found))
 
@@ -134,8 +134,8 @@ def _gcp(lines: Sequence[str], wanted: tuple[str, str, str]) -> Steps:
             up = ""
             rows.append((last, 0.0))
     if not known:
-        told = "not the log of a probe: no line has `Created instance NAME with ...`"
-        raise UsageError(told, "other_format")
+        message = "not the log of a probe: no line has `Created instance NAME with ...`"
+        raise UsageError(message, "other_format")
     _check_created(wanted, known)
     return _steps(_from_first([*rows, (last, rows[-1][1])]))
 
@@ -171,15 +171,17 @@ def _skypilot(text: str, inverted: bool) -> Steps:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not valid JSON: {error}", "invalid_json", reason=str(error)) from None
     except (TypeError, LookupError):
-        told = 'expected {"metadata": {"gap_seconds": ...}, "data": [...]}'
-        raise UsageError(told, "other_format") from None
+        message = 'expected {"metadata": {"gap_seconds": ...}, "data": [...]}'
+        raise UsageError(message, "other_format") from None
     if not _is_count(gap) or not 0 < gap < MAX_SECONDS:
         raise InvalidValue("gap_seconds", gap, f"a number above 0 and below {MAX_SECONDS:g}")
     if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
         raise InvalidValue("data", data, "a list of whole numbers")
     if inverted and (most := max(data)) > 1:
-        told = f"inverted = true reads 1 as preempted, but the data have numbers up to {most:g}: leave it out"
-        raise UsageError(told, "inverted_counts", "inverted", most=most)
+        message = (
+            f"inverted = true reads 1 as preempted, but the data have numbers up to {most:g}: leave it out"
+        )
+        raise UsageError(message, "inverted_counts", "inverted", most=most)
     counts = [1 - value for value in data] if inverted else data
     return Steps.of([(place * float(gap), float(value)) for place, value in enumerate([*counts, counts[-1]])])
 
@@ -216,8 +218,8 @@ def _instant(text: str | None, line: int) -> float:
         found = datetime.fromisoformat(text or "")
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        told = f"line {line}: {text!r} is not a time such as 2020-03-01T10:11:21Z"
-        raise UsageError(told, "invalid_time", line=line, given=text) from None
+        message = f"line {line}: {text!r} is not a time such as 2020-03-01T10:11:21Z"
+        raise UsageError(message, "invalid_time", line=line, given=text) from None
 
 
 def _from_first(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:

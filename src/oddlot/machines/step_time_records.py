@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from oddlot.core.errors import InvalidValue, UnknownName, UsageError, short
-from oddlot.core.validation import is_a
+from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError, short
+from oddlot.core.support.validation import is_a
 from oddlot.machines.delay_models import Trace
 from oddlot.machines.machine import Machine
 from oddlot.machines.text_files import read_packed
@@ -136,8 +136,8 @@ def _record(times: Any) -> tuple[float, ...]:
             return tuple(times)
     except TypeError:  # a 0-dimensional array claims to be iterable
         pass
-    told = f"times: a record must be a list of times, but is {short(times)}"
-    raise UsageError(told, "invalid_record", "times", given=times)
+    message = f"times: a record must be a list of times, but is {short(times)}"
+    raise UsageError(message, "invalid_record", "times", given=times)
 
 
 def _is_time(value: Any) -> bool:
@@ -150,23 +150,23 @@ def _columns(text: str, *names: str) -> Rows:
     try:
         yield from _rows(table, names)
     except csv.Error as error:
-        told = f"line {table.line_num}: {error}"
-        raise UsageError(told, "invalid_csv", line=table.line_num, reason=str(error)) from None
+        message = f"line {table.line_num}: {error}"
+        raise UsageError(message, "invalid_csv", line=table.line_num, reason=str(error)) from None
 
 
 def _rows(table: Any, names: Sequence[str]) -> Rows:
     heading: list[str] = next(table, [])
     if missing := [name for name in names if name not in heading]:
-        told = f"line 1: no column {missing[0]}: the file needs the columns {', '.join(names)}, separated by commas"
-        raise UsageError(told, "missing_column", line=1, name=missing[0])
+        message = f"line 1: no column {missing[0]}: the file needs the columns {', '.join(names)}, separated by commas"
+        raise UsageError(message, "missing_column", line=1, name=missing[0])
     if twice := [name for name in names if heading.count(name) > 1]:
-        told = f"line 1: the column {twice[0]} occurs twice"
-        raise UsageError(told, "name_twice", line=1, name=twice[0])
+        message = f"line 1: the column {twice[0]} occurs twice"
+        raise UsageError(message, "name_twice", line=1, name=twice[0])
     places = [heading.index(name) for name in names]
     for row in table:
         if row and len(row) != len(heading):
-            told = f"line {table.line_num}: expected {len(heading)} columns, but found {len(row)}"
-            raise UsageError(told, "wrong_column_count", line=table.line_num, given=len(row))
+            message = f"line {table.line_num}: expected {len(heading)} columns, but found {len(row)}"
+            raise UsageError(message, "wrong_column_count", line=table.line_num, given=len(row))
         if row:
             yield table.line_num, [row[place] for place in places]
 
@@ -202,6 +202,6 @@ def _number(text: str, line: int) -> float:
 def _time(text: str, line: int) -> float:
     value = _number(text, line)
     if not 0 < value < LONGEST:
-        told = f"line {line}: {text!r} is not a time above 0 and below {LONGEST:g}"
-        raise UsageError(told, "invalid_duration", line=line, given=text)
+        message = f"line {line}: {text!r} is not a time above 0 and below {LONGEST:g}"
+        raise UsageError(message, "invalid_duration", line=line, given=text)
     return value

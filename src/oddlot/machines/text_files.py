@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from oddlot.core.errors import InvalidValue, UsageError
+from oddlot.core.support.errors import InvalidValue, UsageError
 
 Parsed = TypeVar("Parsed")
 MAX_BYTES = 200_000_000
@@ -29,11 +29,11 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
     except OSError as error:
         raise unreadable(path, error) from None
     except (EOFError, zlib.error) as error:
-        told = f"{path} is not a complete gzip file: {error}"
-        raise UsageError(told, "damaged_file", path=str(path), reason=str(error)) from None
+        message = f"{path} is not a complete gzip file: {error}"
+        raise UsageError(message, "damaged_file", path=str(path), reason=str(error)) from None
     if len(data) > MAX_BYTES:
-        told = f"{path} has more than {MAX_BYTES:,} bytes: too large for a trace"
-        raise UsageError(told, "file_too_large", path=str(path))
+        message = f"{path} has more than {MAX_BYTES:,} bytes: too large for a trace"
+        raise UsageError(message, "file_too_large", path=str(path))
     try:
         return parse(data.decode().removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
@@ -56,8 +56,8 @@ def check_regular(path: Path) -> None:
     with suppress(OSError):
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            told = f"{path} is a pipe, a socket or a device: save its content in a file and pass that file"
-            raise UsageError(told, "not_a_file", path=str(path))
+            message = f"{path} is a pipe, a socket or a device: save its content in a file and pass that file"
+            raise UsageError(message, "not_a_file", path=str(path))
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:
@@ -68,5 +68,5 @@ def unreadable(path: Path, error: OSError) -> UsageError:
 
 def not_utf8(path: Path, error: UnicodeDecodeError) -> UsageError:
     """Return the error for a file that is not UTF-8."""
-    told = f"{path} is not UTF-8 text: byte {error.start} is invalid"
-    return UsageError(told, "not_utf8", path=str(path), byte=error.start)
+    message = f"{path} is not UTF-8 text: byte {error.start} is invalid"
+    return UsageError(message, "not_utf8", path=str(path), byte=error.start)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated
 
-from oddlot.core.errors import InvalidValue, UsageError
-from oddlot.core.validation import AboveZero, check_settings
+from oddlot.core.support.errors import InvalidValue, UsageError
+from oddlot.core.support.validation import AboveZero, check_settings
 
 
 def _numbers(values: object) -> str:
@@ -33,8 +33,8 @@ class Steps:
     def __post_init__(self) -> None:
         check_settings(self)
         if (times := len(self.seconds)) != (values := len(self.values)):
-            told = f"{times} seconds and {values} values: give a time for each value"
-            raise UsageError(told, "different_lengths", seconds=times, values=values)
+            message = f"{times} seconds and {values} values: give a time for each value"
+            raise UsageError(message, "different_lengths", seconds=times, values=values)
         if any(b <= a for a, b in zip(self.seconds, self.seconds[1:], strict=False)):
             raise UsageError("seconds of a trace must be in ascending order", "times_out_of_order", "seconds")
         if self.period_seconds is not None and self.period_seconds <= self.seconds[-1]:
@@ -85,8 +85,8 @@ class Steps:
         60, a period of an hour takes a minute.
         """
         if self.period_seconds is not None and period_seconds is None:
-            told = "a window of a trace that repeats needs `period_seconds`"
-            raise UsageError(told, "missing_setting", "period_seconds", name="period_seconds")
+            message = "a window of a trace that repeats needs `period_seconds`"
+            raise UsageError(message, "missing_setting", "period_seconds", name="period_seconds")
         rows = [(0.0, self.at(begin_seconds))]
         for time, value in self.changes(begin_seconds):
             if period_seconds is not None and time - begin_seconds >= period_seconds:

@@ -11,13 +11,13 @@ from typing import Any, Unpack
 
 from rich.table import Table
 
-from oddlot.core.errors import InvalidValue, JobError, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
-from oddlot.core.user_warnings import once
+from oddlot.core.support.errors import InvalidValue, JobError, UnknownName, UsageError
+from oddlot.core.support.text import counted, duration, money, share
+from oddlot.core.support.user_warnings import once
 from oddlot.engines.simulated.config import Simulated
-from oddlot.formatting import counted, duration, money, share
 from oddlot.history.metrics import Tally
-from oddlot.history.outcome import FAILED, in_short
+from oddlot.history.run_outcome import FAILED, in_short
 from oddlot.machines.market import Fleet
 from oddlot.run.config import RunSettings
 from oddlot.run.fit import Interrupted, fit
@@ -42,10 +42,10 @@ class Estimate:
     """`Run.summary` of each seed."""
 
     def __repr__(self) -> str:
-        told = [
+        message = [
             f"{name} {tell(value)}" for name, (figure, tell) in TOLD.items() if (value := self.median(figure))
         ]
-        return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(told)}>"
+        return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(message)}>"
 
     def values(self, figure: str) -> list[float]:
         """Return the values of a figure, without unknown ones. Raise UsageError if there is no such figure."""
@@ -171,12 +171,12 @@ def _check_out(out: object) -> None:
     try:
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
-        told = f"cannot use {folder} as the folder of these runs: {error.strerror}"
+        message = f"cannot use {folder} as the folder of these runs: {error.strerror}"
         fields = {"path": str(folder), "reason": error.strerror}
-        raise UsageError(told, "unusable_folder", "out", **fields) from None
+        raise UsageError(message, "unusable_folder", "out", **fields) from None
     if used:
-        told = f"{folder} is not empty, and an estimate cannot be resumed: use another folder"
-        raise UsageError(told, "folder_not_empty", "out", path=str(folder))
+        message = f"{folder} is not empty, and an estimate cannot be resumed: use another folder"
+        raise UsageError(message, "folder_not_empty", "out", path=str(folder))
 
 
 def estimates(title: str, found: Sequence[Estimate]) -> Table:

@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import Any
 
 from oddlot.history.metrics import VERSION_FIGURES
-from oddlot.report.run_report import Figures
-from oddlot.report.svg_charts import Line, Mark, Point, legend_of, legend_told, lines
-from oddlot.report.timeline import Course
+from oddlot.report.run_report import RunReport
+from oddlot.report.svg_charts import Line, Mark, Point, legend_of, legend_text, lines
+from oddlot.report.timeline import RunTimeline
 
 ACROSS = ("seconds", "versions", "samples", "dollars")
 """Axes of the charts of loss and metrics."""
@@ -21,7 +21,7 @@ LEVELS = {
     "results": ("updates per merge", 1),
     "samples": ("samples per update", 1),
 }
-"""Label by field of `Course`, and the value that must be exceeded for a chart to be drawn."""
+"""Label by field of `RunTimeline`, and the value that must be exceeded for a chart to be drawn."""
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#84cc16", "#a16207", "#db2777")
 UNEQUAL = 3.0
 """Ratio of the longest run to the shortest run from which each run gets its own chart."""
@@ -38,8 +38,8 @@ def colors(runs: int) -> list[str]:
 class OverTime:
     """The charts of `runs`, with `names` as labels."""
 
-    runs: Sequence[Figures]
-    courses: Sequence[Course]
+    runs: Sequence[RunReport]
+    courses: Sequence[RunTimeline]
     names: Sequence[str]
 
     @property
@@ -53,9 +53,13 @@ class OverTime:
         if self.alone:
             return ""
         entries = legend_of(self._each(lambda _: ()))
-        if any(moment.training_loss is not None for course in self.courses for moment in course.progress):
+        if any(
+            moment.training_loss is not None
+            for run_timeline in self.courses
+            for moment in run_timeline.progress
+        ):
             entries.append(("training", "training loss", "dashed"))
-        return legend_told(entries, "legend shared")
+        return legend_text(entries, "legend shared")
 
     def quality(self) -> str:
         """Return the charts of the first metric and of the loss over time."""
@@ -69,21 +73,21 @@ class OverTime:
     def progress(self) -> str:
         """Return the charts of versions, samples, cost and machines over time."""
         drawn = [self._chart(axis, axis, self._each(_progress(axis)), key=axis) for axis in self._axes[1:]]
-        for what, (told, usual) in LEVELS.items():
+        for what, (message, usual) in LEVELS.items():
             steps = self._each(attrgetter(what))
             if max((value for line in steps for _, value in line.points), default=0.0) > usual:
-                drawn.append(self._chart(told, told, steps, values=[0.0], key=f"level of {what}"))
+                drawn.append(self._chart(message, message, steps, values=[0.0], key=f"level of {what}"))
         return _grid(drawn)
 
     def ends(self, axis: str) -> list[float]:
         """Return the end of an axis in each run."""
-        told: dict[str, Callable[[Figures, Course], float]] = {
-            "seconds": lambda _, course: course.seconds,
+        message: dict[str, Callable[[RunReport, RunTimeline], float]] = {
+            "seconds": lambda _, run_timeline: run_timeline.seconds,
             "versions": lambda run, _: run.tally.versions,
             "samples": lambda run, _: run.tally.samples.merged,
             "dollars": lambda run, _: run.tally.dollars,
         }
-        return [float(told[axis](*pair)) for pair in zip(self.runs, self.courses, strict=True)]
+        return [float(message[axis](*pair)) for pair in zip(self.runs, self.courses, strict=True)]
 
     def unequal(self, axis: str) -> bool:
         """Return True if the lengths of the runs on this axis differ too much for a shared axis."""
@@ -105,10 +109,10 @@ class OverTime:
     def _main(self) -> list[str]:
         return list(dict.fromkeys([self._metrics[0], "loss"]))
 
-    def _each(self, points: Callable[[Course], Sequence[Point]]) -> list[Line]:
+    def _each(self, points: Callable[[RunTimeline], Sequence[Point]]) -> list[Line]:
         """Return a line per run in the color of the run."""
         named = enumerate(zip(self.courses, self.names, strict=True))
-        return [Line(name, points(course), number) for number, (course, name) in named]
+        return [Line(name, points(run_timeline), number) for number, (run_timeline, name) in named]
 
     def _over(self, metric: str, axis: str) -> str:
         drawn = list(self._quality(metric, axis))
@@ -137,23 +141,25 @@ class OverTime:
 
     def _resumes(self, number: int, axis: str) -> list[Mark]:
         """Return the resumes of a run, for charts over time only."""
-        told = "resumed" if self.alone else f"{self.names[number]}: resumed"
-        return [(at, told) for at in self.courses[number].resumed] if axis == "seconds" else []
+        message = "resumed" if self.alone else f"{self.names[number]}: resumed"
+        return [(at, message) for at in self.courses[number].resumed] if axis == "seconds" else []
 
     def _quality(self, metric: str, axis: str) -> Iterator[Line]:
         """Yield a line per run of a metric and, with the loss, of the training loss, over one of `ACROSS`."""
-        for number, (run, course, name) in enumerate(zip(self.runs, self.courses, self.names, strict=True)):
+        for number, (run, run_timeline, name) in enumerate(
+            zip(self.runs, self.courses, self.names, strict=True)
+        ):
             rows = run.tally.quality.history
             points = [(_place(row, axis, run.tally.size), row[metric]) for row in rows if metric in row]
-            moments = course.progress if metric == "loss" else []
+            moments = run_timeline.progress if metric == "loss" else []
             losses = [
                 (float(getattr(m, axis)), m.training_loss) for m in moments if m.training_loss is not None
             ]
-            told = ("evaluation", "training") if self.alone else (name, f"{name}, training")
+            message = ("evaluation", "training") if self.alone else (name, f"{name}, training")
             if points:
-                yield Line(told[0], points, number)
+                yield Line(message[0], points, number)
             if losses:
-                yield Line(told[1], losses, number, dashed=True)
+                yield Line(message[1], losses, number, dashed=True)
 
 
 def _grid(charts: Iterator[str] | Sequence[str]) -> str:
@@ -166,9 +172,11 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _progress(axis: str) -> Callable[[Course], Sequence[Point]]:
+def _progress(axis: str) -> Callable[[RunTimeline], Sequence[Point]]:
     """Return a function that returns a figure over time."""
-    return lambda course: [(moment.seconds, float(getattr(moment, axis))) for moment in course.progress]
+    return lambda run_timeline: [
+        (moment.seconds, float(getattr(moment, axis))) for moment in run_timeline.progress
+    ]
 
 
 def _place(row: Mapping[str, float], axis: str, size: int) -> float:

@@ -4,18 +4,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from oddlot.core.errors import UsageError
-from oddlot.formatting import money, traffic
-from oddlot.history.counts import WASTES
-from oddlot.history.outcome import FAILED
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.text import money, traffic
+from oddlot.history.run_outcome import FAILED
+from oddlot.history.sample_counts import WASTES
 from oddlot.report.comparison_plots import OverTime, colors
 from oddlot.report.live_log import KILLED
 from oddlot.report.mesh_charts import mesh_charts
 from oddlot.report.page_style import SCRIPT, STATES, STYLE, hash_of
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
 from oddlot.report.run_tables import figures_table, headline, how_table
 from oddlot.report.svg_charts import Bar, bars, lanes
-from oddlot.report.timeline import Course, Lane
+from oddlot.report.timeline import MachineTimeline, RunTimeline
 
 MARK = '<meta name="generator" content="oddlot">'
 """Marks a page of oddlot, which may be overwritten."""
@@ -31,9 +31,9 @@ LINKS = {"up": "up", "down": "down", "data": "samples"}
 LOST_WORK = "lost at a resume"
 
 
-def page(runs: Sequence[Figures]) -> str:
+def page(runs: Sequence[RunReport]) -> str:
     """Return the page: verdict, metrics over time, machines and cost first, and folded details."""
-    courses = [Course.of(run.records, run.tally.size, run.tally.seconds) for run in runs]
+    courses = [RunTimeline.of(run.records, run.tally.size, run.tally.seconds) for run in runs]
     names = _names(runs)
     title = f"{names[0]} in {runs[0].folder}" if len(runs) == 1 else f"{len(runs)} runs"
     charts = OverTime(runs, courses, names)
@@ -41,11 +41,11 @@ def page(runs: Sequence[Figures]) -> str:
     body += [headline(runs[0]) if charts.alone else figures_table(runs, names)]
     # the legend stays visible within the section
     body += ["<section>", charts.legend, charts.quality(), "</section>"]
-    ends = [course.seconds for course in courses]
+    ends = [run_timeline.seconds for run_timeline in courses]
     ends = ends if charts.unequal("seconds") else [max(ends)] * len(ends)
-    for run, course, name, end in zip(runs, courses, names, ends, strict=True):
+    for run, run_timeline, name, end in zip(runs, courses, names, ends, strict=True):
         several = f"<h2>{escape(name)}</h2>{_ended_badly(run)}{_sentence(run.verdict, not run.proof.is_exactly_once)}"
-        body += ["<h2>Machines</h2>" if charts.alone else several, *_machines(run, course, end)]
+        body += ["<h2>Machines</h2>" if charts.alone else several, *_machines(run, run_timeline, end)]
     body += ["<h2>Summary</h2>", figures_table(runs, names)] if charts.alone else []
     body += ["<h2>How it was run</h2>", how_table(runs, names), *_details(charts, ends)]
     return _document(title, body, len(runs))
@@ -56,9 +56,9 @@ def _details(charts: OverTime, ends: Sequence[float]) -> Iterator[str]:
     yield "<h2>Details</h2>"
     yield _folded("Other metrics and axes", charts.legend, charts.across())
     yield _folded("Progress over time", charts.legend, charts.progress())
-    for run, course, name, end in zip(charts.runs, charts.courses, charts.names, ends, strict=True):
+    for run, run_timeline, name, end in zip(charts.runs, charts.courses, charts.names, ends, strict=True):
         of = "" if charts.alone else f" of {name}"
-        yield _folded(f"Samples and traffic{of}", *_samples(run, course))
+        yield _folded(f"Samples and traffic{of}", *_samples(run, run_timeline))
         yield _folded(f"Injected faults{of}", _faults(run))
         yield _folded(f"Violations{of}", _violations(run))
         yield _folded(f"Exchanges between peers{of}", *mesh_charts(run.records, end))
@@ -82,7 +82,7 @@ def _folded(title: str, *parts: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>" if parts and parts[-1] else ""
 
 
-def write_page(runs: Sequence[Figures], path: Path) -> None:
+def write_page(runs: Sequence[RunReport], path: Path) -> None:
     """Write the page. Raise the same UsageErrors as `check_place`."""
     check_place(path)
     try:
@@ -95,19 +95,19 @@ def check_place(path: Path) -> None:
     """Raise UsageError if the page cannot be written to `path`, or would overwrite another file."""
     try:
         if not path.parent.is_dir():
-            told = f"cannot write {path}: the folder {path.parent} does not exist"
-            raise UsageError(told, "missing_folder", path=str(path), folder=str(path.parent))
+            message = f"cannot write {path}: the folder {path.parent} does not exist"
+            raise UsageError(message, "missing_folder", path=str(path), folder=str(path.parent))
         if path.is_dir():
-            told = f"cannot write {path}: it is a folder. Name a file"
-            raise UsageError(told, "not_a_file", path=str(path))
+            message = f"cannot write {path}: it is a folder. Name a file"
+            raise UsageError(message, "not_a_file", path=str(path))
         if path.is_file() and path.stat().st_size and not _is_page(path):
-            told = f"{path} exists and is not a page of oddlot. Name another file"
-            raise UsageError(told, "not_a_page", path=str(path))
+            message = f"{path} exists and is not a page of oddlot. Name another file"
+            raise UsageError(message, "not_a_page", path=str(path))
     except OSError as error:
         raise _unwritable(path, error) from None
     if path.suffix.lower() not in {".html", ".htm"}:
-        told = f"{path} does not end in .html: a report page is HTML. Open it in a browser to print or convert it"
-        raise UsageError(told, "not_html", path=str(path))
+        message = f"{path} does not end in .html: a report page is HTML. Open it in a browser to print or convert it"
+        raise UsageError(message, "not_html", path=str(path))
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:
@@ -120,7 +120,7 @@ def _is_page(path: Path) -> bool:
         return MARK.encode() in file.read(LONGEST_HEAD)
 
 
-def _names(runs: Sequence[Figures]) -> list[str]:
+def _names(runs: Sequence[RunReport]) -> list[str]:
     """Return distinct names of the runs."""
     titles = [run.title for run in runs]
     return [
@@ -129,21 +129,21 @@ def _names(runs: Sequence[Figures]) -> list[str]:
     ]
 
 
-def _verdict(runs: Sequence[Figures], names: Sequence[str]) -> str:
+def _verdict(runs: Sequence[RunReport], names: Sequence[str]) -> str:
     """Return the verdict on a run or, for several runs, whether all merged their samples exactly once."""
     if len(runs) == 1:
         return _ended_badly(runs[0]) + _sentence(runs[0].verdict, not runs[0].proof.is_exactly_once)
     if failed := [name for run, name in zip(runs, names, strict=True) if not run.proof.is_exactly_once]:
-        told = (
+        message = (
             f"{len(failed):,} of {len(runs):,} runs did not merge samples exactly once: {', '.join(failed)}."
         )
-        return _sentence(told, bad=True)
+        return _sentence(message, bad=True)
     return _sentence(
         f"In all {len(runs):,} runs, every sample of each complete epoch was merged exactly once.", bad=False
     )
 
 
-def _ended_badly(run: Figures) -> str:
+def _ended_badly(run: RunReport) -> str:
     """Return the reason of a failed run, or that it was killed. Empty for other runs."""
     ended = str(run.summary["ended"])
     return f'<p class="bad">{escape(ended)}</p>' if ended.startswith((FAILED, KILLED)) else ""
@@ -153,14 +153,14 @@ def _sentence(text: str, bad: bool) -> str:
     return f'<p class="verdict{" bad" * bad}">{escape(text)}</p>'
 
 
-def _machines(run: Figures, course: Course, end: float) -> Iterator[str]:
+def _machines(run: RunReport, run_timeline: RunTimeline, end: float) -> Iterator[str]:
     """Yield a run's timeline of machines until `end`, and the cost of each machine."""
-    machines = _sorted(course)
-    spells = {name: lane.spells for name, lane in machines.items()}
-    faults = {name: lane.faults for name, lane in machines.items()}
-    resumes = [(at, "resumed") for at in course.resumed]
+    machines = _sorted(run_timeline)
+    spells = {name: of_machine.spells for name, of_machine in machines.items()}
+    faults = {name: of_machine.faults for name, of_machine in machines.items()}
+    resumes = [(at, "resumed") for at in run_timeline.resumed]
     yield lanes("What each machine did over time", spells, faults, end, resumes, key="lanes")
-    bill = {name: lane.dollars for name, lane in machines.items()}
+    bill = {name: of_machine.dollars for name, of_machine in machines.items()}
     bill |= {"hub": run.tally.cost.dollars_of_hub} if run.tally.cost.dollars_of_hub else {}
     lost = run.tally.dollars - sum(bill.values())
     bill |= {LOST_WORK: lost} if lost > MIN_DOLLARS else {}
@@ -169,31 +169,33 @@ def _machines(run: Figures, course: Course, end: float) -> Iterator[str]:
         yield bars("Dollars per machine", paid, key="bill")
 
 
-def _samples(run: Figures, course: Course) -> Iterator[str]:
+def _samples(run: RunReport, run_timeline: RunTimeline) -> Iterator[str]:
     """Yield charts of the samples and of the traffic of a run."""
     has_hub = not any(record.peer for record in run.records)
     if has_hub:  # a peer merges its own updates immediately
-        yield bars("Staleness of merged updates, in versions", list(_staleness(course)), key="staleness")
+        yield bars(
+            "Staleness of merged updates, in versions", list(_staleness(run_timeline)), key="staleness"
+        )
     if has_hub:
-        yield bars("Bytes sent per machine", list(_links(run, _sorted(course))), key="bytes")
+        yield bars("Bytes sent per machine", list(_links(run, _sorted(run_timeline))), key="bytes")
     rest = {"skipped": run.tally.samples.skipped, "returned": run.tally.samples.returned}
     reasons = {"merged": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
-    told = [
+    message = [
         Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip()) for why, count in reasons.items()
     ]
     wasted = run.tally.samples.wasted.total()
-    yield bars("Why samples were wasted" if wasted else "Samples merged", told, key="waste")
+    yield bars("Why samples were wasted" if wasted else "Samples merged", message, key="waste")
 
 
-def _sorted(course: Course) -> dict[str, Lane]:
+def _sorted(run_timeline: RunTimeline) -> dict[str, MachineTimeline]:
     """Return the lanes of the machines, sorted by name."""
-    return dict(sorted(course.lanes.items(), key=lambda item: _in_order(item[0])))
+    return dict(sorted(run_timeline.by_machine.items(), key=lambda item: _in_order(item[0])))
 
 
-def _violations(run: Figures) -> str:
+def _violations(run: RunReport) -> str:
     """Return a list of violations of the exactly-once check. Empty without violations."""
-    told = "".join(f"<li>{escape(str(fault))}</li>" for fault in run.proof.faults)
-    return f"<ul>{told}</ul>" if told else ""
+    message = "".join(f"<li>{escape(str(fault))}</li>" for fault in run.proof.faults)
+    return f"<ul>{message}</ul>" if message else ""
 
 
 def _in_order(name: str) -> tuple[str, int, str]:
@@ -203,32 +205,34 @@ def _in_order(name: str) -> tuple[str, int, str]:
     return kind, len(number), number
 
 
-def _links(run: Figures, machines: Mapping[str, Lane]) -> Iterator[Bar]:
+def _links(run: RunReport, machines: Mapping[str, MachineTimeline]) -> Iterator[Bar]:
     """Yield the bytes of each machine, and the bytes of work lost at a resume."""
     rest = {name: getattr(run.tally.traffic, f"bytes_{name}") for name in LINKS}
-    for machine, lane in machines.items():
-        sent = {name: getattr(lane.traffic, f"bytes_{name}") for name in LINKS}
+    for machine, of_machine in machines.items():
+        sent = {name: getattr(of_machine.traffic, f"bytes_{name}") for name in LINKS}
         rest = {name: count - sent[name] for name, count in rest.items()}
         yield _link(machine, sent)
     yield _link(LOST_WORK, rest)
 
 
 def _link(machine: str, sent: Mapping[str, int]) -> Bar:
-    told = traffic({f"bytes_{name}": count for name, count in sent.items()})
-    return Bar(machine, {LINKS[name]: count for name, count in sent.items() if count or name != "data"}, told)
+    message = traffic({f"bytes_{name}": count for name, count in sent.items()})
+    return Bar(
+        machine, {LINKS[name]: count for name, count in sent.items() if count or name != "data"}, message
+    )
 
 
-def _staleness(course: Course) -> Iterator[Bar]:
+def _staleness(run_timeline: RunTimeline) -> Iterator[Bar]:
     """Yield a bar per staleness, or per range of staleness if there are many."""
-    most = max(course.staleness, default=0)
+    most = max(run_timeline.staleness, default=0)
     width = most // MAX_BARS + 1
     for first in range(0, most + 1, width):
-        count = sum(course.staleness[behind] for behind in range(first, first + width))
+        count = sum(run_timeline.staleness[behind] for behind in range(first, first + width))
         name = f"{first}" if width == 1 else f"{first}-{first + width - 1}"
         yield Bar(name, {"": count}, f"{count:,} update{'s' * (count != 1)}")
 
 
-def _faults(run: Figures) -> str:
+def _faults(run: RunReport) -> str:
     """Return a table of the injected faults. Empty without faults."""
     if not run.faults:
         return ""

@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 from fcntl import LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
-from oddlot.checkpoint.disk import open_to_read
-from oddlot.core.errors import CheckpointError
+from oddlot.checkpoint.local_storage import open_to_read
 from oddlot.core.events import Resumed
 from oddlot.core.records import Record
-from oddlot.formatting import duration
-from oddlot.history.growing_log import GrowingLog
-from oddlot.history.lock import LOCK, read_holder
+from oddlot.core.support.errors import CheckpointError
+from oddlot.core.support.text import duration
+from oddlot.history.folder_lock import LOCK, read_holder
 from oddlot.history.log import surviving
+from oddlot.history.log_follower import LogFollower
 from oddlot.history.metrics import Tally, take_into_account
-from oddlot.history.outcome import read_ending
 from oddlot.history.peer_logs import PeerLogs, read_run_log, samples_of
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_outcome import read_ending
 
 KILLED = "killed or unable to write (no process is running it)"
-PATIENCE_SECONDS = 2.0
+MIN_STALL_SECONDS = 2.0
 USUAL_TIMES = 10
 """Multiple of the usual time between merges after which a run is considered waiting."""
 
 
 @dataclass
-class Follower:
+class LiveLog:
     """Reads new records of a run's log, or of the logs of all peers."""
 
     run: RunFolder
@@ -37,7 +37,9 @@ class Follower:
 
     def __post_init__(self) -> None:
         self.size = samples_of(self.run)
-        self.log: GrowingLog | PeerLogs = PeerLogs(self.run) if self.run.is_mesh else GrowingLog(self.run.log)
+        self.log: LogFollower | PeerLogs = (
+            PeerLogs(self.run) if self.run.is_mesh else LogFollower(self.run.log)
+        )
         self._begin()
 
     def _begin(self) -> None:
@@ -124,7 +126,7 @@ def waits_for(tally: Tally, now: float) -> str:
     `now` is in seconds of the run's clock.
     """
     usual = (tally.merged_at / tally.versions) if tally.versions else 0.0
-    if now - tally.merged_at < max(PATIENCE_SECONDS, USUAL_TIMES * usual):
+    if now - tally.merged_at < max(MIN_STALL_SECONDS, USUAL_TIMES * usual):
         return ""
     here = {name: row for name, row in tally.workers.items() if not row.gone}
     working = sorted((row.since, name) for name, row in here.items() if row.state in {"working", "leaving"})
@@ -134,6 +136,6 @@ def waits_for(tally: Tally, now: float) -> str:
         return "no worker is available: waiting for one to join"
     if not working:
         return "all workers are idle: no samples are left, or the final version is being evaluated"
-    told = [f"{name} (on its task for {duration(now - since)})" for since, name in working[:3]]
+    message = [f"{name} (on its task for {duration(now - since)})" for since, name in working[:3]]
     more = f" and {len(working) - 3} more" if len(working) > 3 else ""
-    return f"no merge for {duration(now - tally.merged_at)}: waiting for {', '.join(told)}{more}"
+    return f"no merge for {duration(now - tally.merged_at)}: waiting for {', '.join(message)}{more}"

@@ -7,8 +7,8 @@ from re import split
 
 from oddlot.core.events import Averaged, Joined, ModelReceived
 from oddlot.core.records import Record
+from oddlot.core.support.text import in_bytes
 from oddlot.core.tasks import NodeId
-from oddlot.formatting import in_bytes
 from oddlot.report.svg_charts import Line, lines
 
 BINS = 60
@@ -48,9 +48,9 @@ def _matrix(records: Sequence[Record], peers: Sequence[NodeId]) -> str:
         cells = []
         for sender in shown:
             count = counts[receiver, sender]
-            told = f"{receiver} from {sender}: {count:,} models, {in_bytes(sizes[receiver, sender])}"
+            message = f"{receiver} from {sender}: {count:,} models, {in_bytes(sizes[receiver, sender])}"
             shade = f"background: rgba(37, 99, 235, {0.6 * count / most:.2f})"
-            cells.append(f'<td class="number" style="{shade}" title="{escape(told)}">{count or ""}</td>')
+            cells.append(f'<td class="number" style="{shade}" title="{escape(message)}">{count or ""}</td>')
         rows.append(f"<tr><th>{escape(receiver)}</th>{''.join(cells)}</tr>")
     more = f"<p>{len(peers) - MAX_PEERS} more peers are not shown.</p>" if len(peers) > MAX_PEERS else ""
     return (

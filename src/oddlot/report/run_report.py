@@ -8,33 +8,32 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from oddlot.core.events import Struck
-from oddlot.core.printable import printable
+from oddlot.core.events import FaultInjected
 from oddlot.core.records import Record
+from oddlot.core.support.text import counted, printable, waste
 from oddlot.core.tasks import NodeId
 from oddlot.faults.injector import CONTINUED
-from oddlot.formatting import counted, waste
 from oddlot.history.audit import Proof
 from oddlot.history.included_samples import IncludedSamples, history_of
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account, tally_of, use_saved_model
-from oddlot.history.outcome import (
+from oddlot.history.peer_audit import prove_model, prove_run
+from oddlot.history.peer_logs import one_history, read_logs, samples_of
+from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
+from oddlot.history.run_outcome import (
     INTERRUPTED,
     PEER_RECORDS,
     check_agreed,
     check_whole,
     read_ending,
 )
-from oddlot.history.peer_audit import prove_model, prove_run
-from oddlot.history.peer_logs import one_history, read_logs, samples_of
-from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_settings import engine_kind, how_to_resume
 from oddlot.report.live_log import KILLED, state_of
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
 
 @dataclass(frozen=True)
-class Figures:
+class RunReport:
     """A run as recorded in its log: in progress, ended or killed."""
 
     folder: Path
@@ -42,7 +41,7 @@ class Figures:
     """Contents of run.json."""
     records: list[Record]
     """The valid history, without work lost at a resume."""
-    faults: list[tuple[float, Struck]]
+    faults: list[tuple[float, FaultInjected]]
     """Injected faults with their times, including lost work."""
     tally: Tally
     summary: dict[str, Any]
@@ -50,7 +49,7 @@ class Figures:
     proof: Proof
 
     @classmethod
-    def read(cls, folder: str | PathLike[str]) -> "Figures":
+    def read(cls, folder: str | PathLike[str]) -> "RunReport":
         """Read a run folder. Raise CheckpointError if it has no run, or a damaged log."""
         run = RunFolder(folder)
         settings = run.settings()
@@ -74,7 +73,7 @@ class Figures:
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
         summary |= {EFFECTIVE_BATCH: settings.get(EFFECTIVE_BATCH)}
-        faults = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
+        faults = [(record.now, record.event) for record in log if isinstance(record.event, FaultInjected)]
         return cls(run.path, settings, records, faults, tally, summary, proof)
 
     @property
@@ -108,14 +107,14 @@ class Figures:
         return f"{'; '.join(filter(None, parts))}."
 
     @property
-    def struck(self) -> str:
+    def injected_faults(self) -> str:
         """Return the number of injected faults by kind as text. Empty without faults."""
-        return told_strikes(self.strikes) if self.strikes else ""
+        return faults_text(self.fault_counts) if self.fault_counts else ""
 
     @property
-    def strikes(self) -> Counter[str]:
+    def fault_counts(self) -> Counter[str]:
         """Return the number of injected faults by kind."""
-        return strikes(fault for _, fault in self.faults)
+        return count_faults(fault for _, fault in self.faults)
 
     @property
     def to_resume(self) -> str:
@@ -145,10 +144,13 @@ class Figures:
     def plain(self) -> dict[str, Any]:
         """Return the report for `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
-        proof: dict[str, Any] = {"exactly_once": self.proof.is_exactly_once, "epochs_whole": self.proof.whole}
+        proof: dict[str, Any] = {
+            "exactly_once": self.proof.is_exactly_once,
+            "complete_epochs": self.proof.whole,
+        }
         proof |= {"samples_left_out": self.proof.left_out, "peers_missing": list(self.proof.missing)}
-        proof |= {"proof_faults": list(map(str, self.proof.faults))}
-        return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
+        proof |= {"audit_errors": list(map(str, self.proof.faults))}
+        return {"settings": about, **self.summary, **proof, "injected_faults": dict(self.fault_counts)}
 
 
 def _until_end(records: list[Record], ending: Mapping[str, Any]) -> list[Record]:
@@ -168,17 +170,17 @@ def _at_end(
     return tally.summary()
 
 
-def strikes(struck: Iterable[Struck]) -> Counter[str]:
+def count_faults(injected: Iterable[FaultInjected]) -> Counter[str]:
     """Count injected faults by kind. A fault that continues after a resume is counted once."""
-    return Counter(fault.kind for fault in struck if not fault.fault.endswith(CONTINUED))
+    return Counter(fault.kind for fault in injected if not fault.fault.endswith(CONTINUED))
 
 
-def strikes_in(records: Iterable[Record]) -> Counter[str]:
+def count_faults_in(records: Iterable[Record]) -> Counter[str]:
     """Count the injected faults of a log by kind."""
-    return strikes(record.event for record in records if isinstance(record.event, Struck))
+    return count_faults(record.event for record in records if isinstance(record.event, FaultInjected))
 
 
-def told_strikes(counts: Mapping[str, int]) -> str:
+def faults_text(counts: Mapping[str, int]) -> str:
     """Return injected faults as text: `injected: 3 kill, 1 slow`."""
     return f"injected: {', '.join(f'{count:,} {kind}' for kind, count in counts.items()) or 'none'}"
 

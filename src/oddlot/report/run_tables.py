@@ -1,5 +1,6 @@
 """The tables of a report page: figures of runs with their ratios, and how the runs were started."""
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,20 +8,66 @@ from html import escape
 from math import prod
 from typing import Any
 
-from oddlot.core.printable import printable
-from oddlot.formatting import (
+from oddlot.core.optimizers import SGD, Adam, AdamW
+from oddlot.core.support.text import (
     availability,
     cost,
     duration,
     overwritten,
+    printable,
     rejected,
     samples,
     traffic,
     went,
 )
 from oddlot.history.run_folder import EFFECTIVE_BATCH, ENGINE, RUN, STARTED
-from oddlot.report.readable import readable
-from oddlot.report.run_report import Figures
+from oddlot.report.run_report import RunReport
+from oddlot.strategies.registry import BY_NAME, WRAPPERS
+
+NAMES = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}
+NAMES |= {kind.__name__: kind.__name__.lower() for kind in (SGD, Adam, AdamW)}
+NAMES |= {"ByGradients": "gradients", "ByPlateau": "plateau", "ByError": "error"}
+"""Names of classes in job files."""
+
+
+def readable(settings: str) -> str:
+    """Return `FastestK(k=2, samples=None)` as `fastest_k: k = 2`. Other texts are returned unchanged.
+
+    Settings that are None are left out, as in a job file.
+    """
+    try:
+        call = ast.parse(settings, mode="eval").body
+        return printable(_text(call) if isinstance(call, ast.Call) else settings)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return printable(settings)
+
+
+def _text(call: ast.Call, inside: bool = False) -> str:
+    """Return the name and settings of a dataclass. The settings are in brackets if the dataclass is in another one."""
+    name = ast.unparse(call.func)
+    settings = [f"{one.arg} = {_value(one.value)}" for one in call.keywords if not _is_none(one.value)]
+    message = ", ".join([*map(_value, call.args), *settings])
+    name = NAMES.get(name, name)
+    if not message:
+        return name
+    return f"{name} ({message})" if inside else f"{name}: {message}"
+
+
+def _value(value: ast.expr) -> str:
+    """Return the text of a setting's value."""
+    if isinstance(value, ast.Call):
+        return _text(value, inside=True)
+    if isinstance(value, ast.Tuple | ast.List):
+        return f"[{', '.join(map(_value, value.elts))}]"
+    if isinstance(value, ast.Constant):
+        return str(value.value).lower() if isinstance(value.value, bool) else str(value.value)
+    return ast.unparse(value)
+
+
+def _is_none(value: ast.expr) -> bool:
+    """Return True if a value is None."""
+    return isinstance(value, ast.Constant) and value.value is None
+
 
 MAX_COLUMNS = 3
 """Largest number of columns with which a table of several runs is as wide as the text."""
@@ -33,15 +80,15 @@ BAD = ' class="bad"'
 class Row:
     """A row of the table of figures."""
 
-    tell: Callable[[Figures], str]
+    tell: Callable[[RunReport], str]
     """Return the text of a run's figure. Empty if the run does not have it."""
-    number: Callable[[Figures], float | None] | None = None
+    number: Callable[[RunReport], float | None] | None = None
     """Return the number for the ratio to the first run."""
     is_of_clock: bool = False
     """True if the number is comparable only between runs with the same kind of clock, real or simulated."""
 
 
-def _time(run: Figures) -> str:
+def _time(run: RunReport) -> str:
     return (
         duration(run.tally.seconds)
         + (" simulated" if run.virtual else "")
@@ -49,11 +96,11 @@ def _time(run: Figures) -> str:
     )
 
 
-def _speed(run: Figures) -> float | None:
+def _speed(run: RunReport) -> float | None:
     return run.tally.samples.merged / run.tally.seconds if run.tally.seconds else None
 
 
-def _bytes(run: Figures) -> float:
+def _bytes(run: RunReport) -> float:
     kinds = ("bytes_exchanged",) if "exchanges" in run.summary else ("bytes_up", "bytes_down", "bytes_data")
     return float(sum(run.summary[kind] for kind in kinds))
 
@@ -72,7 +119,7 @@ FIGURES = {
     "traffic": Row(lambda run: traffic(run.tally.summary()), _bytes),
     "rejected": Row(lambda run: rejected(run.summary)),
     "store": Row(lambda run: overwritten(run.summary)),
-    "faults": Row(lambda run: run.struck),
+    "faults": Row(lambda run: run.injected_faults),
     "workers": Row(
         lambda run: went(*(run.summary[figure] for figure in ("workers_lost", "workers_left", "starts_lost")))
     ),
@@ -80,26 +127,26 @@ FIGURES = {
 """Rows of the table of figures, after the metrics."""
 
 
-def headline(run: Figures) -> str:
+def headline(run: RunReport) -> str:
     """Return the most important figures of a run, in large letters."""
     metrics = run.tally.quality.metrics
     names = [name for name in metrics if name != "loss"][:MAX_METRICS]
-    told = {name: f"{metrics[name]:.4f}" for name in names}
-    told |= {"loss": f"{metrics['loss']:.4f}"} if "loss" in metrics else {}
+    message = {name: f"{metrics[name]:.4f}" for name in names}
+    message |= {"loss": f"{metrics['loss']:.4f}"} if "loss" in metrics else {}
     if not metrics and (training := run.tally.quality.training_loss) is not None:
-        told = {"training loss": f"{training:.4f}"}
-    told |= {"time": duration(run.tally.seconds) + (", simulated" if run.virtual else "")}
-    told |= {"epochs": f"{run.tally.epochs:.1f}"}
-    told |= {"cost": cost(run.tally.summary())} if run.has_prices else {}
+        message = {"training loss": f"{training:.4f}"}
+    message |= {"time": duration(run.tally.seconds) + (", simulated" if run.virtual else "")}
+    message |= {"epochs": f"{run.tally.epochs:.1f}"}
+    message |= {"cost": cost(run.tally.summary())} if run.has_prices else {}
     shown = []
-    for name, text in told.items():
+    for name, text in message.items():
         first, comma, rest = text.partition(", ")
         more = f"<small>{escape(rest)}</small>" if comma else ""
         shown.append(f"<div><dt>{escape(name)}</dt><dd>{escape(first)}{more}</dd></div>")
     return f"<dl>{''.join(shown)}</dl>"
 
 
-def figures_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
+def figures_table(runs: Sequence[RunReport], names: Sequence[str]) -> str:
     """Return the table of figures: a column per run, and the ratio of each later run to the first.
 
     With several runs, a row has their verdicts.
@@ -118,16 +165,16 @@ def figures_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
     return _table(head if several else "", body, len(runs))
 
 
-def how_table(runs: Sequence[Figures], names: Sequence[str]) -> str:
+def how_table(runs: Sequence[RunReport], names: Sequence[str]) -> str:
     """Return the table of date, command, versions and settings of the runs."""
-    told = [provenance(run.settings) for run in runs]
-    keys = dict.fromkeys(key for each in told for key in each)
+    message = [provenance(run.settings) for run in runs]
+    keys = dict.fromkeys(key for each in message for key in each)
     several = len(runs) > 1
     body = []
     for key in keys:
         cells = [
             f"<td{_of(name) * several}>{_breakable(each.get(key, ''))}</td>"
-            for each, name in zip(told, names, strict=True)
+            for each, name in zip(message, names, strict=True)
         ]
         body.append(f"<tr><th>{escape(key)}</th>{''.join(cells)}</tr>")
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
@@ -144,11 +191,13 @@ def provenance(settings: dict[str, Any]) -> dict[str, str]:
     optimizer = str(settings.get("optimizer", ""))
     rate = re.search(r"\blr=([^,)]+)", optimizer)
     schedule = settings.get("lr_schedule")
-    told = {
+    message = {
         "date": str(started.get("date", "")).replace("T", " ").replace("+00:00", " UTC"),
         "started by": started.get("command"),
         "host": started.get("host"),
-        "software": ", ".join(f"{told} {started[key]}" for key, told in versions.items() if key in started),
+        "software": ", ".join(
+            f"{message} {started[key]}" for key, message in versions.items() if key in started
+        ),
         "workload": _workload(settings),
         "parameters": _parameters(shapes),
         "strategy": readable(settings["strategy"]),
@@ -161,7 +210,7 @@ def provenance(settings: dict[str, Any]) -> dict[str, str]:
         "goal": run.get("until"),
         "codec": run.get("codec"),
     }
-    return {key: printable(str(value)) for key, value in told.items() if value is not None and value != ""}
+    return {key: printable(str(value)) for key, value in message.items() if value is not None and value != ""}
 
 
 def _workload(settings: dict[str, Any]) -> str:
@@ -183,7 +232,7 @@ def _workers(engine: dict[str, Any]) -> str:
     return f"{count} (engine: {kind})" if count and kind else ""
 
 
-def _metrics(runs: Sequence[Figures]) -> dict[str, Row]:
+def _metrics(runs: Sequence[RunReport]) -> dict[str, Row]:
     """Return a row for each metric of any run, with the loss last."""
     found = [name for run in runs for name in run.tally.quality.metrics]
     names = sorted(dict.fromkeys(found), key=lambda name: name == "loss")
@@ -191,17 +240,17 @@ def _metrics(runs: Sequence[Figures]) -> dict[str, Row]:
 
 
 def _metric(name: str) -> Row:
-    def number(run: Figures) -> float | None:
+    def number(run: RunReport) -> float | None:
         return run.tally.quality.metrics.get(name)
 
-    def tell(run: Figures) -> str:
+    def tell(run: RunReport) -> str:
         value = number(run)
         return "" if value is None else f"{value:.4f}"
 
     return Row(tell, number)
 
 
-def _row(what: str, row: Row, runs: Sequence[Figures], names: Sequence[str]) -> str:
+def _row(what: str, row: Row, runs: Sequence[RunReport], names: Sequence[str]) -> str:
     first = row.number(runs[0]) if row.number else None
     cells = []
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):

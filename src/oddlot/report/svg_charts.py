@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import ceil, floor, inf, log10
 from typing import NamedTuple, TypeVar
 
-from oddlot.formatting import clock
+from oddlot.core.support.text import clock
 
 WIDTH, HEIGHT = 1000, 190
 """Units of the plot area. Units of the height are pixels."""
@@ -51,7 +51,7 @@ class Bar(NamedTuple):
 
     name: str
     parts: Mapping[str, float]
-    told: str
+    message: str
 
 
 def lines(
@@ -93,7 +93,7 @@ def lines(
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
     legend = legend_of(drawn) if named and (len(drawn) > 1 or drawn[0].dashed) else []
     plot = _plot(title, x, y, height, parts, _names(across, up, height))
-    return _figure(title, legend_told(legend + _legend_of(moments)), plot, key)
+    return _figure(title, legend_text(legend + _legend_of(moments)), plot, key)
 
 
 def legend_of(drawn: Sequence[Line]) -> list[Entry]:
@@ -150,7 +150,9 @@ def lanes(
                 parts.append(
                     f'<path class="mark {state}" d="{boxes}"><title>{escape(f"{name} {state}")}</title></path>'
                 )
-        labels += [_moment(x.percent(at), TOP + top, f"{name}: {told}") for at, told in marks.get(name, ())]
+        labels += [
+            _moment(x.percent(at), TOP + top, f"{name}: {message}") for at, message in marks.get(name, ())
+        ]
     states = sorted({state for _, spells in shown for state, intervals in spells.items() if intervals})
     legend = [(state, state, "") for state in states]
     legend += [("fault", "injected fault", "")] if any(marks.values()) else []
@@ -158,14 +160,14 @@ def lanes(
     legend += _legend_of(moments)
     left = 12 + LETTER * min(MAX_LETTERS, max(len(name) for name, _ in shown))
     plot = _plot(title + picked, x, None, height, parts, "".join(labels), left)
-    return _figure(title + picked, legend_told(legend), plot, key)
+    return _figure(title + picked, legend_text(legend), plot, key)
 
 
 def _label(name: str, y: float) -> str:
     """Return the label of a lane. A long name is cut."""
     short = name if len(name) <= MAX_LETTERS else f"{name[: MAX_LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
-    told = f"<title>{escape(name)}</title>" if short != name else ""
-    return f'<text class="tick" text-anchor="end" x="-8" y="{y}">{escape(short)}{told}</text>'
+    message = f"<title>{escape(name)}</title>" if short != name else ""
+    return f'<text class="tick" text-anchor="end" x="-8" y="{y}">{escape(short)}{message}</text>'
 
 
 def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
@@ -176,18 +178,18 @@ def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
     most = max(sum(row.parts.values()) for row in shown)
     drawn, names = list[str](), list(dict.fromkeys(part for row in shown for part in row.parts))
     for row in shown:
-        told = escape(f"{row.name}: {row.told}")
+        message = escape(f"{row.name}: {row.message}")
         parts = "".join(
-            f'<i class="mark c{names.index(part)}" style="width: {100 * value / most:.2f}%" title="{told}"></i>'
+            f'<i class="mark c{names.index(part)}" style="width: {100 * value / most:.2f}%" title="{message}"></i>'
             for part, value in row.parts.items()
             if value > 0
         )
         drawn.append(
             f'<span class="tick of">{escape(row.name)}</span><span class="track">{parts}</span>'
-            f'<span class="tick">{escape(row.told)}</span>'
+            f'<span class="tick">{escape(row.message)}</span>'
         )
     legend = [(f"c{number}", name, "") for number, name in enumerate(names)] if len(names) > 1 else []
-    return _figure(title + picked, legend_told(legend), f'<div class="bars">{"".join(drawn)}</div>', key)
+    return _figure(title + picked, legend_text(legend), f'<div class="bars">{"".join(drawn)}</div>', key)
 
 
 def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
@@ -200,8 +202,8 @@ def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
 
 def nothing(title: str, key: str = "") -> str:
     """Return a note in place of a chart without data."""
-    told = f"{escape(title)}: no data in this run"
-    return f'<p class="empty" data-plot="{escape(key)}">{told}</p>'
+    message = f"{escape(title)}: no data in this run"
+    return f'<p class="empty" data-plot="{escape(key)}">{message}</p>'
 
 
 class Axis(NamedTuple):
@@ -260,14 +262,14 @@ def _round_step(step: float) -> float:
 def _ticks(x: Axis, y: Axis | None, height: int) -> str:
     """Return the labels of both axes."""
     below = TOP + height + 16
-    told = [
+    message = [
         f'<text class="tick" text-anchor="middle" x="{x.percent(value)}" y="{below}">{_short(value / x.unit)}</text>'
         for value in x.ticks
     ]
     for value in y.ticks if y else ():
         at = TOP + 4 + (y(value) if y else 0.0)
-        told.append(f'<text class="tick" text-anchor="end" x="-8" y="{at:.1f}">{_short(value)}</text>')
-    return "".join(told)
+        message.append(f'<text class="tick" text-anchor="end" x="-8" y="{at:.1f}">{_short(value)}</text>')
+    return "".join(message)
 
 
 def _grid(x: Axis, y: Axis | None, height: int) -> str:
@@ -292,8 +294,8 @@ def _box(x: Axis, top: float, interval: Point) -> str:
 
 def _uprights(x: Axis, height: int, moments: Sequence[Mark]) -> list[str]:
     return [
-        f'<path class="mark moment" d="M{x(at):.1f} 0V{height}"><title>{escape(told)}</title></path>'
-        for at, told in moments
+        f'<path class="mark moment" d="M{x(at):.1f} 0V{height}"><title>{escape(message)}</title></path>'
+        for at, message in moments
     ]
 
 
@@ -301,19 +303,19 @@ def _legend_of(moments: Sequence[Mark]) -> list[Entry]:
     return [("moment", "resumed", "dashed")] if moments else []
 
 
-def _moment(at: str, top: float, told: str) -> str:
-    mark = f'<path class="mark fault" d="M-4 -1h8l-4 8z"><title>{escape(told)}</title></path>'
+def _moment(at: str, top: float, message: str) -> str:
+    mark = f'<path class="mark fault" d="M-4 -1h8l-4 8z"><title>{escape(message)}</title></path>'
     return f'<svg x="{at}" y="{top}" overflow="visible">{mark}</svg>'
 
 
-def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
+def legend_text(entries: Sequence[Entry], kind: str = "legend") -> str:
     """Return a legend. Empty without entries."""
     if not entries:
         return ""
-    told = [
+    message = [
         f'<span><i class="swatch {color} {look}"></i>{escape(name)}</span>' for color, name, look in entries
     ]
-    return f'<div class="{kind}">{"".join(told)}</div>'
+    return f'<div class="{kind}">{"".join(message)}</div>'
 
 
 def _plot(

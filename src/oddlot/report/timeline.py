@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from oddlot.core.events import Resumed, Struck
+from oddlot.core.events import FaultInjected, Resumed
 from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId, machine_of
-from oddlot.history.counts import Traffic
 from oddlot.history.metrics import Tally
-from oddlot.history.worker_timeline import Worker, WorkerTimeline
+from oddlot.history.sample_counts import Traffic
+from oddlot.history.worker_timeline import WorkerStates, WorkerTimeline
 
 MAX_POINTS = 1_000
 """Points per line that a chart can show."""
@@ -35,7 +35,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lane:
+class MachineTimeline:
     """The timeline of a machine, over all its workers."""
 
     spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
@@ -59,14 +59,14 @@ class Lane:
 
 
 @dataclass
-class Course:
+class RunTimeline:
     """A run over time, in seconds of its clock."""
 
     seconds: float = 0.0
     progress: list[Moment] = field(default_factory=list)
     """At most about `MAX_POINTS` moments."""
-    lanes: dict[str, Lane] = field(default_factory=dict)
-    """Lanes by machine."""
+    by_machine: dict[str, MachineTimeline] = field(default_factory=dict)
+    """Timelines by machine."""
     machines: list[Interval] = field(default_factory=list)
     """Number of machines, as corners of a step function."""
     dollars_per_hour: list[Interval] = field(default_factory=list)
@@ -81,50 +81,55 @@ class Course:
     """Number of merged updates by staleness, in versions."""
 
     @classmethod
-    def of(cls, records: Sequence[Record], size: int, seconds: float = 0.0) -> "Course":
-        """Return the course of a valid history. It covers at least `seconds`."""
-        course, tally = cls(), Tally(size, keep=True)
+    def of(cls, records: Sequence[Record], size: int, seconds: float = 0.0) -> "RunTimeline":
+        """Return the timeline of a valid history. It covers at least `seconds`."""
+        run_timeline, tally = cls(), Tally(size, keep=True)
         step = max(1, len(records) // MAX_POINTS)
         for number, record in enumerate(records):
             tally(record)
-            course._note_marks(record)
-            _change(course.machines, record.now, len(tally.cost.here))
-            _change(course.dollars_per_hour, record.now, 3600 * tally.cost.dollars_per_second)
+            run_timeline._note_marks(record)
+            _change(run_timeline.machines, record.now, len(tally.cost.here))
+            _change(run_timeline.dollars_per_hour, record.now, 3600 * tally.cost.dollars_per_second)
             if number % step == 0 or number == len(records) - 1:
-                course.progress.append(Moment.of(tally))
-        course.seconds = max(seconds, tally.seconds)
-        course._note_merges(tally.timeline)
-        for drawn in (course.machines, course.dollars_per_hour, course.results, course.samples):
-            drawn[:] = _level(_thinned(drawn), course.seconds)
-        course._lay_out(tally.timeline)
+                run_timeline.progress.append(Moment.of(tally))
+        run_timeline.seconds = max(seconds, tally.seconds)
+        run_timeline._note_merges(tally.timeline)
+        for drawn in (
+            run_timeline.machines,
+            run_timeline.dollars_per_hour,
+            run_timeline.results,
+            run_timeline.samples,
+        ):
+            drawn[:] = _level(_thinned(drawn), run_timeline.seconds)
+        run_timeline._lay_out(tally.timeline)
         for name, account in tally.cost.accounts.items():
-            course._lane(name).dollars += account.dollars(course.seconds)
-        return course
+            run_timeline._machine_timeline(name).dollars += account.dollars(run_timeline.seconds)
+        return run_timeline
 
     def _note_marks(self, record: Record) -> None:
         """Collect faults and resumes."""
         match record.event:
-            case Struck(_, kind, node) if node:
-                self._lane(node).faults.append((record.now, kind))
+            case FaultInjected(_, kind, node) if node:
+                self._machine_timeline(node).faults.append((record.now, kind))
             case Resumed() if record.now not in self.resumed[-1:]:  # peers of a mesh resume at the same time
                 self.resumed.append(record.now)
 
     def _lay_out(self, timeline: WorkerTimeline) -> None:
         """Join the intervals of each machine's workers."""
-        lives = defaultdict[str, list[Worker]](list)
+        lives = defaultdict[str, list[WorkerStates]](list)
         for worker in timeline.lives:
             lives[machine_of(worker.node)].append(worker)
         for machine, workers in lives.items():
-            lane = self._lane(machine)
+            of_machine = self._machine_timeline(machine)
             ends = [*(worker.came for worker in workers[1:]), self.seconds]
             for worker, end in zip(workers, ends, strict=True):
                 for interval in worker.history(end):
-                    lane.add(*interval)
+                    of_machine.add(*interval)
                 sent = worker.traffic
-                lane.traffic.add(sent.bytes_up, sent.bytes_down, sent.bytes_data, wasted=False)
+                of_machine.traffic.add(sent.bytes_up, sent.bytes_down, sent.bytes_data, wasted=False)
 
-    def _lane(self, node: NodeId) -> Lane:
-        return self.lanes.setdefault(machine_of(node), Lane())
+    def _machine_timeline(self, node: NodeId) -> MachineTimeline:
+        return self.by_machine.setdefault(machine_of(node), MachineTimeline())
 
     def _note_merges(self, timeline: WorkerTimeline) -> None:
         for version, (now, tasks) in enumerate(timeline.merges):

@@ -3,22 +3,102 @@
 import json
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from math import ceil
+from typing import NamedTuple
 
-from oddlot.core.errors import InvalidValue, UsageError, short
-from oddlot.core.spans import minibatch_cuts
+from oddlot.core.sample_spans import minibatch_cuts
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.strategy_wrapper import layers
-from oddlot.core.user_warnings import warn
+from oddlot.core.support.errors import InvalidValue, UsageError, short
+from oddlot.core.support.text import counted
+from oddlot.core.support.user_warnings import warn
+from oddlot.data.batches import Batches
+from oddlot.data.shards import Shards
 from oddlot.engines.base import EngineConfig
+from oddlot.history.goals import Goal
 from oddlot.history.metrics import GOAL_FIGURES
-from oddlot.run.effective_batch import UPDATE, effective_batch
-from oddlot.run.goals import Goal
-from oddlot.run.shard_count import warn_of_shards
-from oddlot.train.data import Batches
 from oddlot.train.job import Job, accuracy
 from oddlot.train.lr_schedules import factor_at
-from oddlot.train.sharded_data import Shards
 from oddlot.wire.codec import Codec
+
+MINIBATCHES, LEAST = 10, 5
+"""Minibatches of a shard: the least by default, and the number below which a warning is shown."""
+
+
+def default_shards(traits: Traits, samples: int, batch: int, slots: int) -> int:
+    """Return one shard for each task that can run at the same time, or fewer if shards would have under 10 minibatches.
+
+    Longer passes learn more from each epoch, so there are no more shards than keep all workers busy. Strategies whose
+    tasks are not whole shards have one.
+    """
+    if not traits.whole_shards:
+        return 1
+    return max(1, min(max(slots, traits.clients), samples // (MINIBATCHES * batch)))
+
+
+def warn_of_shards(strategy: str, shards: int, workers: int, minibatches: float) -> None:
+    """Warn if there are fewer shards than workers, or if a shard has under 5 minibatches."""
+    if shards < workers:
+        warn(
+            f"{strategy} assigns whole shards, but shards = {shards} is fewer than the {workers} workers: some wait or "
+            "train on the same shard. Use fewer workers, a smaller job.batch_size or shards=N (--shards N)",
+            "few_shards",
+            strategy=strategy,
+            shards=shards,
+            workers=workers,
+        )
+    if minibatches < LEAST:
+        warn(
+            f"a shard has {minibatches:.3g} minibatches: below {LEAST}, {strategy} learns little per epoch. "
+            "Use fewer shards or a smaller job.batch_size",
+            "small_shards",
+            strategy=strategy,
+            shards=shards,
+            minibatches=minibatches,
+        )
+
+
+UPDATE, LOCAL_STEP = "model update", "local step"
+
+
+class EffectiveBatch(NamedTuple):
+    """The samples of one step, of the model at the hub or of a worker's own weights."""
+
+    samples: int
+    step: str
+    """`UPDATE` or `LOCAL_STEP`"""
+    of: str
+    """Explanation, such as `2 tasks x batch 32`."""
+    is_most: bool = False
+    """Whether steps use fewer samples while there are fewer workers."""
+
+    def __str__(self) -> str:
+        most = "up to " if self.is_most else ""
+        return f"{most}{counted(self.samples, 'sample')} per {self.step} ({self.of})"
+
+
+def effective_batch(
+    traits: Traits, batch: int, tasks: int, *, is_elastic: bool = False
+) -> EffectiveBatch | None:
+    """Return the effective batch of a run with `tasks` open tasks at most; None if the strategy does not declare it.
+
+    `is_elastic` says whether the run may start with fewer workers. A round that waits for all workers has all tasks of
+    each of them: with `in_flight=2`, two.
+    """
+    if traits.local_steps:
+        return EffectiveBatch(batch, LOCAL_STEP, f"batch {batch}")
+    if traits.step_samples is not None:
+        return EffectiveBatch(traits.step_samples, UPDATE, "or more, if larger rounds are faster")
+    if traits.task_samples is None:
+        return None
+    updates = ceil(traits.quorum * (tasks if traits.updates is None else traits.updates))
+    task = traits.task_samples
+    is_most = is_elastic and traits.updates is None and updates > 1
+    each = f"batch {task}" if task == batch else f"{task} ({traits.task_setting})"
+    return EffectiveBatch(
+        updates * task, UPDATE, f"{updates} tasks x {each}" if updates > 1 else each, is_most
+    )
+
 
 FEW_SAMPLES = 10
 """Number of samples below which the data may be misinterpreted."""
@@ -46,8 +126,8 @@ def _check_job(job: object) -> None:
 def _check_strategy(strategy: object) -> None:
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
         name = strategy.__name__
-        told = f"strategy = {name} is a class: pass an instance, {name}(...)"
-        raise UsageError(told, "class_given", "strategy", given=name)
+        message = f"strategy = {name} is a class: pass an instance, {name}(...)"
+        raise UsageError(message, "class_given", "strategy", given=name)
     if not isinstance(strategy, Strategy):
         must = (
             "a strategy, such as oddlot.Synchronous(), or an instance of your own subclass of oddlot.Strategy"
@@ -69,19 +149,19 @@ def _check_about(about: object) -> None:
     try:
         json.dumps(about)
     except (TypeError, ValueError) as error:
-        told = f"about = {short(about)} must be JSON-serializable: {error}"
-        raise UsageError(told, "no_plain_data", "about", reason=str(error)) from None
+        message = f"about = {short(about)} must be JSON-serializable: {error}"
+        raise UsageError(message, "no_plain_data", "about", reason=str(error)) from None
 
 
 def check_shards(shards: int | None, samples: int, job: Job) -> None:
     """Raise UsageError if the data have another number of parts, or a shard would have a single sample."""
     data = job.train_data
     if isinstance(data, Shards) and shards not in {None, 1, len(data.parts)}:
-        told = f"shards = {shards}, but the data have {len(data.parts)} parts: leave shards out"
-        raise UsageError(told, "shards_beside_parts", "shards", shards=shards, parts=len(data.parts))
+        message = f"shards = {shards}, but the data have {len(data.parts)} parts: leave shards out"
+        raise UsageError(message, "shards_beside_parts", "shards", shards=shards, parts=len(data.parts))
     if shards and job.batch_size > 1 and 1 < shards <= samples < 2 * shards:
-        told = f"shards = {shards} is too large for {samples} samples: a shard would have a single sample"
-        raise UsageError(told, "shard_of_one_sample", "shards", shards=shards, samples=samples)
+        message = f"shards = {shards} is too large for {samples} samples: a shard would have a single sample"
+        raise UsageError(message, "shard_of_one_sample", "shards", shards=shards, samples=samples)
 
 
 def check_sizes(job: Job, engine: EngineConfig, traits: Traits, samples: int, shards: int) -> None:
@@ -109,14 +189,14 @@ def check_sizes(job: Job, engine: EngineConfig, traits: Traits, samples: int, sh
 def check_evaluation(job: Job) -> None:
     """Raise UsageError if metrics have no data, or a metric has a reserved name."""
     if job.eval_data is None and job.metrics:
-        told = f"the metrics {', '.join(job.metrics)} need evaluation data: pass Job(eval_data=...)"
-        raise UsageError(told, "no_evaluation_set", "eval_data", metrics=[*job.metrics])
+        message = f"the metrics {', '.join(job.metrics)} need evaluation data: pass Job(eval_data=...)"
+        raise UsageError(message, "no_evaluation_set", "eval_data", metrics=[*job.metrics])
     if job.eval_data is not None:
         Batches(job.eval_data, job.collate, "the evaluation set")
     taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
     if taken:
-        told = f"metrics: the name {', '.join(sorted(taken))} is reserved: use another name"
-        raise UsageError(told, "name_taken", "metrics", names=sorted(taken))
+        message = f"metrics: the name {', '.join(sorted(taken))} is reserved: use another name"
+        raise UsageError(message, "name_taken", "metrics", names=sorted(taken))
 
 
 def check_goal(goal: Goal, until: str, job: Job, engine: EngineConfig) -> None:
@@ -124,11 +204,14 @@ def check_goal(goal: Goal, until: str, job: Job, engine: EngineConfig) -> None:
     for figure, compare, value in goal.terms:
         beyond = {">": value >= 1, ">=": value > 1, "<": value <= 0, "<=": value < 0}[compare]
         if job.metrics.get(figure) is accuracy and beyond:
-            told = f"until = {until!r}: this goal cannot be reached, because {figure} is from 0 to 1"
-            raise UsageError(told, "goal_beyond_share", "until", given=until, figure=figure)
+            message = f"until = {until!r}: this goal cannot be reached, because {figure} is from 0 to 1"
+            raise UsageError(message, "goal_beyond_share", "until", given=until, figure=figure)
     if all(term.figure == "dollars" for term in goal.terms) and not engine.dollars_per_hour:
-        told = f"until = {until!r}: this goal cannot be reached, because no machine has a price. Set dollars_per_hour"
-        raise UsageError(told, "goal_without_price", "until", given=until)
+        message = (
+            f"until = {until!r}: this goal cannot be reached, because no machine has a price. Set "
+            "dollars_per_hour"
+        )
+        raise UsageError(message, "goal_without_price", "until", given=until)
     if all(term.figure in {"loss", *job.metrics} for term in goal.terms) and not engine.computes:
         raise UsageError(
             f"until = {until!r}: this goal cannot be reached, because computes=False (--no-compute) trains no model",
@@ -149,11 +232,16 @@ def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples
     if traits.whole_shards:
         warn_of_shards(name, shards, engine.max_workers, samples / shards / job.batch_size)
     if traits.reads_gradients and not engine.computes:
-        told = f"{name} adapts to gradients, but computes=False computes none: its settings will not change"
-        warn(told, "no_gradients_to_adapt_to", strategy=name)
+        message = (
+            f"{name} adapts to gradients, but computes=False computes none: its settings will not change"
+        )
+        warn(message, "no_gradients_to_adapt_to", strategy=name)
     if traits.varies_loads and traits.measured_loads:
-        told = f"{name} measures rounds of equal loads, but the strategy around it changes the loads: use {name} alone"
-        warn(told, "unequal_loads", strategy=name)
+        message = (
+            f"{name} measures rounds of equal loads, but the strategy around it changes the loads: use {name} "
+            "alone"
+        )
+        warn(message, "unequal_loads", strategy=name)
     _warn_of_one_minibatch(traits, job.batch_size)
     _warn_of_no_local_steps(traits, name, job, engine.max_workers)
 
@@ -178,6 +266,6 @@ def _warn_of_no_local_steps(traits: Traits, name: str, job: Job, workers: int) -
     batch = effective_batch(traits, job.batch_size, workers)
     unused = [name for name in ("local_optimizer", "keep_optimizer") if getattr(job, name)]
     if unused and batch and batch.step == UPDATE:
-        told = f"{' and '.join(unused)} have no effect: workers of {name} send gradients and take no local steps. "
-        told += "Use a strategy with local steps, such as LocalSGD, or set Job(optimizer=...) for the hub"
-        warn(told, "no_local_steps", settings=unused, strategy=name)
+        message = f"{' and '.join(unused)} have no effect: workers of {name} send gradients and take no local steps. "
+        message += "Use a strategy with local steps, such as LocalSGD, or set Job(optimizer=...) for the hub"
+        warn(message, "no_local_steps", settings=unused, strategy=name)

@@ -10,10 +10,11 @@ from inspect import Parameter, Signature
 from textwrap import fill
 from typing import Any, TypedDict
 
-from oddlot.core.defaults import KEEP_CHECKPOINTS, MAX_UPDATE_RATIO
-from oddlot.core.errors import UnknownName, short
-from oddlot.core.field_docs import field_docs
-from oddlot.core.validation import (
+from oddlot.core.support.errors import UnknownName, short
+from oddlot.core.support.text import field_docs
+from oddlot.core.support.validation import (
+    KEEP_CHECKPOINTS,
+    MAX_UPDATE_RATIO,
     NOT_IN_FILES,
     AtLeastOne,
     OverZero,
@@ -22,7 +23,7 @@ from oddlot.core.validation import (
     hints_of,
 )
 from oddlot.faults.plan import Chaos
-from oddlot.run.intervals import Every
+from oddlot.history.goals import Every
 from oddlot.wire.codec import Codec
 from oddlot.wire.registry import codec_name, codec_of
 
@@ -79,12 +80,12 @@ class RunConfig:
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as JSON-serializable data for run.json."""
-        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "about"}
+        message = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "about"}
         if self.codec is not None:
-            told["codec"] = codec_name(self.codec)
+            message["codec"] = codec_name(self.codec)
         if self.chaos is not None:
-            told["chaos"] = [name for name, _ in self.chaos.named()]
-        return {name: str(value) if isinstance(value, Every) else value for name, value in told.items()}
+            message["chaos"] = [name for name, _ in self.chaos.named()]
+        return {name: str(value) if isinstance(value, Every) else value for name, value in message.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +137,8 @@ def _unknown(name: str, value: Any, known: Iterable[str]) -> UnknownName:
     error = UnknownName("argument", name, known, key=name)
     if name not in BELONGS:
         return error
-    told = BELONGS[name].format(name=name, value=short(value))
-    return error.retold(f"unknown argument {name!r}: use {told}", nearest=None)
+    message = BELONGS[name].format(name=name, value=short(value))
+    return error.retold(f"unknown argument {name!r}: use {message}", nearest=None)
 
 
 def _is_text(hint: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 from oddlot.core.records import Record
 from oddlot.engines.base import RunData
 from oddlot.engines.host import Observer
-from oddlot.history.claim import make_room
+from oddlot.history.folder_owner import make_room
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import (
     ABOUT,
@@ -18,11 +18,11 @@ from oddlot.history.run_folder import (
     WORKER_LOGS,
     RunFolder,
 )
+from oddlot.model.flat_buffer import Layout
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import safe_observers
-from oddlot.run.warnings import warning_observers
-from oddlot.train.flat_buffer import Layout
+from oddlot.run.watchdogs import warning_observers
 
 
 class RunControl:
@@ -51,8 +51,9 @@ class RunControl:
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of earlier processes first, then new ones, in the order of time.
 
-        On a mesh of processes, that order is only approximate. An observer may have methods `begin(recipe)`, which is
-        called first, `replay(record)` for records of earlier processes, and `stopping()`, which is called on Ctrl-C.
+        On a mesh of processes, that order is only approximate. An observer may have methods `begin(name, samples,
+        goal)`, which is called first, `replay(record)` for records of earlier processes, and `stopping()`, which is
+        called on Ctrl-C.
         """
         self.observers += safe_observers(observers, self._stop, self.recipe, self.earlier)
 

@@ -8,14 +8,14 @@ from inspect import signature
 from os import PathLike
 from typing import Unpack
 
-from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
-from oddlot.core.user_imports import check_not_importing
+from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError
+from oddlot.core.support.user_code import check_not_importing
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.faults.plan import Chaos
-from oddlot.history.claim import claim
+from oddlot.history.folder_owner import claim
 from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume, resume_mode
@@ -128,7 +128,7 @@ def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
     if quiet or sys.stderr is None:
         yield ()
         return
-    from oddlot.run.live_view import progress_line, progress_lines
+    from oddlot.report.live_view import progress_line, progress_lines
 
     # stderr is no terminal in a notebook, or if a logger replaces it.
     with (progress_line if getattr(sys.stderr, "isatty", bool)() else progress_lines)() as line:
@@ -149,20 +149,20 @@ def _check_folders(
         if not isinstance(flag, bool):
             raise InvalidValue(name, flag, "True or False")
     if resume and force:
-        told = "resume continues a run and force overwrites it: use one of them"
-        raise UsageError(told, "resume_and_force")
+        message = "resume continues a run and force overwrites it: use one of them"
+        raise UsageError(message, "resume_and_force")
     if (resume or force) and out is None:
-        told = "resume and force need a run folder: pass out=..."
-        raise UsageError(told, "missing_setting", name="out")
+        message = "resume and force need a run folder: pass out=..."
+        raise UsageError(message, "missing_setting", name="out")
     for name, path in {"out": out, "checkpoints": checkpoints}.items():
         if not isinstance(path, str | PathLike | None):
             raise InvalidValue(name, path, "a folder's path")
     if checkpoints == "":
-        told = "checkpoints is empty: pass a folder or a URL, or leave it out"
-        raise UsageError(told, "empty_value", "checkpoints", name="checkpoints")
+        message = "checkpoints is empty: pass a folder or a URL, or leave it out"
+        raise UsageError(message, "empty_value", "checkpoints", name="checkpoints")
     if checkpoints is not None and out is None:
-        told = "checkpoints needs a run folder: pass out=... (--out)"
-        raise UsageError(told, "missing_setting", "checkpoints", name="out")
+        message = "checkpoints needs a run folder: pass out=... (--out)"
+        raise UsageError(message, "missing_setting", "checkpoints", name="out")
     if isinstance(chaos, Chaos) and out is None and any(fault.kind == "kill_hub" for fault in chaos.faults):
-        told = "kill_hub kills this process, and the run would be lost: pass out=..."
-        raise UsageError(told, "missing_setting", "chaos", name="out")
+        message = "kill_hub kills this process, and the run would be lost: pass out=..."
+        raise UsageError(message, "missing_setting", "chaos", name="out")

@@ -3,26 +3,28 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
+from oddlot.data.seeding import kept_chance
 from oddlot.engines.base import OpenMesh, PeerProcesses
 from oddlot.history.run_folder import RunFolder
-from oddlot.run.mesh_ended import MeshEnded, has_reached
-from oddlot.run.mesh_local import MeshLocal
-from oddlot.run.mesh_simulation import MeshSimulation
+from oddlot.run.hosts_local import LocalHosts
+from oddlot.run.hosts_simulated import SimulatedHosts
+from oddlot.run.mesh_folder import MeshEnded, has_reached
 from oddlot.run.spec import Recipe
-from oddlot.train.seeding import kept_chance
 
 
 @contextmanager
 def prepared_mesh(
     recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
-) -> Iterator[MeshSimulation | MeshLocal | MeshEnded]:
+) -> Iterator[SimulatedHosts | LocalHosts | MeshEnded]:
     """Yield a run on a mesh that is ready, and close it afterwards."""
     mesh = _mesh_of(recipe)
     is_memory = folder is not None and folder.checkpoints.startswith("memory:")
     if folder is not None and is_memory and isinstance(mesh, PeerProcesses):
-        told = f"{folder.place} is memory of this process, which the peers cannot read: use another location"
-        raise UsageError(told, "not_persistent", "checkpoints", url=folder.place)
+        message = (
+            f"{folder.place} is memory of this process, which the peers cannot read: use another location"
+        )
+        raise UsageError(message, "not_persistent", "checkpoints", url=folder.place)
     if folder is not None and resume:
         recipe = recipe.resuming(folder.settings().get("shards"))
     with ExitStack() as closing:
@@ -32,20 +34,20 @@ def prepared_mesh(
             return
         match mesh:
             case PeerProcesses():
-                yield MeshLocal(recipe, mesh, closing, folder, resume)
+                yield LocalHosts(recipe, mesh, closing, folder, resume)
             case _:
-                yield MeshSimulation(recipe, mesh, closing, folder, resume)
+                yield SimulatedHosts(recipe, mesh, closing, folder, resume)
 
 
 def _mesh_of(recipe: Recipe) -> PeerProcesses | OpenMesh:
     """Return how peers run on the engine of a run. Raise UsageError if it has no mesh."""
     engine, name = recipe.engine, type(recipe.strategy).__name__
     if engine.mesh is None:
-        told = (
+        message = (
             f"{name} runs on a mesh of peers, and the {engine.kind} engine has none: use Local or Simulated"
         )
-        raise UsageError(told, "engine_without_mesh", "engine.kind", engine=engine.kind, strategy=name)
+        raise UsageError(message, "engine_without_mesh", "engine.kind", engine=engine.kind, strategy=name)
     if not engine.computes:
-        told = "computes=False (--no-compute) has no weights, and peers of a mesh exchange them"
-        raise UsageError(told, "mesh_without_compute", "engine")
+        message = "computes=False (--no-compute) has no weights, and peers of a mesh exchange them"
+        raise UsageError(message, "mesh_without_compute", "engine")
     return engine.mesh

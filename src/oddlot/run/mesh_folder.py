@@ -6,22 +6,23 @@ from typing import Any
 
 from torch import nn
 
-from oddlot.checkpoint.atomic_files import read_model, read_tensors, told_where, write_tensors
-from oddlot.checkpoint.disk import make_folder
-from oddlot.core.errors import JobError, OddlotError
+from oddlot.checkpoint.local_storage import make_folder, naming_path, read_model, read_tensors, write_tensors
 from oddlot.core.records import Record
-from oddlot.core.user_warnings import warn
+from oddlot.core.support.errors import JobError, OddlotError
+from oddlot.core.support.user_warnings import warn
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.history.included_samples import IncludedSamples
 from oddlot.history.metrics import Tally, tally_of, use_saved_model
-from oddlot.history.outcome import FAILED, PEER_RECORDS, in_short
 from oddlot.history.peer_audit import prove_model
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
-from oddlot.run.divergence import warn_if_large
+from oddlot.history.run_outcome import FAILED, PEER_RECORDS, in_short, read_ending
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.update_gates import norm_of
+from oddlot.run.control import RunControl
+from oddlot.run.result import Run
 from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.gates import norm_of
+from oddlot.run.watchdogs import warn_if_large
 
 UNSAVED = "unsaved.safetensors"
 """File with buffers that are not in `model.safetensors`."""
@@ -31,7 +32,7 @@ def make_peers_folder(folder: RunFolder) -> None:
     """Make the folder of the peers' logs, or remove what peers have left there that is no log."""
     for left in (folder.path / PEERS).glob("*.json"):  # of peers that have failed, or were asked to finish
         left.unlink()
-    with told_where(folder.path / PEERS):
+    with naming_path(folder.path / PEERS):
         make_folder(folder.path / PEERS)
 
 
@@ -42,7 +43,7 @@ def write_average(folder: RunFolder, model: nn.Module, mean: FlatBuffer) -> None
     """
     path, saved = folder.path / PEERS / UNSAVED, model.state_dict()
     if unsaved := {name: each.clone() for name, each in mean.views() if name not in saved}:
-        with told_where(path):
+        with naming_path(path):
             write_tensors(unsaved, path)
     folder.write_model(model)
 
@@ -105,14 +106,44 @@ def warn_of_ending(summary: Mapping[str, Any], tally: Tally, model: FlatBuffer) 
     warn_if_large(norm_of(model))
     missing = summary["peers_missing"]
     if count := summary["samples_left_out"]:
-        told = (
+        message = (
             f"the saved model lacks {count:,} samples of {', '.join(missing) or 'peers'} that were lost or cut off, or "
             "whose logs were damaged: no other peer has processed these samples again"
         )
-        warn(told, "samples_left_out", samples=count, peers=missing)
+        warn(message, "samples_left_out", samples=count, peers=missing)
     if not summary["exchanges"] and (count := tally.models_rejected.total()):
-        told = (
+        message = (
             f"the peers have trained alone: all {count:,} models that they sent each other were rejected (last: "
             f"{tally.last_rejection}). If a codec of 16 bits cannot represent the weights, use plain or bf16"
         )
-        warn(told, "nothing_exchanged", models=count, last=tally.last_rejection)
+        warn(message, "nothing_exchanged", models=count, last=tally.last_rejection)
+
+
+def has_reached(recipe: Recipe, folder: RunFolder) -> bool:
+    """Whether the run in the folder has ended by this goal."""
+    ended = read_ending(folder).get("ended") if folder.model.exists() else None
+    return ended in {str(term) for term in recipe.goal.terms}
+
+
+def ended_run(recipe: Recipe, folder: RunFolder, model: nn.Module) -> Run:
+    """Return the run in the folder, which has ended. `model` gets its weights."""
+    summary = read_ending(folder) | {"run_dir": str(folder.path)}
+    read_average(folder, model)
+    records = read_run_log(folder)
+    history = tally_of(records, recipe.samples).quality.history
+    return Run(model, summary, history, summary["ended"], folder.path, records)
+
+
+class MeshEnded(RunControl):
+    """What `fit` runs when the goal was reached before: it starts no peer."""
+
+    folder: RunFolder
+
+    def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
+        super().__init__(recipe, folder, "the launcher", resume=True)
+        folder.check_settings(self.identity)
+        self.earlier = read_run_log(folder)
+
+    def run(self) -> Run:
+        """Return the run as it has ended."""
+        return ended_run(self.recipe, self.folder, self.model)

@@ -8,23 +8,23 @@ from pathlib import Path
 from oddlot.checkpoint.format import Checkpoint
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
-from oddlot.core.errors import CheckpointError
 from oddlot.core.events import Lost, Resumed
-from oddlot.core.peers import Source
+from oddlot.core.peers import IncludedModel
 from oddlot.core.records import Record
+from oddlot.core.support.errors import CheckpointError
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId, machine_of
-from oddlot.core.user_warnings import warn
-from oddlot.engines.node_ids import NodeIds
+from oddlot.engines.processes.node_ids import NodeIds
 from oddlot.history.included_samples import IncludedSamples, history_of
 from oddlot.history.log import Log, read_header, surviving
 from oddlot.history.metrics import resumed_after, tally_of
 from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import RunFolder
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.weight_store import WeightStore
 from oddlot.run.peer_share import MeshStart, PeerShare, progress
 from oddlot.run.resume import Past, read_past, set_aside
 from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.store import Store
 
 RECENT_SECONDS = 5.0
 """A peer whose last record is this much older than a checkpoint had ended before it."""
@@ -69,7 +69,9 @@ def continue_mesh(
         _check_can_deal(checkpoint, recipe, before, machines)
     short = _too_short(past, folder)
     saved_at = max(one.now for one in start.conductors.values())
-    sources = [Source(node, min(count, len(logs[node]))) for node, count in records.items() if node in logs]
+    sources = [
+        IncludedModel(node, min(count, len(logs[node]))) for node, count in records.items() if node in logs
+    ]
     included = IncludedSamples(
         (history_of(node, folder.log_of(node), log) for node, log in logs.items()),
         sources,
@@ -147,7 +149,7 @@ def _cut_off(
 def _start(past: Past, recipe: Recipe, layout: Layout) -> MeshStart:
     """Return how the peers in a checkpoint begin with it."""
     with past.readable():
-        store = Store(FlatBuffer.empty(layout), recipe.rule)
+        store = WeightStore(FlatBuffer.empty(layout), recipe.rule)
         store.load_state(past.tensors)
     return MeshStart(store.weights, store.optimizer_tensors(), past.conductors)
 
@@ -157,12 +159,12 @@ def _check_can_deal(
 ) -> None:
     """Raise CheckpointError if other machines cannot take over the samples: with shards, each has its own data."""
     if recipe.shards > 1:
-        told = (
+        message = (
             f"the run has {recipe.shards} shards, each of which belongs to one of the peers {', '.join(before)}, and "
             f"cannot be resumed by {', '.join(machines)}: use the same number of workers"
         )
         path = checkpoint.storage.path(checkpoint.name)
-        raise CheckpointError(told, "other_machines", path=path, before=list(before), now=list(machines))
+        raise CheckpointError(message, "other_machines", path=path, before=list(before), now=list(machines))
 
 
 def _too_short(past: Past, folder: RunFolder) -> list[NodeId]:
@@ -176,15 +178,15 @@ def _too_short(past: Past, folder: RunFolder) -> list[NodeId]:
     for node in short:
         path, name = str(folder.log_of(node)), checkpoint.storage.path(checkpoint.name)
         fields = {"records": records[node], "sound": found[node]}
-        told = (
+        message = (
             f"checkpoint {name} was made after {records[node]:,} records of {node}, but only {found[node]:,} "
             f"records of its log {path} are intact"
         )
         if checkpoint.log:
-            told = f"{told}: resume the run in a new folder. It fetches the logs"
-            raise CheckpointError(told, "log_too_short", path=name, **fields)
-        told = f"{told}. A new peer takes its place. Samples in the missing records count as left out"
-        warn(told, "peer_log_too_short", path=path, node=node, **fields)
+            message = f"{message}: resume the run in a new folder. It fetches the logs"
+            raise CheckpointError(message, "log_too_short", path=name, **fields)
+        message = f"{message}. A new peer takes its place. Samples in the missing records count as left out"
+        warn(message, "peer_log_too_short", path=path, node=node, **fields)
     return short
 
 

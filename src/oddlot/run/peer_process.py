@@ -8,34 +8,33 @@ from typing import Any
 
 from torch import Tensor
 
-from oddlot.checkpoint.atomic_files import told_where
-from oddlot.checkpoint.shared_writer import LAUNCH_DIGITS
+from oddlot.checkpoint.background_writer import LAUNCH_DIGITS
+from oddlot.checkpoint.local_storage import naming_path
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import UsageError
-from oddlot.core.peers import Source
+from oddlot.core.peers import IncludedModel
 from oddlot.core.records import Record
+from oddlot.core.support.errors import UsageError
 from oddlot.core.tasks import NodeId
+from oddlot.data.seeding import seed_all
 from oddlot.engines.mesh.process import MeshProcess, PeerSetup
+from oddlot.history.folder_lock import LOCK, hold
 from oddlot.history.included_samples import IncludedSamples
-from oddlot.history.lock import LOCK, hold
 from oddlot.history.metrics import tally_of
-from oddlot.history.outcome import INTERRUPTED
 from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
-from oddlot.run.bad_rows import rows_named
-from oddlot.run.divergence import check_learned
+from oddlot.history.run_outcome import INTERRUPTED
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.run.mesh_folder import mesh_summary, write_average
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.saving import Checkpoints
-from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.run.spec import Recipe, rows_named
+from oddlot.run.watchdogs import check_learned
 from oddlot.train.job import made
-from oddlot.train.seeding import seed_all
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshPeerSetup(PeerSetup):
+class PeerProcessSetup(PeerSetup):
     """What every peer of a run gets."""
 
     recipe: Recipe
@@ -45,16 +44,18 @@ class MeshPeerSetup(PeerSetup):
     def main(self, node: NodeId, index: int, life: Any) -> None:
         """Run a peer until the run has ended."""
         with rows_named(self.recipe), ExitStack() as closing:
-            MeshPeer(self, node, index, life, closing).drive()
+            PeerProcess(self, node, index, life, closing).drive()
 
 
-class MeshPeer(MeshProcess):
+class PeerProcess(MeshProcess):
     """One peer, from its start to the end of the run."""
 
-    setup: MeshPeerSetup
+    setup: PeerProcessSetup
     run: PeerRun | None
 
-    def __init__(self, setup: MeshPeerSetup, node: NodeId, index: int, life: Any, closing: ExitStack) -> None:
+    def __init__(
+        self, setup: PeerProcessSetup, node: NodeId, index: int, life: Any, closing: ExitStack
+    ) -> None:
         super().__init__(setup, node, index, life)
         recipe = self.recipe = setup.recipe
         self.folder = RunFolder(setup.folder.parent)
@@ -78,7 +79,9 @@ class MeshPeer(MeshProcess):
             start.conductor(self.share), start.copied_weights(self.model, self.layout), start.optimizer
         )
 
-    def join(self, source: Source, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> PeerRun:
+    def join(
+        self, source: IncludedModel, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None
+    ) -> PeerRun:
         """Return a peer that has the state of another one."""
         included = IncludedSamples.read(self.folder, [source])
         self.share, conductor = self.share.taking_over(included, source, self.port.addresses)
@@ -139,7 +142,7 @@ class MeshPeer(MeshProcess):
 
     def _save(self, run: PeerRun, now: float) -> None:
         """Save the average of all peers as the model of the run, unless another peer saves or has saved its own."""
-        with ExitStack() as closing, told_where(self.folder.path / PEERS / LOCK):
+        with ExitStack() as closing, naming_path(self.folder.path / PEERS / LOCK):
             try:
                 hold(self.folder.path / PEERS, closing)
             except UsageError:

@@ -11,20 +11,20 @@ from torch import Tensor
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Averaged, Evaluated, Stopped
 from oddlot.core.membership import Membership
-from oddlot.core.random_streams import stream
 from oddlot.core.records import HostState
+from oddlot.core.support.random_streams import stream
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.host import Observer
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.engines.mesh.peer import Peer, PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
-from oddlot.run.divergence import diverged
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.update_gates import norm_of
 from oddlot.run.peer_share import TOTALS, PeerShare
 from oddlot.run.saving import Checkpoints
 from oddlot.run.session import Session
-from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.gates import norm_of
+from oddlot.run.watchdogs import diverged
 
 SNAPSHOT_SECONDS = 5.0
 """Time until a peer that has not sent its weights for an average is asked again."""
@@ -77,7 +77,7 @@ class PeerRun:
         self.peer = Peer.of(conductor, self.store, port, membership, [tally, *observers], self.log)
         self.checkpoints = checkpoints
         if checkpoints is not None:
-            self.peer.books = self._state
+            self.peer.host_state = self._state
         self.evaluating: Averaging | None = None
         """The average that is being evaluated."""
         self.evaluating_since = inf
@@ -157,7 +157,7 @@ class PeerRun:
         if peer.averaging is None and self.evaluating is None and self.final is None:
             self.purpose = self._due_purpose(now)
             if any(self.purpose):
-                peer.begin_average(now, with_books=self.purpose.checkpoint)
+                peer.begin_average(now, with_state=self.purpose.checkpoint)
                 self._lead(now)  # it is complete if there is no other peer
 
     def _due_purpose(self, now: float) -> Purpose:
@@ -203,10 +203,10 @@ class PeerRun:
         """Write a checkpoint of the average, with the optimizer of this peer."""
         if self.purpose.final:
             checkpoints.finish()
-        version = sum(one.conductor["version"] for one in average.books.values())
+        version = sum(one.conductor["version"] for one in average.host_states.values())
         weights = {f"weights/{name}": tensor for name, tensor in average.mean.sections()}
         tensors = {"version": torch.tensor(version), **weights, **self.store.optimizer_tensors()}
-        checkpoints.write(version, average.books, tensors)
+        checkpoints.write(version, average.host_states, tensors)
 
     def _state(self) -> HostState:
         """Return the state of the peer, after its log is in the file."""

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.ledger import Ledger
-from oddlot.core.peers import Peers, Source
-from oddlot.core.shard_queue import Lane
-from oddlot.core.spans import Span
+from oddlot.core.peers import IncludedModel, Peers
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span
+from oddlot.core.shard_queue import ShardCursor
 from oddlot.core.tasks import NodeId, machine_of
+from oddlot.history.goals import Goal
 from oddlot.history.included_samples import IncludedSamples, joined_cuts
 from oddlot.history.metrics import Tally
-from oddlot.run.goals import Goal
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 TOTALS = frozenset({"versions", "samples", "dollars"})
 """Figures of a goal that peers reach together, each its share. Time, epochs and metrics are the same for all."""
@@ -66,7 +66,7 @@ class PeerShare:
     def _number(self) -> int:
         return self.names.index(machine_of(self.node))
 
-    def conductor(self, included: Iterable[Span] = (), sources: Sequence[Source] = ()) -> Conductor:
+    def conductor(self, included: Iterable[Span] = (), sources: Sequence[IncludedModel] = ()) -> Conductor:
         """Return the conductor of a peer that has yet to process all of its samples that are not `included`.
 
         `sources` are the models that its initial weights include.
@@ -75,7 +75,7 @@ class PeerShare:
         return self.recipe.conductor(self._ledger(included), peers)
 
     def taking_over(
-        self, included: IncludedSamples, source: Source, others: Iterable[NodeId]
+        self, included: IncludedSamples, source: IncludedModel, others: Iterable[NodeId]
     ) -> tuple["PeerShare", Conductor]:
         """Return share and conductor of a peer that takes over the samples of lost peers.
 
@@ -88,7 +88,7 @@ class PeerShare:
         share = replace(self, done=self.progress(tally))
         return share, share.conductor(included.spans_in(self.first, self.stop, cut), [source])
 
-    def _ledger(self, included: Iterable[Span]) -> Ledger:
+    def _ledger(self, included: Iterable[Span]) -> SampleLedger:
         """Return the ledger after these samples: gaps among them are leased first."""
         done = sorted(included)
         last = done[-1].epoch if done else 0
@@ -105,9 +105,9 @@ class PeerShare:
             merged.append(end - self.first - sum(gap.stop - gap.start for gap in gaps[before:]))
         while merged and merged[0] == self.samples:
             del merged[0]
-        lane = Lane(self.first, self.stop, last, at, gaps)
+        cursor = ShardCursor(self.first, self.stop, last, at, gaps)
         skip_bad, cuts, epoch = self.recipe.config.skip_bad, [self.first, self.stop], last + 1 - len(merged)
-        return Ledger(
+        return SampleLedger(
             self.samples,
             self.goal.epochs,
             1,
@@ -116,7 +116,7 @@ class PeerShare:
             cuts,
             epoch=epoch,
             merged=merged or [0],
-            lanes=[lane],
+            cursors=[cursor],
         )
 
 
@@ -139,7 +139,7 @@ class MeshStart:
     """Conductors of the peers of a resumed run."""
     included: Mapping[str, Sequence[Span]] = field(default_factory=dict)
     """Samples that the weights include, by machine, for peers that have no conductor here."""
-    sources: Sequence[Source] = ()
+    sources: Sequence[IncludedModel] = ()
     """Models that the weights include."""
     strikes: Mapping[str, int] = field(default_factory=dict)
     """Samples that ended the computation of earlier peers."""

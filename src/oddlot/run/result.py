@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from oddlot.core.errors import UnknownName
 from oddlot.core.records import Record
+from oddlot.core.support.errors import UnknownName
 from oddlot.history.log import surviving
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
@@ -22,8 +22,8 @@ class Metrics(dict[str, float]):
     def __missing__(self, name: str) -> float:
         error = UnknownName("metric", name, list(self))
         if not self:
-            told = "the run has no metrics: pass Job(eval_data=..., metrics={...})"
-            raise error.retold(told)
+            message = "the run has no metrics: pass Job(eval_data=..., metrics={...})"
+            raise error.retold(message)
         raise error
 
 
@@ -45,9 +45,9 @@ class Run:
 
     def __repr__(self) -> str:
         figures = {name: self.summary[name] for name in ("accuracy", "loss", "seconds", "versions")}
-        told = [f"{name}={value:.4g}" for name, value in figures.items() if value is not None]
-        told += [f"ended={self.ended!r}"] + ([f"folder={str(self.folder)!r}"] if self.folder else [])
-        return f"Run({', '.join(told)})"
+        message = [f"{name}={value:.4g}" for name, value in figures.items() if value is not None]
+        message += [f"ended={self.ended!r}"] + ([f"folder={str(self.folder)!r}"] if self.folder else [])
+        return f"Run({', '.join(message)})"
 
     @property
     def records(self) -> Sequence[Record]:

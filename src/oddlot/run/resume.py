@@ -5,24 +5,61 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from oddlot.checkpoint.format import Checkpoint, check_log, newest
-from oddlot.checkpoint.other_layout import check_layout
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
-from oddlot.core.errors import CheckpointError, ProtocolError, UsageError
 from oddlot.core.events import Averaged, Joined, Ordered
 from oddlot.core.records import HUB, Record
-from oddlot.core.serialization import DAMAGED
+from oddlot.core.support.errors import CheckpointError, ProtocolError, UsageError
+from oddlot.core.support.serialization import DAMAGED
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId
-from oddlot.core.user_warnings import warn
 from oddlot.history.log import has_records, is_void, read_sound
 from oddlot.history.peer_logs import check_logs
 from oddlot.history.run_folder import RunFolder
+from oddlot.model.flat_buffer import Layout
 from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import Layout
+
+MAX_NAMED = 3
+
+
+def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layout) -> None:
+    """Raise CheckpointError if the checkpoint, with the layout `saved`, is of a model with other tensors than `layout`.
+
+    The field `different` has the dtype and shape in the run and now, by tensor name. If `saved` is not a layout,
+    another error is raised.
+    """
+    if checkpoint.job == layout.fingerprint:
+        return
+    was, now = _described(saved), _described(layout.to_json())
+    different = {name: (was.get(name), now.get(name)) for name in {**was, **now}}
+    different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
+    lines = [f"\n  {name}: {pair[0]} in the run, {pair[1]} now" for name, pair in different.items()]
+    more = f"\n  and {len(lines) - MAX_NAMED} more" if len(lines) > MAX_NAMED else ""
+    message = "".join(lines[:MAX_NAMED]) + more or " their order differs"
+    path = checkpoint.storage.path(checkpoint.name)
+    raise CheckpointError(
+        f"checkpoint {path} has other tensors than the job's model:{message}\nResume with the original model, or use "
+        "another folder",
+        "other_job",
+        path=path,
+        different=different,
+    )
+
+
+def _described(layout: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dtype and shape of each tensor, its role if it is not trainable, and its group if that is not 0."""
+    found = {}
+    for entry in layout["entries"]:
+        section = layout["sections"][entry["section"]]
+        role = "" if section["role"] == "trainable" else f"{section['role']} "
+        group = f" in group {section['group']}" if section["group"] else ""
+        found[str(entry["name"])] = f"{role}{section['dtype']} {list(entry['shape'])}{group}"
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,18 +97,18 @@ def readable(checkpoint: Checkpoint) -> Iterator[None]:
         yield
     except (*DAMAGED, ProtocolError, UsageError, RuntimeError) as error:
         path = checkpoint.storage.path(checkpoint.name)
-        told = (
+        message = (
             f"checkpoint {path} has no state of this run ({error!r}): move it away to resume from an older one, or "
             "start again in another folder"
         )
-        raise CheckpointError(told, "no_state", path=path, reason=repr(error)) from error
+        raise CheckpointError(message, "no_state", path=path, reason=repr(error)) from error
 
 
 def warn_of_damage(checkpoint: Checkpoint, logs: Iterable[CheckpointError | None]) -> None:
     """Warn of the damage of logs, if there is any, and of newer checkpoints, all of which are left out."""
     for each in filter(None, (*logs, *checkpoint.warnings)):
-        told = f"{each}. Resuming from {checkpoint.name}"
-        warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
+        message = f"{each}. Resuming from {checkpoint.name}"
+        warn(message, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
 
 
 def read_past(folder: RunFolder, recipe: Recipe, layout: Layout) -> Past | None:

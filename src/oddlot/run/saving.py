@@ -7,24 +7,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from oddlot.checkpoint.background_writer import LONG_WRITE_SECONDS, BackgroundWriter, SharedWriter
 from oddlot.checkpoint.format import Snapshot
-from oddlot.checkpoint.shared_writer import SharedSaver
-from oddlot.checkpoint.writer import LONG_WRITE_SECONDS, BackgroundSaver
-from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.events import Resumed
 from oddlot.core.records import HUB, HostState, Record
+from oddlot.core.support.errors import CheckpointError, JobError
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId
-from oddlot.core.user_warnings import warn
 from oddlot.engines.host import Host
 from oddlot.history.audit import prove_log
 from oddlot.history.log import Log, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.run.divergence import Divergence
+from oddlot.model.flat_buffer import Layout
 from oddlot.run.resume import Past
 from oddlot.run.signals import StopRequest
 from oddlot.run.spec import Recipe
-from oddlot.train.flat_buffer import Layout
+from oddlot.run.watchdogs import Divergence
 
 HUNG_WRITE_SECONDS = 600.0
 """Seconds that a run waits, at its start and its end, for a checkpoint that is being written."""
@@ -35,7 +34,7 @@ HURRY_SECONDS = 2.0
 class Checkpoints:
     """Writes the checkpoints of a run in the background. Those that cannot be written cause warnings."""
 
-    def __init__(self, saver: BackgroundSaver, layout: Layout) -> None:
+    def __init__(self, saver: BackgroundWriter, layout: Layout) -> None:
         self.saver, self.layout = saver, layout
 
     @classmethod
@@ -49,7 +48,7 @@ class Checkpoints:
         """
         keep, is_elsewhere = recipe.config.keep_checkpoints, folder.is_elsewhere
         logs, storage = folder.logs, folder.storage
-        saver = SharedSaver(storage, logs, keep, copy_logs=is_elsewhere, launch=launch, there=there)
+        saver = SharedWriter(storage, logs, keep, copy_logs=is_elsewhere, launch=launch, there=there)
         return cls(saver, layout)
 
     def write(
@@ -102,7 +101,7 @@ class Saving:
         self.checkpoints: Checkpoints | None = None
 
     @property
-    def saver(self) -> BackgroundSaver | None:
+    def saver(self) -> BackgroundWriter | None:
         """Return what writes the checkpoints. None: the run has no folder."""
         return self.checkpoints.saver if self.checkpoints is not None else None
 
@@ -143,8 +142,8 @@ class Saving:
         if not self.saver.wait(HUNG_WRITE_SECONDS):
             raise self.saver.hung
         for problem in self.saver.problems():
-            told = str(problem).removesuffix("; the run continues")
-            raise problem.retold(f"{told}, then resume the run")
+            message = str(problem).removesuffix("; the run continues")
+            raise problem.retold(f"{message}, then resume the run")
 
     def checkpoint(self) -> None:
         """Write a checkpoint in the background, after flushing the log.
@@ -211,15 +210,15 @@ class Saving:
         take_into_account(self.tally, self.earlier, folder.log)
         proof = prove_log(folder.log, self.earlier, self.recipe.samples)
         if proof.faults:
-            told = f"{folder.log} is damaged: {proof}. Restore the file from a copy"
-            raise CheckpointError(told, "damaged_file", path=str(folder.log))
+            message = f"{folder.log} is damaged: {proof}. Restore the file from a copy"
+            raise CheckpointError(message, "damaged_file", path=str(folder.log))
         event = resumed_after(past.records[HUB], self.tally, lost, folder.log)
         return replace(event, settings=self.recipe.settings_anew)
 
-    def _saver(self, folder: RunFolder, past: Past | None) -> BackgroundSaver:
+    def _saver(self, folder: RunFolder, past: Past | None) -> BackgroundWriter:
         keep = self.recipe.config.keep_checkpoints
         begun_from, there = (past.checkpoint, past.there) if past else (None, ())
-        return BackgroundSaver(
+        return BackgroundWriter(
             folder.storage,
             folder.logs,
             keep,
@@ -229,8 +228,8 @@ class Saving:
         )
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        patience = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
-        problems = self.saver.close(patience) if self.saver is not None else []
+        timeout = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
+        problems = self.saver.close(timeout) if self.saver is not None else []
         if isinstance(error, JobError) and error.code == "log_changed":
             return  # this is why they could not be written
         for problem in problems:

@@ -1,14 +1,14 @@
 """The life of one host of a run: its store, metrics and goal, and what is due. A hub has one, a mesh one per peer."""
 
 from oddlot.core.conductor import Conductor
+from oddlot.history.goals import TIME_FIGURES, Goal, Term
 from oddlot.history.metrics import Tally
-from oddlot.run.goals import TIME_FIGURES, Goal, Term
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.update_gates import standard_gates
+from oddlot.model.weight_store import BlockSource, NullStore, WeightStore
 from oddlot.run.spec import Recipe
-from oddlot.run.warnings import warn_of_not_measured
-from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.gates import standard_gates
+from oddlot.run.watchdogs import warn_of_not_measured
 from oddlot.train.lr_schedules import by_samples
-from oddlot.train.store import BlockSource, NullStore, Store
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
@@ -33,7 +33,7 @@ class Session:
         saves_first: bool = False,
     ) -> None:
         self.recipe, self.conductor, self.tally, self.goal = recipe, conductor, tally, goal
-        self.store = (Store if recipe.engine.computes else NullStore)(
+        self.store = (WeightStore if recipe.engine.computes else NullStore)(
             weights,
             recipe.rule,
             pool,

@@ -1,6 +1,7 @@
 """The validated inputs of a run: job, strategy, engine and run settings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
@@ -10,34 +11,35 @@ from typing import Any
 from torch import nn
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import UsageError
-from oddlot.core.ledger import Ledger
 from oddlot.core.peers import Peers
-from oddlot.core.spans import Span
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span
 from oddlot.core.strategy import Strategy, Traits
+from oddlot.core.support.errors import BadSamples, JobError, UsageError
+from oddlot.data.batches import Batches, Cuts, order
+from oddlot.data.seeding import seed_all
+from oddlot.data.shards import Shards
 from oddlot.engines.base import EngineConfig, RunData
 from oddlot.engines.payloads import users_code
+from oddlot.history.goals import Goal
 from oddlot.history.run_settings import FORMAT
+from oddlot.model.flat_buffer import Layout
+from oddlot.model.tensor_checks import warn_of_extra_state
 from oddlot.run.checks import (
+    EffectiveBatch,
     check_evaluation,
     check_goal,
     check_shards,
     check_sizes,
     check_types,
+    default_shards,
+    effective_batch,
     measured,
     warn_of_strategy,
 )
 from oddlot.run.config import RunConfig
-from oddlot.run.effective_batch import EffectiveBatch, effective_batch
-from oddlot.run.goals import Goal
-from oddlot.run.shard_count import default_shards
-from oddlot.train.data import Batches, Cuts, order
-from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import Job, choose_device, made
 from oddlot.train.lr_schedules import Schedule
-from oddlot.train.seeding import seed_all
-from oddlot.train.sharded_data import Shards
-from oddlot.train.tensor_checks import warn_of_extra_state
 from oddlot.wire.codec import Codec
 from oddlot.wire.plain import Plain
 
@@ -128,11 +130,11 @@ class Recipe:
         """Return the goal of the run."""
         until, metrics = self.until, self.job.metrics
         if not until:
-            told = (
+            message = (
                 "until is missing: pass a goal, such as until='epochs>=10' (--until 'epochs>=10') or "
                 "'accuracy>=0.98 or seconds>=60'"
             )
-            raise UsageError(told, "missing_setting", name="until")
+            raise UsageError(message, "missing_setting", name="until")
         return Goal.parse(until, metrics, self.job.eval_data is not None)
 
     @property
@@ -184,7 +186,7 @@ class Recipe:
             "skip_bad": self.config.skip_bad,
         }
 
-    def conductor(self, ledger: Ledger | None = None, peers: Peers | None = None) -> Conductor:
+    def conductor(self, ledger: SampleLedger | None = None, peers: Peers | None = None) -> Conductor:
         """Return the conductor of a new run or, with its ledger, of one of its peers."""
         return Conductor(
             deepcopy(self.strategy),  # it gathers state
@@ -196,10 +198,10 @@ class Recipe:
             peers=peers or Peers(),
         )
 
-    def _ledger(self) -> Ledger:
+    def _ledger(self) -> SampleLedger:
         cuts = list(self.cuts) if isinstance(self.cuts, tuple) else []
         barrier, epochs, skip_bad = self.epoch_barrier, self.goal.epochs, self.config.skip_bad
-        return Ledger(self.samples, epochs, self.shards, barrier, skip_bad, cuts=cuts)
+        return SampleLedger(self.samples, epochs, self.shards, barrier, skip_bad, cuts=cuts)
 
     def identity(self, layout: Layout) -> dict[str, Any]:
         """Return what must be equal when a run is resumed."""
@@ -237,9 +239,26 @@ def _given(strategy: Any) -> dict[str, Any]:
 
 def _settings(strategy: Any) -> str:
     """Return a strategy as text, without its state."""
-    told = [
+    message = [
         f"{name}={_settings(value) if is_dataclass(value) else repr(value)}"
         for name, value in _given(strategy).items()
         if value not in ({}, [])
     ]
-    return f"{type(strategy).__name__}({', '.join(told)})"
+    return f"{type(strategy).__name__}({', '.join(message)})"
+
+
+MAX_ROWS = 64
+"""Rows that an error names."""
+
+
+@contextmanager
+def rows_named(recipe: Recipe) -> Iterator[None]:
+    """Name bad samples by their index in the data."""
+    try:
+        yield
+    except BadSamples as bad:
+        rows = recipe.rows(bad.spans)
+        more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
+        named = ", ".join(map(str, rows[:MAX_ROWS]))
+        message = f"some samples {bad.why}\nThese samples are among train_data[{named}{more}]"
+        raise JobError(message, bad.code, **bad.fields, rows=rows) from bad

@@ -1,36 +1,75 @@
 """A training run from its recipe to its end, on any engine."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import JobError
 from oddlot.core.events import Evaluated, Stopped
-from oddlot.core.records import HUB
+from oddlot.core.records import HUB, Record
+from oddlot.core.support.errors import JobError
+from oddlot.core.tasks import NodeId
+from oddlot.data.seeding import kept_chance
 from oddlot.engines.base import Open
+from oddlot.engines.host import Adviser, Host, Observer
 from oddlot.engines.loop import drive
+from oddlot.engines.simulated.update_servers import served
+from oddlot.faults.injector import FaultInjector
+from oddlot.faults.plan import Chaos
+from oddlot.faults.preemption import PreemptionInjector
 from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
-from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
-from oddlot.run.assemble import engine_with_faults, host_of
-from oddlot.run.bad_rows import rows_named
+from oddlot.history.run_outcome import FAILED, in_short
 from oddlot.run.control import RunControl
-from oddlot.run.divergence import Divergence, check_learned
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import Past, read_past
 from oddlot.run.saving import Saving
 from oddlot.run.session import Session
-from oddlot.run.short_lives import ShortLives
-from oddlot.run.spec import Recipe
+from oddlot.run.spec import Recipe, rows_named
 from oddlot.run.user_observers import announce_stop
-from oddlot.run.warnings import warn_of_kept_optimizer
-from oddlot.train.seeding import kept_chance
+from oddlot.run.watchdogs import Divergence, ShortLives, check_learned, warn_of_kept_optimizer
+from oddlot.timing.round_estimator import RoundEstimator
+
+if TYPE_CHECKING:
+    from oddlot.engines.base import Engine, Opened
+
+
+def engine_with_faults(
+    opened: "Opened",
+    numbers: Any,
+    conductor: Conductor,
+    chaos: Chaos | None = None,
+    names: Sequence[str] = (),
+    past: Sequence[Record] | None = None,
+    left: Collection[NodeId] = (),
+    flush: Callable[[], None] = lambda: None,
+) -> "Engine | FaultInjector":
+    """Return the engine with the faults of `chaos`, injected while the run trains.
+
+    `numbers` is the host's store. A fault that is in `past`, the whole log of a resumed run, is not injected again;
+    `left` are the workers that it had at its end. `flush` is called before the hub is killed.
+    """
+    engine = served(opened, numbers)
+    if chaos is None:
+        return engine
+    faults = opened.faults
+    assert faults is not None, "the engine's config declares that it injects faults"
+    if chaos.capacity is not None:
+        engine = PreemptionInjector(engine, faults, chaos.capacity, names, chaos.seed)
+    return FaultInjector(engine, faults, chaos, lambda: conductor.version, flush, past, left)
+
+
+def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: list[Observer] | None = None) -> Host:
+    """Return the host of these observers, with an adviser if the strategy needs estimated durations of rounds."""
+    loads = conductor.strategy.traits(conductor.batch).measured_loads
+    advisers: list[Adviser] = [RoundEstimator(loads)] if loads else []
+    return Host(conductor, numbers, engine, [] if observers is None else observers, advisers)
+
 
 LONG_MEASURE_SECONDS = 60.0
 """Seconds of the final evaluation after which a line says what the run waits for."""
@@ -170,14 +209,14 @@ class Training(RunControl):
         self.tally.finish()
         return self.tally.summary() | {
             "ended": ended,
-            "ended_version": self._version_told if self.met_at is None else self.met_at,
+            "ended_version": self._version_reported if self.met_at is None else self.met_at,
             "records": self.saving.count,
             "run_dir": str(self.folder.path) if self.folder else None,
             EFFECTIVE_BATCH: self.recipe.effective_batch and str(self.recipe.effective_batch),
         }
 
     @property
-    def _version_told(self) -> int:
+    def _version_reported(self) -> int:
         """Return the version in the summary: the newest or, if the run failed, the newest evaluated one."""
         measured = self.tally.quality.evaluated_version
         return self.tally.versions if measured < 0 else measured
@@ -192,7 +231,7 @@ class Training(RunControl):
             return ended
         if self.tally.quality.evaluated_version != final:
             self.host.evaluate(final)
-        engine, told = self.opened.engine, False
+        engine, text = self.opened.engine, False
         began = engine.now
         while self.tally.quality.evaluated_version != final:
             if self.stop.signal:
@@ -200,8 +239,8 @@ class Training(RunControl):
             if self.session.gives_up_measuring(began, engine.now):
                 return ended
             message = engine.next(engine.now + LONG_MEASURE_SECONDS)  # or sooner, with nothing
-            if message is None and not told and engine.now - began >= LONG_MEASURE_SECONDS:
-                told = True
+            if message is None and not text and engine.now - began >= LONG_MEASURE_SECONDS:
+                text = True
                 logger.info(
                     "evaluating the final version has taken %g s so far. If the evaluator's process is stopped, "
                     "continue or kill it; another one then takes over",

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from oddlot.core.errors import short
 from oddlot.core.records import Record
-from oddlot.core.user_code import trace_of
-from oddlot.core.user_warnings import warn
+from oddlot.core.support.errors import short
+from oddlot.core.support.user_code import trace_of
+from oddlot.core.support.user_warnings import warn
 from oddlot.engines.host import Observer
+from oddlot.history.goals import Goal
+from oddlot.run.spec import Recipe
 
 
 class StopRun(Exception):
@@ -33,9 +35,9 @@ class SafeObserver:
     def __call__(self, record: Record) -> None:
         self._call(self.observer, record)
 
-    def begin(self, recipe: Any) -> None:
+    def begin(self, name: str, samples: int, goal: Goal) -> None:
         """Call the observer's `begin`, if it has one."""
-        self._call(getattr(self.observer, "begin", _nothing), recipe)
+        self._call(getattr(self.observer, "begin", _nothing), name, samples, goal)
 
     def replay(self, record: Record) -> None:
         """Pass a record of an earlier process to the observer's `replay`, or else to the observer."""
@@ -55,19 +57,19 @@ class SafeObserver:
         except Exception as error:  # noqa: BLE001 - whatever it is, the model must not be lost by it
             self.failed = True
             reason = trace_of(error).rstrip()
-            told = (
+            message = (
                 f"the observer {short(self.observer)} raised an exception and is not called again: {reason}"
             )
-            warn(told, "observer_failed", reason=reason)
+            warn(message, "observer_failed", reason=reason)
 
 
 def safe_observers(
-    observers: Iterable[Observer], stop: Callable[[str], None], recipe: Any, earlier: Sequence[Record]
+    observers: Iterable[Observer], stop: Callable[[str], None], recipe: Recipe, earlier: Sequence[Record]
 ) -> list[SafeObserver]:
     """Return users' observers, which have seen the beginning of the run and its records of earlier processes."""
     safe = [SafeObserver(observer, stop) for observer in observers]
     for one in safe:
-        one.begin(recipe)
+        one.begin(recipe.job.name, recipe.samples, recipe.goal)
         for record in earlier:
             one.replay(record)
     return safe

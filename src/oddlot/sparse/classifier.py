@@ -15,17 +15,15 @@ from torch import Tensor, nn
 from oddlot.sparse import progress, saving
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.datasets.metrics import precision
-from oddlot.sparse.errors import coded
-from oddlot.sparse.exact_scoring import exact_topk
+from oddlot.sparse.errors import check_memory, coded
 from oddlot.sparse.lazy_adam import LazyAdam
 from oddlot.sparse.matrices import checked, checked_labels
-from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, bytes_of_row
 from oddlot.sparse.sampled_linear import SampledLinear
 from oddlot.sparse.sampler import Sampler, check_sampler
-from oddlot.sparse.sklearn_params import NotFittedError, Settings
+from oddlot.sparse.sklearn_params import NotFittedError, SklearnParams
 from oddlot.sparse.sparse_input import SparseInputLinear
-from oddlot.sparse.topk import Search
+from oddlot.sparse.topk import Search, exact_topk
 from oddlot.sparse.validation import check_flag, check_share, check_whole
 
 logger = logging.getLogger(__name__)
@@ -35,7 +33,7 @@ TOLD = 10
 
 
 @dataclass(eq=False)
-class SlideClassifier(Settings):
+class SlideClassifier(SklearnParams):
     """Extreme multi-label classification on a CPU: sparse input, one hidden layer, and a sampled output layer.
 
     It has the interface of a scikit-learn classifier.
@@ -72,10 +70,10 @@ class SlideClassifier(Settings):
         features = checked(X, "X")
         labels = checked_labels(y, len(features), self.labels)
         if not len(labels.indices):
-            told = f"y has no label for any of the {len(features):,} examples"
-            raise coded(ValueError(told), "no_labels", examples=len(features))
+            message = f"y has no label for any of the {len(features):,} examples"
+            raise coded(ValueError(message), "no_labels", examples=len(features))
         before = dict(vars(self))
-        with progress.told(self.verbose):
+        with progress.shown(self.verbose):
             try:
                 self._fit(features, labels)
             except Exception:
@@ -89,9 +87,9 @@ class SlideClassifier(Settings):
         held = order[: max(1, int(self.validation * len(order))) if self.validation else 0]
         rest = order[len(held) :]
         if not len(rest):
-            told = f"validation = {self.validation} leaves none of the {len(order)} examples for training: lower it"
+            message = f"validation = {self.validation} leaves none of the {len(order)} examples for training: lower it"
             given = {"validation": self.validation, "examples": len(order)}
-            raise coded(ValueError(told), "nothing_to_learn_from", **given)
+            raise coded(ValueError(message), "nothing_to_learn_from", **given)
         self._begin(features.shape[1], labels.shape[1])
         best, state = -1.0, dict[str, Tensor]()
         for epoch in range(epochs := self.epochs):
@@ -121,7 +119,7 @@ class SlideClassifier(Settings):
             self._begin(features.shape[1], labels.shape[1])
         self._check(features)
         self._search = None
-        with progress.told(self.verbose):
+        with progress.shown(self.verbose):
             self._note(self._pass(features, labels, _labelled(labels), len(self.history)))
         return self
 
@@ -198,8 +196,8 @@ class SlideClassifier(Settings):
         settings = self.get_params() | {"hidden": self.input.out_features, "normalize": self._normalized}
         del settings["sampler"]
         sizes = {"features": self.n_features_in_, "labels": self.n_labels_}
-        told = {"settings": settings, "sizes": sizes, "history": self.history}
-        saving.write(folder, told, self.model.state_dict())
+        message = {"settings": settings, "sizes": sizes, "history": self.history}
+        saving.write(folder, message, self.model.state_dict())
 
     @classmethod
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
@@ -208,14 +206,14 @@ class SlideClassifier(Settings):
         Raise FileNotFoundError if there is none, and ValueError if its file is damaged.
         """
         check_sampler(sampler)
-        told, weights = saving.read(folder)
+        message, weights = saving.read(folder)
         try:
             found = cls(
-                sampler, **{"normalize": False, **told["settings"]}
+                sampler, **{"normalize": False, **message["settings"]}
             )  # older files have no `normalize`
-            found._begin(**told["sizes"])
+            found._begin(**message["sizes"])
             found.model.load_state_dict(weights)
-            found.history = told["history"]
+            found.history = message["history"]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             other = ValueError(f"{folder} has a classifier of an incompatible version: {error}")
             raise coded(other, "other_version", path=str(folder), reason=str(error)) from None
@@ -297,8 +295,8 @@ class SlideClassifier(Settings):
     def _note(self, row: dict[str, float]) -> None:
         """Add the metrics of an epoch to the history, and log them."""
         self.history.append(row)
-        row_told = ", ".join(f"{name} {value:.4g}" for name, value in row.items())
-        logger.info("epoch %d: %s", len(self.history), row_told)
+        row_text = ", ".join(f"{name} {value:.4g}" for name, value in row.items())
+        logger.info("epoch %d: %s", len(self.history), row_text)
 
     def _set_rates(self, share: float) -> None:
         for layer, rate in ((self.input, self.input_lr), (self.output, self.lr)):
@@ -342,7 +340,7 @@ class SlideClassifier(Settings):
             for low in range(0, len(order), SCORED_AT_ONCE):
                 if search.missing:
                     search.show(self._hidden(features.rows(order[low : low + SCORED_AT_ONCE])).numpy())
-        with progress.told(self.verbose):
+        with progress.shown(self.verbose):
             return search.probes_for(k, recall)
 
 

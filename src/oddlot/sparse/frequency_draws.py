@@ -5,20 +5,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.active_set import Active
+from oddlot.sparse.active_set import ActiveSet
 from oddlot.sparse.errors import coded, invalid_value
-from oddlot.sparse.kernels import choosing
+from oddlot.sparse.kernels import row_selection
 from oddlot.sparse.threads import Crew
 
 LIKELIEST = 1 - 1e-6
 """Largest probability that a draw is a given row."""
 
 
-def fill_up(crew: Crew, active: Active, count: int, seed: int, group: int = 1) -> None:
+def fill_up(crew: Crew, active: ActiveSet, count: int, seed: int, group: int = 1) -> None:
     """Mark the rows so far as found, and add `count` uniform draws, shared by `group` consecutive examples."""
     active.sure[:] = active.counts
     crew.share(
-        choosing.take_by_chance, count, active.starts, active.rows, active.counts, active.log_weights,
+        row_selection.take_by_chance, count, active.starts, active.rows, active.counts, active.log_weights,
         active.out_features, active.seen, active.mark, seed, group,
     )  # fmt: skip
 
@@ -32,7 +32,7 @@ def _checked_counts(known: Any) -> NDArray[np.int64]:
     return counts.astype(np.int64)
 
 
-class Frequencies:
+class FrequencyDraws:
     """Draws of rows: the given share by label frequency (counted, or `known`), the others uniform.
 
     A row that has the probability q in one draw represents 1 / (1 - (1 - q) ** draws) rows, which makes the estimate of
@@ -64,12 +64,12 @@ class Frequencies:
         share = self.share if total else 0.0
         chances = (1 - share) / out_features + share * self.counts / max(1, total)
         self.accept, self.alias = np.empty(out_features, np.float32), np.empty(out_features, np.int32)
-        choosing.make_alias(chances, self.accept, self.alias)
+        row_selection.make_alias(chances, self.accept, self.alias)
         likely = np.minimum(chances, LIKELIEST)
         self.draws = draws
         self.row_weights = (-np.log(-np.expm1(max(1, draws) * np.log1p(-likely)))).astype(np.float32)
 
-    def fill_up(self, crew: Crew, active: Active, seed: int, group: int, alike: bool) -> None:
+    def fill_up(self, crew: Crew, active: ActiveSet, seed: int, group: int, alike: bool) -> None:
         """Mark the rows so far as found, and add draws or, if `alike`, uniform rows. Count the labels."""
         assert self.counts is not None, "which `count_up` has made"
         if active.learns and self.known is None:
@@ -79,6 +79,6 @@ class Frequencies:
             return
         active.sure[:] = active.counts
         crew.share(
-            choosing.take_by_frequency, self.draws, active.starts, active.rows, active.counts, active.log_weights,
+            row_selection.take_by_frequency, self.draws, active.starts, active.rows, active.counts, active.log_weights,
             self.accept, self.alias, self.row_weights, active.seen, active.mark, seed, group,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from torch.autograd.graph import increment_version
 
 from oddlot.sparse import optimizers
 from oddlot.sparse.errors import coded
-from oddlot.sparse.kernels import stepping
+from oddlot.sparse.kernels import row_operations
 from oddlot.sparse.threads import Crew
 
 SMALL = 1 << 13
@@ -74,7 +74,7 @@ class LazyAdam(torch.optim.Optimizer):
         weight, first, second = (one.detach().view(_rows(parameter)).numpy() for one in whole)
         rows, gradients = _gradient(parameter)
         crew = crew if gradients.size > SMALL else Crew(1)
-        crew.share(stepping.adam_rows, rows, gradients, weight, first, second, how)
+        crew.share(row_operations.adam_rows, rows, gradients, weight, first, second, how)
         increment_version(parameter)  # PyTorch then rejects backward passes of earlier results
 
 
@@ -84,8 +84,8 @@ def _check(parameter: Tensor) -> None:
         error = ValueError("a parameter is {dtype} on {device}, but must be float32 on cpu".format(**given))
         raise coded(error, "wrong_parameter", **given)
     if not parameter.is_contiguous():
-        told = "a parameter is not contiguous, as with channels_last: use .contiguous()"
-        raise coded(ValueError(told), "not_contiguous", shape=tuple(parameter.shape))
+        message = "a parameter is not contiguous, as with channels_last: use .contiguous()"
+        raise coded(ValueError(message), "not_contiguous", shape=tuple(parameter.shape))
 
 
 def _rows(parameter: Tensor) -> tuple[int, int]:

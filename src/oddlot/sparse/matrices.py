@@ -31,15 +31,15 @@ def checked(matrix: Any, name: str) -> Csr:
     if len(used) and not 0 <= int(used.min()) <= int(used.max()) < shape[1]:
         first = np.flatnonzero((used < 0) | (used >= shape[1]))[0]
         given, row = int(used[first]), _row(indptr, first)
-        told = f"{name} has column {given} in row {row}, but only {shape[1]:,} columns"
-        raise coded(ValueError(told), "out_of_range", name=name, given=given, row=row, size=shape[1])
+        message = f"{name} has column {given} in row {row}, but only {shape[1]:,} columns"
+        raise coded(ValueError(message), "out_of_range", name=name, given=given, row=row, size=shape[1])
     with np.errstate(over="ignore"):
         values = data[:count].astype(np.float32, copy=False)
     if not np.isfinite(values).all():
         first = np.flatnonzero(~np.isfinite(values))[0]
         given, row = data[first], _row(indptr, first)
-        told = f"{name} has a value in row {row} that is not finite in float32: {given}"
-        raise coded(ValueError(told), "not_finite", name=name, row=row, given=float(given))
+        message = f"{name} has a value in row {row} that is not finite in float32: {given}"
+        raise coded(ValueError(message), "not_finite", name=name, row=row, given=float(given))
     return Csr(indptr, used.astype(np.int32, copy=False), values, shape)
 
 
@@ -58,8 +58,10 @@ def _parts(matrix: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any], NDA
         shape = int(rows), int(columns)
     except (AttributeError, TypeError, ValueError):
         kind = type(matrix).__name__
-        told = f"{name} must be a CSR matrix such as scipy.sparse.csr_matrix(...), or a 2-D array, not {kind}"
-        raise coded(ValueError(told), "not_a_matrix", name=name, given=kind) from None
+        message = (
+            f"{name} must be a CSR matrix such as scipy.sparse.csr_matrix(...), or a 2-D array, not {kind}"
+        )
+        raise coded(ValueError(message), "not_a_matrix", name=name, given=kind) from None
     _check_kinds(name, indptr, indices, data)
     # differences of unsigned integers are never negative
     return indptr.astype(np.int64, copy=False), indices, data, shape
@@ -72,8 +74,8 @@ def _check_kinds(name: str, indptr: NDArray[Any], indices: NDArray[Any], data: N
         raise coded(error, "wrong_dtype", name=name, dtype=str(data.dtype))
     whole = all(part.dtype.kind in "iu" or not part.size for part in (indptr, indices))
     if not whole or not indptr.ndim == indices.ndim == data.ndim == 1:
-        told = f"{name} is not a valid CSR matrix: indptr and indices must be 1-D arrays of integers, and data 1-D"
-        raise coded(ValueError(told), "not_1d_integers", name=name)
+        message = f"{name} is not a valid CSR matrix: indptr and indices must be 1-D arrays of integers, and data 1-D"
+        raise coded(ValueError(message), "not_1d_integers", name=name)
 
 
 def _row(indptr: NDArray[np.int64], place: np.intp) -> int:
@@ -108,10 +110,10 @@ def _positive(matrix: Csr) -> Csr:
     """Remove stored zeros. Raise ValueError if a value is negative, such as -1 for "no label"."""
     if (negative := np.flatnonzero(matrix.data < 0)).size:
         given, row = float(matrix.data[negative[0]]), _row(matrix.indptr, negative[0])
-        told = (
+        message = (
             f"y has {given:g} in row {row}: use a positive number for each label, and 0 or nothing for others"
         )
-        raise coded(ValueError(told), "negative_label", name="y", row=row, given=given)
+        raise coded(ValueError(message), "negative_label", name="y", row=row, given=given)
     there = matrix.data != 0
     if there.all():
         return matrix
@@ -123,11 +125,11 @@ def _array(y: Any) -> NDArray[Any]:
     try:
         return np.asarray(y)
     except (TypeError, RuntimeError) as error:  # a tensor that is sparse, or requires a gradient
-        told = f"y must be an array of numbers: {error}"
-        raise coded(ValueError(told), "not_an_array", name="y", reason=str(error)) from None
+        message = f"y must be an array of numbers: {error}"
+        raise coded(ValueError(message), "not_an_array", name="y", reason=str(error)) from None
     except ValueError:
-        told = "y has rows of different lengths: use a CSR matrix, [examples, labels]"
-        raise coded(ValueError(told), "ragged_rows", name="y") from None
+        message = "y has rows of different lengths: use a CSR matrix, [examples, labels]"
+        raise coded(ValueError(message), "ragged_rows", name="y") from None
 
 
 def _of_array(y: NDArray[Any], labels: int | None) -> Csr:
@@ -152,5 +154,5 @@ def _of_array(y: NDArray[Any], labels: int | None) -> Csr:
     return Csr(np.arange(len(y) + 1), y.astype(np.int32), np.ones(len(y), np.float32), (len(y), count))
 
 
-def _out_of_range(given: int, size: int, told: str) -> ValueError:
-    return coded(ValueError(f"y has {told}"), "out_of_range", name="y", given=given, size=size)
+def _out_of_range(given: int, size: int, message: str) -> ValueError:
+    return coded(ValueError(f"y has {message}"), "out_of_range", name="y", given=given, size=size)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.errors import coded, invalid_value
-from oddlot.sparse.kernels import rows as kernels
+from oddlot.sparse.kernels import row_operations as kernels
 from oddlot.sparse.validation import check_flag, check_number
 
 MAX_CORRECTED = 1 << 22
@@ -111,8 +111,10 @@ class Adam:
         if self.moments not in get_args(Moments):
             raise invalid_value("moments", self.moments, "'fp32' or 'bf16'")
         if self.decay and self.betas[0] ** 2 >= self.betas[1]:
-            told = f"betas = {self.betas}: decay=True needs b1 ** 2 < b2, or skipped steps would not converge"
-            raise coded(ValueError(told), "decay_without_end", betas=self.betas)
+            message = (
+                f"betas = {self.betas}: decay=True needs b1 ** 2 < b2, or skipped steps would not converge"
+            )
+            raise coded(ValueError(message), "decay_without_end", betas=self.betas)
 
     def state(self, rows: int, columns: int) -> RowState:
         """Return a new state for a matrix."""

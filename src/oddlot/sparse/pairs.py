@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oddlot.sparse.kernels import grouping
+from oddlot.sparse.kernels import row_groups
 from oddlot.sparse.threads import Crew
 
 BUCKETS = 256
@@ -57,16 +57,16 @@ class Pairs:
     ) -> None:
         """Sort the pairs by row. Example e has `counts[e]` pairs, with rows from `rows[starts[e]]` on."""
         positions = np.empty((crew.parts, self.buckets), np.int64)
-        crew.share(grouping.count_pairs, starts, counts, rows, self.shift, positions)
-        grouping.place_pairs(positions, self.bucket_starts)
+        crew.share(row_groups.count_pairs, starts, counts, rows, self.shift, positions)
+        row_groups.place_pairs(positions, self.bucket_starts)
         if (pairs := int(self.bucket_starts[-1])) > len(self.by_row[0]):
             self.by_bucket = [_room(pairs) for _ in range(3)]
             self.by_row = [_room(pairs) for _ in range(3)]
-        crew.share(grouping.scatter_pairs, starts, counts, rows, self.shift, positions, *self.by_bucket)
+        crew.share(row_groups.scatter_pairs, starts, counts, rows, self.shift, positions, *self.by_bucket)
         self.bounds = self._bounds(chunks)
         self.rows_of = np.empty(len(self.bounds) - 1, np.int64)
         crew.share(
-            grouping.sort_pairs, self.bounds, self.bucket_starts, self.shift, *self.by_bucket, *self.by_row,
+            row_groups.sort_pairs, self.bounds, self.bucket_starts, self.shift, *self.by_bucket, *self.by_row,
             self.rows_of,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ PACKAGE = "oddlot.sparse"
 
 
 @contextmanager
-def told(wanted: bool, stream: TextIO | None = None) -> Iterator[None]:
+def shown(wanted: bool, stream: TextIO | None = None) -> Iterator[None]:
     """Print the log messages of this package, if `wanted`, to `stream` or, by default, to the standard output."""
     if not wanted:
         yield

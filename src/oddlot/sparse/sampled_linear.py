@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
-from oddlot.sparse.active_set import Active, Marks
-from oddlot.sparse.errors import coded
-from oddlot.sparse.kernels import output
-from oddlot.sparse.labels import Labels
-from oddlot.sparse.memory import check_memory
+from oddlot.sparse.active_set import ActiveSet, Labels, Marks
+from oddlot.sparse.errors import check_memory, coded
+from oddlot.sparse.kernels import output_layer
 from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer, checked_numbers
 from oddlot.sparse.pairs import Pairs, chunks_for, sparse_rows
 from oddlot.sparse.sampler import Sampler, check_sampler
@@ -34,7 +32,7 @@ STREAM, STEP = 1_000_003, 2_654_435_761
 class Batch:
     """State between a loss and its gradient."""
 
-    active: Active
+    active: ActiveSet
     pairs: Pairs
     hidden: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     loss: float = 0.0
@@ -165,10 +163,10 @@ class SampledLinear(nn.Module):
     def _check_together(sampler: Sampler | None, optimizer: Optimizer | None) -> None:
         """Raise ValueError if the optimizer changes rows that the sampler assumes to be unchanged."""
         if getattr(sampler, "changed_only", False) and isinstance(optimizer, Adam) and optimizer.decay:
-            told = (
+            message = (
                 "changed_only=True does not work with decay=True, which moves all rows: use only one of them"
             )
-            raise coded(ValueError(told), "changed_only_with_decay")
+            raise coded(ValueError(message), "changed_only_with_decay")
 
     def _keep_for(self, optimizer: Optimizer | None) -> None:
         """Allocate a new state of the optimizer."""
@@ -194,8 +192,8 @@ class SampledLinear(nn.Module):
             )
             raise coded(error, "different_lengths", name="labels", given=len(targets), expected=len(hidden))
         if self.optimizer is not None and self.weight.requires_grad != self.bias.requires_grad:
-            told = "the optimizer updates weight and bias together: freeze both, or use optimizer=None"
-            raise coded(ValueError(told), "frozen_apart")
+            message = "the optimizer updates weight and bias together: freeze both, or use optimizer=None"
+            raise coded(ValueError(message), "frozen_apart")
         self.batches += (learns := torch.is_grad_enabled())
         loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, targets, learns)  # type: ignore[no-untyped-call]  # PyTorch's
         return loss
@@ -210,7 +208,9 @@ class SampledLinear(nn.Module):
         """Choose the active sets, and compute their loss and its gradient with respect to the logits."""
         learns = learns and bool(np.isfinite(hidden).all())  # samplers ignore batches that are not finite
         crew, (weight, bias), chance = Crew(), self._plain(), self._chance()
-        batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
+        batch = (
+            self._free.pop() if self._free else Batch(ActiveSet(self.out_features), Pairs(self.out_features))
+        )
         active, batch.hidden = batch.active, hidden
         self._own_sampler(learns)
         self.sampler.prepare(crew, weight, bias, self.batches, chance)
@@ -222,15 +222,15 @@ class SampledLinear(nn.Module):
         batch.labelled = max(1, int((active.labels > 0).sum()))
         self.active_rows, self.chance_share = total / batch.labelled, (total - sure) / max(1, total)
         if learns and self.batches == 1:
-            told = "first batch: %.0f rows per example, %.0f %% of them drawn randomly"
-            logger.info(told, self.active_rows, 100 * self.chance_share)
+            message = "first batch: %.0f rows per example, %.0f %% of them drawn randomly"
+            logger.info(message, self.active_rows, 100 * self.chance_share)
         batch.pairs.group(
             crew, active.starts, active.counts, active.rows, chunks_for(total, len(active.counts))
         )
         self._catch_up(crew, batch.pairs)
-        crew.share(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
+        crew.share(output_layer.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
         crew.share(
-            output.softmax, active.starts, active.counts, active.labels, active.sure, active.log_weights,
+            output_layer.softmax, active.starts, active.counts, active.labels, active.sure, active.log_weights,
             active.logits, active.deltas, active.losses,
         )  # fmt: skip
         batch.loss = float(active.losses.sum()) / batch.labelled
@@ -256,7 +256,7 @@ class SampledLinear(nn.Module):
             return
         rows = np.arange(self.out_features, dtype=np.int32) if pairs is None else pairs.rows
         crew.share(
-            output.catch_up_rows, rows, *self._matrices(), *self._kept(),
+            output_layer.catch_up_rows, rows, *self._matrices(), *self._kept(),
             checked_numbers(self.optimizer, max(1, self.step)), self._touched, self.step, self._corrections,
         )  # fmt: skip
 
@@ -282,8 +282,8 @@ class SampledLinear(nn.Module):
             numbers = checked_numbers(self.optimizer, self.step + 1)
             self.step += 1
             crew.share(
-                output.backward, *batch.pairs.sorted, *self._matrices(), batch.hidden, *by_deltas, self.optimizer.kind,
-                *self._kept(), numbers,
+                output_layer.backward, *batch.pairs.sorted, *self._matrices(), batch.hidden, *by_deltas,
+                self.optimizer.kind, *self._kept(), numbers,
             )  # fmt: skip
             if isinstance(self.optimizer, Adam) and self.optimizer.decay:
                 self._touched[batch.pairs.rows] = self.step
@@ -299,8 +299,8 @@ class SampledLinear(nn.Module):
         bias_gradients = np.empty(total, np.float32)
         weight, _ = self._plain()
         crew.share(
-            output.collect, *batch.pairs.sorted, weight, batch.hidden, *by_deltas, batch.pairs.places, rows, gradients,
-            bias_gradients,
+            output_layer.collect, *batch.pairs.sorted, weight, batch.hidden, *by_deltas, batch.pairs.places,
+            rows, gradients, bias_gradients,
         )  # fmt: skip
         return sparse_rows(rows, gradients, self.weight), sparse_rows(rows, bias_gradients, self.bias)
 

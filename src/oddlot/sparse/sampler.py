@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from oddlot.sparse.active_set import Active
+from oddlot.sparse.active_set import ActiveSet
 from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.threads import Crew
 from oddlot.sparse.validation import check_number, check_whole
@@ -28,7 +28,7 @@ class Sampler(Protocol):
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Prepare for a batch: rebuild the index if it is outdated. `step` counts training batches up to this one."""
 
-    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
         """Add rows to every example: first those found, then those drawn randomly.
 
         Each row occurs once for an example, from `active.rows[active.starts[e] + active.counts[e]]` on. Increase
@@ -47,9 +47,9 @@ def check_sampler(sampler: object, or_none: bool = True) -> None:
         return
     lacks = [name for name in METHODS if not callable(getattr(sampler, name, None))]
     if isinstance(sampler, type) or lacks:
-        told = f" (it has no {', '.join(lacks)})" if 0 < len(lacks) < len(METHODS) else ""
+        message = f" (it has no {', '.join(lacks)})" if 0 < len(lacks) < len(METHODS) else ""
         error = ValueError(
-            f"sampler = {sampler!r} must be a sampler such as Clusters() or Uniform(300){told}"
+            f"sampler = {sampler!r} must be a sampler such as Clusters() or Uniform(300){message}"
         )
         raise coded(error, "not_a_sampler", given=sampler, lacks=lacks)
 

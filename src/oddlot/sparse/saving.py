@@ -29,8 +29,8 @@ def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str,
         raise invalid_value("folder", "", "the name of a folder")
     folder = Path(folder).expanduser()
     if folder.is_file():
-        told = f"{folder} is a file: pass a folder"
-        raise coded(NotADirectoryError(told), "not_a_folder", path=str(folder))
+        message = f"{folder} is a file: pass a folder"
+        raise coded(NotADirectoryError(message), "not_a_folder", path=str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(settings, default=np.generic.item)
     path, new = folder / FILE, folder / f"{FILE}.new"
@@ -70,14 +70,14 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         is_whole = header.get(CHECKSUM) == _checksum(header.get(SETTINGS, ""), weights)
         settings = json.loads(header[SETTINGS]) if is_whole else {}
     except (ValueError, SafetensorError) as error:
-        told = f"{path} is damaged: {error}"
-        raise coded(ValueError(told), "damaged_file", path=str(path), reason=str(error)) from None
+        message = f"{path} is damaged: {error}"
+        raise coded(ValueError(message), "damaged_file", path=str(path), reason=str(error)) from None
     if CHECKSUM not in header:
-        told = f"{path} is not the file of a saved classifier"
-        raise coded(FileNotFoundError(told), "other_format", path=str(path))
+        message = f"{path} is not the file of a saved classifier"
+        raise coded(FileNotFoundError(message), "other_format", path=str(path))
     if not is_whole:
-        told = f"{path} is damaged: its checksum does not match"
-        raise coded(ValueError(told), "wrong_checksum", path=str(path))
+        message = f"{path} is damaged: its checksum does not match"
+        raise coded(ValueError(message), "wrong_checksum", path=str(path))
     return settings, weights
 
 
@@ -86,11 +86,11 @@ def _file_in(folder: str | Path) -> Path:
     folder = Path(folder).expanduser()
     path = folder / FILE
     if folder.is_file():
-        told = f"{folder} is a file: pass the folder that it is in"
-        raise coded(FileNotFoundError(told), "not_a_folder", path=str(folder))
+        message = f"{folder} is a file: pass the folder that it is in"
+        raise coded(FileNotFoundError(message), "not_a_folder", path=str(folder))
     if not path.is_file():
-        told = f"{folder} has no {FILE}: it is not the folder of a saved classifier"
-        raise coded(FileNotFoundError(told), "missing_file", path=str(path))
+        message = f"{folder} has no {FILE}: it is not the folder of a saved classifier"
+        raise coded(FileNotFoundError(message), "missing_file", path=str(path))
     return path
 
 

@@ -15,7 +15,7 @@ class NotFittedError(ValueError, AttributeError):
 
 
 @dataclass(eq=False)
-class Settings:
+class SklearnParams:
     """Settings of a classifier."""
 
     sampler: Sampler | None = None

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
-from oddlot.sparse.errors import coded
-from oddlot.sparse.kernels import input as kernels
-from oddlot.sparse.memory import check_memory
+from oddlot.sparse.errors import check_memory, coded
+from oddlot.sparse.kernels import input_layer as kernels
 from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer, checked_numbers
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.threads import Crew
@@ -99,10 +98,10 @@ class SparseInputLinear(nn.Module):
         """Raise ValueError for an invalid optimizer, and MemoryError if the layer would need too much memory."""
         check_optimizer(optimizer)
         if isinstance(optimizer, Adam) and optimizer.decay:
-            told = (
+            message = (
                 "decay=True works only with SampledLinear: rows of features that do not occur stay unchanged"
             )
-            raise coded(ValueError(told), "decay_of_features")
+            raise coded(ValueError(message), "decay_of_features")
         needed = self.in_features * bytes_of_row(optimizer, self.out_features)
         check_memory(needed, f"a layer of {self.in_features:,} features")
 

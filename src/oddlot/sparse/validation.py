@@ -60,8 +60,8 @@ def as_array(given: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        told = f"{name} must be an array of numbers: {error}"
-        raise coded(ValueError(told), "not_an_array", name=name, reason=str(error)) from None
+        message = f"{name} must be an array of numbers: {error}"
+        raise coded(ValueError(message), "not_an_array", name=name, reason=str(error)) from None
 
 
 def checked_starts(starts: Any, values: int, what: str) -> NDArray[np.int64]:
@@ -83,8 +83,8 @@ def check_parameters(**parameters: tuple[Tensor, tuple[int, ...]]) -> None:
     for name, (tensor, shape) in parameters.items():
         if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.shape != shape:
             given = {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype), "device": str(tensor.device)}
-            told = "{shape}, {dtype} on {device}".format(**given)
-            error = ValueError(f"{name} is {told}, but must be {shape}, torch.float32 on cpu")
+            message = "{shape}, {dtype} on {device}".format(**given)
+            error = ValueError(f"{name} is {message}, but must be {shape}, torch.float32 on cpu")
             raise coded(error, "wrong_parameter", name=name, **given, expected=shape)
         if not tensor.is_contiguous():
             error = ValueError(f"{name} is not contiguous: use its .contiguous()")

@@ -5,11 +5,11 @@ from math import exp, inf, sqrt
 from typing import Annotated, Literal
 
 from oddlot.core.commands import DriftOf
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Changed, ModelReceived
 from oddlot.core.peers import Drift
 from oddlot.core.strategy import STATE, View
-from oddlot.core.validation import AboveZero, Must
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AboveZero, Must
 from oddlot.strategies.support.peer_averaging import Fraction, PeerAveraging
 
 Rule = Literal["norm", "layer", "path", "lr"]
@@ -60,9 +60,9 @@ class AdaptiveGossip(PeerAveraging):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.budget_share is not None and self.budget_bytes_per_second is not None:
-            told = "budget_share and budget_bytes_per_second exclude each other: set one of them"
+            message = "budget_share and budget_bytes_per_second exclude each other: set one of them"
             raise UsageError(
-                told, "not_one_of", "budget_share", given=["budget_share", "budget_bytes_per_second"]
+                message, "not_one_of", "budget_share", given=["budget_share", "budget_bytes_per_second"]
             )
 
     @property

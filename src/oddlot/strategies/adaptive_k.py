@@ -8,18 +8,13 @@ from operator import itemgetter
 from typing import Annotated
 
 from oddlot.core.commands import Command
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Event
 from oddlot.core.strategy import STATE, Strategy, Traits, View
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AtLeastOne, Must, check_settings
 from oddlot.core.tasks import UpdateId
-from oddlot.core.validation import AtLeastOne, Must, check_settings
+from oddlot.strategies.support import stage_switching
 from oddlot.strategies.support.fastest_rounds import check_enough, fastest
-from oddlot.strategies.support.stage_switching import (
-    ByGradients,
-    ByNoConstants,
-    check_metrics,
-    rounds_measured,
-)
 
 
 def _are_times(rows: object) -> bool:
@@ -58,7 +53,7 @@ class AdaptiveK(Strategy):
     """Increase of k each time that it rises."""
     most: AtLeastOne | None = None
     """Largest k. None: the number of workers."""
-    switch: ByNoConstants = field(default_factory=ByGradients)
+    switch: stage_switching.ByNoConstants = field(default_factory=stage_switching.ByGradients)
     """Criterion for raising k: `gradients` or `plateau`."""
     times: Annotated[tuple[tuple[float, int], ...], TIMES] = ()
     """Rows of (seconds since the start of the run, k from then on). They replace `switch`. Empty: `switch` decides."""
@@ -75,20 +70,20 @@ class AdaptiveK(Strategy):
             raise UsageError(
                 f"most = {self.most} is below k = {self.k}", "most_below_k", "most", most=self.most, k=self.k
             )
-        others = {"switch": ByGradients(), "rise": 1, "most": None}
+        others = {"switch": stage_switching.ByGradients(), "rise": 1, "most": None}
         if self.times and (wrong := [name for name, usual in others.items() if getattr(self, name) != usual]):
-            told = f"{wrong[0]} has no effect with times: set only one of them"
-            raise UsageError(told, "no_effect_beside_times", wrong[0], name=wrong[0])
+            message = f"{wrong[0]} has no effect with times: set only one of them"
+            raise UsageError(message, "no_effect_beside_times", wrong[0], name=wrong[0])
 
     def validate(self, workers: int, metrics: Collection[str]) -> None:
         """Raise UsageError if there are fewer than k workers, or if the metric of `switch` is not evaluated."""
         check_enough(self.k, workers)
         check_enough(max((k for _, k in self.times), default=1), workers, "times")
-        check_metrics(self.switch, metrics)
+        stage_switching.check_metrics(self.switch, metrics)
 
     def traits(self, batch_size: int) -> Traits:
         """Return the strategy's traits."""
-        reads = not self.times and isinstance(self.switch, ByGradients)
+        reads = not self.times and isinstance(self.switch, stage_switching.ByGradients)
         task = self.samples or batch_size
         return Traits(reads_gradients=reads, updates=self.k, task_samples=task, task_setting="samples")
 
@@ -102,5 +97,5 @@ class AdaptiveK(Strategy):
             self.rises = self.switch.stage(event, self.rises, ())
             k = self.k + self.rises * self.rise
         may_rise = not self.times and k + self.rise <= most
-        measure = rounds_measured(self.switch) if may_rise else 0
+        measure = stage_switching.rounds_measured(self.switch) if may_rise else 0
         yield from fastest(event, view, self.round, k, self.samples or view.batch, measure)

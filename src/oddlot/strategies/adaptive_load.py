@@ -6,21 +6,15 @@ from math import inf, log
 from typing import Annotated
 
 from oddlot.core.commands import Command
-from oddlot.core.errors import UsageError
-from oddlot.core.events import Event, Fitted
+from oddlot.core.events import Event, RoundTimesFitted
 from oddlot.core.strategy import STATE, Strategy, Traits, View
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AtLeastOne, FromZeroBelowOne, Must, check_settings
 from oddlot.core.tasks import UpdateId
-from oddlot.core.validation import AtLeastOne, FromZeroBelowOne, Must, check_settings
+from oddlot.strategies.support import stage_switching
 from oddlot.strategies.support.fastest_rounds import check_enough, fastest
 from oddlot.strategies.support.noise_test import Pflug
-from oddlot.strategies.support.round_planning import Choice, Stage, spaced, stages
-from oddlot.strategies.support.stage_switching import (
-    ByError,
-    ByGradients,
-    Switch,
-    check_metrics,
-    rounds_measured,
-)
+from oddlot.strategies.support.round_planning import RoundKind, Stage, spaced, stages
 
 Row = tuple[int, int, float]
 OTHER = 0.1
@@ -28,7 +22,7 @@ OTHER = 0.1
 """
 SHORTER = 1 / 4
 """Rounds with n times fewer samples than a batch are worth it if they are n ** SHORTER times shorter."""
-PATIENCE = 4.0
+TIMEOUT_FACTOR = 4.0
 """Task timeout in units of the longest mean time of a round that waits for all workers. Measured times of each worker
 cannot set it: they come only from updates that were among the first."""
 
@@ -76,7 +70,7 @@ class AdaptiveLoad(Strategy):
     table: Annotated[tuple[Row, ...], TABLE] = ()
     """Rounds to choose from: rows of (k, samples per task, mean seconds of a round), for example from
     `oddlot.timing.order_statistics.rounds_of`. Empty: times are measured."""
-    switch: Switch = field(default_factory=ByGradients)
+    switch: stage_switching.Switch = field(default_factory=stage_switching.ByGradients)
     """Criterion for ending a stage: `gradients`, `plateau` or `error`."""
     loads: Annotated[tuple[int, ...], LOADS] = ()
     """Samples per task to choose from if times are measured. Empty: several numbers from 1 to the job's batch size."""
@@ -117,22 +111,22 @@ class AdaptiveLoad(Strategy):
         check_settings(self)
         most = max((k * samples for k, samples, _ in self.table), default=inf)
         if self.table and self.loads:
-            told = "loads has no effect with table, which has its own loads: set only one of them"
-            raise UsageError(told, "loads_beside_table", "loads")
+            message = "loads has no effect with table, which has its own loads: set only one of them"
+            raise UsageError(message, "loads_beside_table", "loads")
         if self.least is not None and self.least > most:
-            told = f"least = {self.least}: the largest round of table has {most} samples"
-            raise UsageError(told, "least_above_all_rounds", "least", least=self.least)
+            message = f"least = {self.least}: the largest round of table has {most} samples"
+            raise UsageError(message, "least_above_all_rounds", "least", least=self.least)
 
     def validate(self, workers: int, metrics: Collection[str]) -> None:
         """Raise UsageError if there are fewer than k workers, or if the metric of `switch` is not evaluated."""
         check_enough(max((k for k, _, _ in self.table), default=1), workers, "table")
-        check_metrics(self.switch, metrics)
+        stage_switching.check_metrics(self.switch, metrics)
 
     def traits(self, batch_size: int) -> Traits:
         """Return the strategy's traits."""
         loads = self._measured_loads(batch_size)
         return Traits(
-            reads_gradients=isinstance(self.switch, ByGradients),
+            reads_gradients=isinstance(self.switch, stage_switching.ByGradients),
             measured_loads=loads,
             task_samples=max(loads or (samples for _, samples, _ in self.table)),
             task_setting="loads" if loads else "table",
@@ -151,9 +145,9 @@ class AdaptiveLoad(Strategy):
             self.samples, self.whole = then, next_whole
         k = None if self.whole else self.path[self.stage][0]
         may_change = self.stage + 1 < len(self.path) or self._may_fall
-        measure = rounds_measured(self.switch) if may_change else 0
-        patience = PATIENCE * self.longest or None
-        if (yield from fastest(event, view, self.round, k, self.samples, measure, then, patience)):
+        measure = stage_switching.rounds_measured(self.switch) if may_change else 0
+        timeout = TIMEOUT_FACTOR * self.longest or None
+        if (yield from fastest(event, view, self.round, k, self.samples, measure, then, timeout)):
             if self.whole:
                 self.measured = view.now, view.now - self.began
             if next_whole:
@@ -162,7 +156,7 @@ class AdaptiveLoad(Strategy):
 
     def _advance(self, event: Event, batch: int) -> None:
         """Move to the next or previous stage if this event requires it."""
-        if isinstance(event, Fitted):
+        if isinstance(event, RoundTimesFitted):
             self.whole = self.whole and bool(self.path)  # the first measurement is complete
             self.longest = max(seconds for _, _, seconds in event.rounds)
             self._plan(event.rounds, batch)
@@ -172,7 +166,7 @@ class AdaptiveLoad(Strategy):
             ends = [until for _, _, until in self.path[:-1]]
             stage = min(self.switch.stage(event, self.stage, ends), len(ends))
             self.risen = self.risen or stage > self.stage
-            if self._may_fall and isinstance(self.switch, ByGradients) and self.switch.agree:
+            if self._may_fall and isinstance(self.switch, stage_switching.ByGradients) and self.switch.agree:
                 stage, self.switch.pflug = self.stage - 1, Pflug()
             if stage != self.stage:
                 self.stage, self.size = stage, _samples(self.path[stage])
@@ -194,10 +188,10 @@ class AdaptiveLoad(Strategy):
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
         """Plan the stages for these rounds, and continue at the stage with the size nearest to the current one."""
         least = min(self.least or batch, max(map(_samples, rows)))
-        choices = [Choice(*row) for row in rows]
+        choices = [RoundKind(*row) for row in rows]
         found = self._stages([one for one in choices if one.size >= least])
         first, smaller = found[0].choice, list[Stage]()
-        if self.least is None and isinstance(self.switch, ByGradients):
+        if self.least is None and isinstance(self.switch, stage_switching.ByGradients):
             smaller = self._stages([one for one in choices if self._is_smaller(one, first)])
         before = self.path[self.stage][:2] if self.path else None
         self.path = [(one.choice.k, one.choice.samples, one.until) for one in (*smaller, *found)]
@@ -205,17 +199,17 @@ class AdaptiveLoad(Strategy):
         begin = len(smaller) if self.size >= least else 0
         near = range(begin, len(self.path))
         self.stage = min(near, key=lambda at: abs(log(_samples(self.path[at]) / self.size)))
-        if isinstance(self.switch, ByGradients) and before != self.path[self.stage][:2]:
+        if isinstance(self.switch, stage_switching.ByGradients) and before != self.path[self.stage][:2]:
             self.switch.pflug = Pflug()
 
-    def _stages(self, choices: Sequence[Choice]) -> list[Stage]:
+    def _stages(self, choices: Sequence[RoundKind]) -> list[Stage]:
         """Return the stages of these rounds."""
         if not choices:
             return []
         found = stages(choices)
-        return found if isinstance(self.switch, ByError) else spaced(found, self.gain)
+        return found if isinstance(self.switch, stage_switching.ByError) else spaced(found, self.gain)
 
-    def _is_smaller(self, one: Choice, first: Choice) -> bool:
+    def _is_smaller(self, one: RoundKind, first: RoundKind) -> bool:
         """Return whether these rounds are smaller than the rounds of the first stage, and clearly shorter."""
         times = first.size / one.size
         return times >= self.gain and first.seconds >= one.seconds * times**SHORTER

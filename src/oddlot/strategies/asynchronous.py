@@ -7,7 +7,7 @@ from typing import Annotated
 from oddlot.core.commands import Command, Drop, Step
 from oddlot.core.events import Arrived, Event
 from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle
-from oddlot.core.validation import AtLeastOne, NotNegative, at_least, check_settings
+from oddlot.core.support.validation import AtLeastOne, NotNegative, at_least, check_settings
 
 
 @dataclass

@@ -8,16 +8,16 @@ from typing import Annotated
 
 from oddlot.core.commands import Assign, Blend, Cancel, Command, Release, Step, Wake
 from oddlot.core.events import Event, Leaving, Lost
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.strategy import STATE, Traits, View
-from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.core.strategy_wrapper import StrategyWrapper
+from oddlot.core.support.validation import Must
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.core.validation import Must
 from oddlot.core.worker_stats import CLEARLY
 
 
 @dataclass
-class BackupTasks(Wrapper):
+class BackupTasks(StrategyWrapper):
     """Let idle workers repeat late tasks of the inner strategy. The first update counts; the other task is cancelled.
 
     A task is late when it has taken `slow` times the usual time for its size. If rounds wait for every task, a task is
@@ -80,7 +80,7 @@ class BackupTasks(Wrapper):
             and task.pull is None
             and copies[task.spans] == 1
             and view.is_needed(task.id)
-            and view.roster.members[task.node].results
+            and view.worker_stats.members[task.node].results
         ]
         for late_at, task_id in sorted(tasks):
             if late_at > view.now:
@@ -95,13 +95,13 @@ class BackupTasks(Wrapper):
                 continue
             idle.remove(node)
             version = task.version if view.can_start_from(task.version) else None
-            yield Assign(node, samples_in(task.spans), task.kind, version, again=task_id)
+            yield Assign(node, samples_in(task.spans), task.kind, version, copy_of=task_id)
             if self._is_around_a_wrapper:
                 yield Wake(view.now)  # an inner wrapper that times tasks must see this one
 
     @property
     def _is_around_a_wrapper(self) -> bool:
-        return isinstance(self.inner, Wrapper)
+        return isinstance(self.inner, StrategyWrapper)
 
     @property
     def _waits(self) -> bool:
@@ -119,12 +119,12 @@ class BackupTasks(Wrapper):
 
         `quickest` is the pace of the fastest idle worker, in seconds per sample.
         """
-        samples, since, usual = samples_in(task.spans), view.since(task.id), view.roster.usual
+        samples, since, usual = samples_in(task.spans), view.since(task.id), view.worker_stats.usual
         if usual is None:
             return inf
         if not self._waits:
             return since + self.slow * usual * samples
-        own = view.roster.members[task.node].median
+        own = view.worker_stats.members[task.node].median
         if since + own * samples > view.now + CLEARLY * quickest * samples:
             return since
         return since + self.slow * max(own, usual) * samples
@@ -137,4 +137,4 @@ class BackupTasks(Wrapper):
 
 def expected_pace(node: NodeId, view: View) -> float:
     """Return the expected pace of a worker, in seconds per sample."""
-    return view.roster.members[node].median or view.roster.usual or inf
+    return view.worker_stats.members[node].median or view.worker_stats.usual or inf

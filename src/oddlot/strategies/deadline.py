@@ -7,19 +7,18 @@ from math import inf
 from oddlot.core.commands import Assign, Cancel, Command, HandOver, Wake
 from oddlot.core.events import Arrived, Cancelled, Event
 from oddlot.core.strategy import STATE, Traits, View
-from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.core.strategy_wrapper import StrategyWrapper
+from oddlot.core.support.validation import AboveZero
 from oddlot.core.tasks import TaskId
-from oddlot.core.validation import AboveZero
 
 
 @dataclass
-class Deadline(Wrapper):
-    """Limit each task of the inner strategy to `seconds`. At the deadline, the finished part is merged and the other
-    samples are assigned again.
+class Deadline(StrategyWrapper):
+    """Limit each task of the inner strategy to `seconds`, and merge the finished part.
 
-    Use tasks of several minibatches. A worker finishes the minibatch that it computes at the deadline, and computes at
-    least one, so slow workers contribute too. A partial update is weighted by its samples. It is unbiased, because
-    samples are in random order.
+    The other samples are assigned again. Use tasks of several minibatches. A worker finishes the minibatch that it
+    computes at the deadline, and computes at least one, so slow workers contribute too. A partial update is weighted by
+    its samples. It is unbiased, because samples are in random order.
 
     Paper: Ferdinand, Al-Lawati, Draper, Nokleby, "Anytime Minibatch: Exploiting Stragglers in Online Distributed
     Optimization" (ICLR 2019), section 3.

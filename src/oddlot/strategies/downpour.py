@@ -7,7 +7,7 @@ from oddlot.core.commands import Command, Step
 from oddlot.core.events import Arrived, Event
 from oddlot.core.optimizers import SGD, Optimizer
 from oddlot.core.strategy import Strategy, Traits, View, assign_idle
-from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
+from oddlot.core.support.validation import AboveZero, AtLeastOne, check_settings
 
 
 @dataclass

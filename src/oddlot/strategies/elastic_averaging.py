@@ -7,15 +7,17 @@ from typing import Annotated
 from oddlot.core.commands import Assign, Blend, Command, Keep, Release
 from oddlot.core.events import Arrived, Event
 from oddlot.core.strategy import Strategy, Traits, View
+from oddlot.core.support.validation import AboveZero, AtLeastOne, Must, check_settings
 from oddlot.core.tasks import NodeId
-from oddlot.core.validation import AboveZero, AtLeastOne, Must, check_settings
 
 BETA = 0.9
 
 
 @dataclass
 class ElasticAveraging(Strategy):
-    """Train separate weights on every worker, and move them and the model towards each other every `steps` steps.
+    """Train separate weights on every worker, and move them and the model towards each other (EASGD).
+
+    They move every `steps` local steps.
 
     With the worker's weights x and the model W, x <- x - rate (x - W) and W <- W + rate (x - W), both computed from
     the old values. When a worker is lost, so are its weights: its replacement starts from the model.

@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import Annotated
 
 from oddlot.core.commands import Average, Command, Complete, Drop, Send, Step
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Arrived, Changed, Event, ModelReceived, PeerJoined, PeerLost
 from oddlot.core.peers import Drift, PeerModel
 from oddlot.core.strategy import STATE, Strategy, Traits, View, assign_idle
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import NotNegative, at_least, check_settings
 from oddlot.core.tasks import NodeId
-from oddlot.core.validation import NotNegative, at_least, check_settings
 from oddlot.strategies.support.topologies import check_topology, ring_neighbors
 
 
@@ -31,7 +31,7 @@ class SentLayer:
 
 @dataclass
 class EventGrad(Strategy):
-    """Train on every peer, and send layers that have changed enough to both neighbors on a ring, without a hub.
+    """Train on every peer, and send layers that have changed enough to both neighbors on a ring (EventGraD).
 
     A layer is one parameter tensor. A peer sends it when its norm has changed by at least a threshold since it was last
     sent. The threshold is the mean slope of the norm at the last two sends, and is multiplied by `horizon` at every

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from oddlot.core.commands import Command
 from oddlot.core.events import Event
 from oddlot.core.strategy import Strategy, Traits, View
+from oddlot.core.support.validation import AtLeastOne, check_settings
 from oddlot.core.tasks import UpdateId
-from oddlot.core.validation import AtLeastOne, check_settings
 from oddlot.strategies.support.fastest_rounds import check_enough, fastest
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from oddlot.core.commands import Assign, Blend, Command, Keep, Release
 from oddlot.core.events import Arrived, Event
 from oddlot.core.strategy import Strategy, Traits, View, shares_by_samples
+from oddlot.core.support.validation import AboveZero, AtLeastOne, check_settings
 from oddlot.core.tasks import UpdateId
-from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
 
 
 @dataclass
 class FederatedAveraging(Strategy):
-    """Average the weights of `clients` local passes per round, each over one shard of the data.
+    """Average the weights of `clients` local passes per round, each over one shard (FedAvg).
 
     All passes of a round start from the same weights, and the model becomes their mean, weighted by samples. A round
     waits for all its clients. With more `clients` than workers, each worker takes several shards in turn.

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Changed
 from oddlot.core.strategy import View
-from oddlot.core.validation import AtLeastOne
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AtLeastOne
 from oddlot.strategies.support.peer_averaging import Fraction, PeerAveraging
 
 
@@ -28,8 +28,8 @@ class Gossip(PeerAveraging):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.probability is not None and self.period != 1:
-            told = "period and probability exclude each other: set one of them"
-            raise UsageError(told, "not_one_of", "probability", given=["period", "probability"])
+            message = "period and probability exclude each other: set one of them"
+            raise UsageError(message, "not_one_of", "probability", given=["period", "probability"])
 
     def is_due(self, view: View, changed: Changed | None) -> bool:
         """Return whether a period has ended; with `probability`, a random decision."""

@@ -7,13 +7,13 @@ from oddlot.core.commands import Command, Step
 from oddlot.core.events import Arrived, Event
 from oddlot.core.optimizers import SGD, Optimizer
 from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.support.validation import AtLeastOne, check_settings
 from oddlot.core.tasks import UpdateId
-from oddlot.core.validation import AtLeastOne, check_settings
 
 
 @dataclass
 class LocalSGD(Strategy):
-    """Take `steps` local steps on every worker, then apply the mean of their weight differences.
+    """Take `steps` local steps on every worker, then apply the mean of their weight differences (DiLoCo, FedAdam).
 
     Local steps use the job's optimizer; the hub steps with `server`. Weight differences are weighted by samples.
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from oddlot.core.commands import Assign, Command
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Event
 from oddlot.core.strategy import Traits, View
-from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.core.strategy_wrapper import StrategyWrapper
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import Must
 from oddlot.core.tasks import NodeId
-from oddlot.core.validation import Must
 
 
 @dataclass
-class ProportionalLoad(Wrapper):
+class ProportionalLoad(StrategyWrapper):
     """Size the tasks of the inner strategy in proportion to each worker's measured speed.
 
     All tasks then take about equally long, and their total is unchanged. Use it for machines of different speeds.
@@ -63,6 +63,6 @@ class ProportionalLoad(Wrapper):
     def _speeds(view: View) -> Iterator[tuple[NodeId, float]]:
         """Yield the speed of each measured worker, in samples per second."""
         for node in view.nodes:
-            member = view.roster.members[node]
+            member = view.worker_stats.members[node]
             if member.results and member.pace > 0:
                 yield node, 1 / member.pace

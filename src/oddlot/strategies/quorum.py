@@ -5,17 +5,17 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from oddlot.core.commands import Command, Step, Wake
-from oddlot.core.errors import ProtocolError, UsageError
-from oddlot.core.events import Arrived, Event, Leaving, Lost, Rang
-from oddlot.core.spans import minibatch_cuts
+from oddlot.core.events import AlarmFired, Arrived, Event, Leaving, Lost
+from oddlot.core.sample_spans import minibatch_cuts
 from oddlot.core.strategy import STATE, Narrowed, Traits, View
-from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.core.strategy_wrapper import StrategyWrapper
+from oddlot.core.support.errors import ProtocolError, UsageError
+from oddlot.core.support.validation import Must, NotNegative
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
-from oddlot.core.validation import Must, NotNegative
 
 
 @dataclass
-class Quorum(Wrapper):
+class Quorum(StrategyWrapper):
     """Wrap a synchronous strategy and close each round once a quorum of workers has reported.
 
     After the quorum, the round stays open for a window of grace, or until every worker has reported. Late workers are
@@ -75,8 +75,8 @@ class Quorum(Wrapper):
         if self.round and (complete or (self.closes is not None and view.now >= self.closes)):
             yield from self._close(event, view)
         else:  # the inner strategy assigns tasks to workers that do not wait for the merge
-            told = Rang(view.now) if isinstance(event, Arrived) else event
-            yield from self.inner.on(told, _seen(view, self._without_work(event, view), view.tasks))
+            message = AlarmFired(view.now) if isinstance(event, Arrived) else event
+            yield from self.inner.on(message, _seen(view, self._without_work(event, view), view.tasks))
 
     def _note(self, event: Event, view: View) -> None:
         """Record arrived updates and lost workers."""

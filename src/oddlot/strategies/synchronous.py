@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from oddlot.core.commands import Command, Step
 from oddlot.core.events import Arrived, Event
 from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.support.validation import AtLeastOne, check_settings
 from oddlot.core.tasks import UpdateId
-from oddlot.core.validation import AtLeastOne, check_settings
 
 
 @dataclass

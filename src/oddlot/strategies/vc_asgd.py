@@ -7,8 +7,8 @@ from itertools import islice
 from oddlot.core.commands import Assign, Blend, Command, Keep, Release
 from oddlot.core.events import Arrived, Changed, Event
 from oddlot.core.strategy import Strategy, Traits, View
+from oddlot.core.support.validation import AboveZero, FromZeroBelowOne, NotNegative, check_settings
 from oddlot.core.tasks import Facts
-from oddlot.core.validation import AboveZero, FromZeroBelowOne, NotNegative, check_settings
 
 
 @dataclass

@@ -10,20 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oddlot.testing.codecs import check_codec
-    from oddlot.testing.engines import check_engine
-    from oddlot.testing.stories import check_story, run_story
-    from oddlot.testing.strategies import BrokenPromise, check_strategy
+    from oddlot.testing.codec_check import check_codec
+    from oddlot.testing.engine_check import check_engine
+    from oddlot.testing.scenarios import check_story, run_story
+    from oddlot.testing.strategy_check import BrokenPromise, check_strategy
 
 __all__ = ["BrokenPromise", "check_codec", "check_engine", "check_story", "check_strategy", "run_story"]
 
 _HOME = {
-    "BrokenPromise": "strategies",
-    "check_codec": "codecs",
-    "check_engine": "engines",
-    "check_story": "stories",
-    "check_strategy": "strategies",
-    "run_story": "stories",
+    "BrokenPromise": "strategy_check",
+    "check_codec": "codec_check",
+    "check_engine": "engine_check",
+    "check_story": "scenarios",
+    "check_strategy": "strategy_check",
+    "run_story": "scenarios",
 }
 
 

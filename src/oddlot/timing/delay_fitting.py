@@ -6,15 +6,8 @@ from math import expm1, sqrt
 
 import numpy as np
 
-from oddlot.core.errors import InvalidValue, UsageError
-from oddlot.machines.delay_models import (
-    Delay,
-    Deterministic,
-    Erlang,
-    Exponential,
-    Lognormal,
-    ShiftedExponential,
-)
+from oddlot.core.support.errors import InvalidValue, UsageError
+from oddlot.machines import delay_models
 from oddlot.timing.survival import Numbers, survival_of
 
 MAX_STAGES = 10_000
@@ -26,7 +19,7 @@ WIDEST = 3.5
 class Fit:
     """A delay model of mean 1, fitted to measured times."""
 
-    delay: Delay
+    delay: delay_models.Delay
     """The fitted model."""
     distance: float
     """Kolmogorov-Smirnov statistic: largest difference between the two distribution functions, from 0 to 1."""
@@ -44,8 +37,8 @@ def fit_delays(times: Sequence[float]) -> list[Fit]:
     try:
         given = np.sort(np.asarray(times, dtype=np.float64))
     except (TypeError, ValueError):
-        told = "times must be numbers: the times of one machine, such as `times[name]` of a trace"
-        raise UsageError(told, "no_numbers", "times", given=times) from None
+        message = "times must be numbers: the times of one machine, such as `times[name]` of a trace"
+        raise UsageError(message, "no_numbers", "times", given=times) from None
     if (
         given.ndim != 1
         or len(given) < 2
@@ -57,18 +50,23 @@ def fit_delays(times: Sequence[float]) -> list[Fit]:
     return sorted(found, key=lambda fit: fit.distance)
 
 
-def _models(times: Numbers) -> list[Delay]:
+def _models(times: Numbers) -> list[delay_models.Delay]:
     shift = min(float(times[0]), 1 - 1e-9)
     stages = int(np.clip(round(1 / max(float(times.var()), 1 / MAX_STAGES)), 1, MAX_STAGES))
     spread = max(float(np.log(times).std()), 1e-9)
-    found: list[Delay] = [Deterministic(), Exponential(), ShiftedExponential(shift), Erlang(stages)]
-    return [*found, Lognormal(sqrt(expm1(spread**2)))] if spread < WIDEST else found
+    found: list[delay_models.Delay] = [
+        delay_models.Deterministic(),
+        delay_models.Exponential(),
+        delay_models.ShiftedExponential(shift),
+        delay_models.Erlang(stages),
+    ]
+    return [*found, delay_models.Lognormal(sqrt(expm1(spread**2)))] if spread < WIDEST else found
 
 
-def _distance(times: Numbers, delay: Delay) -> float:
+def _distance(times: Numbers, delay: delay_models.Delay) -> float:
     """Return the largest distance between the empirical distribution of sorted times and the model."""
     at = before = 1 - survival_of(delay, times)
-    if isinstance(delay, Deterministic):  # the model is a step function
+    if isinstance(delay, delay_models.Deterministic):  # the model is a step function
         before = 1 - survival_of(delay, np.nextafter(times, 0))
     below = [np.searchsorted(times, times, side) / len(times) for side in ("left", "right")]
     return float(max(abs(below[1] - at).max(), abs(before - below[0]).max()))

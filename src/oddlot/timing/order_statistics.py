@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from oddlot.core.errors import InvalidValue
-from oddlot.core.validation import is_a
+from oddlot.core.support.errors import InvalidValue
+from oddlot.core.support.validation import is_a
 from oddlot.timing.response_times import Measured, Response
 from oddlot.timing.survival import Numbers
 

@@ -5,8 +5,8 @@ from typing import Annotated, Protocol
 
 import numpy as np
 
-from oddlot.core.errors import UsageError
-from oddlot.core.validation import AboveZero, FromZeroBelowOne, NotNegative, check_settings
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AboveZero, FromZeroBelowOne, NotNegative, check_settings
 from oddlot.machines.delay_models import Delay
 from oddlot.timing.survival import Numbers, poisson_below, survival_of
 
@@ -68,7 +68,7 @@ class Shifted:
 
 
 @dataclass(frozen=True, slots=True)
-class Erlang:
+class ExponentialSamples:
     """Independent, exponentially distributed times of each sample and of the communication.
 
     If the time of a complete task is Erlang-distributed for any number of samples, use `Scattered` instead.
@@ -115,8 +115,8 @@ class Measured:
     def __post_init__(self) -> None:
         check_settings(self)
         if (one := len(self.communication_seconds)) != (other := len(self.seconds_per_sample)):
-            told = f"{one} communication times and {other} computation times: give both for each task"
-            raise UsageError(told, "different_lengths", communication=one, computation=other)
+            message = f"{one} communication times and {other} computation times: give both for each task"
+            raise UsageError(message, "different_lengths", communication=one, computation=other)
 
     def taken(self, samples: int) -> Numbers:
         """Return the times of tasks with `samples` samples, shortest first."""

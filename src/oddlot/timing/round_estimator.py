@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import fmean
 
+from oddlot.core import events
 from oddlot.core.commands import Abort, Start, Step
-from oddlot.core.events import Arrived, Cancelled, Event, Fitted, Joined, Leaving, Lost, Refused, Stimulus
 from oddlot.core.records import Record
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.tasks import NodeId, TaskId, node_of
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Measured
@@ -29,7 +29,7 @@ Started = tuple[float, int]
 """Start time and samples of a task."""
 
 
-class RoundTimes:
+class RoundEstimator:
     """Estimates the times of rounds from the records of a run.
 
     Only rounds without cancelled tasks are measured, because other rounds show only the fast workers. A worker that has
@@ -53,7 +53,7 @@ class RoundTimes:
         self.wait = 0
         """Steps until the next estimate."""
 
-    def __call__(self, record: Record) -> Fitted | None:
+    def __call__(self, record: Record) -> events.RoundTimesFitted | None:
         """Handle a record, and return an estimate if there is a new one."""
         self._hear(record)
         steps = any(isinstance(action, Step) for action in record.actions)
@@ -73,19 +73,19 @@ class RoundTimes:
         if (node := _teller(record.event)) in self.nodes:
             self.nodes[node] = self.steps
         match record.event:
-            case Joined(node):
+            case events.Joined(node):
                 self.nodes[node], self.wait = self.steps, 0
-            case Leaving(node) | Lost(node):
+            case events.Leaving(node) | events.Lost(node):
                 self.nodes.pop(node, None)
                 self.round.pop(node, None)
                 self.cancelled = {task: at for task, at in self.cancelled.items() if node_of(task) != node}
                 self.wait = 0
-            case Cancelled(task) | Refused(task):
+            case events.Cancelled(task) | events.UpdateRejected(task):
                 self.started.pop(task, None)
                 self.cancelled.pop(task, None)
-            case Arrived(facts) if facts.id in self.cancelled:
+            case events.Arrived(facts) if facts.id in self.cancelled:
                 del self.cancelled[facts.id]
-            case Arrived(facts) if facts.id in self.started:
+            case events.Arrived(facts) if facts.id in self.started:
                 since, _ = self.started.pop(facts.id)
                 if facts.samples and facts.sender in self.nodes:  # the update may be a part of the task
                     computing = max(0.0, facts.seconds.get("compute", 0.0) + facts.seconds.get("load", 0.0))
@@ -93,7 +93,7 @@ class RoundTimes:
                     # of several tasks in flight, only the first did not wait for another task
                     self.round.setdefault(facts.sender, (communicating, computing / facts.samples))
 
-    def _close(self, now: float) -> Fitted | None:
+    def _close(self, now: float) -> events.RoundTimesFitted | None:
         """Measure a round without cancelled tasks."""
         there = sum(self.steps - heard < SILENT for heard in self.nodes.values())
         if not self.round or len(self.round) < ENOUGH * there:
@@ -115,7 +115,7 @@ class RoundTimes:
                 return answers[node] if communication + computation * samples > seconds else (seconds, 0.0)
         return seconds, 0.0
 
-    def _fitted(self) -> Fitted:
+    def _fitted(self) -> events.RoundTimesFitted:
         """Return the estimate for the present workers."""
         own = ([answers[node] for answers in self.rounds if node in answers] for node in self.nodes)
         known = sorted((answers for answers in own if answers), key=_pace)
@@ -125,15 +125,15 @@ class RoundTimes:
             alike = known[group * len(known) // groups : (group + 1) * len(known) // groups]
             communication, computation = zip(*(one for answers in alike for one in answers), strict=True)
             workers += [Measured(communication, computation)] * len(alike)
-        return Fitted(rounds_of(workers, self.loads))
+        return events.RoundTimesFitted(rounds_of(workers, self.loads))
 
 
-def _teller(event: Event | Stimulus) -> NodeId | None:
+def _teller(event: events.Event | events.Stimulus) -> NodeId | None:
     """Return the worker that sent this event, or None for other events."""
     match event:
-        case Arrived(facts):
+        case events.Arrived(facts):
             return facts.sender
-        case Cancelled(task) | Refused(task):
+        case events.Cancelled(task) | events.UpdateRejected(task):
             return node_of(task)
     return None
 

@@ -5,35 +5,27 @@ from math import erfc, log1p, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.machines.delay_models import (
-    Delay,
-    Deterministic,
-    Erlang,
-    Exponential,
-    Lognormal,
-    ShiftedExponential,
-    Trace,
-)
+from oddlot.machines import delay_models
 
 Numbers = NDArray[np.float64]
 BLOCK = 1 << 22
 """Largest number of terms of a sum that are in memory at once."""
 
 
-def survival_of(delay: Delay, times: Numbers) -> Numbers:
+def survival_of(delay: delay_models.Delay, times: Numbers) -> Numbers:
     """Return the probability that a factor of the delay model is above each of `times`, which are at least 0."""
     match delay:
-        case Exponential():
+        case delay_models.Exponential():
             return np.exp(-times)
-        case ShiftedExponential(shift):
+        case delay_models.ShiftedExponential(shift):
             return np.exp(-np.maximum(times - shift, 0.0) / (1 - shift))
-        case Erlang(shape):
+        case delay_models.Erlang(shape):
             return poisson_below(times * shape, shape)
-        case Lognormal(cv) if cv:
+        case delay_models.Lognormal(cv) if cv:
             return _lognormal_above(times, log1p(cv**2))
-        case Trace(multipliers):
+        case delay_models.Trace(multipliers):
             return 1 - np.searchsorted(np.sort(multipliers), times, "right") / len(multipliers)
-        case Deterministic() | Lognormal():
+        case delay_models.Deterministic() | delay_models.Lognormal():
             return np.where(times < 1, 1.0, 0.0)
 
 

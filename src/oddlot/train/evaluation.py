@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oddlot.core.errors import JobError, OddlotError, UsageError
-from oddlot.train.data import Batches, Indices, move
-from oddlot.train.failures import minibatch_failed
-from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.core.support.errors import JobError, OddlotError, UsageError
+from oddlot.data.batches import Batches, Indices, move
+from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.job import ROWS, Job, weighted
 from oddlot.train.learner import Learner
+from oddlot.train.sample_failures import minibatch_failed
 
 IN_EVALUATION = (
     "evaluation_mode",
@@ -33,8 +33,8 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     A metric with `update` gets every batch.
     """
     if job.eval_data is None:
-        told = "the strategy needs an evaluation set: set Job(eval_data=...)"
-        raise UsageError(told, "no_evaluation_set", "eval_data")
+        message = "the strategy needs an evaluation set: set Job(eval_data=...)"
+        raise UsageError(message, "no_evaluation_set", "eval_data")
     data = Batches(job.eval_data, job.collate, "the evaluation set")
     learner.holds = None
     learner.weights.copy_(weights)
@@ -137,5 +137,5 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         kind = type(value).__name__
-        told = f"metric {name!r} must return one number, not {kind}"
-        raise JobError(told, "metric_without_number", metric=name, type=kind) from None
+        message = f"metric {name!r} must return one number, not {kind}"
+        raise JobError(message, "metric_without_number", metric=name, type=kind) from None

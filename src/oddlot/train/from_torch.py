@@ -9,9 +9,9 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, default_collate
 
-from oddlot.core.errors import UsageError
 from oddlot.core.optimizers import SGD, Adam, AdamW
-from oddlot.core.user_code import used_by
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.user_code import used_by
 
 RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
 """The hub's optimizers, by the names of PyTorch's optimizers."""
@@ -29,18 +29,18 @@ def check_not_from_torch(job: Any) -> None:
         raise _optimizer_given(job.optimizer, instead)
     if isinstance(job.local_optimizer, torch.optim.Optimizer):
         kind = type(job.local_optimizer).__name__
-        told = (
+        message = (
             f"local_optimizer = {kind} is an optimizer, not a function. Pass a function that makes one for a worker's "
             f"model: local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
         )
-        raise UsageError(told, "torch_object_given", "local_optimizer", name="local_optimizer", type=kind)
+        raise UsageError(message, "torch_object_given", "local_optimizer", name="local_optimizer", type=kind)
     if kind := _is_of(job.lr_schedule, LRScheduler):
-        told = (
+        message = (
             f"lr_schedule = {kind} is a PyTorch scheduler. Pass oddlot.lr_schedules.Cosine(epochs=...), "
             "oddlot.lr_schedules.Linear(epochs=...), oddlot.lr_schedules.MultiStep(at_epochs=...), or a function that "
             "takes the merged epochs and returns a factor on the learning rate"
         )
-        raise UsageError(told, "torch_object_given", "lr_schedule", name="lr_schedule", type=kind)
+        raise UsageError(message, "torch_object_given", "lr_schedule", name="lr_schedule", type=kind)
     for name in ("loss", "training_step"):
         _check_not_scaled(name, getattr(job, name))
 
@@ -48,12 +48,12 @@ def check_not_from_torch(job: Any) -> None:
 def _check_not_scaled(name: str, function: Any) -> None:
     for path, value in used_by(function, name):
         if isinstance(value, torch.amp.GradScaler) and value.is_enabled():
-            told = (
+            message = (
                 f"{path} is a GradScaler. oddlot makes the steps and does not unscale gradients, so they would be too "
                 "large. Return the loss without scale(), and use autocast with dtype=torch.bfloat16, which needs no "
                 "scaling"
             )
-            raise UsageError(told, "torch_object_given", name, name=name, type="GradScaler", path=path)
+            raise UsageError(message, "torch_object_given", name, name=name, type="GradScaler", path=path)
 
 
 def check_not_of_optimizer(settings: Mapping[str, Any]) -> None:
@@ -61,8 +61,8 @@ def check_not_of_optimizer(settings: Mapping[str, Any]) -> None:
     for name in ("lr", "learning_rate", "momentum", "weight_decay", "nesterov"):
         if name in settings:
             said = f"{'lr' if name == 'learning_rate' else name}={settings[name]!r}"
-            told = f"Job has no setting {name!r}: the optimizer has it. Use Job(..., optimizer=oddlot.SGD({said}))"
-            raise UsageError(told, "unknown_name", name, kind="setting", given=name, nearest="optimizer")
+            message = f"Job has no setting {name!r}: the optimizer has it. Use Job(..., optimizer=oddlot.SGD({said}))"
+            raise UsageError(message, "unknown_name", name, kind="setting", given=name, nearest="optimizer")
 
 
 def _is_of(value: object, base: type) -> str:
@@ -76,11 +76,11 @@ def _loader_given(name: str, loader: "DataLoader[Any]") -> UsageError:
     words = [f"{name}=loader.dataset"]
     words += [f"{'batch_size' if name == 'train_data' else 'eval_batch_size'}={batch}"] if batch else []
     words += ["collate=loader.collate_fn"] if loader.collate_fn is not default_collate and batch else []
-    told = (
+    message = (
         f"{name} is a DataLoader. Pass its dataset: Job({', '.join(words)}). oddlot shuffles the samples and makes the "
         "batches itself"
     )
-    return UsageError(told, "torch_object_given", name, name=name, type="DataLoader", batch=batch)
+    return UsageError(message, "torch_object_given", name, name=name, type="DataLoader", batch=batch)
 
 
 def _optimizer_given(optimizer: Any, kind: str) -> UsageError:
@@ -92,8 +92,8 @@ def _optimizer_given(optimizer: Any, kind: str) -> UsageError:
         )
     else:
         instead = f"Pass oddlot.{_as_rule(rule, optimizer)}"
-    told = f"optimizer = {kind} is a torch.optim optimizer. {instead}"
-    return UsageError(told, "torch_object_given", "optimizer", name="optimizer", type=kind)
+    message = f"optimizer = {kind} is a torch.optim optimizer. {instead}"
+    return UsageError(message, "torch_object_given", "optimizer", name="optimizer", type=kind)
 
 
 def _as_rule(rule: type, optimizer: Any) -> str:
@@ -101,8 +101,10 @@ def _as_rule(rule: type, optimizer: Any) -> str:
     if inspect.isclass(optimizer):
         return f"{rule.__name__}(lr=...)"
     begins, given = rule(), optimizer.defaults
-    told = {f.name: given[f.name] for f in fields(rule) if f.name in given}
+    message = {f.name: given[f.name] for f in fields(rule) if f.name in given}
     words = [
-        f"{name}={value!r}" for name, value in told.items() if value != getattr(begins, name) or name == "lr"
+        f"{name}={value!r}"
+        for name, value in message.items()
+        if value != getattr(begins, name) or name == "lr"
     ]
     return f"{rule.__name__}({', '.join(words)})"

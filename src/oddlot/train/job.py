@@ -11,11 +11,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.errors import InvalidValue, JobError, UsageError, short
-from oddlot.core.validation import check_settings
+from oddlot.core.support.errors import InvalidValue, JobError, UsageError, short
+from oddlot.core.support.validation import check_settings
+from oddlot.data.seeding import warn_of_rng
 from oddlot.train.from_torch import check_not_from_torch, check_not_of_optimizer
 from oddlot.train.job_settings import JobSettings
-from oddlot.train.seeding import warn_of_rng
 
 ROWS = 256
 """Default number of samples per evaluation batch."""
@@ -91,11 +91,13 @@ class Job(JobSettings):
 
     def __post_init__(self) -> None:
         if isinstance(self.model, nn.Module) or not callable(self.model):
-            told = "Job(model=...) needs a function that makes the module, such as `lambda: nn.Linear(4, 2)`"
-            raise UsageError(told, "not_a_function", "model")
+            message = (
+                "Job(model=...) needs a function that makes the module, such as `lambda: nn.Linear(4, 2)`"
+            )
+            raise UsageError(message, "not_a_function", "model")
         if self.loss is None and self.training_step is None:
-            told = "Job needs loss=f(outputs, targets) or training_step=f(model, batch)"
-            raise UsageError(told, "missing_loss", "loss")
+            message = "Job needs loss=f(outputs, targets) or training_step=f(model, batch)"
+            raise UsageError(message, "missing_loss", "loss")
         check_not_from_torch(self)
         check_settings(self)
         for name in FUNCTIONS:
@@ -125,8 +127,8 @@ class Job(JobSettings):
         if self.predict is not None:
             pair: object = self.predict(model, batch)
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                told = f"predict(model, batch) must return (outputs, targets), not {type(pair).__name__}"
-                raise JobError(told, "predict_without_pair", type=type(pair).__name__)
+                message = f"predict(model, batch) must return (outputs, targets), not {type(pair).__name__}"
+                raise JobError(message, "predict_without_pair", type=type(pair).__name__)
             return pair[0], pair[1]
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             parts = len(batch) if isinstance(batch, tuple | list) else None
@@ -169,9 +171,9 @@ def weighted(loss: Any, samples: int) -> tuple[Tensor, int]:
     except (TypeError, ValueError, RuntimeError):
         weight = -1
     if weight < 0:
-        told = f"the weight of a loss must be an integer, 0 or larger, not {short(given)}"
+        message = f"the weight of a loss must be an integer, 0 or larger, not {short(given)}"
         raise JobError(
-            f"{told}: return (loss, int(number of tokens)). Return only the loss if it has no weight",
+            f"{message}: return (loss, int(number of tokens)). Return only the loss if it has no weight",
             "invalid_loss_weight",
             given=given,
         )
@@ -188,8 +190,8 @@ def scalar(loss: Any) -> Tensor:
             given=loss,
         )
     if loss.numel() != 1:
-        told = f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean"
-        raise JobError(told, "loss_not_scalar", shape=tuple(loss.shape))
+        message = f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean"
+        raise JobError(message, "loss_not_scalar", shape=tuple(loss.shape))
     return loss
 
 
@@ -202,18 +204,20 @@ def _check_function(name: str, function: Any) -> None:
 
 def _class_given(name: str, kind: type, arguments: str = "()") -> UsageError:
     given = kind.__name__
-    told = f"{name} = {given} is a class: pass an instance, {given}{arguments}"
-    return UsageError(told, "class_given", name, name=name, given=given)
+    message = f"{name} = {given} is a class: pass an instance, {given}{arguments}"
+    return UsageError(message, "class_given", name, name=name, given=given)
 
 
 def _check_metrics(metrics: object) -> None:
     if not isinstance(metrics, Mapping):
-        told = 'metrics must be a dict such as {"accuracy": oddlot.accuracy}'
-        raise UsageError(told, "invalid_value", "metrics", name="metrics", given=metrics, must="a dict")
+        message = 'metrics must be a dict such as {"accuracy": oddlot.accuracy}'
+        raise UsageError(message, "invalid_value", "metrics", name="metrics", given=metrics, must="a dict")
     for name, metric in metrics.items():
         if not isinstance(name, str) or re.search(r"[\s<>=,&]", name) or not name:
-            told = f"metric name {name!r} must be a word without spaces and operators, because goals use it"
-            raise UsageError(told, "invalid_metric_name", "metrics", given=name)
+            message = (
+                f"metric name {name!r} must be a word without spaces and operators, because goals use it"
+            )
+            raise UsageError(message, "invalid_metric_name", "metrics", given=name)
         if isinstance(metric, type):
             raise _class_given(f"metrics.{name}", metric)
         if not callable(metric) and not hasattr(metric, "update"):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from oddlot.core.optimizers import SGD, Optimizer
-from oddlot.core.validation import AboveZero, AtLeastOne
+from oddlot.core.support.validation import AboveZero, AtLeastOne
 from oddlot.train.lr_schedules import Schedule
 
 

@@ -11,20 +11,20 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.errors import JobError, OddlotError
+from oddlot.core.support.errors import JobError, OddlotError
 from oddlot.core.tasks import Kind, Task
-from oddlot.train.data import Batches, Indices, minibatches, move
-from oddlot.train.failures import minibatch_failed
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.data.batches import Batches, Indices, minibatches, move
+from oddlot.data.seeding import generators_of, reseed, seed_all
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.tensor_checks import is_plain
 from oddlot.train.gradient_clipping import clip
 from oddlot.train.job import Job
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made, set_mode
 from oddlot.train.lr_schedules import by_samples
 from oddlot.train.outside_state import NumberAttributes, check_parameters, kept_tensors
-from oddlot.train.seeding import generators_of, reseed, seed_all
-from oddlot.train.tensor_checks import is_plain
-from oddlot.train.weight_hashes import Unchanged
+from oddlot.train.sample_failures import minibatch_failed
+from oddlot.train.weight_hashes import WeightHashes
 
 _Learn = Callable[[Tensor, int, int], None]
 """`learn(loss, weight, samples)` of a minibatch."""
@@ -86,7 +86,7 @@ class Learner:
         self.places = [parameter.data_ptr() for parameter in self.parameters]
         self.had_gradient = [False] * len(self.parameters)
         """Whether each parameter had a gradient in at least one step of this task."""
-        self.unchanged = Unchanged(
+        self.unchanged = WeightHashes(
             self.model,
             dict(zip(self.names, self.parameters, strict=True)),
             partial(_kept, self.model, job, layout, _unsaved(self.model, job)),
@@ -314,13 +314,15 @@ class Learner:
         for name, parameter, place in zip(self.names, self.parameters, self.places, strict=True):
             same = now.get(name) is parameter and parameter.data_ptr() == place
             if not same or parameter.shape != self.weights.layout.places[name].shape:
-                told = f"parameter {name} was replaced or reshaped during training: change it in place"
-                raise JobError(told, "parameter_replaced", parameter=name)
+                message = f"parameter {name} was replaced or reshaped during training: change it in place"
+                raise JobError(message, "parameter_replaced", parameter=name)
         for name, parameter in now.items():
             if parameter.requires_grad != (name in self.trains):
                 done = "unfrozen" if parameter.requires_grad else "frozen"
-                told = f"parameter {name} was {done} during training: set requires_grad in the model factory"
-                raise JobError(told, "requires_grad_changed", parameter=name, now=done)
+                message = (
+                    f"parameter {name} was {done} during training: set requires_grad in the model factory"
+                )
+                raise JobError(message, "requires_grad_changed", parameter=name, now=done)
 
     def _follow_buffers(self) -> None:
         """Copy buffers that were replaced, as by `self.mean = ...`, into the block, and bind them again."""
@@ -330,9 +332,9 @@ class Learner:
                 continue
             alike = now is not None and now.is_floating_point() == view.is_floating_point()
             if now is None or now.shape != view.shape or not alike:
-                before, after = _told(view), _told(now)
-                told = f"buffer {leaf} changed from {before} to {after}: keep its shape and dtype"
-                raise JobError(told, "buffer_reshaped", buffer=leaf, before=before, after=after)
+                before, after = _text(view), _text(now)
+                message = f"buffer {leaf} changed from {before} to {after}: keep its shape and dtype"
+                raise JobError(message, "buffer_reshaped", buffer=leaf, before=before, after=after)
             view.copy_(now.detach())
             if isinstance(now, nn.Parameter):
                 now.data = view
@@ -340,7 +342,7 @@ class Learner:
                 holder[leaf] = view.data
 
 
-def _told(tensor: Tensor | None) -> str:
+def _text(tensor: Tensor | None) -> str:
     return "None" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 

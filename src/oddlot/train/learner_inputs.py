@@ -8,8 +8,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from oddlot.train.data import Cuts
-    from oddlot.train.flat_buffer import Layout
+    from oddlot.data.batches import Cuts
+    from oddlot.model.flat_buffer import Layout
     from oddlot.train.job import Job
 
 

@@ -10,8 +10,8 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from oddlot.core.errors import JobError
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
+from oddlot.core.support.errors import JobError
 
 
 class LocalOptimizer:
@@ -45,8 +45,8 @@ class LocalOptimizer:
         self, rule: SGD, places: Sequence[int], parameters: list[Tensor], gradients: list[Tensor], lr: float
     ) -> None:
         if rule.weight_decay and any(one.is_sparse for one in gradients):
-            told = "SGD with weight_decay does not support sparse gradients: set weight_decay=0, or use sparse=False"
-            raise JobError(told, "sparse_gradients", rule="SGD")
+            message = "SGD with weight_decay does not support sparse gradients: set weight_decay=0, or use sparse=False"
+            raise JobError(message, "sparse_gradients", rule="SGD")
         momenta = [self.memory[place][0] if place in self.memory else None for place in places]
         sgd(
             parameters,
@@ -72,8 +72,8 @@ class LocalOptimizer:
     ) -> None:
         if any(one.is_sparse for one in gradients):
             name = type(rule).__name__
-            told = f"{name} does not support sparse gradients: use Adam without weight_decay"
-            raise JobError(told, "sparse_gradients", rule=name)
+            message = f"{name} does not support sparse gradients: use Adam without weight_decay"
+            raise JobError(message, "sparse_gradients", rule=name)
         counts = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         for place, one in zip(places, parameters, strict=True):
             if place not in self.memory:
@@ -110,10 +110,10 @@ def local_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.opti
     parameters = list(parameters)
     if not isinstance(rule, SGD | Adam | AdamW):
         name = type(rule).__name__
-        told = (
+        message = (
             f"{name} works only at the hub, but this strategy makes local steps: set Job(local_optimizer=...)"
         )
-        raise JobError(told, "no_local_optimizer", optimizer=name)
+        raise JobError(message, "no_local_optimizer", optimizer=name)
     sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)
     if sparse and isinstance(rule, Adam) and not rule.weight_decay:
         from oddlot.sparse.lazy_adam import LazyAdam
@@ -131,12 +131,12 @@ def made(
         return optimizer
     kind = type(optimizer).__name__
     if not hasattr(optimizer, "step") or isinstance(optimizer, type):
-        told = f"local_optimizer(parameters) must return an optimizer, not {kind}"
-        raise JobError(told, "not_an_optimizer", type=kind)
+        message = f"local_optimizer(parameters) must return an optimizer, not {kind}"
+        raise JobError(message, "not_an_optimizer", type=kind)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        told = f"local_optimizer returned {kind}, which needs a closure; oddlot calls step() without one"
-        raise JobError(f"{told}. Use another optimizer", "optimizer_needs_closure", optimizer=kind)
+        message = f"local_optimizer returned {kind}, which needs a closure; oddlot calls step() without one"
+        raise JobError(f"{message}. Use another optimizer", "optimizer_needs_closure", optimizer=kind)
     return optimizer
 
 

@@ -12,9 +12,9 @@ from math import cos, isfinite, pi
 from numbers import Real
 from typing import Annotated, Any
 
-from oddlot.core.errors import InvalidValue, JobError, short
-from oddlot.core.user_code import trace_of
-from oddlot.core.validation import AboveZero, Must, NotNegative, check_settings
+from oddlot.core.support.errors import InvalidValue, JobError, short
+from oddlot.core.support.user_code import trace_of
+from oddlot.core.support.validation import AboveZero, Must, NotNegative, check_settings
 
 Schedule = Callable[[float], float]
 """`schedule(epochs)`: factor on every learning rate, a pure function of the epochs merged so far."""
@@ -106,9 +106,9 @@ def factor_at(schedule: Schedule, epochs: float) -> float:
         factor: Any = schedule(epochs)
     except Exception as error:
         reason = trace_of(error)
-        told = f"lr_schedule failed at {epochs:g} epochs:\n{reason}"
+        message = f"lr_schedule failed at {epochs:g} epochs:\n{reason}"
         raise JobError(
-            told, "user_code_failed", where="the schedule", epochs=epochs, reason=reason
+            message, "user_code_failed", where="the schedule", epochs=epochs, reason=reason
         ) from error
     if not _is_number(factor) or factor < 0:
         raise JobError(

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from oddlot.core.errors import JobError
-from oddlot.core.user_warnings import warn
+from oddlot.core.support.errors import JobError
+from oddlot.core.support.user_warnings import warn
+from oddlot.data.seeding import datasets_of
+from oddlot.model.tensor_checks import is_plain
 from oddlot.train.job import Job
-from oddlot.train.seeding import datasets_of
-from oddlot.train.tensor_checks import is_plain
 
 DATA = "job.train_data."
 """Prefix of the names of a dataset's attributes."""

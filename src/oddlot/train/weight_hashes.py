@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.errors import JobError
+from oddlot.core.support.errors import JobError
 
 EARLY_CHECKS, CHECK_EVERY = (0, 1, 10), 101
 """Tasks of a worker, counted from 0, in which weights are compared. A teacher that starts equal to its student first
@@ -14,7 +14,7 @@ CHUNK_NUMBERS = 1 << 20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Unchanged:
+class WeightHashes:
     """Compares the weights of a learner's model in its first tasks and in every 101st task.
 
     `constants` returns the frozen parameters and buffers outside of blocks, including those of the job's functions,
@@ -89,8 +89,8 @@ def _changed(name: str, tensor: Tensor | None, is_new: bool, is_unsaved: bool) -
         )
     elif tensor.is_complex():
         is_, help_ = "a complex buffer", "Store real and imaginary part as two real buffers"
-    told = f"the job's own code changed {name}, {is_}, and the change would be lost. {help_}"
-    return JobError(told, "constant_changed", parameter=name)
+    message = f"the job's own code changed {name}, {is_}, and the change would be lost. {help_}"
+    return JobError(message, "constant_changed", parameter=name)
 
 
 def _bits(tensors: Mapping[str, Tensor]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
 
-from oddlot.core.errors import OddlotError
+from oddlot.core.support.errors import OddlotError
 
 MAGIC = b"ODLT"
 FORMAT = 1
@@ -43,8 +43,8 @@ class Header(NamedTuple):
     def check(self, checksum: int) -> None:
         """Raise FrameError if this is not the checksum of the body."""
         if checksum != self.checksum:
-            told = f"a frame's body of {self.length} bytes is damaged: its checksum does not match"
-            raise FrameError(told, "damaged_body", bytes=self.length)
+            message = f"a frame's body of {self.length} bytes is damaged: its checksum does not match"
+            raise FrameError(message, "damaged_body", bytes=self.length)
 
 
 def pack(kind: int, body: bytes = b"") -> bytes:
@@ -66,8 +66,8 @@ def unpack(frame: bytes) -> Frame:
     """Return the content of a frame. Raise FrameError unless the bytes are exactly one valid frame."""
     header, body = read_header(frame[:HEADER_BYTES]), frame[HEADER_BYTES:]
     if len(body) != header.length:
-        told = f"a frame's body has {len(body)} bytes, but its header says {header.length}"
-        raise FrameError(told, "wrong_size", bytes=len(body), expected=header.length)
+        message = f"a frame's body has {len(body)} bytes, but its header says {header.length}"
+        raise FrameError(message, "wrong_size", bytes=len(body), expected=header.length)
     header.check(crc32(body))
     return Frame(header.kind, body)
 
@@ -75,14 +75,14 @@ def unpack(frame: bytes) -> Frame:
 def read_header(header: bytes) -> Header:
     """Return the content of a header. Raise FrameError if it is invalid."""
     if len(header) < HEADER_BYTES:
-        told = f"a frame's header needs {HEADER_BYTES} bytes, but there are {len(header)}"
-        raise FrameError(told, "short_header", bytes=len(header))
+        message = f"a frame's header needs {HEADER_BYTES} bytes, but there are {len(header)}"
+        raise FrameError(message, "short_header", bytes=len(header))
     magic, version, kind, flags, length, checksum = _FIELDS.unpack(header[: _FIELDS.size])
     if magic != MAGIC:
         raise FrameError(f"not a frame: it begins with {magic!r} instead of {MAGIC!r}", "not_a_frame")
     if _CHECK.unpack(header[_FIELDS.size :]) != (crc32(header[: _FIELDS.size]),):
         raise FrameError("a frame's header is damaged: its checksum does not match", "damaged_header")
     if version != FORMAT or flags != CHECKED:
-        told = f"a frame has format {version} and flags {flags}, but this version reads format {FORMAT}"
-        raise FrameError(told, "other_format", format=version, flags=flags)
+        message = f"a frame has format {version} and flags {flags}, but this version reads format {FORMAT}"
+        raise FrameError(message, "other_format", format=version, flags=flags)
     return Header(kind, length, checksum)

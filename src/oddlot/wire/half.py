@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oddlot.core.errors import InvalidValue
-from oddlot.core.user_warnings import warn
+from oddlot.core.support.errors import InvalidValue
+from oddlot.core.support.user_warnings import warn
 from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Named, Packet, packet_of, tensors_of
 
@@ -56,8 +56,8 @@ class Half(Codec):
         nonzero = sum(int(wide[::stride].count_nonzero()) for wide, _ in pairs)
         kept = sum(int(small[::stride].count_nonzero()) for _, small in pairs)
         if nonzero - kept > MAX_UNDERFLOW * nonzero:
-            told = (
+            message = (
                 f"{self.dtype} rounds over {100 * MAX_UNDERFLOW:g} % of an update's nonzero values to 0. "
                 'Use Half("bf16"), or scale the loss'
             )
-            warn(told, "values_underflow", dtype=self.dtype, share=(nonzero - kept) / nonzero)
+            warn(message, "values_underflow", dtype=self.dtype, share=(nonzero - kept) / nonzero)

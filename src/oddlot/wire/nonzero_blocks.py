@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from oddlot.core.errors import InvalidValue
+from oddlot.core.support.errors import InvalidValue
 from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half
 from oddlot.wire.packet import Bytes, Named, Packet, check_packet, damaged_packet

@@ -125,14 +125,14 @@ def tensors_of(codec: str, packet: Packet) -> list[tuple[str, torch.dtype, Tenso
 def check_packet(packet: Packet, codec: str) -> None:
     """Raise FrameError for a packet of another codec."""
     if packet.codec != codec:
-        told = f"the codec {codec!r} cannot decode a packet of the codec {packet.codec!r}"
-        raise FrameError(told, "other_codec", given=packet.codec, codec=codec)
+        message = f"the codec {codec!r} cannot decode a packet of the codec {packet.codec!r}"
+        raise FrameError(message, "other_codec", given=packet.codec, codec=codec)
 
 
 def damaged_packet(error: Exception) -> FrameError:
     """Return the error for a packet whose header does not fit its arrays."""
-    told = f"the header of a packet does not fit its arrays: {error}"
-    return FrameError(told, "damaged_packet", reason=str(error))
+    message = f"the header of a packet does not fit its arrays: {error}"
+    return FrameError(message, "damaged_packet", reason=str(error))
 
 
 def _tensor(array: Bytes) -> Tensor:

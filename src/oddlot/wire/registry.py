@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from oddlot.core.errors import UnknownName, UsageError
-from oddlot.core.user_code import imported_class, is_import_path, place_of, trace_of
+from oddlot.core.support.errors import UnknownName, UsageError
+from oddlot.core.support.user_code import imported_class, is_import_path, place_of, trace_of
 from oddlot.wire.codec import Codec
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def codec_of(name: str) -> Codec:
         return made_by()
     except Exception as error:  # noqa: BLE001 - a user's class may raise anything
         reason = trace_of(error)
-        told = f"the class {name} cannot be created without arguments:\n{reason}"
-        raise UsageError(told, "codec_needs_arguments", "codec", given=name, reason=reason) from None
+        message = f"the class {name} cannot be created without arguments:\n{reason}"
+        raise UsageError(message, "codec_needs_arguments", "codec", given=name, reason=reason) from None
 
 
 def codec_name(codec: Codec) -> str:

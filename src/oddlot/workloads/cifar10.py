@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oddlot.core.errors import UnknownName, UsageError
 from oddlot.core.optimizers import SGD
+from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.machines.text_files import unreadable
-from oddlot.workloads.formats import cifar_pickle as batches
-from oddlot.workloads.formats import image_folder as photos
+from oddlot.workloads.data_folders import found_instead, looked_in, roots
+from oddlot.workloads.formats import cifar_pickle as batches, image_folder as photos
 from oddlot.workloads.formats.decoded_cache import SPLITS, Splits, cached
 from oddlot.workloads.formats.image_folder import CLASSES
 from oddlot.workloads.formats.tar_members import OPENERS, is_archive
-from oddlot.workloads.places import found_instead, looked_in, roots
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
@@ -34,7 +33,7 @@ UNTIL = {"small": "epochs>=10", "resnet20": "epochs>=30"}
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDataset:
     """The dataset in one of its formats."""
 
     place: Path
@@ -80,7 +79,7 @@ def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batc
     )
 
 
-def find(data_dir: str | Path = "") -> Found:
+def find(data_dir: str | Path = "") -> FoundDataset:
     """Find the dataset in `data_dir` or, by default, in $ODDLOT_DATA; first in a folder `cifar10` there.
 
     Raise UsageError, with the searched folders, the formats and the source, if it is not found.
@@ -107,37 +106,37 @@ def find(data_dir: str | Path = "") -> Found:
     )
 
 
-def _forms(folder: Path) -> Iterator[Found]:
+def _forms(folder: Path) -> Iterator[FoundDataset]:
     """Yield the formats of the dataset in this folder, the lossless ones first."""
     for unpacked in (folder / batches.FOLDER, folder):
         files = [unpacked / name for names in batches.PARTS.values() for name in names]
         if (unpacked.name == batches.FOLDER and unpacked.is_dir()) or files[0].is_file():
-            yield Found(folder, files, partial(batches.read_folder, unpacked))
+            yield FoundDataset(folder, files, partial(batches.read_folder, unpacked))
     archive = folder / batches.ARCHIVE
     if archive.is_file():
-        yield Found(folder, [archive], partial(batches.read_archive, archive))
+        yield FoundDataset(folder, [archive], partial(batches.read_archive, archive))
     if photos.is_tree(folder):
         files = photos.tree_files(folder)
-        yield Found(folder, files, partial(photos.read_tree, folder, files))
+        yield FoundDataset(folder, files, partial(photos.read_tree, folder, files))
     archives = sorted(path for path in folder.glob(f"{NAME}*") if is_archive(path) and path.is_file())
     if archives:
-        yield Found(folder, archives, partial(photos.read_archives, archives))
+        yield FoundDataset(folder, archives, partial(photos.read_archives, archives))
 
 
-def _checked(found: Found) -> Splits:
+def _checked(found: FoundDataset) -> Splits:
     """Read the dataset. Raise UsageError unless both splits have images of all classes."""
     splits = found.read()
     for split in SPLITS:
         images, labels = splits[split]
         if not len(images):
-            told = f"{found.place}: there are no {split} images: download all of {NAME}"
-            raise UsageError(told, "no_pictures", path=str(found.place), split=split)
+            message = f"{found.place}: there are no {split} images: download all of {NAME}"
+            raise UsageError(message, "no_pictures", path=str(found.place), split=split)
         counts = np.bincount(labels, minlength=len(CLASSES))
         if missing := [name for name, count in zip(CLASSES, counts, strict=True) if not count]:
-            told = (
+            message = (
                 f"{found.place}: there are no {split} images of {', '.join(missing)}: download all of {NAME}"
             )
-            raise UsageError(told, "missing_classes", path=str(found.place), split=split, classes=missing)
+            raise UsageError(message, "missing_classes", path=str(found.place), split=split, classes=missing)
     return splits
 
 

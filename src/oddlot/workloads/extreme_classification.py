@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oddlot.core.errors import InvalidValue, UnknownName, UsageError
-from oddlot.workloads.places import check_folder, found_instead
+from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError
+from oddlot.workloads.data_folders import check_folder, found_instead
 
 if TYPE_CHECKING:
     from oddlot.sparse.csr import Csr
@@ -68,8 +68,8 @@ def xmc(
     for what, of_train, of_test in (("features", x, x_test), ("labels", y, y_test)):
         if (one := of_train.shape[1]) != (other := of_test.shape[1]):
             first, second = (_path(data_dir, name) for name in FILES)
-            told = f"{first}:1 says {one:,} {what}, but {second}:1 says {other:,}: the files do not belong together"
-            raise UsageError(told, "unequal_widths", "data_dir", what=what, train=one, test=other)
+            message = f"{first}:1 says {one:,} {what}, but {second}:1 says {other:,}: the files do not belong together"
+            raise UsageError(message, "unequal_widths", "data_dir", what=what, train=one, test=other)
     propensity = _propensities_if_it_fits(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(
         partial(Network, x.shape[1], hidden, np.bincount(y.indices, minlength=y.shape[1]), sampler, active),
@@ -114,7 +114,7 @@ class Network(nn.Module):
         labels = len(counts)
         rows = _sampler(sampler, min(active, labels), counts)
         self.output = SampledLinear(hidden, labels, rows, optimizer=None, seed=None)
-        self.is_told = False
+        self.is_reported = False
 
     def hidden(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
         """Return the activations of the hidden layer, [batch, hidden]."""
@@ -128,23 +128,23 @@ class Network(nn.Module):
         logs the sampler's choices.
         """
         if not self.training:
-            from oddlot.sparse.exact_scoring import exact_loss
+            from oddlot.sparse.topk import exact_loss
 
             return exact_loss(
                 self.hidden(starts, features, values), self.output.weight, self.output.bias, labels
             )
-        from oddlot.sparse.progress import told
+        from oddlot.sparse.progress import shown
 
         if _is_fresh():
             self.output.sampler.forget()
-        first, self.is_told = not self.is_told, True
-        with told(first, sys.stderr):
+        first, self.is_reported = not self.is_reported, True
+        with shown(first, sys.stderr):
             loss: Tensor = self.output(self.hidden(starts, features, values), labels)
         return loss
 
     def best(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
         """Return the labels with the largest logits, the best first, [batch, 5]; -1 if there are fewer labels."""
-        from oddlot.sparse.exact_scoring import exact_topk
+        from oddlot.sparse.topk import exact_topk
 
         _, rows = exact_topk(
             self.hidden(starts, features, values), self.output.weight, self.output.bias, BEST
@@ -230,8 +230,8 @@ def _as_it_is(batch: Any) -> Any:
 def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
     """Read both files. Raise UsageError if they are missing or invalid."""
     if not data_dir:
-        told = "the workload xmc needs data_dir (--data DIR), a folder with train.txt and test.txt"
-        raise UsageError(told, "missing_option", "data_dir", workload="xmc")
+        message = "the workload xmc needs data_dir (--data DIR), a folder with train.txt and test.txt"
+        raise UsageError(message, "missing_option", "data_dir", workload="xmc")
     check_folder(data_dir)
     found = []
     for name in FILES:
@@ -242,7 +242,7 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
 
 def _read_file(path: Path) -> "tuple[Csr, Csr]":
     """Read features and labels. Raise UsageError if the file is not readable, invalid, or without labels."""
-    from oddlot.sparse.datasets.reading import BadSet, read_xmc
+    from oddlot.sparse.datasets.text_files import BadSet, read_xmc
 
     try:
         x, y = read_xmc(path)
@@ -250,16 +250,16 @@ def _read_file(path: Path) -> "tuple[Csr, Csr]":
         about = vars(error)
         raise UsageError(str(error), about["code"], "data_dir", **about["fields"]) from None
     except OSError as error:
-        told, reason = f"{path} cannot be read: {error.strerror}", error.strerror
-        raise UsageError(told, "unreadable_file", "data_dir", path=str(path), reason=reason) from None
+        message, reason = f"{path} cannot be read: {error.strerror}", error.strerror
+        raise UsageError(message, "unreadable_file", "data_dir", path=str(path), reason=reason) from None
     counts = {"points": len(x), "features": x.shape[1], "labels": y.shape[1]}
     what = next((name for name, count in counts.items() if not count), "")
     if what:
-        told = f"{path} has no {what}" + (": its first line says 0" if what != "points" else "")
-        raise UsageError(told, "empty_set", "data_dir", path=str(path), what=what)
+        message = f"{path} has no {what}" + (": its first line says 0" if what != "points" else "")
+        raise UsageError(message, "empty_set", "data_dir", path=str(path), what=what)
     if not len(y.indices):
-        told = f"{path} has no label at any of its {len(x):,} points"
-        raise UsageError(told, "no_labels", "data_dir", path=str(path), points=len(x))
+        message = f"{path} has no label at any of its {len(x):,} points"
+        raise UsageError(message, "no_labels", "data_dir", path=str(path), points=len(x))
     return x, y
 
 
@@ -268,8 +268,8 @@ def _path(data_dir: str, name: str) -> Path:
     folder = Path(data_dir).expanduser()
     there = [path for end in ("", ".gz") if (path := folder / (name + end)).is_file()]
     if len(there) > 1:
-        told = f"{data_dir} has both {name} and {name}.gz: keep one of them"
-        raise UsageError(told, "file_there_twice", "data_dir", path=data_dir, file=name)
+        message = f"{data_dir} has both {name} and {name}.gz: keep one of them"
+        raise UsageError(message, "file_there_twice", "data_dir", path=data_dir, file=name)
     if not there:
         instead, fields = found_instead([folder], [name])
         raise UsageError(
@@ -292,7 +292,7 @@ def _propensities_if_it_fits(
     Raise UsageError if there is not enough memory for them or for the network.
     """
     from oddlot.sparse.datasets.metrics import propensities
-    from oddlot.sparse.memory import check_memory
+    from oddlot.sparse.errors import check_memory
 
     try:
         check_memory(
@@ -301,9 +301,9 @@ def _propensities_if_it_fits(
         return propensities(y, *constants)
     except MemoryError as error:
         labels = y.shape[1]
-        told = f"{data_dir} has too many features ({features:,}) and labels ({labels:,}): {error}"
+        message = f"{data_dir} has too many features ({features:,}) and labels ({labels:,}): {error}"
         raise UsageError(
-            told, "not_enough_memory", path=data_dir, features=features, labels=labels, reason=str(error)
+            message, "not_enough_memory", path=data_dir, features=features, labels=labels, reason=str(error)
         ) from None
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.formats.idx import find_idx, read_idx
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def _check(images: NDArray[Any], labels: NDArray[Any], path: Path, beside: Path)
             dtypes=(str(images.dtype), str(labels.dtype)),
         )
     if not len(images):
-        told = f"{files} have no images: download the files again"
-        raise UsageError(told, "no_pictures", path=str(path))
+        message = f"{files} have no images: download the files again"
+        raise UsageError(message, "no_pictures", path=str(path))
     if labels.max(initial=0) > 9:
         most = int(labels.max())
-        told = f"{files}: class {most} is not from 0 to 9: download the files again"
-        raise UsageError(told, "invalid_labels", path=str(path), given=most)
+        message = f"{files}: class {most} is not from 0 to 9: download the files again"
+        raise UsageError(message, "invalid_labels", path=str(path), given=most)

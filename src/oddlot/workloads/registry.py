@@ -1,5 +1,6 @@
 """Workloads by name: ready-made jobs on real data, and users' own."""
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -9,18 +10,59 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from oddlot.core.errors import InvalidValue, JobError, OddlotError, UnknownName, UsageError
-from oddlot.core.suggestions import or_nearest
-from oddlot.core.user_code import trace_of
-from oddlot.core.user_imports import user_module
-from oddlot.workloads.scripts import script_given
+from oddlot.core.support.errors import InvalidValue, JobError, OddlotError, UnknownName, UsageError
+from oddlot.core.support.text import or_nearest
+from oddlot.core.support.user_code import trace_of, user_module
+
+MAX_NAMED = 5
+"""Largest number of functions that an error lists."""
+
+
+def script_given(name: str) -> UsageError | None:
+    """Return an error with the right name for a Python file such as `mymodule.py:job`; None for other names."""
+    file, _, function = name.partition(":")
+    path = Path(file if file.endswith(".py") else f"{file}.py").expanduser()
+    if not (file.endswith(".py") or (not function and path.is_file())):
+        return None
+    if not path.is_file():
+        return UsageError(f"there is no file {path}", "missing_file", path=str(path))
+    names = [function] if function else functions_of(path)
+    here, folder = Path.cwd(), path.resolve().parent
+    module = ".".join(
+        [*folder.relative_to(here).parts, path.stem] if folder.is_relative_to(here) else [path.stem]
+    )
+    write = f"{module}:{names[0] if names else 'FUNCTION'}"
+    where = "" if folder.is_relative_to(here) else f" in the folder {folder}"
+    others = f". It also has {', '.join(f'`{each}`' for each in names[1:MAX_NAMED])}" if names[1:] else ""
+    message = f"{name!r} is a Python file: name its function that returns a Job, as in `oddlot train {write}`{where}"
+    return UsageError(message + others, "python_file_given", given=name, write=write, functions=names)
+
+
+def functions_of(path: Path) -> list[str]:
+    """Return the public functions of a Python file, first those that make a Job.
+
+    Return an empty list if it cannot be read.
+    """
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name[0] != "_"]
+    return [each.name for each in sorted(found, key=lambda each: not _makes_job(each))]
+
+
+def _makes_job(function: ast.FunctionDef) -> bool:
+    """Return whether a function calls `Job` or `oddlot.Job`."""
+    calls = (each.func for each in ast.walk(function) if isinstance(each, ast.Call))
+    return any("Job" in (getattr(call, "id", ""), getattr(call, "attr", "")) for call in calls)
+
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Workload:
     """A built-in workload."""
 
     place: str
@@ -30,21 +72,21 @@ class Entry:
 
 
 WORKLOADS = {
-    "digits": Entry(
+    "digits": Workload(
         "oddlot.workloads.digits:digits", "1,797 handwritten digits of 8 x 8 pixels, packaged with oddlot"
     ),
-    "mnist": Entry(
+    "mnist": Workload(
         "oddlot.workloads.mnist:mnist", "70,000 handwritten digits of 28 x 28 pixels, from your IDX files"
     ),
-    "fashion_mnist": Entry(
+    "fashion_mnist": Workload(
         "oddlot.workloads.mnist:fashion_mnist",
         "70,000 images of clothes of 28 x 28 pixels, from your IDX files",
     ),
-    "cifar10": Entry(
+    "cifar10": Workload(
         "oddlot.workloads.cifar10:cifar10",
         "60,000 color images of 32 x 32 pixels, from your batches, archives or folders",
     ),
-    "xmc": Entry(
+    "xmc": Workload(
         "oddlot.workloads.extreme_classification:xmc",
         "sparse features and many labels, from your files in the format of the Extreme Classification Repository",
     ),
@@ -61,8 +103,8 @@ def check_workload(name: str) -> None:
     if re.fullmatch(r"[\w.]+:\w+", name):
         return
     if ":" in name:
-        told = f"invalid workload {name!r}: name a function as package.module:function"
-        raise UsageError(told, "invalid_workload_name", given=name)
+        message = f"invalid workload {name!r}: name a function as package.module:function"
+        raise UsageError(message, "invalid_workload_name", given=name)
     unknown = UnknownName("workload", name, WORKLOADS)
     other = (
         "; or name a function as module:function (mymodule:job of mymodule.py), or a job file ending in .toml"
@@ -83,8 +125,8 @@ def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     _check_options(name, inspect.signature(function).parameters, options)
     job = _call(f"the workload {name}", lambda: function(**options))
     if not isinstance(job, Job):
-        told = f"the workload {name} must return an oddlot.Job, not {type(job).__name__}"
-        raise UsageError(told, "workload_returns_no_job", workload=name, given=type(job).__name__)
+        message = f"the workload {name} must return an oddlot.Job, not {type(job).__name__}"
+        raise UsageError(message, "workload_returns_no_job", workload=name, given=type(job).__name__)
     return replace(job, name=name.rpartition(":")[2]) if job.name == Job.name else job
 
 
@@ -101,10 +143,12 @@ def _function(name: str) -> Callable[..., Any]:
     function = getattr(module, function_name, None)
     if not callable(function):
         names = [name for name, it in vars(module).items() if inspect.isfunction(it) and name[0] != "_"]
-        told = f"{module_name} has no function {function_name!r}. {or_nearest(function_name, names)}"
+        message = f"{module_name} has no function {function_name!r}. {or_nearest(function_name, names)}"
         if hides := _hides_one_here(module):
-            told += f". {module.__file__} hides the module of this name in the current folder: rename yours"
-        raise UnknownName("function", function_name, names).retold(told, module=module_name, hides=hides)
+            message += (
+                f". {module.__file__} hides the module of this name in the current folder: rename yours"
+            )
+        raise UnknownName("function", function_name, names).retold(message, module=module_name, hides=hides)
     return function  # type: ignore[no-any-return]  # checked above
 
 
@@ -121,8 +165,8 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, but one that it imports does not
-        told = f"there is no module {error.name}: add its folder to PYTHONPATH"
-        raise UsageError(told, "missing_module", module=error.name) from None
+        message = f"there is no module {error.name}: add its folder to PYTHONPATH"
+        raise UsageError(message, "missing_module", module=error.name) from None
 
 
 def _call(what: str, act: Callable[[], Any]) -> Any:
@@ -142,17 +186,17 @@ def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[s
         return
     for key, value in options.items():
         if key not in known:
-            told = f"{key} is not an option of the workload {name}. {or_nearest(key, known)}"
-            raise UnknownName("option", key, known, key=key).retold(told, workload=name)
+            message = f"{key} is not an option of the workload {name}. {or_nearest(key, known)}"
+            raise UnknownName("option", key, known, key=key).retold(message, workload=name)
         kind = known[key].annotation
         if (
             kind in {int, float, str, bool}
             and type(value) is not kind
             and (kind, type(value)) != (float, int)
         ):
-            told = f"{key} = {value!r}: the workload {name} takes a value of type {kind.__name__}"
-            raise InvalidValue(key, value, f"of type {kind.__name__}").retold(told, workload=name)
+            message = f"{key} = {value!r}: the workload {name} takes a value of type {kind.__name__}"
+            raise InvalidValue(key, value, f"of type {kind.__name__}").retold(message, workload=name)
     for key, parameter in known.items():
         if parameter.default is Parameter.empty and key not in options:
-            told = f"{key} is missing: the workload {name} needs this option"
-            raise UsageError(told, "missing_option", key, workload=name)
+            message = f"{key} is missing: the workload {name} needs this option"
+            raise UsageError(message, "missing_option", key, workload=name)

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from oddlot.core.errors import InvalidValue
 from oddlot.core.optimizers import SGD
+from oddlot.core.support.errors import InvalidValue
 from oddlot.train.job import Job, accuracy
 
 Bytes = NDArray[np.uint8]
@@ -56,8 +56,8 @@ def pictures_job(
 ) -> Job:
     """Return the job of classifying images. `train` and `test` are bytes [n, side, side] and classes [n] below 10."""
     if hidden < 1:
-        told = f"hidden = {hidden}: the network needs at least 1 hidden unit"
-        raise InvalidValue("hidden", hidden, "at least 1").retold(told)
+        message = f"hidden = {hidden}: the network needs at least 1 hidden unit"
+        raise InvalidValue("hidden", hidden, "at least 1").retold(message)
     some = train[0][:2000]  # enough for mean and standard deviation
     return Job(
         model=partial(convolutional, some.shape[1], hidden, float(some.mean()), float(some.std())),

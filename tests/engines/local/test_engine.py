@@ -19,22 +19,20 @@ from torch.utils.data import Dataset
 
 import oddlot
 from oddlot import Asynchronous, JobError, Local, Strategy, Synchronous, UsageError
-from oddlot.core import task_timeouts
-from oddlot.core import worker_stats as roster
-from oddlot.core.errors import short
+from oddlot.core import task_timeouts, worker_stats
 from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Stimulus
-from oddlot.engines import evaluations
-from oddlot.engines import respawn as respawns
-from oddlot.engines.failure import plain_failure
-from oddlot.engines.host import Arrival, Message
+from oddlot.core.support.errors import short
+from oddlot.engines.host import Message, ReceivedUpdate
 from oddlot.engines.local.engine import LocalEngine
 from oddlot.engines.local.messages import Say, decode, encode
+from oddlot.engines.processes import evaluations, respawn as respawns
+from oddlot.engines.processes.user_code_error import plain_failure
+from oddlot.model.weight_store import WeightStore
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.testing.engines import DrivenRun
+from oddlot.testing.engine_check import DrivenRun
 from oddlot.train.job import Job
-from oddlot.train.store import Store
 from tests.engines.log import events
 from tests.fits import SAMPLES, Place, a_job, fleet, local, net, rows, this_worker
 from tests.processes import ends
@@ -117,7 +115,7 @@ def test_what_a_worker_said_before_it_died_counts() -> None:
         engine.faults.kill("w1")
         while "w1" in engine.processes.running and readable(engine.processes.fork_server.socket):
             engine.processes.hear_server()
-        assert [type(message) for message in engine.processes.messages] == [Arrival, Lost]
+        assert [type(message) for message in engine.processes.messages] == [ReceivedUpdate, Lost]
 
 
 def readable(it: socket.socket) -> bool:
@@ -130,7 +128,7 @@ def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> N
         for joined in [message(run), message(run)]:
             run.deliver(joined)
         first, second = message(run), message(run)
-        assert isinstance(first, Arrival)
+        assert isinstance(first, ReceivedUpdate)
         run.deliver(first)
         node = first.facts.sender
         engine.faults.kill(node)
@@ -206,7 +204,7 @@ def test_the_model_changes_in_place_once_workers_compute_on_their_copies(
         gate.wait()
         gate.wait()
         store = run.host.store
-        assert isinstance(store, Store)
+        assert isinstance(store, WeightStore)
         block = store.weights
         gate.open()
         run.until(lambda: run.host.conductor.version == 1)
@@ -283,7 +281,7 @@ def test_without_respawn_the_last_death_ends_the_run() -> None:
 
 def test_a_frozen_workers_task_times_out_and_the_run_ends() -> None:
     with trial(local(2), epochs=4) as (run, engine):
-        members = run.host.conductor.roster.members
+        members = run.host.conductor.worker_stats.members
         run.until(lambda: any(member.results >= 5 for member in members.values()))
         node = next(node for node, member in members.items() if member.results >= 5)
         engine.faults.freeze(node)
@@ -411,8 +409,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timeouts are learned after one answer, and a worker counts as hung soon."""
     monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(task_timeouts, "HUNG_TIMEOUTS", 1.0)
-    monkeypatch.setattr(roster, "SECONDS_UNTIL_KNOWN", 0.5)
-    monkeypatch.setattr(roster, "MIN_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(worker_stats, "SECONDS_UNTIL_KNOWN", 0.5)
+    monkeypatch.setattr(worker_stats, "MIN_TIMEOUT_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -490,7 +488,7 @@ def test_no_message_is_lost_where_a_socket_is_full() -> None:
         assert engine.processes.running[node].outbox, "there was room for all"
         engine.faults.thaw(node)
         answers = [message(run) for _ in range(700)]
-        assert all(isinstance(answer, Arrival) for answer in answers)
+        assert all(isinstance(answer, ReceivedUpdate) for answer in answers)
 
 
 @pytest.mark.filterwarnings("ignore:workers = 150")

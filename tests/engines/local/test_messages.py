@@ -1,6 +1,6 @@
 """Words between processes."""
 
-from oddlot.core.errors import OddlotError
+from oddlot.core.support.errors import OddlotError
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from tests.transcripts import raises
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from oddlot.core import task_timeouts, worker_stats
-from oddlot.engines import evaluations
+from oddlot.engines.processes import evaluations
 from tests.fits import rows
 
 TRAINED_SECONDS = 3.0
@@ -63,9 +63,9 @@ class Hanging(Dataset[tuple[Tensor, Tensor]]):
         note = self.folder / str(index)
         if index in self.hangs and not note.exists() and self._is_due(index):
             children = [subprocess.Popen(["sleep", "600"], start_new_session=index == 8) for _ in range(2)]
-            told = " ".join(str(pid) for pid in (os.getpid(), *(child.pid for child in children)))
+            message = " ".join(str(pid) for pid in (os.getpid(), *(child.pid for child in children)))
             new = self.folder / f"new-{os.getpid()}"
-            new.write_text(told)
+            new.write_text(message)
             new.rename(note)
             HANGS[index]()
         return self.rows[0][index], self.rows[1][index]

@@ -11,9 +11,9 @@ from pathlib import Path
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.process import PeerSetup
 from oddlot.engines.mesh.signs_of_life import SignsOfLife
-from oddlot.engines.process_setup import ProcessSetup
+from oddlot.engines.processes.process_setup import ProcessSetup
 from tests.fits import a_job
-from tests.processes import PATIENCE_SECONDS
+from tests.processes import HANG_SECONDS
 
 Program = Callable[[NodeId, SignsOfLife], None]
 
@@ -37,7 +37,7 @@ def setup(folder: Path, program: Program) -> StandIn:
 def stand_in(node: NodeId, life: SignsOfLife) -> None:
     """Say what the launcher has said, and live."""
     if node.endswith(".2"):
-        signal.alarm(PATIENCE_SECONDS)
+        signal.alarm(HANG_SECONDS)
         signal.pause()
     life.begin("127.0.0.1:1", lambda: 0.001)
     print(life.wait_for_begin(lambda: False), flush=True)  # noqa: T201

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from oddlot.core.peers import Source
+from oddlot.core.peers import IncludedModel
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 
 
 class Counting(nn.Module):
@@ -32,10 +32,10 @@ def flat(weight: float, count: float) -> FlatBuffer:
 def test_weights_are_averaged_and_whole_numbers_are_those_of_the_first_model(
     number: Callable[[float], float],
 ) -> None:
-    average = Averaging(1, flat(1.0, number(11)), Source("w1", 1), ["w2", "w3", "w4"])
-    average.add(Source("w3", 2), flat(2.0, number(33)))
-    average.add(Source("w3", 2), flat(9.0, number(99)))
-    average.add(Source("w2", 3), flat(6.0, number(22)))
+    average = Averaging(1, flat(1.0, number(11)), IncludedModel("w1", 1), ["w2", "w3", "w4"])
+    average.add(IncludedModel("w3", 2), flat(2.0, number(33)))
+    average.add(IncludedModel("w3", 2), flat(9.0, number(99)))
+    average.add(IncludedModel("w2", 3), flat(6.0, number(22)))
     average.lose("w4")
     assert average.is_complete
     assert average.peers == ["w1", "w3", "w2"]

@@ -13,30 +13,30 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oddlot.codecs import Half, Plain
-from oddlot.core.membership import Ack, News, Ping, PingRequest
+from oddlot.core.membership import Ack, PeerStatus, Ping, PingRequest
 from oddlot.core.peers import PeerModel
 from oddlot.engines.mesh.frames import KIND, decode, encode
 from oddlot.engines.mesh.messages import (
     Done,
     Finished,
     FromPeer,
+    ModelForAverage,
     ModelMessage,
     ModelRequest,
     PeerMessage,
-    Snapshot,
     SnapshotRequest,
     State,
     StateRequest,
     Stop,
     Tensors,
 )
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.store import Pool
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.weight_store import Pool
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError, pack
 from tests.transcripts import raises
 
-NEWS = (News("w2", "127.0.0.1:5", 3, "suspected"),)
+NEWS = (PeerStatus("w2", "127.0.0.1:5", 3, "suspected"),)
 MESSAGES: list[PeerMessage] = [
     Ping(1, NEWS),
     Ack(1, NEWS),
@@ -92,7 +92,7 @@ def test_a_message_comes_back(message: PeerMessage, flat: FlatBuffer) -> None:
 
 def test_an_exchanged_model_is_encoded_and_others_are_exact(flat: FlatBuffer) -> None:
     exchange = ModelMessage(PeerModel("w1>1", "w1", 8, answers=2))
-    for message, exact in ((exchange, False), (Snapshot(1, 5), True), (State(2), True)):
+    for message, exact in ((exchange, False), (ModelForAverage(1, 5), True), (State(2), True)):
         got = came(message, Tensors(flat, lambda: None), flat.layout, Half("bf16"))
         assert got.tensors is not None
         assert torch.equal(got.tensors.weights.view("0.weight"), flat.view("0.weight")) == exact
@@ -218,7 +218,7 @@ def test_what_is_no_message_is_refused(frame: bytes, code: str, flat: FlatBuffer
 
 
 def test_a_damaged_model_is_refused(flat: FlatBuffer) -> None:
-    frame = bytearray(b"".join(encode(Snapshot(1, 5), Tensors(flat, lambda: None), Plain())))
+    frame = bytearray(b"".join(encode(ModelForAverage(1, 5), Tensors(flat, lambda: None), Plain())))
     frame[-200] ^= 1
     with raises(FrameError, "damaged_body"):
         read(bytes(frame), flat.layout)

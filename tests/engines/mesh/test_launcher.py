@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from oddlot import Local
-from oddlot.engines.local.fork_client import ForkServer
+from oddlot.engines.local.fork_client import ForkClient
 from oddlot.engines.local.processes import START_SECONDS
 from oddlot.engines.mesh.launcher import Launcher
 from oddlot.engines.mesh.process import replaced_file
 from tests.engines.mesh.stand_in import setup, stand_in
 from tests.engines.mesh.waiting import is_running, wait_for
-from tests.processes import PATIENCE_SECONDS
+from tests.processes import HANG_SECONDS
 from tests.transcripts import mask, warns
 
 pytestmark = pytest.mark.usefixtures("warm_start", "fork_server")
@@ -66,8 +66,8 @@ def test_a_replacement_that_freezes_before_it_is_ready_is_replaced(
         age(launcher, "w2.2", START_SECONDS + 1)
     watch_until(launcher, lambda: "w2.3" in launcher.begun)
     wait_for(lambda: launcher.output_of("w2.3").endswith("\n"))
-    told = literal_eval(launcher.output_of("w2.3"))
-    assert (list(told["peers"]), told["join"], told["strikes"]) == (["w1"], True, {"0:5": 2})
+    message = literal_eval(launcher.output_of("w2.3"))
+    assert (list(message["peers"]), message["join"], message["strikes"]) == (["w1"], True, {"0:5": 2})
 
 
 def test_a_stopped_peer_is_killed_and_replaced(launcher: Launcher) -> None:
@@ -87,15 +87,15 @@ def test_the_end_of_a_run_does_not_wait_for_a_peer_that_has_not_begun(launcher: 
     late = launcher.spawn(0, joins=True)
     for node in launcher.begun:
         launcher.signal(node, signal.SIGKILL)
-    launcher.wait_for_end(2 * PATIENCE_SECONDS)
-    assert launcher.now < began + PATIENCE_SECONDS
+    launcher.wait_for_end(2 * HANG_SECONDS)
+    assert launcher.now < began + HANG_SECONDS
     assert not launcher.running
     wait_for(lambda: not (late.pid and is_running(late.pid)))
 
 
 def test_peers_outlive_a_fork_server_that_is_killed(tmp_path: Path) -> None:
     """Their end is still noticed, and they are replaced by another fork server."""
-    fork_server = ForkServer()
+    fork_server = ForkClient()
     launcher = Launcher(setup(tmp_path, stand_in), fork_server, ["w1", "w2"])
     try:
         launcher.start_all()

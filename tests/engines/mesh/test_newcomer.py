@@ -11,14 +11,14 @@ import pytest
 
 from oddlot import Gossip, Local
 from oddlot.core.membership import Ping
-from oddlot.engines.mesh.messages import FromPeer, Snapshot, StateRequest, Tensors
+from oddlot.engines.mesh.messages import FromPeer, ModelForAverage, StateRequest, Tensors
 from oddlot.engines.mesh.network_faults import NetworkFaults
 from oddlot.engines.mesh.newcomer import LONGEST_SECONDS, Newcomer
 from oddlot.engines.mesh.process import MeshProcess, replaced_file
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
+from oddlot.run.hosts_local import LocalHosts
 from oddlot.run.mesh import prepared_mesh
-from oddlot.run.mesh_local import MeshLocal
 from oddlot.run.spec import Recipe
 from tests.engines.mesh.waiting import wait_for
 from tests.fits import a_job
@@ -68,7 +68,7 @@ def test_a_newcomer_that_waits_ends_on_sigterm(tmp_path: Path) -> None:
         socket.create_server(("127.0.0.1", 0)) as silent,
         prepared_mesh(recipe, RunFolder(tmp_path)) as mesh,
     ):
-        assert isinstance(mesh, MeshLocal)
+        assert isinstance(mesh, LocalHosts)
         silent.settimeout(60)
         launcher = mesh.launcher
         peer = launcher.spawn(0, joins=True)
@@ -100,6 +100,6 @@ def test_weights_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
     weights: Any = None
     for sender in ("w1", "w2", "w2.2"):
         tensors = Tensors(weights, partial(released.append, sender))
-        MeshProcess.receive(process, FromPeer(sender, Snapshot(1, 5), tensors=tensors), 0.0)
+        MeshProcess.receive(process, FromPeer(sender, ModelForAverage(1, 5), tensors=tensors), 0.0)
     MeshProcess.receive(process, FromPeer("w2", Ping(1)), 0.0)
     assert (got, released) == (["w1", "w2.2", "w2"], ["w2"])

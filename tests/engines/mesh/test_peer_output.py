@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from oddlot.engines.mesh.peer_output import PeerOutput
+from oddlot.engines.mesh.launcher import PeerOutput
 
 
 def test_lines_of_all_peers_are_shown_once(tmp_path: Path) -> None:

@@ -11,18 +11,18 @@ import pytest
 from oddlot import Gossip
 from oddlot.core.commands import Evict, Skip, Start
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import BadSamples, JobError
 from oddlot.core.events import Arrived, GoalReached, Joined, Ticked
-from oddlot.core.ledger import Ledger
 from oddlot.core.peers import Peers
 from oddlot.core.records import Record
-from oddlot.core.shard_queue import Lane
-from oddlot.core.spans import Span
+from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span
+from oddlot.core.shard_queue import ShardCursor
+from oddlot.core.support.errors import BadSamples, JobError
 from oddlot.core.tasks import Facts, Task
 from oddlot.engines.local.fork_client import packet_pair
 from oddlot.engines.local.processes import START_SECONDS
+from oddlot.engines.mesh.compute import EVALUATION, TASK, HangLimits
 from oddlot.engines.mesh.launcher import Launcher, PeerHandle
-from oddlot.engines.mesh.patience import EVALUATION, TASK, Patience
 from tests.engines.mesh.stand_in import setup, stand_in
 
 DEADLY = Span(0, 4, 8)
@@ -91,7 +91,7 @@ def test_all_peers_that_are_lost_name_their_samples(launcher: Launcher) -> None:
 
 def test_a_replacement_skips_samples_that_have_ended_three() -> None:
     """They are skipped when its worker joins, also if they belong to an epoch that it has not started."""
-    ledger = Ledger(20, 3, skip_bad=True, lanes=[Lane(4, 12, 0, 8)], merged=[4])
+    ledger = SampleLedger(20, 3, skip_bad=True, cursors=[ShardCursor(4, 12, 0, 8)], merged=[4])
     ledger.strikes = {"1:5": 3, "1:6": 3, "1:2": 3, "1:7": 2}
     conductor = Conductor(Gossip(), ledger, 4, peers=Peers("w1.4", ["w1", "w2"]))
     record = conductor.handle(Joined("w1.4"), 0.0)
@@ -150,25 +150,25 @@ def test_evaluations_that_hang_three_times_end_the_run(launcher: Launcher) -> No
 def test_first_work_hangs_by_the_times_of_other_peers(
     work: str, others: tuple[float, ...], seconds: float
 ) -> None:
-    patience = Patience(0.0)
-    patience.begin(work, 1.0)
-    assert (patience.hung(seconds, others), patience.hung(seconds + 2.0, others)) == ("", work)
-    patience.end(seconds)
-    assert patience.hung(1e9, others) == ""
+    limits = HangLimits(0.0)
+    limits.begin(work, 1.0)
+    assert (limits.hung(seconds, others), limits.hung(seconds + 2.0, others)) == ("", work)
+    limits.end(seconds)
+    assert limits.hung(1e9, others) == ""
 
 
 def test_later_evaluations_hang_by_the_times_of_earlier_ones() -> None:
-    patience = Patience(0.0)
-    patience.begin(EVALUATION, 0.0)
-    patience.end(5.0)
-    patience.begin(EVALUATION, 10.0)
-    assert (patience.hung(59.0, ()), patience.hung(61.0, ())) == ("", EVALUATION)
+    limits = HangLimits(0.0)
+    limits.begin(EVALUATION, 0.0)
+    limits.end(5.0)
+    limits.begin(EVALUATION, 10.0)
+    assert (limits.hung(59.0, ()), limits.hung(61.0, ())) == ("", EVALUATION)
 
 
 def test_tasks_are_left_to_the_conductor_where_steps_are_known_or_no_peer_has_finished_one() -> None:
-    patience = Patience(0.0)
-    patience.begin(TASK, 0.0)
-    assert patience.hung(1e9, (0.0,)) == ""
-    patience.end(1.0)
-    patience.begin(TASK, 2.0)
-    assert patience.hung(1e9, (0.1,)) == ""
+    limits = HangLimits(0.0)
+    limits.begin(TASK, 0.0)
+    assert limits.hung(1e9, (0.0,)) == ""
+    limits.end(1.0)
+    limits.begin(TASK, 2.0)
+    assert limits.hung(1e9, (0.1,)) == ""

@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 from oddlot import AdaptiveGossip, Gossip, JobError, Local, Machine, Run, StopRun, UsageError, fit, replay
 from oddlot.core import task_timeouts
-from oddlot.core.errors import OddlotWarning
-from oddlot.core.events import LinkTraffic, ModelReceived, ModelRejected, PeerJoined, PeerLost, Struck
+from oddlot.core.events import FaultInjected, LinkTraffic, ModelReceived, ModelRejected, PeerJoined, PeerLost
 from oddlot.core.records import Record
+from oddlot.core.support.errors import OddlotWarning
 from oddlot.core.tasks import machine_of
 from oddlot.faults import Chaos, Fault
 from oddlot.history.audit import Proof
-from oddlot.history.lock import read_holder
-from oddlot.history.outcome import read_ending
+from oddlot.history.folder_lock import read_holder
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.report.run_report import Figures
+from oddlot.history.run_outcome import read_ending
+from oddlot.report.run_report import RunReport
 from tests.engines.mesh.hanging import EVALUATED, HANGS, TRAINED, Hanging, be_impatient
 from tests.engines.mesh.waiting import is_running, wait_for
 from tests.fits import a_job, rows
-from tests.processes import PATIENCE_SECONDS, program
+from tests.processes import HANG_SECONDS, program
 from tests.transcripts import mask, raises, warns
 from tests.warm_start import FRESH
 
@@ -55,8 +55,8 @@ def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings
 
 def peers_of(folder: Path) -> list[int]:
     """The processes of a run's peers, as the launcher writes them into the lock."""
-    told = read_holder(folder).partition("processes ")[2]
-    return [int(pid) for pid in told.split(",")] if told else []
+    message = read_holder(folder).partition("processes ")[2]
+    return [int(pid) for pid in message.split(",")] if message else []
 
 
 def test_peers_train_exchange_and_save_the_average(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_peers_train_exchange_and_save_the_average(tmp_path: Path) -> None:
     run = meshed(tmp_path, strategy=AdaptiveGossip(threshold=0.02), chaos=chaos, as_if=paced)
     assert run.ended == "epochs>=20"
     assert set(run.summary["peers_averaged"]) == {"w1", "w2", "w3.2"}
-    proof = Figures.read(tmp_path).proof
+    proof = RunReport.read(tmp_path).proof
     assert (proof.faults, proof.whole, proof.merged) == ((), 20, 20 * SAMPLES)
     assert run.summary["samples_left_out"] == 0
     assert replay(tmp_path).difference is None
@@ -111,14 +111,16 @@ def test_faults_on_real_processes(tmp_path: Path) -> None:
     run = meshed(
         tmp_path,
         "epochs>=100000",
-        strategy=Gossip(answer_seconds=2.0),
+        strategy=Gossip(reply_timeout_seconds=2.0),
         chaos=Chaos(tuple(faults)),
         observers=[back("w2", "w3.2")],
         as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3)],  # so that faults are some time apart
     )
     assert run.ended == "stopped: all are back"
     events = [record.event for record in run.records]
-    assert {event.kind for event in events if isinstance(event, Struck)} == {kind for kind, _, _ in kinds}
+    assert {event.kind for event in events if isinstance(event, FaultInjected)} == {
+        kind for kind, _, _ in kinds
+    }
     assert [(e.peer, e.code) for e in events if isinstance(e, ModelRejected)] == [
         ("w1", "numbers_not_finite")
     ]
@@ -145,7 +147,7 @@ def test_the_launcher_is_killed(tmp_path: Path) -> None:
         assert all(str(peer) in caught.value.fields["holder"] for peer in peers[:-1])
         wait_for((out / SUMMARY).exists)
         wait_for(lambda: not any(map(is_running, peers)))
-    summary, proof = read_ending(RunFolder(out)), Figures.read(out).proof
+    summary, proof = read_ending(RunFolder(out)), RunReport.read(out).proof
     assert len(summary["peers_averaged"]) == 2
     assert 10 * SAMPLES // 3 < summary["samples_left_out"] <= 12 * SAMPLES // 3
     assert proof.merged == 12 * SAMPLES - summary["samples_left_out"]
@@ -159,7 +161,7 @@ def test_everything_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
         peers = peers_of(out)
         for process in [launcher.pid, *peers]:
             os.kill(process, signal.SIGKILL)
-        launcher.wait(PATIENCE_SECONDS)
+        launcher.wait(HANG_SECONDS)
         wait_for(lambda: not any(map(is_running, peers)))
     before = proof_of(out).merged
     run = meshed(out, "epochs>=16", strategy=Gossip(), resume="latest")
@@ -189,7 +191,7 @@ def test_halves_that_end_apart_leave_one_model(tmp_path: Path) -> None:
     }
     assert set(run.summary["peers_averaged"]) in ({"w1", "w2"}, {"w3", "w4"})
     assert RunFolder(tmp_path).model.exists()
-    proof = Figures.read(tmp_path).proof
+    proof = RunReport.read(tmp_path).proof
     assert {fault.code for fault in proof.faults} == {"not_merged"}
     assert proof.left_out == run.summary["samples_left_out"] > 0
 
@@ -205,7 +207,7 @@ def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: bool(set(peers_of(out)) - {first, second}))
         os.kill(second, signal.SIGKILL)
-        assert launcher.wait(PATIENCE_SECONDS) == 1
+        assert launcher.wait(HANG_SECONDS) == 1
 
 
 def proof_of(folder: Path) -> Proof:
@@ -220,7 +222,7 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
         wait_for(lambda: len(RunFolder(out).logs()) == 3)
         peers = peers_of(out)
         os.kill(launcher.pid, signal.SIGTERM)
-        launcher.wait(PATIENCE_SECONDS)
+        launcher.wait(HANG_SECONDS)
     assert RunFolder(out).model.exists()
     assert not any(map(is_running, peers))
 
@@ -234,7 +236,7 @@ def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="of no use") as caught:
         meshed(tmp_path, job={"training_step": fails})
     assert caught.value.code == "user_code_failed"
-    assert "of no use" in Figures.read(tmp_path).summary["ended"]
+    assert "of no use" in RunReport.read(tmp_path).summary["ended"]
     wait_for(lambda: not any(map(is_running, peers_of(tmp_path))))
 
 

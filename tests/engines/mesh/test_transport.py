@@ -28,7 +28,7 @@ from oddlot.engines.mesh.transport import (
     _fill,
     _send,
 )
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 
 LAYOUT = Layout.from_module(torch.nn.Linear(2, 2))
 HELLO = Hello("w1", LAYOUT.fingerprint)
@@ -80,9 +80,9 @@ def test_messages_and_tensors_arrive_and_are_counted(here: Transport, there: Tra
 def test_a_peer_with_another_model_is_refused_and_named(here: Transport) -> None:
     stranger = Transport("w9", SECRET, Layout.from_module(torch.nn.Linear(2, 3)), Plain())
     stranger.send("w1", here.address, Ping(1))
-    refused, told = got(here, StrangerRejected), got(stranger, Rejected)
+    refused, message = got(here, StrangerRejected), got(stranger, Rejected)
     assert "w9" in refused.reason
-    assert told.by == "w1"
+    assert message.by == "w1"
     stranger.close()
 
 

@@ -4,10 +4,10 @@ import os
 import time
 from collections.abc import Callable
 
-from tests.processes import PATIENCE_SECONDS
+from tests.processes import HANG_SECONDS
 
 
-def wait_for(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+def wait_for(is_so: Callable[[], bool], seconds: float = HANG_SECONDS) -> None:
     """Wait until this is so."""
     end = time.monotonic() + seconds
     while not is_so():

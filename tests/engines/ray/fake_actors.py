@@ -11,17 +11,17 @@ import ray
 
 from oddlot.core.events import Lost
 from oddlot.engines.host import Message
-from oddlot.engines.node_ids import NodeIds
-from oddlot.engines.ray.actor import Started
-from oddlot.engines.ray.actors import BEAT_SECONDS, Actors
-from oddlot.engines.ray.handles import ActorHandle, News, OpenTask
-from oddlot.engines.ray.node_watch import Found, NodeWatch
+from oddlot.engines.processes.node_ids import NodeIds
+from oddlot.engines.processes.respawn import EVALUATOR_INDEX
+from oddlot.engines.ray.actor_pool import BEAT_SECONDS, ActorPool
+from oddlot.engines.ray.handles import ActorHandle, CallResult, OpenTask
+from oddlot.engines.ray.node_watch import ActorNode, NodeWatch
 from oddlot.engines.ray.settings import RaySettings
+from oddlot.engines.ray.worker_actor import Started
 from oddlot.engines.ray.worker_logs import WorkerLogs
-from oddlot.engines.respawn import EVALUATOR_INDEX
 
 HUB_NODE = "hub's node"
-PATIENCE = 9.0
+LOST_AFTER_SECONDS = 9.0
 
 
 class Call(NamedTuple):
@@ -84,8 +84,8 @@ class World:
     lost: list[Lost] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        settings = RaySettings(self.workers, lost_after_seconds=PATIENCE)
-        self.actors = Actors(
+        settings = RaySettings(self.workers, lost_after_seconds=LOST_AFTER_SECONDS)
+        self.actors = ActorPool(
             FakePlacement(settings),  # type: ignore[arg-type]
             NodeIds(settings.names, ()),
             None,
@@ -112,13 +112,13 @@ class World:
         worker.tasks = {f"{name}:{number}": OpenTask(None, None) for number in range(tasks)}  # type: ignore[arg-type]
         return worker
 
-    def _find(self, actor: FakeActor, then: Callable[[Found], None]) -> None:
+    def _find(self, actor: FakeActor, then: Callable[[ActorNode], None]) -> None:
         home = self.homes[actor.name]
-        then(Found(home, home, {*self.cluster} - {home}))
+        then(ActorNode(home, home, {*self.cluster} - {home}))
 
     def answer(self, worker: ActorHandle, then: Callable[[ActorHandle, Any], None], answer: Any) -> None:
         """Let the hub hear an answer of a worker, or an error instead of it."""
-        self.actors.hear(News(worker, None, lambda value: then(worker, value), answer))
+        self.actors.hear(CallResult(worker, None, lambda value: then(worker, value), answer))
         self._collect()
 
     def fail(self, worker: ActorHandle, error: BaseException) -> None:
@@ -162,10 +162,10 @@ class World:
 def world(**settings: Any) -> Iterator[World]:
     """Yield a hub."""
     with (
-        patch("oddlot.engines.ray.internals.on_completed"),
+        patch("oddlot.engines.ray.private_api.on_completed"),
         patch("oddlot.engines.ray.node_watch.DRAIN_SECONDS", 1e6),
-        patch("oddlot.engines.ray.entrance.waiting_for", return_value=("", False)),
-        patch("oddlot.engines.ray.actors.KILL_SECONDS", 0.01),
+        patch("oddlot.engines.ray.actor_pool.waiting_for", return_value=("", False)),
+        patch("oddlot.engines.ray.actor_pool.KILL_SECONDS", 0.01),
         patch("ray.kill"),
     ):
         made = World(**settings)

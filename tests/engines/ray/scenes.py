@@ -11,12 +11,12 @@ from torch import nn
 from oddlot import Asynchronous, Job, Ray
 from oddlot.core.events import Joined, Lost
 from oddlot.core.tasks import life_of, machine_of
-from oddlot.engines.ray.actors import Actors
+from oddlot.engines.ray.actor_pool import ActorPool
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.testing.engines import DrivenRun, Slowly
+from oddlot.testing.engine_check import DrivenRun, Slowly
 
 SAMPLES, BATCH = 400, 4
 LOST_AFTER_SECONDS = 2.0
@@ -50,9 +50,9 @@ class Scene(DrivenRun):
         super().finish()
 
     @property
-    def actors(self) -> Actors:
+    def actors(self) -> ActorPool:
         """The workers as the hub sees them."""
-        actors: Actors = self.engine.actors  # type: ignore[attr-defined]  # it is a RayEngine
+        actors: ActorPool = self.engine.actors  # type: ignore[attr-defined]  # it is a RayEngine
         return actors
 
     def work(self, updates: int = 6) -> None:

@@ -16,11 +16,11 @@ import ray
 import torch
 
 from oddlot import JobError, Local, Ray, Synchronous, UsageError
-from oddlot.engines.parcel import pickled
-from oddlot.engines.ray import cluster, internals
-from oddlot.engines.ray.actor import WorkerActor, check_versions, missing_here_advice
+from oddlot.engines.processes.object_parcel import pickled
+from oddlot.engines.ray import cluster, private_api
+from oddlot.engines.ray.actor_pool import JobEntry
 from oddlot.engines.ray.cluster import _own_if_stale
-from oddlot.engines.ray.entrance import Entrance
+from oddlot.engines.ray.worker_actor import WorkerActor, check_versions, missing_here_advice
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from tests.fits import a_job
@@ -100,7 +100,7 @@ def test_a_head_that_accepts_no_connection(
     def reject(*_: object) -> None:
         raise ray.exceptions.AuthenticationError("no")
 
-    monkeypatch.setattr(internals, "new_client", reject)
+    monkeypatch.setattr(private_api, "new_client", reject)
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for half a minute"))
     monkeypatch.setenv("RAY_USE_TLS", str(int(tls)))
     with answering(*answers) as address, raises(UsageError, code) as caught:
@@ -123,7 +123,7 @@ def test_a_script_without_logging_sees_what_the_run_waits_for(
 ) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": cpus})
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "a", "Alive": True, "Resources": {"CPU": cpus}}])
-    entrance, times = Entrance(Ray((2, 2)), 0.0), []
+    entrance, times = JobEntry(Ray((2, 2)), 0.0), []
     for now in (10.0, 20.0, 40.0, 50.0):
         entrance.tell(now, 0)
         times += [now] * sum(record.levelno == logging.WARNING for record in caplog.records)
@@ -243,8 +243,8 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_ray")
 def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(internals, "uses_tokens", lambda: False)
-    monkeypatch.setattr(internals, "is_head", lambda: False)
+    monkeypatch.setattr(private_api, "uses_tokens", lambda: False)
+    monkeypatch.setattr(private_api, "is_head", lambda: False)
     with ExitStack() as closing, warns("no_authentication"):
         cluster.connect("10.0.0.5:6379", None, closing)
 
@@ -254,7 +254,7 @@ def test_only_the_connection_has_the_runtime_environment(monkeypatch: pytest.Mon
     """Ray sends folders for a connection, and rejects them for actors."""
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "init", lambda **settings: given.append(settings["runtime_env"]))
-    monkeypatch.setattr(internals, "is_head", lambda: True)
+    monkeypatch.setattr(private_api, "is_head", lambda: True)
     with ExitStack() as closing:
         connection = cluster.connect("10.0.0.5:6379", {"working_dir": "."}, closing)
     assert given == [{"working_dir": "."}]
@@ -267,7 +267,7 @@ def test_a_runtime_environment_that_ray_rejects(is_connected: bool, monkeypatch:
         raise ValueError("no such folder")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: is_connected)
-    monkeypatch.setattr(internals, "uploaded", reject)
+    monkeypatch.setattr(private_api, "uploaded", reject)
     monkeypatch.setattr(ray, "init", reject)
     with raises(UsageError, "ray_settings_refused") as caught:
         cluster.connect("local", {"working_dir": "absent"}, ExitStack())

@@ -11,8 +11,8 @@ import pytest
 import oddlot
 from benchmarks.ray.nodes import Nodes, cluster
 from oddlot import Asynchronous
-from oddlot.core.events import Joined, Leaving, Struck
-from oddlot.engines.ray import actors, entrance
+from oddlot.core.events import FaultInjected, Joined, Leaving
+from oddlot.engines.ray import actor_pool
 from oddlot.faults import Fault
 from oddlot.faults.plan import Chaos
 from oddlot.history.replay import replay
@@ -33,19 +33,19 @@ def nodes() -> Iterator[Nodes]:
 def test_a_run_waits_for_its_least_number_of_workers_and_takes_more(
     nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entrance, "TELL_SECONDS", 0.5)
+    monkeypatch.setattr(actor_pool, "TELL_SECONDS", 0.5)
     caplog.set_level(logging.INFO)
     with scene(slow_job(0.2), on_ray((2, 3), num_cpus=1)) as run:
         nodes.add(1)
         run.until(lambda: any(worker.ready for worker in run.actors.running.values()))
-        run.until(lambda: any("lacks 1 CPU" in told for told in caplog.messages))
+        run.until(lambda: any("lacks 1 CPU" in message for message in caplog.messages))
         assert not run.records, "one worker is not enough"
         nodes.add(1)
         run.until(lambda: len(run.host.conductor.slots) == 2)
         nodes.add(1)
         run.until(lambda: len(run.host.conductor.slots) == 3)
         run.finish()
-    transcribe(next(told for told in caplog.messages if "lacks 1 CPU" in told), ready=r"^\d")
+    transcribe(next(message for message in caplog.messages if "lacks 1 CPU" in message), ready=r"^\d")
 
 
 def test_a_node_without_oddlot_joins_a_run(nodes: Nodes, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_node_without_oddlot_joins_a_run(nodes: Nodes, tmp_path: Path) -> None
 
 
 def test_a_signal_reaches_a_worker_of_another_machine(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors, "host", lambda: "another machine than the workers'")
+    monkeypatch.setattr(actor_pool, "host", lambda: "another machine than the workers'")
     nodes.add(2)
     with scene(slow_job(0.2), on_ray()) as run:
         run.until(lambda: len(run.host.conductor.slots) == 2)
@@ -96,7 +96,7 @@ def test_all_kinds_of_faults_and_a_replay(nodes: Nodes, tmp_path: Path) -> None:
         quiet=True,
     )
     assert run.summary["samples_merged"] == 800
-    struck = {record.event.kind for record in run.records if isinstance(record.event, Struck)}
+    struck = {record.event.kind for record in run.records if isinstance(record.event, FaultInjected)}
     assert struck == {fault.kind for fault in faults}
     assert not replay(tmp_path / "run").difference
 

@@ -13,7 +13,7 @@ from oddlot.testing import check_engine
 from tests.engines.ray.scenes import on_ray, scene, slow_job
 from tests.fits import a_job, trained
 
-PATIENCE = 10.0
+LOST_AFTER_SECONDS = 10.0
 """Seconds without a sign of life after which a worker counts as lost."""
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -47,13 +47,13 @@ def test_a_run_counts_every_sample_and_replays(tmp_path: Path) -> None:
 def test_a_lost_node(nodes: Nodes) -> None:
     """On a busy machine, a worker may have been silent for so long before that it is on another node already."""
     (added,) = nodes.alive
-    with scene(slow_job(0.2), on_ray(num_cpus=1, lost_after_seconds=PATIENCE)) as run:
+    with scene(slow_job(0.2), on_ray(num_cpus=1, lost_after_seconds=LOST_AFTER_SECONDS)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0)  # the hub's node comes last
         run.work()
         run.until(lambda: len(run.on_node(added.node_id)) > 0)
         lost = run.on_node(added.node_id)
         nodes.kill(added)
         for node in lost:
-            assert run.seconds_until_lost(node) <= PATIENCE + 1
+            assert run.seconds_until_lost(node) <= LOST_AFTER_SECONDS + 1
             run.until(lambda node=node: run.is_back(node))  # type: ignore[misc]  # elsewhere
         run.finish()

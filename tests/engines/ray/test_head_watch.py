@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import ray
 
-from oddlot.core.errors import ClusterLost
-from oddlot.engines.ray import head_watch, internals, node_calls
+from oddlot.core.support.errors import ClusterLost
+from oddlot.engines.ray import head_watch, node_calls, private_api
 from oddlot.engines.ray.cluster import waiting_for
 from oddlot.engines.ray.config import Ray
 from oddlot.engines.ray.head_watch import HeadWatch
@@ -122,7 +122,7 @@ def test_calls_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.Mon
     monkeypatch.setattr(ray, "remote", hang)
     monkeypatch.setattr(ray, "cluster_resources", hang)
     monkeypatch.setattr("oddlot.engines.ray.cluster.HEAD_SECONDS", 0.01)
-    monkeypatch.setattr(internals, "on_completed", lambda *_: None)
+    monkeypatch.setattr(private_api, "on_completed", lambda *_: None)
     node_calls.NodeCalls(SimpleQueue())("0" * 56, print, len, "")
     assert waiting_for(Ray((2, 2)), 0)[1]
     assert not over.is_set()

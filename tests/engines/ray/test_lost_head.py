@@ -12,11 +12,11 @@ from torch import nn
 
 from benchmarks.ray.nodes import cluster
 from oddlot import Asynchronous, fit
-from oddlot.core.errors import ClusterLost
 from oddlot.core.events import Joined
 from oddlot.core.records import Record
-from oddlot.engines.ray import internals
-from oddlot.testing.engines import Slowly
+from oddlot.core.support.errors import ClusterLost
+from oddlot.engines.ray import private_api
+from oddlot.testing.engine_check import Slowly
 from tests.engines.ray.scenes import on_ray, slow_job
 from tests.transcripts import raises, warns
 
@@ -38,10 +38,10 @@ class EndsOnce(Slowly):
 
 
 def test_a_run_whose_head_ends_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(internals, "head_patience", lambda: 20.0)
+    monkeypatch.setattr(private_api, "head_timeout", lambda: 20.0)
     with cluster() as nodes:
         gcs = nodes.cluster.head_node.all_processes["gcs_server"][0].process
-        assert internals.head_answers(10.0)
+        assert private_api.head_answers(10.0)
         joined, killed = list[Record](), list[Record]()
 
         def kill(record: Record) -> None:
@@ -49,7 +49,7 @@ def test_a_run_whose_head_ends_is_saved(tmp_path: Path, monkeypatch: pytest.Monk
             if len(joined) == 2 and not killed:
                 os.kill(gcs.pid, signal.SIGKILL)
                 gcs.wait()
-                assert not internals.head_answers(0.1)
+                assert not private_api.head_answers(0.1)
                 killed.append(record)
                 (tmp_path / "when").touch()  # no new worker can be registered
 

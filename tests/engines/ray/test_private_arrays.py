@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 import oddlot
 from benchmarks.ray.nodes import cluster
-from oddlot.engines.ray.private_arrays import MIN_MAPPED_BYTES, private
+from oddlot.engines.ray.object_chunks import MIN_MAPPED_BYTES, private
 from tests.engines.ray.scenes import on_ray
 
 BYTES = MIN_MAPPED_BYTES + 5_000

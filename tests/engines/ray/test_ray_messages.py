@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray._private import worker
 
-from oddlot.engines.ray import internals
+from oddlot.engines.ray import private_api
 from oddlot.engines.ray.ray_messages import RayMessages
 
 RAYLET = "Raylet is terminated. Termination is unexpected. Last 20 lines of the Raylet logs:\n    [state-dump] a\n    b"
@@ -87,7 +87,7 @@ def test_messages_of_ray_are_filtered(connected: bool, capsys: pytest.CaptureFix
     if connected:  # as in `ray.init`
         outputs.add_handler("ray_print_logs", partial(plain, ignore_prefix=False))
     try:
-        end = internals.filter_messages(RayMessages().rest)
+        end = private_api.filter_messages(RayMessages().rest)
         for pid in range(3):
             message = output(pid, f"own words {time.monotonic_ns()}", *CRASH)
             outputs.emit(message) if connected else worker.print_to_stdstream(message, ignore_prefix=False)

@@ -10,10 +10,10 @@ import pytest
 import ray
 
 from oddlot import JobError
-from oddlot.engines.ray.actor import Failure, note_exits
-from oddlot.engines.ray.handles import News
+from oddlot.engines.ray.handles import CallResult
+from oddlot.engines.ray.worker_actor import Failure, note_exits
 from oddlot.engines.ray.worker_logs import WorkerLogs
-from tests.engines.ray.fake_actors import HUB_NODE, PATIENCE, FakeActor, died, world
+from tests.engines.ray.fake_actors import HUB_NODE, LOST_AFTER_SECONDS, FakeActor, died, world
 from tests.transcripts import raises, warns
 
 UNREACHABLE = ray.exceptions.ActorUnavailableError("its connection broke", bytes(16))
@@ -36,7 +36,7 @@ def test_a_silent_node_is_used_again_once_it_answers(caplog: pytest.LogCaptureFi
     with world() as hub, warns("node_silent", node="w1", address="far"):
         w1, w2 = hub.start("w1", "far"), hub.start("w2", HUB_NODE)
         hub.silent.add("far")
-        hub.wait(PATIENCE + 2, w2)
+        hub.wait(LOST_AFTER_SECONDS + 2, w2)
         assert [(lost.node, lost.cause) for lost in hub.lost] == [("w1", None)]
         assert hub.actors.running["w1.2"].actor.avoid == {"far"}
         hub.wait(200, w2)
@@ -66,7 +66,7 @@ def test_samples_are_suspected_if_a_worker_is_silent_and_its_node_is_not(where: 
     """A step holds the interpreter's lock."""
     with world() as hub, warns("worker_silent", node="w1"):
         hub.start("w1", where)
-        hub.wait(PATIENCE + 2)
+        hub.wait(LOST_AFTER_SECONDS + 2)
         assert "lost_after_seconds" in str(hub.lost[0].cause)
         assert not hub.nodes.avoided
 
@@ -76,7 +76,7 @@ def test_a_node_with_another_worker_that_answers_is_not_lost() -> None:
         hub.start("w1", "far")
         w2 = hub.start("w2", "far")
         hub.silent.add("far")  # it is too busy to start a process
-        hub.wait(PATIENCE + 2, w2)
+        hub.wait(LOST_AFTER_SECONDS + 2, w2)
         assert hub.lost[0].cause is not None
 
 
@@ -123,15 +123,15 @@ def test_a_node_that_does_not_send_the_output_of_a_worker_is_lost() -> None:
     with world() as hub:
         hub.silent.add("far")
         hub.fail(hub.start("w1", "far"), died("worker process"))
-        hub.wait(PATIENCE + 2)
+        hub.wait(LOST_AFTER_SECONDS + 2)
         assert [(lost.node, lost.cause) for lost in hub.lost] == [("w1", None)]
         assert hub.nodes.avoided == {"far"}
 
 
 def cannot_start() -> ray.exceptions.ActorDiedError:
     """The error of a node without oddlot."""
-    told = "WorkerActor failed to import on the worker.\nModuleNotFoundError: No module named 'oddlot'\n\nAn error"
-    return died("worker process", told)
+    message = "WorkerActor failed to import on the worker.\nModuleNotFoundError: No module named 'oddlot'\n\nAn error"
+    return died("worker process", message)
 
 
 def full() -> ray.exceptions.RayTaskError:
@@ -221,7 +221,7 @@ def test_actors_that_do_not_end_are_killed_again(monkeypatch: pytest.MonkeyPatch
             killed[actor.name] += 1
             if killed[actor.name] == 2 or actor is w1.actor:
                 worker = w1 if actor is w1.actor else w2
-                hub.actors.news.put(News(worker, None, lambda _: None, died("worker process")))
+                hub.actors.news.put(CallResult(worker, None, lambda _: None, died("worker process")))
 
         monkeypatch.setattr(ray, "kill", kill)
         hub.actors.close()

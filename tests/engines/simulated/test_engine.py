@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from oddlot.core.errors import JobError
 from oddlot.core.events import Joined, Lost
-from oddlot.core.spans import Span
+from oddlot.core.sample_spans import Span
+from oddlot.core.support.errors import JobError
 from oddlot.core.tasks import Task
-from oddlot.engines.host import Arrival, Message
+from oddlot.engines.host import Message, ReceivedUpdate
 from oddlot.engines.simulated.compute import NullComputation
 from oddlot.engines.simulated.engine import SimulatedHub
 from oddlot.machines.delay_models import Deterministic, Exponential
@@ -63,8 +63,8 @@ class Stage:
         message = self.simulator.next(until)
         if message is not None:
             self.messages.append(message)
-            task = message.facts.id if isinstance(message, Arrival) else getattr(message, "task", "")
-            what = "answer" if isinstance(message, Arrival) else type(message).__name__
+            task = message.facts.id if isinstance(message, ReceivedUpdate) else getattr(message, "task", "")
+            what = "answer" if isinstance(message, ReceivedUpdate) else type(message).__name__
             self.heard.append((self.simulator.now, what, task))
         return message
 
@@ -162,9 +162,9 @@ def test_a_slow_machine_that_is_to_go_ends_its_minibatch(
     acts: list[tuple[Any, ...]], samples: int, at: float
 ) -> None:
     stage = Stage()
-    told = next(time for time, verb, *_ in acts if verb == "leave")
-    plays(stage, "a", acts, [(told, "Leaving", ""), (at, "answer", "a")])
-    assert isinstance(stage.messages[-1], Arrival)
+    message = next(time for time, verb, *_ in acts if verb == "leave")
+    plays(stage, "a", acts, [(message, "Leaving", ""), (at, "answer", "a")])
+    assert isinstance(stage.messages[-1], ReceivedUpdate)
     assert stage.messages[-1].facts.samples == samples
 
 
@@ -246,7 +246,7 @@ def test_a_link_scatters_by_one_factor_for_both_ways_of_a_task() -> None:
     for number in range(400):
         stage.start(f"{number}")
         message = stage.simulator.next(inf)
-        assert isinstance(message, Arrival)
+        assert isinstance(message, ReceivedUpdate)
         seconds = message.facts.seconds
         assert seconds["up"] == pytest.approx(1.5 * seconds["down"])
         assert stage.simulator.now - now == pytest.approx(4.0 + 2.5 * seconds["down"])

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from oddlot import VCASGD, Asynchronous, JobError, Machine, Simulated, Synchronous, UsageError, fit
-from oddlot.core.events import Arrived, Gone, Joined, Leaving, Lost, Ordered, Priced, Struck
-from oddlot.core.random_streams import stream
+from oddlot.core.events import Arrived, FaultInjected, Gone, Joined, Leaving, Lost, Ordered, Priced
+from oddlot.core.support.random_streams import stream
 from oddlot.faults import Chaos, Fault
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines import Hub, Lifetime, Link, Memoryless, Steps, Trace
-from oddlot.report.timeline import Course
+from oddlot.report.timeline import RunTimeline
 from tests.engines.log import events, records_of, times, updates
 from tests.engines.market import LIKE, alive, run, when, zone
 from tests.fits import SAMPLES, a_job, everything, trained
@@ -151,16 +151,16 @@ def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> 
     falls = alive((0.0, 4.0), (2.0, 0.0), (7_200.0, 2.0), (7_201.0, 4.0), period=7_202.0)
     on = Simulated([zone(falls, count=4)], hub=Hub(dollars_per_hour=0.36))
     strategy, folder = VCASGD(alpha=0.9), RunFolder(tmp_path)
-    found, books = trained(a_job(), strategy, on, "epochs>=18", folder, shards=4)
-    assert sorted(books.merged) == everything(SAMPLES, 18)
+    found, state = trained(a_job(), strategy, on, "epochs>=18", folder, shards=4)
+    assert sorted(state.merged) == everything(SAMPLES, 18)
     summary = found.summary
     assert 3 * 7_198 - 1 < summary["seconds_without_workers"] < 3 * 7_198 + 1
     worked = summary["seconds"] - summary["seconds_without_workers"]
     assert summary["dollars"] < 0.0001 * summary["seconds"] + 4 * 0.1 * worked
     assert summary["workers_lost"] == 12
-    course = Course.of(found.records, SAMPLES)
-    assert [count for count, _ in groupby(count for _, count in course.machines)] == [4, *(0, 2, 4) * 3]
-    assert course.dollars_per_hour[-1][1] == pytest.approx(0.36 + 4 * 360)
+    run_timeline = RunTimeline.of(found.records, SAMPLES)
+    assert [count for count, _ in groupby(count for _, count in run_timeline.machines)] == [4, *(0, 2, 4) * 3]
+    assert run_timeline.dollars_per_hour[-1][1] == pytest.approx(0.36 + 4 * 360)
 
 
 def test_what_was_paid_for_a_start_in_vain_is_told_even_if_nobody_ever_comes() -> None:
@@ -200,8 +200,8 @@ def test_a_capacity_brings_back_a_machine(
 def test_who_was_starting_when_its_machine_was_taken_is_paid_for_no_longer() -> None:
     machine = Machine("m", 0.05, seconds_to_start=1.0, dollars_per_hour=3600.0)
     found = run(machine, chaos=Chaos(capacity=alive((0.0, 1.0), (0.5, 0.0), (3.0, 1.0))))
-    told = when(found, Ordered, Gone, Joined)
-    assert told == [(0.0, "m"), (0.5, "m"), (3.0, "m.2"), (4.0, "m.2")]
+    message = when(found, Ordered, Gone, Joined)
+    assert message == [(0.0, "m"), (0.5, "m"), (3.0, "m.2"), (4.0, "m.2")]
     assert (found.summary["starts_lost"], found.summary["workers_lost"]) == (1, 0)
     assert found.summary["dollars_lost"] == pytest.approx(0.5)
     assert found.dollars == pytest.approx(0.5 + found.summary["seconds"] - 3.0)
@@ -221,7 +221,7 @@ def test_chance_of_a_capacity_has_the_seed_of_its_chaos() -> None:
 
     def victims(seed: int) -> frozenset[str]:
         found = run(*fleet, until="seconds>=1", chaos=Chaos(seed=seed, capacity=half))
-        return frozenset(event.node for event in events(found.records, Struck))
+        return frozenset(event.node for event in events(found.records, FaultInjected))
 
     assert victims(1) == victims(1)
     assert len({victims(seed) for seed in range(4)}) > 1

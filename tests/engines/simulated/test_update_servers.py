@@ -108,6 +108,6 @@ def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None
     killed = Chaos([Fault("kill", machine="m0", at_seconds=(1.3,))])
     strategy = VCASGD(alpha=0.5)
     found = fit(a_job(), strategy, on, until="seconds>=4", shards=SHARDS, chaos=killed)
-    told = [record for record in found.records if 0 < record.now < 4]
-    assert names(told, object) == ["Struck", "Gone", "Arrived", "Arrived", "Lost"]
-    assert times(told, object) == pytest.approx([1.3, 1.3, 1.5, 2.4, 2.4])
+    message = [record for record in found.records if 0 < record.now < 4]
+    assert names(message, object) == ["FaultInjected", "Gone", "Arrived", "Arrived", "Lost"]
+    assert times(message, object) == pytest.approx([1.3, 1.3, 1.5, 2.4, 2.4])

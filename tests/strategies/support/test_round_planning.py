@@ -6,15 +6,15 @@ from math import log, nan
 import numpy as np
 import pytest
 
-from oddlot.core.errors import InvalidValue, UsageError
-from oddlot.strategies.support.round_planning import Choice, stages, switch_times
+from oddlot.core.support.errors import InvalidValue, UsageError
+from oddlot.strategies.support.round_planning import RoundKind, stages, switch_times
 from tests.transcripts import raises
 
 WORKERS, RATE, SAMPLES = 5, 5.0, 10
 ETA, L, VARIANCE, C, ERROR = 0.001, 2.0, 10.0, 1.0, 100.0
 A = ETA * L * VARIANCE / (2 * C)
 MU = [sum(1 / i for i in range(WORKERS - k + 1, WORKERS + 1)) / RATE for k in range(1, WORKERS + 1)]
-CHOICES = [Choice(k, SAMPLES, seconds) for k, seconds in enumerate(MU, 1)]
+CHOICES = [RoundKind(k, SAMPLES, seconds) for k, seconds in enumerate(MU, 1)]
 
 
 def test_the_example_of_the_paper() -> None:
@@ -39,7 +39,7 @@ def test_the_example_of_the_paper() -> None:
 def test_at_every_error_the_best_choice_is_taken() -> None:
     chance = np.random.default_rng(1)
     choices = [
-        Choice(k, b, float(0.3 * chance.random() + (0.5 + k) ** 0.7 * (1 + 0.1 * b) ** 0.5))
+        RoundKind(k, b, float(0.3 * chance.random() + (0.5 + k) ** 0.7 * (1 + 0.1 * b) ** 0.5))
         for k in range(1, 12)
         for b in (1, 2, 5, 10, 20)
     ]
@@ -71,6 +71,6 @@ def test_constants_that_cannot_be() -> None:
     for a, error in ((nan, ERROR), (-1.0, ERROR), (A, -1.0), (A, nan)):
         with raises(InvalidValue, "invalid_value", must="finite and above 0"):
             switch_times(stages(CHOICES), a, error, 0.1)
-    for choices in ([], [Choice(0, 0, 0.0)], [Choice(1, 1, nan)]):
+    for choices in ([], [RoundKind(0, 0, 0.0)], [RoundKind(1, 1, nan)]):
         with raises(UsageError, "invalid_choices"):
             stages(choices)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Changed, Evaluated, Event
+from oddlot.core.support.errors import UsageError
 from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByPlateau, Switch
 from tests.transcripts import raises
 

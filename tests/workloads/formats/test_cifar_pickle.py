@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.formats.cifar_pickle import read_archive, read_batch, read_folder
 from tests.transcripts import raises
 from tests.workloads.small_cifar import archive, batches, pickled, rows

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.formats.decoded_cache import SPLITS, Splits, cache_folder, cached
 from tests.processes import program, says
 from tests.transcripts import mask, raises, transcribe, warns
@@ -189,7 +189,7 @@ def test_of_two_processes_one_decodes_and_the_other_waits_for_it(source: Path, k
     with program("-c", PROGRAM, source, "make") as first:
         says(first, "stopped in make")
         with program("-c", PROGRAM, source) as second:
-            transcribe(says(second, "told"), **STATE)
+            transcribe(says(second, "message"), **STATE)
             if killed:
                 first.kill()
                 says(second, "make")
@@ -204,11 +204,11 @@ def test_a_disk_that_is_full_is_told_and_nothing_half_written_counts(source: Pat
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        with warns("no_cache", reason=os.strerror(errno.EFBIG)) as told:
+        with warns("no_cache", reason=os.strerror(errno.EFBIG)) as message:
             splits = cached("few", [source], lambda: some(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert told.fields["folder"] == str(folder_of(source))
+    assert message.fields["folder"] == str(folder_of(source))
     assert not isinstance(splits["train"][0], np.memmap)
     np.testing.assert_array_equal(splits["train"][0], some(1)["train"][0])
     assert files_of(source) == ["lock"]
@@ -247,7 +247,7 @@ def test_the_folder_is_where_users_expect_it(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_an_array_in_the_cache_makes_no_warning(source: Path) -> None:
-    from oddlot.train.data import Batches
+    from oddlot.data.batches import Batches
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from oddlot.core import size_limits as unpacked
-from oddlot.core.errors import UsageError
+from oddlot.core.support import validation as unpacked
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.formats.idx import DTYPES, find_idx, read_idx
 from tests.transcripts import raises
 

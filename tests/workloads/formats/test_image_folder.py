@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oddlot.core import size_limits as unpacked
-from oddlot.core.errors import UsageError
+from oddlot.core.support import validation as unpacked
+from oddlot.core.support.errors import UsageError
 from oddlot.workloads.formats import tar_members as archives
 from oddlot.workloads.formats.image_folder import read_archives, read_tree, tree_files
 from tests.transcripts import mask, raises

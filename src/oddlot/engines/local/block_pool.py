@@ -2,17 +2,17 @@
 
 from heapq import heappop, heappush
 
-from oddlot.core.errors import OddlotError
+from oddlot.core.support.errors import OddlotError
 from oddlot.core.tasks import Facts
 from oddlot.engines.local.shared_memory import Arena
 from oddlot.engines.payloads import decode_into
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.store import Payload
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.weight_store import Payload
 from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Packet
 
 
-class Blocks:
+class BlockPool:
     """Allocates blocks for versions, and the update blocks of `workers` workers.
 
     The lowest free block is used first, which keeps memory small.
@@ -38,8 +38,8 @@ class Blocks:
     def take(self) -> FlatBuffer:
         """Return a block for a new version."""
         if not self._free_versions:
-            told = "too many versions are held at the same time: release kept versions"
-            raise OddlotError(told, "too_many_kept")
+            message = "too many versions are held at the same time: release kept versions"
+            raise OddlotError(message, "too_many_kept")
         return self._flat(heappop(self._free_versions))
 
     def give(self, block: FlatBuffer) -> None:

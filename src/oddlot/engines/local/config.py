@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ClassVar
 
-from oddlot.core.errors import UsageError
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.user_warnings import warn
+from oddlot.core.support.validation import NOT_IN_FILES, AtLeastOne
 from oddlot.core.tasks import NodeId
-from oddlot.core.user_warnings import warn
-from oddlot.core.validation import NOT_IN_FILES, AtLeastOne
 from oddlot.engines.base import SPARE_VERSIONS, Open, Opened, PeerProcesses, RunData, cores
-from oddlot.engines.local.fork_client import ForkServer, take_early
-from oddlot.engines.worker_settings import MAX_WORKERS, WorkerSettings
+from oddlot.engines.local.fork_client import ForkClient, take_early
+from oddlot.engines.processes.worker_settings import MAX_WORKERS, WorkerSettings
 from oddlot.machines.machine import Machine
 
 MANY_PER_CORE, MANY_ANYWHERE = 4, 8
@@ -52,11 +52,13 @@ class Local(WorkerSettings):
         super().__post_init__()
         if self.as_if is not None and len(self.as_if) != self.workers:
             machines, workers = len(self.as_if), self.workers
-            told = f"as_if has {machines} machines, but there are {workers} workers: give one for each worker"
-            raise UsageError(told, "different_lengths", "as_if", machines=machines, workers=workers)
+            message = (
+                f"as_if has {machines} machines, but there are {workers} workers: give one for each worker"
+            )
+            raise UsageError(message, "different_lengths", "as_if", machines=machines, workers=workers)
         if self.workers > MAX_WORKERS:
-            told = f"workers = {self.workers}: one machine has at most {MAX_WORKERS}"
-            raise UsageError(told, "too_many_workers", "workers", workers=self.workers, most=MAX_WORKERS)
+            message = f"workers = {self.workers}: one machine has at most {MAX_WORKERS}"
+            raise UsageError(message, "too_many_workers", "workers", workers=self.workers, most=MAX_WORKERS)
         most = max(MAX_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
@@ -85,9 +87,9 @@ class Local(WorkerSettings):
         """Start the fork server, which imports PyTorch while the job is prepared."""
         return partial(_open, self, self._fork_server(closing), closing)
 
-    def _fork_server(self, closing: ExitStack) -> ForkServer:
+    def _fork_server(self, closing: ExitStack) -> ForkClient:
         self._warn_of_many()
-        fork_server = take_early() or ForkServer()
+        fork_server = take_early() or ForkClient()
         closing.callback(fork_server.close)
         return fork_server
 
@@ -108,14 +110,14 @@ class Local(WorkerSettings):
 
 def _open(
     on: Local,
-    fork_server: ForkServer,
+    fork_server: ForkClient,
     closing: ExitStack,
     data: RunData,
     now: float,
     taken: Collection[NodeId],
 ) -> Opened:
     """Allocate shared memory and start the workers."""
-    from oddlot.engines.local.block_pool import Blocks
+    from oddlot.engines.local.block_pool import BlockPool
     from oddlot.engines.local.engine import LocalEngine
     from oddlot.engines.local.shared_memory import Arena
     from oddlot.engines.local.worker import Setup
@@ -135,7 +137,7 @@ def _open(
         block_bytes=block_bytes,
         spin_seconds=SPIN_SECONDS if on.workers * on._threads < cores() else 0.0,
     )
-    blocks = Blocks(arena, layout, versions, on.workers, setup.encoder)
+    blocks = BlockPool(arena, layout, versions, on.workers, setup.encoder)
     engine = LocalEngine(fork_server, setup, arena, blocks, on, now, taken)
     closing.callback(engine.close)
     return Opened(engine, blocks, faults=engine.faults)

@@ -6,21 +6,21 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from oddlot.core.errors import JobError
-from oddlot.core.serialization import to_plain
+from oddlot.core.support.errors import JobError
+from oddlot.core.support.serialization import to_plain
 from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.engines.host import Message
-from oddlot.engines.local.block_pool import Blocks
+from oddlot.engines.local.block_pool import BlockPool
 from oddlot.engines.local.channels import Channels
-from oddlot.engines.local.faults import LocalFaults
-from oddlot.engines.local.fork_client import ForkServer
+from oddlot.engines.local.fork_client import ForkClient
+from oddlot.engines.local.inject import LocalFaults
 from oddlot.engines.local.messages import Say, encode
 from oddlot.engines.local.processes import WorkerProcesses
-from oddlot.engines.local.replies import Evaluator, Replies
+from oddlot.engines.local.replies import EvaluatorProcess, Replies
 from oddlot.engines.local.shared_memory import Arena, pack_parcel
 from oddlot.engines.local.worker import Setup
-from oddlot.engines.node_ids import EVALUATOR, NodeIds
-from oddlot.engines.worker_settings import WorkerSettings
+from oddlot.engines.processes.node_ids import EVALUATOR, NodeIds
+from oddlot.engines.processes.worker_settings import WorkerSettings
 
 CHECK_SECONDS = 0.5
 """Seconds between two checks of the fork server."""
@@ -38,10 +38,10 @@ class LocalEngine:
 
     def __init__(
         self,
-        fork_server: ForkServer,
+        fork_server: ForkClient,
         setup: Setup,
         arena: Arena,
-        blocks: Blocks,
+        blocks: BlockPool,
         settings: WorkerSettings,
         now: float = 0.0,
         taken: Collection[NodeId] = (),
@@ -55,7 +55,7 @@ class LocalEngine:
             fork_server, fds, ids, blocks, self.channels, settings.respawn, lambda: self.now
         )
         self.faults = LocalFaults(self.processes)
-        self.evaluator = Evaluator(self.processes)
+        self.evaluator = EvaluatorProcess(self.processes)
         self.replies = Replies(self.processes, self.evaluator, settings.dollars_per_hour)
         try:
             for index in range(settings.max_workers):
@@ -82,8 +82,8 @@ class LocalEngine:
         if not messages:
             self._look(until)
         if not messages and self._is_deserted:
-            told = "all workers were lost, and Local(respawn=False) does not replace them"
-            raise JobError(told, "no_workers_left")
+            message = "all workers were lost, and Local(respawn=False) does not replace them"
+            raise JobError(message, "no_workers_left")
         return messages.popleft() if messages else None
 
     def _look(self, until: float) -> None:

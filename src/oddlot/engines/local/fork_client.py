@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from oddlot.core.errors import JobError
+from oddlot.core.support.errors import JobError
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 
 _MAIN = "import sys; sys.path[:] = {path!r}; from oddlot.engines.local.fork_server import main; main({fd}, {parent})"
@@ -33,15 +33,15 @@ def named_limit() -> Iterator[None]:
         if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}:
             raise
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        told = f"too many open files: the limit is {limit:,}. Raise it (ulimit -n), or use fewer workers"
-        raise JobError(told, "too_many_open_files", limit=limit) from None
+        message = f"too many open files: the limit is {limit:,}. Raise it (ulimit -n), or use fewer workers"
+        raise JobError(message, "too_many_open_files", limit=limit) from None
 
 
 class ServerEnded(JobError):
     """The fork server ended, and all workers with it."""
 
 
-class ForkServer:
+class ForkClient:
     """The fork server, as the hub sees it. It starts immediately: importing PyTorch there takes seconds."""
 
     def __init__(self) -> None:
@@ -110,8 +110,8 @@ class ForkServer:
             except BlockingIOError:
                 return None
         if not frame:
-            told = "the fork server was killed, and all workers with it. Resume the run"
-            raise ServerEnded(told, "fork_server_killed")
+            message = "the fork server was killed, and all workers with it. Resume the run"
+            raise ServerEnded(message, "fork_server_killed")
         return decode(frame)
 
     def close(self) -> None:
@@ -128,15 +128,15 @@ class ForkServer:
             self.process.wait()
 
 
-_early: list[ForkServer] = []
+_early: list[ForkClient] = []
 
 
 def start_early() -> None:
     """Start a fork server for the next run, so that it imports PyTorch while this process does."""
-    _early.append(ForkServer())
+    _early.append(ForkClient())
 
 
-def take_early() -> ForkServer | None:
+def take_early() -> ForkClient | None:
     """Return the fork server that was started early, if there is one."""
     return _early.pop() if _early else None
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from math import inf
 from typing import Any, NoReturn
 
-from oddlot.core.user_imports import enter_worker
+from oddlot.core.support.user_code import enter_worker
 from oddlot.engines.local import orphans
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 
@@ -41,10 +41,10 @@ def main(fd: int, parent: int) -> None:
     orphans.die_with_parent(parent, signal.SIGHUP)  # and not at once: workers' children are ended first
     enter_worker()
     import_module(WORKER)  # and PyTorch with it, once for all workers
-    Server(socket.socket(fileno=fd), (woken, wake), parent).serve()
+    ForkServer(socket.socket(fileno=fd), (woken, wake), parent).serve()
 
 
-class Server:
+class ForkServer:
     """Forks the workers of one hub, and ends them with all processes that they started."""
 
     def __init__(self, hub: socket.socket, pipe: tuple[int, int], parent: int) -> None:

@@ -9,9 +9,9 @@ from enum import IntEnum
 from math import isfinite
 from typing import Any, get_args
 
-from oddlot.core.errors import OddlotError
 from oddlot.core.events import Cancelled, Evaluated
-from oddlot.core.serialization import Misfit, from_plain
+from oddlot.core.support.errors import OddlotError
+from oddlot.core.support.serialization import Misfit, from_plain
 from oddlot.core.tasks import Facts, Kind, NodeId
 from oddlot.wire.framing import FrameError, pack, unpack
 
@@ -49,8 +49,8 @@ def encode(kind: Say, **body: Any) -> bytes:
     """Return the frame of a message. Raise OddlotError if it is longer than `LONGEST_BYTES`."""
     frame = pack(kind, json.dumps(body, separators=(",", ":")).encode())
     if len(frame) > LONGEST_BYTES:
-        told = f"a message {kind.name} of {len(frame)} bytes is longer than {LONGEST_BYTES}"
-        raise OddlotError(told, "message_too_long", kind=kind.name, bytes=len(frame))
+        message = f"a message {kind.name} of {len(frame)} bytes is longer than {LONGEST_BYTES}"
+        raise OddlotError(message, "message_too_long", kind=kind.name, bytes=len(frame))
     return frame
 
 
@@ -60,8 +60,8 @@ def decode(frame: bytes) -> tuple[Say, dict[str, Any]]:
     try:
         kind, body = Say(number), json.loads(text)
     except (ValueError, RecursionError) as error:
-        told = f"a frame of kind {number} is not a message: {error}"
-        raise FrameError(told, "not_a_message", kind=number, reason=str(error)) from None
+        message = f"a frame of kind {number} is not a message: {error}"
+        raise FrameError(message, "not_a_message", kind=number, reason=str(error)) from None
     if type(body) is not dict:
         raise FrameError(f"a message {kind.name} has no body", "message_without_body", kind=kind.name)
     return kind, body
@@ -88,11 +88,11 @@ def read_cancelled(body: dict[str, Any], node: NodeId) -> Cancelled:
 
 def read_evaluated(plain: Any) -> Evaluated:
     """Return the metrics of a version. Raise FrameError if they are invalid."""
-    told: Evaluated = _read(Evaluated, plain)
-    if type(told.version) is not int:
-        raise FrameError(f"invalid version {told.version!r}", "invalid_version", version=told.version)
-    _check_finite(told.metrics.values())
-    return told
+    message: Evaluated = _read(Evaluated, plain)
+    if type(message.version) is not int:
+        raise FrameError(f"invalid version {message.version!r}", "invalid_version", version=message.version)
+    _check_finite(message.metrics.values())
+    return message
 
 
 def _read(kind: type, plain: Any) -> Any:
@@ -100,8 +100,8 @@ def _read(kind: type, plain: Any) -> Any:
         return from_plain(kind, plain)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, Misfit) else repr(error)
-        told = f"not a valid {kind.__name__}: {reason}"
-        raise FrameError(told, "wrong_fields", kind=kind.__name__, reason=reason) from None
+        message = f"not a valid {kind.__name__}: {reason}"
+        raise FrameError(message, "wrong_fields", kind=kind.__name__, reason=reason) from None
 
 
 def _check_finite(numbers: Iterable[float | None]) -> None:

@@ -8,20 +8,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from oddlot.core.errors import JobError
 from oddlot.core.events import Lost
+from oddlot.core.support.errors import JobError
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId
-from oddlot.core.user_warnings import warn
-from oddlot.engines.evaluations import Evaluations
 from oddlot.engines.host import Message
-from oddlot.engines.local.block_pool import Blocks
-from oddlot.engines.local.channels import Channels
-from oddlot.engines.local.fork_client import ForkServer, ServerEnded
+from oddlot.engines.local.block_pool import BlockPool
+from oddlot.engines.local.channels import Channels, ProcessHandle, WorkerHandle
+from oddlot.engines.local.fork_client import ForkClient, ServerEnded
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode
 from oddlot.engines.local.orphans import kill_group, wait_until_gone
-from oddlot.engines.local.worker_handle import ProcessHandle, WorkerHandle
-from oddlot.engines.node_ids import EVALUATOR, NodeIds
-from oddlot.engines.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_INDEX, RespawnPolicy, log_exit
+from oddlot.engines.processes.evaluations import Evaluations
+from oddlot.engines.processes.node_ids import EVALUATOR, NodeIds
+from oddlot.engines.processes.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_INDEX, RespawnPolicy, log_exit
 from oddlot.wire.framing import FrameError
 
 STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
@@ -46,7 +45,7 @@ class Processes(Generic[Handle]):
 
     def __init__(
         self,
-        fork_server: ForkServer,
+        fork_server: ForkClient,
         ids: NodeIds,
         channels: Channels,
         policy: RespawnPolicy,
@@ -112,12 +111,14 @@ class Processes(Generic[Handle]):
             try:
                 kind, body = decode(frame)
                 if kind not in self.readers:
-                    told = f"{self.title}s must not send {kind.name}"
-                    raise FrameError(told, "unexpected_message", kind=kind.name)
+                    message = f"{self.title}s must not send {kind.name}"
+                    raise FrameError(message, "unexpected_message", kind=kind.name)
                 self.readers[kind](process, body)
             except FrameError as error:
-                told = f"{self.title} {process.node} sent an invalid message and was killed: {error}"
-                warn(told, "invalid_message", **{**error.fields, "node": process.node, "fault": error.code})
+                message = f"{self.title} {process.node} sent an invalid message and was killed: {error}"
+                warn(
+                    message, "invalid_message", **{**error.fields, "node": process.node, "fault": error.code}
+                )
                 process.invalid = True
                 self.lose(process)
 
@@ -168,8 +169,8 @@ class Processes(Generic[Handle]):
         for process in self.running.values():
             is_silent = now - process.since > START_SECONDS
             if process.pid and is_silent and not process.ready and not process.reported:
-                told = f"{process.node} did not start within {START_SECONDS:g} s and was killed"
-                warn(told, "start_hung", node=process.node, seconds=START_SECONDS)
+                message = f"{process.node} did not start within {START_SECONDS:g} s and was killed"
+                warn(message, "start_hung", node=process.node, seconds=START_SECONDS)
                 self.signal(process.node, signal.SIGKILL)
         waits = [process.since for process in self.running.values() if not process.pid]
         waits += [process.since for process in self.ending]
@@ -187,12 +188,12 @@ class Processes(Generic[Handle]):
             self.ending.remove(process)
         self.refused_forks += 1
         advice = "Raise the limit on processes (ulimit -u), or use fewer workers"
-        told = f"a {self.title} cannot be started ({reason}). {advice}"
+        message = f"a {self.title} cannot be started ({reason}). {advice}"
         none_ready = not any(one.ready for one in self.running.values())
         if self.refused_forks >= DEATHS_BEFORE_GIVING_UP and none_ready:
-            raise JobError(told, "cannot_fork", reason=reason)
+            raise JobError(message, "cannot_fork", reason=reason)
         if self.refused_forks == 1:
-            warn(told, "cannot_fork", reason=reason)
+            warn(message, "cannot_fork", reason=reason)
         self.policy.retry(process.index, self.clock() + RETRY_SECONDS)
 
     def _restart_server(self, ended: ServerEnded) -> None:
@@ -206,8 +207,8 @@ class Processes(Generic[Handle]):
             kill_group(pid)
         if self.server_ends >= DEATHS_BEFORE_GIVING_UP or not wait_until_gone(pids, END_SECONDS):
             raise ended
-        told = "the fork server ended, and all workers with it. They are restarted"
-        warn("the fork server ended and is restarted" if outlives else told, "fork_server_restarted")
+        message = "the fork server ended, and all workers with it. They are restarted"
+        warn("the fork server ended and is restarted" if outlives else message, "fork_server_restarted")
         self.channels.remove(self.fork_server.socket)
         self.fork_server.restart()
         self.channels.add(self.fork_server.socket, self.hear_server)
@@ -244,10 +245,10 @@ class WorkerProcesses(Processes[WorkerHandle]):
 
     def __init__(
         self,
-        fork_server: ForkServer,
+        fork_server: ForkClient,
         fds: list[int],
         ids: NodeIds,
-        blocks: Blocks,
+        blocks: BlockPool,
         channels: Channels,
         respawn: bool,
         clock: Callable[[], float],

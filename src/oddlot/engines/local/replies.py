@@ -3,11 +3,11 @@
 import signal
 from typing import Any
 
-from oddlot.core.events import Joined, Leaving, Refused
+from oddlot.core.events import Joined, Leaving, UpdateRejected
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import TaskId
-from oddlot.core.user_warnings import warn
-from oddlot.engines.failure import failure_of
-from oddlot.engines.host import Arrival
+from oddlot.engines.host import ReceivedUpdate
+from oddlot.engines.local.channels import WorkerHandle
 from oddlot.engines.local.messages import (
     Say,
     encode,
@@ -16,16 +16,18 @@ from oddlot.engines.local.messages import (
     read_facts,
 )
 from oddlot.engines.local.processes import WorkerProcesses
-from oddlot.engines.local.worker_handle import WorkerHandle
-from oddlot.engines.node_ids import EVALUATOR
-from oddlot.engines.respawn import EVALUATOR_INDEX
+from oddlot.engines.processes.node_ids import EVALUATOR
+from oddlot.engines.processes.respawn import EVALUATOR_INDEX
+from oddlot.engines.processes.user_code_error import failure_of
 from oddlot.wire.framing import FrameError
 
 
 class Replies:
     """Checks the workers' messages, and makes messages for the host of them."""
 
-    def __init__(self, processes: WorkerProcesses, evaluator: "Evaluator", dollars_per_hour: float) -> None:
+    def __init__(
+        self, processes: WorkerProcesses, evaluator: "EvaluatorProcess", dollars_per_hour: float
+    ) -> None:
         self.processes, self.evaluator = processes, evaluator
         self.dollars_per_hour = dollars_per_hour
         processes.readers = {
@@ -57,9 +59,9 @@ class Replies:
         self.processes.server_ends = 0
         worker.productive = True
         try:
-            self.processes.messages.append(Arrival(facts, self.processes.blocks.payload(facts, block)))
+            self.processes.messages.append(ReceivedUpdate(facts, self.processes.blocks.payload(facts, block)))
         except FrameError as error:
-            self.processes.messages.append(Refused(facts.id, str(error)))
+            self.processes.messages.append(UpdateRejected(facts.id, str(error)))
         self._dismiss(worker)
 
     def _cancelled(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
@@ -80,16 +82,16 @@ class Replies:
             self.processes.lose(worker)
 
     def _evaluated(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
-        told = read_evaluated(body)
-        if not worker.is_evaluator or told.version not in self.processes.evaluations.requested:
+        message = read_evaluated(body)
+        if not worker.is_evaluator or message.version not in self.processes.evaluations.requested:
             raise FrameError(
-                f"the metrics of version {told.version} were not requested",
+                f"the metrics of version {message.version} were not requested",
                 "unrequested_metrics",
-                version=told.version,
+                version=message.version,
             )
         self.processes.policy.metrics_came()
-        self.processes.evaluations.done(told.version, self.processes.clock())
-        self.processes.messages.append(told)
+        self.processes.evaluations.done(message.version, self.processes.clock())
+        self.processes.messages.append(message)
 
     def _failed(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
         raise failure_of(worker.node, body)
@@ -107,7 +109,7 @@ class Replies:
         warn(text, code, **fields)
 
 
-class Evaluator:
+class EvaluatorProcess:
     """The evaluator process, started at the first request. It is replaced if it ends or hangs."""
 
     def __init__(self, processes: WorkerProcesses) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oddlot.core.errors import JobError
+from oddlot.core.support.errors import JobError
 from oddlot.engines.local.orphans import MEMORY_NAME
-from oddlot.engines.parcel import pickled, unpickled
+from oddlot.engines.processes.object_parcel import pickled, unpickled
 
 
 def anonymous_file(size: int) -> int:
@@ -29,8 +29,8 @@ def anonymous_file(size: int) -> int:
         os.ftruncate(fd, max(size, 1))
     except OSError as error:
         os.close(fd)
-        told = f"cannot allocate {size / 1e6:,.0f} MB of shared memory: {error.strerror}"
-        raise JobError(told, "no_shared_memory", bytes=size, reason=error.strerror) from None
+        message = f"cannot allocate {size / 1e6:,.0f} MB of shared memory: {error.strerror}"
+        raise JobError(message, "no_shared_memory", bytes=size, reason=error.strerror) from None
     return fd
 
 

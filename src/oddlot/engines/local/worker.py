@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from oddlot.core.errors import OddlotWarning
 from oddlot.core.events import Cancelled
-from oddlot.core.serialization import from_plain, to_plain
+from oddlot.core.support.errors import OddlotWarning
+from oddlot.core.support.serialization import from_plain, to_plain
 from oddlot.core.tasks import Task
-from oddlot.engines.failure import plain_failure
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
 from oddlot.engines.local.shared_memory import Arena, open_parcel
-from oddlot.engines.pace import Pace, PacedControl
-from oddlot.engines.process_setup import WorkerSetup, learner_of
+from oddlot.engines.processes.pace import Pace, PacedControl
+from oddlot.engines.processes.process_setup import WorkerSetup, learner_of
+from oddlot.engines.processes.user_code_error import plain_failure
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.machines.machine import Machine
-from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.job import choose_device
 from oddlot.wire.packet import Packet
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from math import sqrt
 
-from oddlot.core.peers import Source
+from oddlot.core.peers import IncludedModel
 from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId
-from oddlot.train import merging
-from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.gates import norm_of
+from oddlot.model import merging
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.update_gates import norm_of
 
 
 class Averaging:
@@ -19,7 +19,7 @@ class Averaging:
     """
 
     def __init__(
-        self, number: int, own: FlatBuffer, source: Source, others: Iterable[NodeId], now: float = 0.0
+        self, number: int, own: FlatBuffer, source: IncludedModel, others: Iterable[NodeId], now: float = 0.0
     ) -> None:
         self.number = number
         self.mean = FlatBuffer.empty(own.layout, own.memory.device)
@@ -27,7 +27,7 @@ class Averaging:
         self.sources = [source]
         """Peers whose models are in the mean."""
         self.missing = dict.fromkeys(others)
-        self.books: dict[NodeId, HostState] = {}
+        self.host_states: dict[NodeId, HostState] = {}
         """States of the peers in the mean, if it is made for a checkpoint."""
         self.bytes = 0
         """Bytes of the models of the other peers on the network."""
@@ -52,15 +52,17 @@ class Averaging:
         norm = norm_of(self.mean)
         return sqrt(self._squares / len(self.sources)) / norm if norm else 0.0
 
-    def add(self, source: Source, weights: FlatBuffer, size: int = 0, books: HostState | None = None) -> None:
+    def add(
+        self, source: IncludedModel, weights: FlatBuffer, size: int = 0, host_state: HostState | None = None
+    ) -> None:
         """Add the model of a peer, which took `size` bytes. A second one of the same peer is ignored."""
         if source.peer not in self.missing:
             return
         del self.missing[source.peer]
         self.sources.append(source)
         self.bytes += size
-        if books is not None:
-            self.books[source.peer] = books
+        if host_state is not None:
+            self.host_states[source.peer] = host_state
         share = 1.0 / len(self.sources)
         self._squares += (1.0 - share) * norm_of(weights, self.mean) ** 2  # Welford's update of a variance
         merging.blend(self.mean, [(weights, share)], self.mean, own_whole=True)

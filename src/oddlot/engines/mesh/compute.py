@@ -4,25 +4,67 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
-from oddlot.core.errors import OddlotError
+from oddlot.core import worker_stats
 from oddlot.core.events import Cancelled, Evaluated, LinkTraffic
 from oddlot.core.membership import Membership
+from oddlot.core.support.errors import OddlotError
+from oddlot.core.support.user_code import trace_of, user_code_failed
+from oddlot.core.task_timeouts import hung_after
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.core.user_code import trace_of, user_code_failed
-from oddlot.engines.host import Arrival
+from oddlot.engines.host import ReceivedUpdate
+from oddlot.engines.local.processes import START_SECONDS
 from oddlot.engines.mesh.messages import ModelMessage, PeerMessage, Tensors
 from oddlot.engines.mesh.network_faults import NetworkFaults
-from oddlot.engines.mesh.patience import EVALUATION, TASK, Patience
 from oddlot.engines.mesh.transport import Transport
-from oddlot.engines.pace import Pace, PacedControl
+from oddlot.engines.processes.evaluations import hung_evaluation_after
+from oddlot.engines.processes.pace import Pace, PacedControl
 from oddlot.engines.task_runner import TaskRunner
-from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.weight_store import BlockSource, Payload
 from oddlot.train.learner import Learner
-from oddlot.train.store import BlockSource, Payload
+
+START, TASK, EVALUATION = "start", "task", "evaluation"
+
+
+@dataclass
+class HangLimits:
+    """The present work of a peer, and how long it may take by the rules of a hub for its workers and its evaluator."""
+
+    since: float
+    """Start of the present work, in seconds."""
+    work: str = START
+    """Present work. Empty: none."""
+    tasks: int = 0
+    """Number of finished tasks."""
+    longest_evaluation: float | None = None
+
+    def begin(self, work: str, now: float) -> None:
+        """Note that work begins."""
+        self.since, self.work = now, work
+
+    def end(self, now: float) -> None:
+        """Note that the work has ended."""
+        if self.work == EVALUATION:
+            self.longest_evaluation = max(self.longest_evaluation or 0.0, now - self.since)
+        self.tasks += self.work == TASK
+        self.work = ""
+
+    def hung(self, now: float, others: Iterable[float]) -> str:
+        """Return the work that hangs; empty if none does. `others`: longest steps of other peers; 0 if unknown."""
+        work, limit = self.work, float("inf")
+        if work == START:
+            limit = START_SECONDS
+        elif work == EVALUATION:
+            limit = hung_evaluation_after(self.longest_evaluation)
+        elif work and not self.tasks and (known := [step for step in others if step]):
+            usual = worker_stats.TIMEOUT_FACTOR * median(known)
+            limit = hung_after(max(worker_stats.SECONDS_UNTIL_KNOWN, usual))
+        return work if now - self.since > limit else ""
 
 
 class Ready:
@@ -44,7 +86,7 @@ class ComputeThread:
         report: Callable[..., None],
     ) -> None:
         self.control, self.blocks, self.found, self.report = PacedControl(pace), blocks, found, report
-        self.patience = Patience(time.monotonic())
+        self.hang_limits = HangLimits(time.monotonic())
         self.todo: queue.SimpleQueue[tuple[str, Any, FlatBuffer]] = queue.SimpleQueue()
         self.is_evicted = False
         """Whether the conductor has given up its computation, so that the process must end."""
@@ -77,23 +119,23 @@ class ComputeThread:
 
     def hung(self, others: Iterable[float]) -> str:
         """Return the work that hangs, by the longest steps of `others`; empty if none does."""
-        return self.patience.hung(time.monotonic(), others)
+        return self.hang_limits.hung(time.monotonic(), others)
 
     def _work(self, make: Callable[[], Learner]) -> None:
         try:
             runner = TaskRunner(make(), None)
-            self.patience.end(time.monotonic())
+            self.hang_limits.end(time.monotonic())
             self.found.put(Ready())
             while True:
                 kind, what, weights = self.todo.get()
-                self.patience.begin(kind, time.monotonic())
+                self.hang_limits.begin(kind, time.monotonic())
                 if kind == TASK:
                     self._task(runner, what, weights)
                 else:
                     self.report(evaluating=True)
                     self.found.put(Evaluated(what, runner.evaluate(weights)))
                     self.report(evaluating=False)
-                self.patience.end(time.monotonic())
+                self.hang_limits.end(time.monotonic())
         except OddlotError as error:
             self.found.put(error)
         except BaseException as error:  # noqa: BLE001 - whatever the job's code raises ends the peer
@@ -109,7 +151,7 @@ class ComputeThread:
             self.found.put(answer)
             return
         payload = Payload(task.kind, out, partial(self.blocks.give, out))
-        self.found.put(Arrival(replace(answer, bytes_up=0, bytes_down=0), payload))  # nothing was sent
+        self.found.put(ReceivedUpdate(replace(answer, bytes_up=0, bytes_down=0), payload))  # nothing was sent
 
 
 class ProcessPort(ComputeThread):

@@ -12,11 +12,11 @@ from zlib import crc32
 
 import numpy as np
 
-from oddlot.core.serialization import DAMAGED, from_plain, to_plain
+from oddlot.core.support.serialization import DAMAGED, from_plain, to_plain
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.messages import FromPeer, ModelMessage, PeerMessage, Tensors
 from oddlot.engines.mesh.packing import packed, room, unpack
-from oddlot.train.store import BlockSource
+from oddlot.model.weight_store import BlockSource
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import HEADER_BYTES, FrameError, pack_header, read_header
 from oddlot.wire.packet import Bytes, Packet
@@ -100,8 +100,8 @@ class _Body:
         if (kind := self.header.kind) != KIND:
             raise FrameError(f"a frame of kind {kind} is not a message of a peer", "not_a_message", kind=kind)
         if length > max_bytes:
-            told = f"a message of {length:,} bytes is longer than {max_bytes:,}"
-            raise FrameError(told, "message_too_long", bytes=length, most=max_bytes)
+            message = f"a message of {length:,} bytes is longer than {max_bytes:,}"
+            raise FrameError(message, "message_too_long", bytes=length, most=max_bytes)
 
     def head(self) -> tuple[PeerMessage, list[_Head]]:
         """Return the message, and the headers of its packets."""
@@ -116,8 +116,8 @@ class _Body:
             if sum(sizes) != self.left:
                 raise ValueError(f"arrays of {sum(sizes)} bytes, but {self.left} follow")
         except DAMAGED as error:
-            told = f"a frame is not a message of a peer: {error!r}"
-            raise FrameError(told, "not_a_message", reason=repr(error)) from None
+            text = f"a frame is not a message of a peer: {error!r}"
+            raise FrameError(text, "not_a_message", reason=repr(error)) from None
         return message, heads
 
     def packet(self, head: _Head, places: list[Bytes]) -> Packet:

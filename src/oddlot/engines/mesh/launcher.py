@@ -6,37 +6,82 @@ Once the peers have started, they need the launcher no more.
 import os
 import signal
 import socket
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from oddlot.checkpoint.atomic_files import told_where
-from oddlot.checkpoint.disk import open_to_append, read_file, replace_file
-from oddlot.core.errors import JobError
-from oddlot.core.events import Arrived, Evaluated, Struck
+from oddlot.checkpoint.local_storage import naming_path, open_to_append, open_to_read, read_file, replace_file
+from oddlot.core.events import Arrived, Evaluated, FaultInjected
 from oddlot.core.records import Record
-from oddlot.core.serialization import to_plain
+from oddlot.core.support.errors import JobError
+from oddlot.core.support.serialization import to_plain
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.task_timeouts import hung_after
 from oddlot.core.tasks import NodeId
-from oddlot.core.user_warnings import warn
 from oddlot.core.worker_stats import TIMEOUT_FACTOR
-from oddlot.engines.failure import failure_of
-from oddlot.engines.local.channels import Channels
-from oddlot.engines.local.faults import SignalFaults
-from oddlot.engines.local.fork_client import ForkServer
+from oddlot.engines.local.channels import Channels, ProcessHandle
+from oddlot.engines.local.fork_client import ForkClient
+from oddlot.engines.local.inject import SignalFaults
 from oddlot.engines.local.messages import Say, encode
 from oddlot.engines.local.orphans import kill_group, wait_until_gone
 from oddlot.engines.local.processes import END_SECONDS, START_SECONDS, Processes
 from oddlot.engines.local.shared_memory import pack_parcel
-from oddlot.engines.local.worker_handle import ProcessHandle
 from oddlot.engines.mesh import process
 from oddlot.engines.mesh.network_faults import Inject
-from oddlot.engines.mesh.peer_output import PeerOutput
 from oddlot.engines.mesh.peer_work import PeerWork
 from oddlot.engines.mesh.process import PeerSetup, replaced_file
-from oddlot.engines.node_ids import NodeIds
-from oddlot.engines.respawn import EVALUATOR_INDEX, Death, RespawnPolicy
+from oddlot.engines.processes.node_ids import NodeIds
+from oddlot.engines.processes.respawn import EVALUATOR_INDEX, Death, RespawnPolicy
+from oddlot.engines.processes.user_code_error import failure_of
+
+MAX_BYTES = 1 << 20
+"""Bytes that are read from a file at once."""
+MAX_LINES = 10_000
+"""Distinct lines that are remembered."""
+
+
+def to_stderr(line: str) -> None:
+    """Write a line to stderr."""
+    with suppress(OSError, ValueError):  # closed
+        sys.stderr.write(f"{line}\n")
+
+
+class PeerOutput:
+    """Shows new lines of the files with the output of peers. A line that several peers write is shown once."""
+
+    def __init__(self, show: Callable[[str], object] = to_stderr) -> None:
+        self.show = show
+        self.paths: list[Path] = []
+        """Files of all peers, those that have ended included."""
+        self.read_bytes: dict[Path, int] = {}
+        self.shown: set[str] = set()
+
+    def read(self) -> None:
+        """Show the complete lines that were written since the last call."""
+        for path in self.paths:
+            for line in self._lines(path):
+                if line not in self.shown:
+                    self.show(line)
+                    self.shown.add(line)
+            if len(self.shown) > MAX_LINES:
+                self.shown.clear()
+
+    def _lines(self, path: Path) -> list[str]:
+        start = self.read_bytes.get(path, 0)
+        try:
+            with open_to_read(path) as file:
+                file.seek(start)
+                data = file.read(MAX_BYTES)
+        except OSError:  # it was removed
+            return []
+        if len(data) < MAX_BYTES:
+            data = data[: data.rfind(b"\n") + 1]
+        self.read_bytes[path] = start + len(data)
+        return data.decode("utf-8", "replace").splitlines()
+
 
 LOOK_SECONDS = 0.1
 """Longest time between two looks at the processes and logs of peers."""
@@ -86,7 +131,7 @@ class Launcher(Processes[PeerHandle]):
     def __init__(
         self,
         setup: PeerSetup,
-        fork_server: ForkServer,
+        fork_server: ForkClient,
         names: list[str],
         *,
         respawn: bool = True,
@@ -133,8 +178,8 @@ class Launcher(Processes[PeerHandle]):
             self.pause()
             for peer in self.newly_ended():
                 if not self.policy.replaces and peer.failure is None:
-                    told = f"peer {peer.node} ended while it started:\n{self.output_of(peer.node)}"
-                    raise JobError(told, "peer_not_started", node=peer.node)
+                    message = f"peer {peer.node} ended while it started:\n{self.output_of(peer.node)}"
+                    raise JobError(message, "peer_not_started", node=peer.node)
                 self._died(peer)
             for index in self.policy.due(self.now):
                 self.spawn(index)
@@ -146,7 +191,7 @@ class Launcher(Processes[PeerHandle]):
         """Start a peer."""
         node = self.ids.next(index)
         path = self.folder / f"{node}.log"
-        with told_where(path), open_to_append(path) as log:
+        with naming_path(path), open_to_append(path) as log:
             log.truncate(0)
             fields = self._fork(node, index, [log.fileno(), *self.inherited])
         self.output.paths.append(path)
@@ -155,10 +200,10 @@ class Launcher(Processes[PeerHandle]):
     def begin(self, peer: PeerHandle, others: dict[NodeId, str]) -> None:
         """Tell a peer the addresses of the others, and which samples ended the computation of earlier peers."""
         peer.is_begun = True
-        told = pack_parcel({"peers": others, "join": peer.joins, "strikes": dict(self.work.strikes)})
+        message = pack_parcel({"peers": others, "join": peer.joins, "strikes": dict(self.work.strikes)})
         with suppress(OSError):  # it has ended, which will be reported
-            socket.send_fds(peer.socket, [encode(Say.BEGIN)], [told])
-        os.close(told)
+            socket.send_fds(peer.socket, [encode(Say.BEGIN)], [message])
+        os.close(message)
 
     def pause(self) -> None:
         """Wait for messages of peers, for a short time, and show their new output."""
@@ -178,8 +223,10 @@ class Launcher(Processes[PeerHandle]):
         self.check()
         for node, peer in self.running.items():
             if (seconds := peer.silence(self.now)) and peer.silent_seconds is None:
-                told = f"peer {node} was killed because it does not respond: its process is stopped, or hangs"
-                warn(told, "peer_hung", node=node, seconds=seconds)
+                message = (
+                    f"peer {node} was killed because it does not respond: its process is stopped, or hangs"
+                )
+                warn(message, "peer_hung", node=node, seconds=seconds)
                 peer.silent_seconds = seconds
                 self.signal(node, signal.SIGKILL)
         ended, self.gone = self.gone, []
@@ -206,7 +253,7 @@ class Launcher(Processes[PeerHandle]):
         others = {node: self.running[node].address for node in self.begun}
         for index in self.policy.due(self.now) if self.running else ():
             replaced = replaced_file(self.folder, self.ids.current(index))
-            with told_where(replaced):  # before the replacement reads the logs
+            with naming_path(replaced):  # before the replacement reads the logs
                 replace_file(replaced, b"{}")
             self.spawn(index, joins=True)
         for peer in self.running.values():
@@ -215,10 +262,10 @@ class Launcher(Processes[PeerHandle]):
 
     def lost_all(self) -> JobError:
         """Return the error of a run without peers: BadSamples if some may be the reason."""
-        told = (
+        message = (
             'all peers were lost before the run was complete: resume="latest" (--resume latest) continues it'
         )
-        return self.work.blame() or JobError(told, "no_workers_left")
+        return self.work.blame() or JobError(message, "no_workers_left")
 
     def ask_to_finish(self, reason: str) -> None:
         """Let all peers finish and save the model. The reason is empty for Ctrl-C."""
@@ -276,8 +323,8 @@ class Launcher(Processes[PeerHandle]):
             raise peer.failure
         node, code, now = peer.node, peer.exit_code, self.now
         if peer.hung:
-            told = f"peer {node} was killed because its {peer.hung} does not end"
-            warn(told, "peer_work_hung", node=node, work=peer.hung)
+            message = f"peer {node} was killed because its {peer.hung} does not end"
+            warn(message, "peer_work_hung", node=node, work=peer.hung)
         if peer.evaluating:
             self.policy.died(Death(node, EVALUATOR_INDEX, code), now)
         has_task = node in self.work.tasks and not peer.evaluating
@@ -303,12 +350,12 @@ class LocalMeshFaults(SignalFaults):
 
     processes: Launcher
 
-    def note(self, struck: Struck) -> None:
+    def note(self, injected: FaultInjected) -> None:
         """Let a peer log a fault: one to which it does not happen, if there is one."""
         running = self.processes.begun
-        others = [node for node in running if node != struck.node] or running
+        others = [node for node in running if node != injected.node] or running
         for node in others[:1]:
-            self._send(node, Inject(struck.fault, struck.kind, struck.node, is_logged=True))
+            self._send(node, Inject(injected.fault, injected.kind, injected.node, is_logged=True))
 
     def slow(self, node: NodeId, factor: float) -> None:
         """Slow a peer down."""

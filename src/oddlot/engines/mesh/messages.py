@@ -8,7 +8,7 @@ from oddlot.core.membership import MembershipMessage
 from oddlot.core.peers import PeerModel
 from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId
-from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.model.flat_buffer import FlatBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,18 @@ class SnapshotRequest:
     """Asks for the weights for the average of all peers, number `number` of the asking one."""
 
     number: int
-    with_books: bool = False
-    """Whether to send the books too, for a checkpoint."""
+    with_state: bool = False
+    """Whether to send the host state too, for a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ModelForAverage:
     """Brings the weights for an average of all peers."""
 
     number: int
     records: int
     """Records in the log of the sender."""
-    books: HostState | None = None
+    host_state: HostState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ PeerMessage = (
     | ModelRequest
     | ModelMessage
     | SnapshotRequest
-    | Snapshot
+    | ModelForAverage
     | StateRequest
     | State
     | Finished
@@ -98,7 +98,7 @@ def kind_of(message: PeerMessage) -> str:
     match message:
         case ModelMessage() | ModelRequest():
             return "exchange"
-        case Snapshot() | SnapshotRequest():
+        case ModelForAverage() | SnapshotRequest():
             return "average"
         case State() | StateRequest():
             return "join"

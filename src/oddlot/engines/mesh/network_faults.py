@@ -8,7 +8,7 @@ import torch
 
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.messages import Tensors
-from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.model.flat_buffer import FlatBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Inject:
     """A message of the launcher: injects a fault into the receiver, or asks it to log one."""
 
     fault: str
-    """Name of the fault, as in `Struck`."""
+    """Name of the fault, as in `FaultInjected`."""
     kind: str
     """Kind of the fault. Empty: the network is whole again, or the receiver is slow no more."""
     node: NodeId

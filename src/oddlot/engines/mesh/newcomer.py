@@ -6,15 +6,15 @@ from typing import TypeGuard
 
 from torch import Tensor
 
-from oddlot.core.peers import Source
+from oddlot.core.peers import IncludedModel
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message
 from oddlot.engines.mesh.messages import FromPeer, State, StateRequest, Tensors
 from oddlot.engines.mesh.peer import PeerPort
-from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.gates import norm_of
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.update_gates import norm_of
 
-PATIENCE_SECONDS, LONGEST_SECONDS = 10.0, 120.0
+REPLY_SECONDS, LONGEST_SECONDS = 10.0, 120.0
 """Seconds until another peer is asked, and until a newcomer without a reply gives up."""
 
 
@@ -28,7 +28,7 @@ class Newcomer:
         self,
         port: PeerPort,
         known: Sequence[NodeId],
-        joined: Callable[[Source, FlatBuffer, Mapping[str, Tensor] | None], None],
+        joined: Callable[[IncludedModel, FlatBuffer, Mapping[str, Tensor] | None], None],
         now: float,
         address: str,
     ) -> None:
@@ -43,7 +43,7 @@ class Newcomer:
     @property
     def alarm(self) -> float:
         """Return the time at which `ring` is due."""
-        return inf if self.is_alone else self.asked_at + PATIENCE_SECONDS
+        return inf if self.is_alone else self.asked_at + REPLY_SECONDS
 
     def ring(self, now: float) -> None:
         """Ask the next peer, or give up."""
@@ -66,7 +66,7 @@ class Newcomer:
         if not isinstance(message, FromPeer):
             self.waiting.append(message)
         elif isinstance(message.message, State) and _is_sound(message.tensors):
-            source, tensors = Source(message.sender, message.message.records), message.tensors
+            source, tensors = IncludedModel(message.sender, message.message.records), message.tensors
             self.joined(source, tensors.weights, tensors.optimizer)
             message.release()
         else:

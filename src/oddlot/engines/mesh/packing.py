@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from oddlot.engines.mesh.messages import Tensors
-from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.wire import exact_parts
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
@@ -41,13 +41,13 @@ def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, .
     """
     if not _are_layers(block.layout, layers):
         count = len(block.layout.trainable_entries)
-        told = f"layers {(layers or ())[:5]} are not among the {count} parameters of this model"
-        raise FrameError(told, "no_such_layer", layers=(layers or ())[:5], count=count)
+        message = f"layers {(layers or ())[:5]} are not among the {count} parameters of this model"
+        raise FrameError(message, "no_such_layer", layers=(layers or ())[:5], count=count)
     targets = [*parts(block, layers), *block.buffers()]
     sources = exact_parts.decode(codec, packet)
     if _shapes(sources) != _shapes(targets):
-        told = f"a packet of {packet.size} bytes does not match the tensors of this model"
-        raise FrameError(told, "other_sections", bytes=packet.size)
+        message = f"a packet of {packet.size} bytes does not match the tensors of this model"
+        raise FrameError(message, "other_sections", bytes=packet.size)
     for (_, target), (_, source) in zip(targets, sources, strict=True):
         if source.data_ptr() != target.data_ptr():
             target.copy_(source)

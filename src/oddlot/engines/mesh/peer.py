@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from oddlot.core.commands import Action, Average, Complete, Dispatch, Request, Start
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import Refusal
 from oddlot.core.events import (
     GoalReached,
     LinkTraffic,
@@ -20,27 +19,28 @@ from oddlot.core.events import (
     Stimulus,
 )
 from oddlot.core.membership import Ack, Membership, Ping, PingRequest
-from oddlot.core.peers import PeerModel, Source
+from oddlot.core.peers import IncludedModel, PeerModel
 from oddlot.core.records import HostState, Record
+from oddlot.core.support.errors import Refusal
 from oddlot.core.tasks import Facts, NodeId, Task
-from oddlot.engines.host import Change, Host, Message, Observer, Port
+from oddlot.engines.host import Host, Message, Observer, Port, WeightChange
 from oddlot.engines.mesh.averaging import Averaging
 from oddlot.engines.mesh.messages import (
     Done,
     Finished,
     FromPeer,
+    ModelForAverage,
     ModelMessage,
     ModelRequest,
     PeerMessage,
-    Snapshot,
     SnapshotRequest,
     State,
     StateRequest,
     Stop,
     Tensors,
 )
-from oddlot.train.gates import norm_of
-from oddlot.train.store import Payload, Store
+from oddlot.model.update_gates import norm_of
+from oddlot.model.weight_store import Payload, WeightStore
 
 MAX_WEIGHT = 2.0**30
 """Largest sum weight of a model that is accepted."""
@@ -80,7 +80,7 @@ class PeerHost(Host):
     """The host of a peer: also carries out exchanges."""
 
     port: PeerPort
-    store: Store
+    store: WeightStore
     requested: tuple[int, float] = (-1, 0.0)
     """Tag and time of the last request that expects a model."""
     records: int = 0
@@ -112,10 +112,10 @@ class PeerHost(Host):
         self.records += 1
 
     @property
-    def source(self) -> Source:
+    def source(self) -> IncludedModel:
         """Return the present model as a source of others. Its records are in the log's file."""
         self.flush_log()
-        return Source(self.conductor.peers.me, self.records)
+        return IncludedModel(self.conductor.peers.me, self.records)
 
     def snapshot(self, layers: tuple[int, ...] | None = None) -> Tensors:
         """Return the present weights, which do not change until they are released."""
@@ -127,8 +127,8 @@ class PeerHost(Host):
         model, payload = message.model, None
         try:
             if came.problem or came.tensors is None:
-                told = came.problem or f"model {model.id} has no tensors"
-                raise Refusal(told, "unreadable", update=model.id)
+                text = came.problem or f"model {model.id} has no tensors"
+                raise Refusal(text, "unreadable", update=model.id)
             payload = Payload("weights", came.tensors.weights, came.tensors.release, model.layers)
             self._check(model, came.sender)
             facts = Facts(model.id, came.sender, self.store.version, max(1, model.samples), "weights")
@@ -148,14 +148,14 @@ class PeerHost(Host):
             )
         is_sound = 0 < model.weight <= MAX_WEIGHT and model.samples >= 0
         if not is_sound or not isfinite(model.loss or 0.0):
-            told = (
+            message = (
                 f"model {model.id} has weight {model.weight}, samples {model.samples} and loss {model.loss}"
             )
-            raise Refusal(told, "numbers_not_finite", update=model.id)
+            raise Refusal(message, "numbers_not_finite", update=model.id)
         if model.id in self.conductor.peers.models:
             raise Refusal(f"model {model.id} came twice", "model_twice", update=model.id)
 
-    def _perform(self, action: Action) -> Change | None:
+    def _perform(self, action: Action) -> WeightChange | None:
         match action:
             case Start(task):
                 self.holds[task.id] = task.version
@@ -200,14 +200,14 @@ class Peer:
     averaging: Averaging | None = None
     """The average that it is collecting."""
     averages: int = 0
-    books: Callable[[], HostState] | None = None
-    """Returns the books, after the log was flushed. None: the run writes no checkpoints."""
+    host_state: Callable[[], HostState] | None = None
+    """Returns the state of the host, after the log was flushed. None: the run writes no checkpoints."""
 
     @classmethod
     def of(
         cls,
         conductor: Conductor,
-        store: Store,
+        store: WeightStore,
         port: PeerPort,
         membership: Membership,
         observers: Sequence[Observer],
@@ -260,7 +260,7 @@ class Peer:
         else:
             self.host.receive(message, now)
             conductor = self.host.conductor
-            self.membership.step_seconds = conductor.roster.longest(self.name, conductor.batch)
+            self.membership.step_seconds = conductor.worker_stats.longest(self.name, conductor.batch)
 
     def finish(self, reason: str, now: float) -> None:
         """Take no further task, and tell the others."""
@@ -315,24 +315,24 @@ class Peer:
             if is_replaced(sender):
                 self.gone(sender, now)
 
-    def begin_average(self, now: float, *, with_books: bool = False) -> None:
-        """Ask all living peers for their weights and, for a checkpoint, for their books."""
+    def begin_average(self, now: float, *, with_state: bool = False) -> None:
+        """Ask all living peers for their weights and, for a checkpoint, for their host states."""
         self.averages += 1
         own = self.host.snapshot()
         others = list(self.host.conductor.peers.living)
         self.averaging = Averaging(self.averages, own.weights, self.host.source, others, now)
         own.release()
-        if with_books and self.books is not None:
-            self.averaging.books[self.name] = self.books()
+        if with_state and self.host_state is not None:
+            self.averaging.host_states[self.name] = self.host_state()
         self.ask_for_snapshots(now)
 
     def ask_for_snapshots(self, now: float) -> None:
         """Ask the peers whose weights are missing, again if a message may have been lost."""
         assert self.averaging is not None
         self.averaging.asked_at = now
-        with_books = bool(self.averaging.books)
+        with_state = bool(self.averaging.host_states)
         for peer in self.averaging.missing:
-            self.host.port.send(peer, SnapshotRequest(self.averaging.number, with_books))
+            self.host.port.send(peer, SnapshotRequest(self.averaging.number, with_state))
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -364,10 +364,12 @@ class Peer:
         """Give or take the weights of an average, or give the state for a peer that joins."""
         sender, host = came.sender, self.host
         match came.message:
-            case SnapshotRequest(number, with_books):
-                books = self.books() if with_books and self.books is not None else None
-                host.port.send(sender, Snapshot(number, host.source.records, books), host.snapshot())
-            case Snapshot() as snapshot:
+            case SnapshotRequest(number, with_state):
+                host_state = self.host_state() if with_state and self.host_state is not None else None
+                host.port.send(
+                    sender, ModelForAverage(number, host.source.records, host_state), host.snapshot()
+                )
+            case ModelForAverage() as snapshot:
                 if self.averaging is not None and snapshot.number == self.averaging.number:
                     self._add(self.averaging, came, snapshot, now)
             case StateRequest(address):
@@ -377,11 +379,11 @@ class Peer:
                 host.port.send(sender, State(host.source.records), state)
         came.release()
 
-    def _add(self, averaging: Averaging, came: FromPeer, snapshot: Snapshot, now: float) -> None:
+    def _add(self, averaging: Averaging, came: FromPeer, snapshot: ModelForAverage, now: float) -> None:
         """Add the weights of a peer to an average, or go on without them if they cannot be used."""
         if came.tensors is not None and isfinite(norm_of(came.tensors.weights)):
-            source = Source(came.sender, snapshot.records)
-            averaging.add(source, came.tensors.weights, came.bytes, snapshot.books)
+            source = IncludedModel(came.sender, snapshot.records)
+            averaging.add(source, came.tensors.weights, came.bytes, snapshot.host_state)
             return
         reason = (
             came.problem or f"the weights of {came.sender} are not finite: its model is not in the average"

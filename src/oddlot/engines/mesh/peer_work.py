@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from oddlot.core.commands import Evict, Skip, Start
-from oddlot.core.errors import BadSamples
 from oddlot.core.events import Arrived, Cancelled, GoalReached
 from oddlot.core.records import Record
-from oddlot.core.spans import joined
-from oddlot.core.strikes import Counts, by_position, count, deadly, forget
+from oddlot.core.sample_ledger import Counts, by_position, count, deadly, forget
+from oddlot.core.sample_spans import joined
+from oddlot.core.support.errors import BadSamples
 from oddlot.core.tasks import NodeId, Task
 
 

@@ -19,14 +19,14 @@ from typing import Any, NoReturn, Protocol
 
 from torch import Tensor
 
-from oddlot.core.errors import JobError, OddlotError
-from oddlot.core.events import Joined, ModelRejected, Struck
-from oddlot.core.peers import Source
-from oddlot.core.serialization import from_plain
+from oddlot.core.events import FaultInjected, Joined, ModelRejected
+from oddlot.core.peers import IncludedModel
+from oddlot.core.support.errors import JobError, OddlotError
+from oddlot.core.support.serialization import from_plain
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId
-from oddlot.core.user_warnings import warn
 from oddlot.engines.base import RunData
-from oddlot.engines.host import Arrival
+from oddlot.engines.host import ReceivedUpdate
 from oddlot.engines.local.messages import Say
 from oddlot.engines.local.orphans import adopt, kill_children, lead_group
 from oddlot.engines.local.shared_memory import open_parcel
@@ -38,10 +38,10 @@ from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.signs_of_life import SignsOfLife, end_process
 from oddlot.engines.mesh.transport import Rejected, StrangerRejected, Transport, Unreachable
-from oddlot.engines.pace import Pace
-from oddlot.engines.process_setup import ProcessSetup, learner_of
+from oddlot.engines.processes.pace import Pace
+from oddlot.engines.processes.process_setup import ProcessSetup, learner_of
 from oddlot.machines.machine import Machine
-from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.job import Job, choose_device
 
 LONGEST_WAIT_SECONDS = 0.2
@@ -132,9 +132,9 @@ class MeshProcess(ABC):
 
     def drive(self) -> None:
         """Wait until all peers are there, then train until the run ends."""
-        told = self.life.wait_for_begin(lambda: bool(self.signal))
-        if told is not None:
-            self._begin(**told)
+        message = self.life.wait_for_begin(lambda: bool(self.signal))
+        if message is not None:
+            self._begin(**message)
             drive(self, self, lambda: self.ended, lambda: self.run.due() if self.run else inf)
             self._flush()
         self.transport.close()
@@ -151,7 +151,9 @@ class MeshProcess(ABC):
         """Return a peer that begins with the run."""
 
     @abstractmethod
-    def join(self, source: Source, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> PeerOfRun:
+    def join(
+        self, source: IncludedModel, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None
+    ) -> PeerOfRun:
         """Return a peer that has the state of another one, and knows the peers of `port.addresses`."""
 
     @abstractmethod
@@ -217,8 +219,8 @@ class MeshProcess(ABC):
                 self.is_ready = True
                 self._announce(now)
             case StrangerRejected(reason):
-                told = f"peer {self.node} rejected a connection: {reason}. Later ones are only counted"
-                warn(told, "connection_rejected", node=self.node, reason=reason)
+                message = f"peer {self.node} rejected a connection: {reason}. Later ones are only counted"
+                warn(message, "connection_rejected", node=self.node, reason=reason)
             case Unreachable() | Rejected():
                 self._broken(item, now)
             case FromPeer() if self.port.disturbance.is_cut(item.sender):
@@ -226,7 +228,7 @@ class MeshProcess(ABC):
             case FromPeer(tensors=Tensors()) if self._is_replaced(item.sender):
                 item.release()
             case _ if self.peer is not None:
-                if isinstance(item, Arrival):
+                if isinstance(item, ReceivedUpdate):
                     self.peer.lose_replaced(self._is_replaced, now)
                 self.peer.receive(item, now)
             case _ if self.newcomer is not None:
@@ -268,7 +270,7 @@ class MeshProcess(ABC):
         faults = self.port.disturbance
         if what.is_logged:
             if self.peer is not None:
-                self.peer.host.handle(Struck(what.fault, what.kind, what.node), now)
+                self.peer.host.handle(FaultInjected(what.fault, what.kind, what.node), now)
         elif what.kind == "partition":
             others = self.peer.membership.members if self.peer is not None else ()
             faults.partition(self.node, what.side, list(others))
@@ -287,7 +289,7 @@ class MeshProcess(ABC):
         else:
             self._add(self.begin()).meet(peers, now)
 
-    def _join(self, source: Source, given: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> None:
+    def _join(self, source: IncludedModel, given: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> None:
         """Begin with the state of a peer."""
         weights = FlatBuffer.empty(given.layout)
         weights.copy_(given)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from oddlot.engines.failure import plain_failure
 from oddlot.engines.local.fork_server import receive
 from oddlot.engines.local.messages import Say, decode, encode
 from oddlot.engines.local.orphans import kill_children
 from oddlot.engines.local.shared_memory import open_parcel
+from oddlot.engines.processes.user_code_error import plain_failure
 
 PERIOD_SECONDS = 0.5
 """Time between two signs of life."""

@@ -8,26 +8,84 @@ from math import inf
 from typing import Any
 
 from oddlot.core.events import Gone, LinkTraffic
-from oddlot.core.tasks import NodeId
+from oddlot.core.tasks import NodeId, Task
 from oddlot.engines.host import Envelope, PortWrapper
-from oddlot.engines.mesh.computation import PeerComputation
-from oddlot.engines.mesh.links import Links
-from oddlot.engines.mesh.messages import (
-    FromPeer,
-    ModelMessage,
-    PeerMessage,
-    State,
-    Tensors,
-    kind_of,
-)
+from oddlot.engines.mesh import messages
 from oddlot.engines.mesh.network_faults import corrupted
 from oddlot.engines.mesh.newcomer import Newcomer
+from oddlot.engines.mesh.packing import copied, travels_unchanged
 from oddlot.engines.mesh.peer import Peer
+from oddlot.engines.simulated.compute import ExactComputation
 from oddlot.engines.simulated.engine import Simulator
-from oddlot.engines.simulated.worker import Worker
+from oddlot.engines.simulated.worker import SimulatedWorker
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Link, Machine
 from oddlot.machines.market import Zone
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.weight_store import Payload, Pool
+from oddlot.train.learner import Learner
+from oddlot.wire.codec import Codec
+from oddlot.wire.plain import Plain
+
+
+@dataclass
+class Links:
+    """The times at which the links of peers are free.
+
+    A transfer occupies the sender's uplink and the receiver's downlink until both have carried its bytes, at the rate
+    of the slower one. Messages without tensors are small: they take the latency and occupy nothing.
+    """
+
+    links: dict[NodeId, Link] = field(default_factory=dict)
+    up_free_at: dict[NodeId, float] = field(default_factory=dict)
+    down_free_at: dict[NodeId, float] = field(default_factory=dict)
+
+    def transfer(self, sender: NodeId, receiver: NodeId, size: int, now: float) -> float:
+        """Occupy both links with a transfer of `size` bytes. Return the time at which it has arrived."""
+        up, down = self.links[sender], self.links[receiver]
+        begin = max(now, self.up_free_at.get(sender, now), self.down_free_at.get(receiver, now))
+        rate = min(up.megabits_per_second, down.megabits_per_second) * 1e6
+        end = begin + size * 8 / rate
+        self.up_free_at[sender] = self.down_free_at[receiver] = end
+        return end + self.latency(sender, receiver)
+
+    def latency(self, sender: NodeId, receiver: NodeId) -> float:
+        """Return the seconds of a small message: half of each peer's latency to a hub in the middle."""
+        both = self.links[sender].latency_milliseconds + self.links[receiver].latency_milliseconds
+        return both / 2e3
+
+    def remove(self, peer: NodeId) -> None:
+        """Forget a peer."""
+        for known in (self.links, self.up_free_at, self.down_free_at):
+            known.pop(peer, None)
+
+
+class PeerComputation(ExactComputation):
+    """Computes the tasks of all peers with one learner. Models between peers are encoded; gradients are not sent."""
+
+    def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
+        super().__init__(learner, pool, Plain())
+        self.exchange_codec = codec
+        self.bytes_down = 0
+
+    def compute(self, task: Task, weights: FlatBuffer) -> tuple[float | None, Payload]:
+        """Return the task's mean loss and its update."""
+        self.runner.learner.holds = None  # versions of several peers have the same numbers
+        found = super().compute(task, weights)
+        self.bytes_up = 0
+        return found
+
+    def travelled(self, tensors: messages.Tensors, *, exact: bool) -> tuple[int, messages.Tensors]:
+        """Return the bytes of tensors on the network, and them as the receiver gets them."""
+        layout = tensors.weights.layout
+        codec = Plain() if exact else self.exchange_codec
+        if isinstance(codec, Plain) and travels_unchanged(layout, tensors.layers):
+            size = layout.bytes
+        else:
+            size, tensors = copied(tensors, codec, self.pool.take, self.pool.give)
+        optimizer = tensors.optimizer or {}
+        return size + sum(one.nbytes for one in optimizer.values()), tensors
+
 
 MakePeer = Callable[[NodeId, "SimulatedPort"], Peer | Newcomer]
 """Makes the peer of a machine that is ready."""
@@ -52,7 +110,7 @@ class SimulatedPeer:
     """A peer on a simulated machine."""
 
     peer: Peer | Newcomer
-    worker: Worker
+    worker: SimulatedWorker
     delayed: list[Envelope] = field(default_factory=list)
     """Messages that arrived while it was frozen."""
     rings_at: float = inf
@@ -102,12 +160,14 @@ class SimulatedMesh(Simulator):
         """Let a peer handle a message, and plan its next alarm. Messages for lost peers are lost."""
         there = self.peers.get(envelope.to)
         if there is None:
-            if isinstance(envelope.message, FromPeer):
+            if isinstance(envelope.message, messages.FromPeer):
                 envelope.message.release()
             return
         is_frozen = there.worker.frozen_at is not None
         match envelope.message:
-            case FromPeer(sender=sender, tensors=Tensors()) as message if sender in self.replaced:
+            case messages.FromPeer(sender=sender, tensors=messages.Tensors()) as message if (
+                sender in self.replaced
+            ):
                 message.release()
                 return
             case AlarmDue():
@@ -115,7 +175,7 @@ class SimulatedMesh(Simulator):
             case LossNoticed(node):
                 if not is_frozen and self._is_linked(envelope.to, node):
                     there.peer.gone(node, self.now)
-            case FromPeer() if is_frozen:
+            case messages.FromPeer() if is_frozen:
                 there.delayed.append(envelope)
             case message:
                 there.peer.receive(message, self.now)
@@ -143,7 +203,13 @@ class SimulatedMesh(Simulator):
         """Cut these peers off from all others; no peers: the network is whole again."""
         self.groups = dict.fromkeys(side, 1)
 
-    def send(self, sender: NodeId, receiver: NodeId, message: PeerMessage, tensors: Tensors | None) -> None:
+    def send(
+        self,
+        sender: NodeId,
+        receiver: NodeId,
+        message: messages.PeerMessage,
+        tensors: messages.Tensors | None,
+    ) -> None:
         """Send a message over the links of both peers."""
         if receiver not in self.peers or not self._is_linked(sender, receiver):
             if tensors is not None:
@@ -152,19 +218,19 @@ class SimulatedMesh(Simulator):
         size = CONTROL_BYTES
         arrives = self.now + self.links.latency(sender, receiver)
         faults = self.disturbances.get(sender, [])
-        fault, late = faults.pop(0) if faults and isinstance(message, ModelMessage) else ("", 0.0)
+        fault, late = faults.pop(0) if faults and isinstance(message, messages.ModelMessage) else ("", 0.0)
         if fault == "corrupt" and tensors is not None:
             tensors = corrupted(tensors)
         if tensors is not None:
             tensor_bytes, tensors = self.computation.travelled(
-                tensors, exact=not isinstance(message, ModelMessage)
+                tensors, exact=not isinstance(message, messages.ModelMessage)
             )
             size += tensor_bytes
             # Snapshots are for measurements, which take no virtual time.
-            if isinstance(message, ModelMessage | State):
+            if isinstance(message, messages.ModelMessage | messages.State):
                 arrives = self.links.transfer(sender, receiver, size, self.now)
-        self.bytes_sent[sender, receiver, kind_of(message)] += size
-        came = FromPeer(sender, message, size, tensors)
+        self.bytes_sent[sender, receiver, messages.kind_of(message)] += size
+        came = messages.FromPeer(sender, message, size, tensors)
         if fault == "drop":
             came.release()
         else:
@@ -202,7 +268,7 @@ class SimulatedMesh(Simulator):
         self.notice(node)
         self.kill(node)
 
-    def _lost(self, worker: Worker) -> Envelope:
+    def _lost(self, worker: SimulatedWorker) -> Envelope:
         """End the peer, and let the others notice after `noticed_after_seconds`."""
         node, after = worker.node, worker.machine.noticed_after_seconds
         for envelope in self.peers.pop(node).delayed:
@@ -218,7 +284,7 @@ class SimulatedMesh(Simulator):
         for name in self.peers:
             self.plan(self.now, Envelope(name, LossNoticed(node)))
 
-    def _thawed(self, worker: Worker) -> None:
+    def _thawed(self, worker: SimulatedWorker) -> None:
         """Let a peer continue with the messages that it got while it was frozen."""
         there = self.peers[worker.node]
         delayed, there.delayed = there.delayed, []
@@ -234,7 +300,9 @@ class SimulatedPort(PortWrapper):
         super().__init__(mesh)
         self.mesh, self.node = mesh, node
 
-    def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
+    def send(
+        self, peer: NodeId, message: messages.PeerMessage, tensors: messages.Tensors | None = None
+    ) -> None:
         """Send a message to a peer."""
         self.mesh.send(self.node, peer, message, tensors)
 

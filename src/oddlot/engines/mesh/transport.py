@@ -23,8 +23,8 @@ from typing import Any
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.frames import decode, encode
 from oddlot.engines.mesh.messages import PeerMessage, Tensors, kind_of
-from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.store import Pool
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.weight_store import Pool
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
 
@@ -57,8 +57,10 @@ class Hello:
         """Return why the peer `other` is not accepted; empty if it is."""
         if other.layout == self.layout:
             return ""
-        told = f"{other.peer} has another model than {self.peer} (layouts {other.layout} and {self.layout})"
-        return f"{told}: its factory must make the same tensors on every peer"
+        message = (
+            f"{other.peer} has another model than {self.peer} (layouts {other.layout} and {self.layout})"
+        )
+        return f"{message}: its factory must make the same tensors on every peer"
 
 
 @dataclass(frozen=True)

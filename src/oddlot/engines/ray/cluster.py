@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from oddlot.core.errors import JobError, UsageError
-from oddlot.core.user_warnings import warn
-from oddlot.engines.ray import internals
+from oddlot.core.support.errors import JobError, UsageError
+from oddlot.core.support.user_warnings import warn
+from oddlot.engines.ray import private_api
 from oddlot.engines.ray.head_probe import check_head, is_open, no_cluster
 from oddlot.engines.ray.ray_messages import RayMessages
 from oddlot.engines.ray.settings import RaySettings
@@ -50,22 +50,22 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
     try:
         import ray
     except ModuleNotFoundError as error:
-        told = 'the Ray engine needs Ray: pip install "ray>=2.58"'
+        message = 'the Ray engine needs Ray: pip install "ray>=2.58"'
         more = "" if error.name == "ray" else f" ({error})"
-        raise UsageError(f"{told}{more}", "not_installed", package="ray") from None
+        raise UsageError(f"{message}{more}", "not_installed", package="ray") from None
     except ImportError as error:
-        told = f"Ray cannot be imported: {error}"
-        raise UsageError(told, "not_importable", package="ray", reason=str(error)) from None
+        message = f"Ray cannot be imported: {error}"
+        raise UsageError(message, "not_importable", package="ray", reason=str(error)) from None
     messages = RayMessages()
-    closing.callback(internals.filter_messages(messages.rest))
+    closing.callback(private_api.filter_messages(messages.rest))
     if ray.is_initialized():
         try:
-            return Connection(False, internals.uploaded(runtime_env or {}), messages)
+            return Connection(False, private_api.uploaded(runtime_env or {}), messages)
         except (ValueError, TypeError, RuntimeError) as error:
             raise _bad_settings(error, runtime_env) from error
-    address = address or os.environ.get("RAY_ADDRESS") or _own_if_stale(internals.noted_cluster())
+    address = address or os.environ.get("RAY_ADDRESS") or _own_if_stale(private_api.noted_cluster())
     _check_address(address or "auto")
-    os.environ.update(internals.quiet_environment())
+    os.environ.update(private_api.quiet_environment())
     with _own_sigterm():
         try:
             ray.init(
@@ -79,17 +79,17 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
         except (ConnectionError, TimeoutError, RuntimeError, ray.exceptions.RayError) as error:
             raise no_cluster(address or "this machine", str(error)) from error
         except OSError as error:  # such as a path that is too long for a socket, or a full disk
-            told = (
+            message = (
                 f"Ray cannot use its folder for temporary files: {error}. Set RAY_TMPDIR to a folder with a short "
                 "path, such as RAY_TMPDIR=/tmp"
             )
-            raise UsageError(told, "ray_folder_unusable", reason=str(error)) from error
+            raise UsageError(message, "ray_folder_unusable", reason=str(error)) from error
     closing.callback(ray.shutdown)
-    is_own = internals.is_head()
-    if not is_own and not internals.uses_tokens():
+    is_own = private_api.is_head()
+    if not is_own and not private_api.uses_tokens():
         warn(
             "the Ray cluster has no authentication: anyone who reaches its ports can run code on all nodes. Set "
-            f"{internals.TOKEN_MODE}=token on all nodes and for this command (ray get-auth-token --generate), and "
+            f"{private_api.TOKEN_MODE}=token on all nodes and for this command (ray get-auth-token --generate), and "
             "close the ports to other networks",
             "no_authentication",
         )
@@ -98,8 +98,8 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
 
 def _bad_settings(error: Exception, runtime_env: object) -> UsageError:
     what, key = ("runtime environment", "runtime_env") if runtime_env else ("settings of this run", "")
-    told = f"Ray does not accept the {what}: {error}"
-    return UsageError(told, "ray_settings_refused", key, reason=str(error))
+    message = f"Ray does not accept the {what}: {error}"
+    return UsageError(message, "ray_settings_refused", key, reason=str(error))
 
 
 def _own_if_stale(noted: str | None) -> str | None:
@@ -110,14 +110,14 @@ def _own_if_stale(noted: str | None) -> str | None:
 def _check_address(address: str) -> None:
     """Raise UsageError if no cluster answers at HOST:PORT. Other forms of addresses are left to Ray."""
     if "://" in address:
-        told = (
+        message = (
             f"{address} is an address of Ray Client: run the command on a node of the cluster, for example with "
             "`ray job submit`, and use HOST:PORT or auto"
         )
-        raise UsageError(told, "ray_client_address", "address", address=address)
+        raise UsageError(message, "ray_client_address", "address", address=address)
     is_noted = address == "auto"
     if is_noted:
-        address = internals.noted_cluster() or address
+        address = private_api.noted_cluster() or address
     if _is_host_and_port(address):
         check_head(address, is_noted)
 
@@ -147,7 +147,7 @@ def check_room(settings: RaySettings, is_own: bool) -> None:
     if lacking:
         raise UsageError(
             f"this machine lacks {lacking}: the least number of workers is {settings.min_workers}, and each needs "
-            f"{_told(settings.needs)}. Use fewer workers, lower num_cpus, num_gpus or resources, or connect to a "
+            f"{_text(settings.needs)}. Use fewer workers, lower num_cpus, num_gpus or resources, or connect to a "
             "cluster with `address`",
             "not_enough_resources",
             "workers",
@@ -162,7 +162,7 @@ def lacks(settings: RaySettings, there: Mapping[str, float]) -> str:
     missing = {
         name: amount - there.get(name, 0.0) for name, amount in total.items() if amount > there.get(name, 0.0)
     }
-    return _told(missing)
+    return _text(missing)
 
 
 def fits(settings: RaySettings, node: Mapping[str, float]) -> bool:
@@ -180,24 +180,24 @@ def waiting_for(settings: RaySettings, ready: int, avoided: Collection[str] = ()
     def ask() -> tuple[dict[str, float], list[Any]]:
         return ray.cluster_resources(), ray.nodes()
 
-    told = f"{ready} of at least {settings.min_workers} workers are ready"
+    message = f"{ready} of at least {settings.min_workers} workers are ready"
     try:
         resources, nodes = in_thread(ask).result(HEAD_SECONDS)
     except TimeoutError:
-        return f"{told}, and the head of the cluster does not answer", True
+        return f"{message}, and the head of the cluster does not answer", True
     lacking = lacks(settings, resources)
     large = {node["NodeID"] for node in nodes if node["Alive"] and fits(settings, node["Resources"])}
     why = "they are starting, or their resources are in use"
     has_room = bool(large)
     if not lacking and not has_room:
-        why = f"no node has {_told(settings.needs)}, which each worker needs. Nodes that join get workers"
+        why = f"no node has {_text(settings.needs)}, which each worker needs. Nodes that join get workers"
     elif lacking:
         why = f"the cluster lacks {lacking}. Nodes that join, by hand or by an autoscaler, get workers"
     elif large <= set(avoided):
         why = f"all {len(large)} nodes with room get no workers for now, as said above. Nodes that join get workers"
         has_room = False
     is_missing = bool(lacking) or not has_room
-    return f"{told}: {why}", is_missing
+    return f"{message}: {why}", is_missing
 
 
 def check_shared_memory(needed: int) -> None:
@@ -224,12 +224,12 @@ def put(value: Any) -> Any:
     try:
         return ray.put(value)
     except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
-        told = (
+        message = (
             "Ray's object store is full, on disk too. Give nodes more (ray start --object-store-memory=BYTES), or use "
             f"fewer workers: {error}"
         )
-        raise JobError(told, "object_store_full", reason=str(error)) from None
+        raise JobError(message, "object_store_full", reason=str(error)) from None
 
 
-def _told(amounts: Mapping[str, float]) -> str:
+def _text(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items() if amount)

@@ -50,12 +50,12 @@ def _open(
     taken: Collection[NodeId],
 ) -> Opened:
     """Send the job to the workers."""
-    from oddlot.engines.process_setup import WorkerSetup
+    from oddlot.engines.processes.process_setup import WorkerSetup
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine
     from oddlot.engines.ray.ray_messages import FILE
-    from oddlot.train.flat_buffer import FlatBuffer
-    from oddlot.train.store import Pool
+    from oddlot.model.flat_buffer import FlatBuffer
+    from oddlot.model.weight_store import Pool
 
     settings = started.settings
     messages.path = data.logs / FILE if data.logs else None

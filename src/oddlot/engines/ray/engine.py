@@ -1,37 +1,120 @@
 """The mailbox and port of workers on a Ray cluster."""
 
+import signal
 import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from queue import Empty
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from oddlot.core.errors import JobError
-from oddlot.core.events import Cancelled, Refused
+from oddlot.core.events import Cancelled, Evaluated, UpdateRejected
+from oddlot.core.support.errors import JobError
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId
-from oddlot.engines.host import Arrival, Message
-from oddlot.engines.node_ids import EVALUATOR, NodeIds
-from oddlot.engines.parcel import pickled, tensor_of
+from oddlot.engines.host import Message, ReceivedUpdate
 from oddlot.engines.payloads import decode_into
-from oddlot.engines.process_setup import WorkerSetup
-from oddlot.engines.ray.actor import Answer, Failure
-from oddlot.engines.ray.actors import Actors
+from oddlot.engines.processes.node_ids import EVALUATOR, NodeIds
+from oddlot.engines.processes.object_parcel import pickled, tensor_of
+from oddlot.engines.processes.process_setup import WorkerSetup
+from oddlot.engines.processes.respawn import EVALUATOR_INDEX
+from oddlot.engines.ray.actor_pool import ActorPool
 from oddlot.engines.ray.cluster import put
-from oddlot.engines.ray.evaluator import Evaluator
-from oddlot.engines.ray.faults import RayFaults
 from oddlot.engines.ray.handles import ActorHandle, OpenTask, Published
 from oddlot.engines.ray.head_watch import HeadWatch
-from oddlot.engines.ray.pieces import Bytes, joined
+from oddlot.engines.ray.object_chunks import Bytes, joined
 from oddlot.engines.ray.placement import StartedActors
+from oddlot.engines.ray.worker_actor import Answer, Failure
 from oddlot.engines.ray.worker_logs import WorkerLogs
-from oddlot.engines.respawn import EVALUATOR_INDEX
-from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.store import Payload
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.weight_store import Payload
 from oddlot.wire.framing import FrameError
 from oddlot.wire.packet import Packet
+
+if TYPE_CHECKING:
+    from oddlot.engines.ray.actor_pool import ActorPool
+
+
+class RayFaults:
+    """Injects faults by signals to the workers' processes, on any machine."""
+
+    def __init__(self, actors: "ActorPool") -> None:
+        self.actors = actors
+
+    def kill(self, node: NodeId) -> None:
+        """Send SIGKILL to the worker."""
+        if worker := self.actors.running.get(node):
+            worker.killed = True
+            self.actors.signal(worker, signal.SIGKILL)
+
+    def freeze(self, node: NodeId) -> None:
+        """Send SIGSTOP to the worker."""
+        self._send(node, signal.SIGSTOP)
+
+    def thaw(self, node: NodeId) -> None:
+        """Send SIGCONT to the worker."""
+        self._send(node, signal.SIGCONT)
+
+    def leave(self, node: NodeId) -> None:
+        """Send SIGTERM to the worker."""
+        self._send(node, signal.SIGTERM)
+
+    def slow(self, node: NodeId, factor: float) -> None:
+        """Tell the worker, which waits from its next minibatch on."""
+        self.actors.control(node, "slow", factor)
+
+    def bar(self, machine: str, barred: bool) -> None:
+        """Set whether a worker that ends is replaced only when this is over."""
+        self.actors.bar(self.actors.ids.names.index(machine), barred)
+
+    def _send(self, node: NodeId, number: signal.Signals) -> None:
+        if worker := self.actors.running.get(node):
+            self.actors.signal(worker, number)
+
+
+class Evaluator:
+    """The evaluator, started at the first request at the latest. It is replaced if it ends or hangs."""
+
+    def __init__(self, actors: ActorPool) -> None:
+        self.actors, self.evaluations = actors, actors.evaluations
+        actors.evaluator_ready = self._ask_all
+
+    def evaluate(self, version: int, published: Published) -> None:
+        """Evaluate these weights."""
+        self.evaluations.requested[version] = published
+        worker = self.actors.running.get(EVALUATOR)
+        if worker is None:
+            self.actors.spawn(EVALUATOR_INDEX)
+        elif worker.ready:
+            self._ask(worker, version)
+
+    def check(self) -> None:
+        """Kill the evaluator if it hangs."""
+        worker = self.actors.running.get(EVALUATOR)
+        if worker is not None and self.actors.clock() >= self.evaluations.deadline:
+            warn("the evaluator does not respond and was killed. Another one takes over", "evaluator_hung")
+            worker.taken_away = True
+            self.actors.lose(worker)
+
+    def _ask_all(self) -> None:
+        """Request all pending evaluations."""
+        for version in self.evaluations.requested:
+            self._ask(self.actors.running[EVALUATOR], version)
+
+    def _ask(self, worker: ActorHandle, version: int) -> None:
+        weights = self.evaluations.requested[version].ref
+        self.actors.call(worker, partial(self._evaluated, worker, version), worker.actor.evaluate, weights)
+        self.evaluations.sent(self.actors.clock())
+
+    def _evaluated(self, worker: ActorHandle, version: int, metrics: Any) -> None:
+        if isinstance(metrics, Failure):
+            self.actors.fail(worker, metrics)
+        self.actors.policy.metrics_came()
+        self.evaluations.done(version, self.actors.clock())
+        self.actors.messages.append(Evaluated(version, metrics))
+
 
 CHECK_SECONDS = 0.25
 """Longest wait, in seconds: signals, silent workers and due replacements are noticed after it."""
@@ -55,7 +138,7 @@ class RayEngine:
         self.setup = setup
         parcel = put([np.frombuffer(part, np.uint8) for part in pickled(setup)])
         ids = NodeIds(started.settings.names, taken)
-        self.actors = Actors(started, ids, parcel, WorkerLogs(setup.logs), lambda: self.now)
+        self.actors = ActorPool(started, ids, parcel, WorkerLogs(setup.logs), lambda: self.now)
         self.faults = RayFaults(self.actors)
         self.head = HeadWatch(self.actors.kill)
         self.evaluator = Evaluator(self.actors)
@@ -87,8 +170,8 @@ class RayEngine:
         if not messages:
             self._look(until)
         if not messages and self._is_deserted:
-            told = "all workers were lost, and Ray(respawn=False) does not replace them"
-            raise JobError(told, "no_workers_left")
+            message = "all workers were lost, and Ray(respawn=False) does not replace them"
+            raise JobError(message, "no_workers_left")
         return messages.popleft() if messages else None
 
     def _look(self, until: float) -> None:
@@ -131,13 +214,13 @@ class RayEngine:
         """Return the message of an update, whose tensors stay in the object store unless they were encoded."""
         layout, codec, update = self.setup.layout, self.setup.encoder, joined(pieces)
         if codec is None:
-            return Arrival(facts, Payload(facts.kind, FlatBuffer(layout, tensor_of(update))))
+            return ReceivedUpdate(facts, Payload(facts.kind, FlatBuffer(layout, tensor_of(update))))
         flat = FlatBuffer.empty(layout)
         try:
             decode_into(flat, codec, Packet.read(update), facts.kind, start)
         except FrameError as error:
-            return Refused(facts.id, str(error))
-        return Arrival(facts, Payload(facts.kind, flat))
+            return UpdateRejected(facts.id, str(error))
+        return ReceivedUpdate(facts, Payload(facts.kind, flat))
 
     # --- the port ------------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ from math import inf
 from typing import Any, NamedTuple
 
 from oddlot.core.tasks import TaskId
-from oddlot.engines.ray.actor import Started
+from oddlot.engines.processes.worker_state import WorkerState
 from oddlot.engines.ray.cluster import put
-from oddlot.engines.ray.pieces import pieces_of
-from oddlot.engines.worker_state import WorkerState
-from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.engines.ray.object_chunks import pieces_of
+from oddlot.engines.ray.worker_actor import Started
+from oddlot.model.flat_buffer import FlatBuffer
 
 
 class Published:
@@ -60,7 +60,7 @@ class ActorHandle(WorkerState):
         return self.started is not None and self.started.ray_node == node
 
 
-class News(NamedTuple):
+class CallResult(NamedTuple):
     """An answer of a worker, which a thread of Ray's has received."""
 
     worker: ActorHandle

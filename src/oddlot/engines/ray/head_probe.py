@@ -4,8 +4,8 @@ import os
 import socket
 import ssl
 
-from oddlot.core.errors import UsageError
-from oddlot.engines.ray import internals
+from oddlot.core.support.errors import UsageError
+from oddlot.engines.ray import private_api
 from oddlot.engines.ray.threads import in_thread
 
 CONNECT_SECONDS = 4.0
@@ -25,9 +25,9 @@ def check_head(address: str, is_noted: bool = False) -> None:
     elif uses_tls and _is_grpc(address, tls=False):
         raise _refused(address, "it does not use TLS, but RAY_USE_TLS is set here. Unset it", "tls")
     elif _has_tls(address):
-        told = "the TLS certificates do not fit" if uses_tls else "it uses TLS. Set RAY_USE_TLS=1"
+        message = "the TLS certificates do not fit" if uses_tls else "it uses TLS. Set RAY_USE_TLS=1"
         files = "RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT"
-        raise _refused(address, f"{told}. Use the files of its nodes ({files})", "tls")
+        raise _refused(address, f"{message}. Use the files of its nodes ({files})", "tls")
     else:
         raise no_cluster(address, "what accepts connections there does not answer as a head does")
 
@@ -43,34 +43,34 @@ def is_open(address: str) -> bool:
 
 def no_cluster(address: str, reason: str) -> UsageError:
     """Return the error for an address without a cluster."""
-    told = (
+    message = (
         f"no Ray cluster answers at {address} ({reason}): start one (ray start --head), or correct the address. The "
         "port of a head is 6379 unless it was started with another --port"
     )
-    return UsageError(told, "no_cluster", "address", address=address, reason=reason)
+    return UsageError(message, "no_cluster", "address", address=address, reason=reason)
 
 
 def _check_token(address: str, is_noted: bool) -> None:
     import ray
 
     try:
-        in_thread(lambda: internals.new_client(address, is_noted)).result(CONNECT_SECONDS)
+        in_thread(lambda: private_api.new_client(address, is_noted)).result(CONNECT_SECONDS)
     except TimeoutError:
-        told = "it does not answer a request. Look at the logs of the head"
-        raise _refused(address, told, "silence") from None
+        message = "it does not answer a request. Look at the logs of the head"
+        raise _refused(address, message, "silence") from None
     except ray.exceptions.AuthenticationError:
-        told = (
-            f"the token is missing or wrong. Set {internals.TOKEN_MODE}=token and use the token of its nodes "
+        message = (
+            f"the token is missing or wrong. Set {private_api.TOKEN_MODE}=token and use the token of its nodes "
             "(RAY_AUTH_TOKEN, or the file ~/.ray/auth_token)"
         )
-        raise _refused(address, told, "token") from None
+        raise _refused(address, message, "token") from None
     except ray.exceptions.RayError as error:
         raise no_cluster(address, str(error)) from None
 
 
 def _refused(address: str, why: str, cause: str) -> UsageError:
-    told = f"{address} does not accept the connection: {why}"
-    return UsageError(told, "cluster_refused", "address", address=address, cause=cause)
+    message = f"{address} does not accept the connection: {why}"
+    return UsageError(message, "cluster_refused", "address", address=address, cause=cause)
 
 
 def _connect(address: str) -> socket.socket:

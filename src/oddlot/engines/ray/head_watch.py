@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from math import inf
 
-from oddlot.core.errors import ClusterLost
-from oddlot.core.user_warnings import warn
-from oddlot.engines.ray import internals
+from oddlot.core.support.errors import ClusterLost
+from oddlot.core.support.user_warnings import warn
+from oddlot.engines.ray import private_api
 
 ASK_SECONDS = 1.0
 """Time between two requests to the head, and the longest time for an answer, in seconds."""
@@ -37,11 +37,11 @@ class HeadWatch:
         self,
         stop_workers: Callable[[], object],
         link: socket.socket | None = None,
-        answers: Callable[[float], bool] = internals.head_answers,
+        answers: Callable[[float], bool] = private_api.head_answers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock, self._answers, self._stop_workers = clock, answers, stop_workers
-        self._link = link or internals.raylet_link()
+        self._link = link or private_api.raylet_link()
         self._silent = 0
         """Requests in a row without an answer of the head. After a pause of this process the first may fail."""
         self._lost_at: float | None = None
@@ -59,8 +59,8 @@ class HeadWatch:
         """Warn if the head is lost. Raise ClusterLost before Ray would end this process."""
         if self.raylet_ended:
             warn("the raylet of this machine has ended. The run is saved and ends", "raylet_ended")
-            told = "the raylet of this machine has ended: start Ray here again, then resume the run"
-            raise ClusterLost(told, lost="raylet")
+            message = "the raylet of this machine has ended: start Ray here again, then resume the run"
+            raise ClusterLost(message, lost="raylet")
         if self._silent >= SURE:
             self._miss_head(self.clock())
         elif self._lost_at is not None:
@@ -68,7 +68,7 @@ class HeadWatch:
             warn("the head of the Ray cluster answers again, and the run continues", "cluster_head_back")
 
     def _miss_head(self, now: float) -> None:
-        left = max(internals.head_patience() - SPARE_SECONDS, 0.0)
+        left = max(private_api.head_timeout() - SPARE_SECONDS, 0.0)
         if self._lost_at is None:
             self._lost_at = self._save_at = now
             warn(
@@ -78,8 +78,11 @@ class HeadWatch:
                 seconds=left,
             )
         if now - self._lost_at >= left:
-            told = f"the head of the Ray cluster has not answered for {left:g} s: start it again, then resume the run"
-            raise ClusterLost(told, lost="head", seconds=left)
+            message = (
+                f"the head of the Ray cluster has not answered for {left:g} s: start it again, then "
+                "resume the run"
+            )
+            raise ClusterLost(message, lost="head", seconds=left)
 
     def wants_checkpoint(self) -> bool:
         """Return whether a checkpoint is due because the run may end soon."""

@@ -5,15 +5,15 @@ from functools import partial
 
 import ray
 
-from oddlot.core.errors import JobError
+from oddlot.core.support.errors import JobError
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId
-from oddlot.core.user_warnings import warn
-from oddlot.engines.failure import failure_of
-from oddlot.engines.ray import internals
-from oddlot.engines.ray.actor import Failure, host
+from oddlot.engines.processes.user_code_error import failure_of
+from oddlot.engines.ray import private_api
 from oddlot.engines.ray.handles import ActorHandle
 from oddlot.engines.ray.node_functions import end_of
-from oddlot.engines.ray.node_watch import REST_SECONDS, Found, NodeWatch
+from oddlot.engines.ray.node_watch import REST_SECONDS, ActorNode, NodeWatch
+from oddlot.engines.ray.worker_actor import Failure, host
 from oddlot.engines.ray.worker_logs import WorkerLogs
 
 ASK_AFTER = 1 / 3
@@ -26,7 +26,7 @@ FULL = ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError
 
 
 class Losses:
-    """Decides what an error of Ray's, or a silence of `patience` seconds, means.
+    """Decides what an error of Ray's, or a silence of `lost_after_seconds` seconds, means.
 
     `running` are the workers that still count. `lose` counts one as lost, if it is among them.
     """
@@ -35,11 +35,17 @@ class Losses:
         self,
         nodes: NodeWatch,
         logs: WorkerLogs,
-        patience: float,
+        lost_after_seconds: float,
         running: Mapping[NodeId, ActorHandle],
         lose: Callable[[ActorHandle], None],
     ) -> None:
-        self.nodes, self.logs, self.patience, self.running, self.lose = nodes, logs, patience, running, lose
+        self.nodes, self.logs, self.lost_after_seconds, self.running, self.lose = (
+            nodes,
+            logs,
+            lost_after_seconds,
+            running,
+            lose,
+        )
         self.was_ready = False
         """Whether a worker was ready in this run."""
         self._host = host()
@@ -52,8 +58,8 @@ class Losses:
             self.logs.write(worker.node, str(error).encode())
             self._leave_out(worker, reason)
         elif isinstance(error, ray.exceptions.RayTaskError):
-            told = f"{worker.node} failed\n{error}"
-            raise JobError(told, "worker_failed", node=worker.node, reason=str(error))
+            message = f"{worker.node} failed\n{error}"
+            raise JobError(message, "worker_failed", node=worker.node, reason=str(error))
         elif isinstance(error, ray.exceptions.OutOfMemoryError):
             self._out_of_memory(worker)
         elif self._lost_node(worker, error):
@@ -81,9 +87,9 @@ class Losses:
             return
         # While the hub is away itself, it does not listen.
         worker.silence = 0.0 if worker.heard >= now - pause else worker.silence + min(pause, most)
-        if worker.silence > self.patience:
+        if worker.silence > self.lost_after_seconds:
             self._silent(worker)
-        elif worker.silence > self.patience * ASK_AFTER and worker.started is not None:
+        elif worker.silence > self.lost_after_seconds * ASK_AFTER and worker.started is not None:
             self.nodes.ask(worker.started.ray_node)
 
     def lose_node(self, worker: ActorHandle) -> None:
@@ -97,33 +103,33 @@ class Losses:
 
     def _silent(self, worker: ActorHandle) -> None:
         """Replace a worker that has given no sign of life for long. If its node has, its samples may be the reason."""
-        node, seconds, started = worker.node, self.patience, worker.started
+        node, seconds, started = worker.node, self.lost_after_seconds, worker.started
         if started is None or self.nodes.is_there(worker, self.running.values()):
             worker.silent_seconds = seconds
-            told = f"{node} has given no sign of life for {seconds:g} s and is replaced"
-            warn(told, "worker_silent", node=node, seconds=seconds)
+            message = f"{node} has given no sign of life for {seconds:g} s and is replaced"
+            warn(message, "worker_silent", node=node, seconds=seconds)
             self.lose(worker)
             return
-        told = (
+        message = (
             f"the node {started.address} of {node} has given no sign of life for {seconds:g} s. It gets no workers "
             f"until it answers, and {node} is replaced"
         )
-        warn(told, "node_silent", node=node, address=started.address, seconds=seconds)
+        warn(message, "node_silent", node=node, address=started.address, seconds=seconds)
         self.lose_node(worker)
 
     def _out_of_memory(self, worker: ActorHandle) -> None:
         worker.outside = True
         self.nodes.rest(worker)
-        told = (
+        message = (
             f"Ray killed {worker.node}, because its node was running out of memory. The node gets no workers for "
             f"{REST_SECONDS:g} s. If other jobs are not the reason, use fewer workers on a node (a larger num_cpus)"
         )
-        warn(told, "worker_out_of_memory", node=worker.node)
+        warn(message, "worker_out_of_memory", node=worker.node)
         self._judge(worker)
 
     def _lost_node(self, worker: ActorHandle, error: BaseException) -> bool:
         """Return whether a worker was lost because its node was."""
-        ended = internals.ended_part(error)
+        ended = private_api.ended_part(error)
         if ended == "unknown":
             return worker.started is None or not self.nodes.is_there(worker, self.running.values())
         return ended == "node"
@@ -152,14 +158,14 @@ class Losses:
         """Wait for the reason of a worker's end, but no longer than for a silent worker."""
         now = self.nodes.clock()
         heard = now if worker.heard is None else worker.heard
-        worker.judged_by = max(heard + self.patience, now + self.patience * ASK_AFTER)
+        worker.judged_by = max(heard + self.lost_after_seconds, now + self.lost_after_seconds * ASK_AFTER)
 
     def _leave_out(self, worker: ActorHandle, error: JobError) -> None:
         """Use the node of a worker no longer, because of this error."""
         self._wait(worker)
         self.nodes.find(worker.actor, partial(self._left_out, worker, error))
 
-    def _left_out(self, worker: ActorHandle, error: JobError, found: Found | BaseException) -> None:
+    def _left_out(self, worker: ActorHandle, error: JobError, found: ActorNode | BaseException) -> None:
         if not self._is_running(worker):
             return
         if isinstance(found, BaseException):  # the head does not answer
@@ -171,22 +177,22 @@ class Losses:
         if worker.is_evaluator or not found.node or is_stuck or not (self.was_ready or may_start):
             raise error
         self.nodes.left_out = there
-        told = f"the node {found.address} is left out of this run: {internals.exception_in(error)}"
-        warn(told, "node_left_out", node=worker.node, address=found.address, reason=error.code)
+        message = f"the node {found.address} is left out of this run: {private_api.exception_in(error)}"
+        warn(message, "node_left_out", node=worker.node, address=found.address, reason=error.code)
         worker.outside = True
         self.lose(worker)
 
 
 def _fault_of_node(worker: ActorHandle, error: BaseException) -> JobError | None:
     """Return why a node cannot run workers, if this is the reason for Ray's error."""
-    if internals.cannot_start(error):
-        why = internals.exception_in(error)
-        told = f"{worker.node} did not start ({why}): install the same packages on all nodes"
-        return JobError(told, "worker_failed", node=worker.node, reason=str(error))
+    if private_api.cannot_start(error):
+        why = private_api.exception_in(error)
+        message = f"{worker.node} did not start ({why}): install the same packages on all nodes"
+        return JobError(message, "worker_failed", node=worker.node, reason=str(error))
     if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
-        told = f"the runtime environment cannot be set up: {error}"
-        return JobError(told, "runtime_env_failed", reason=str(error))
+        message = f"the runtime environment cannot be set up: {error}"
+        return JobError(message, "runtime_env_failed", reason=str(error))
     if isinstance(getattr(error, "cause", None), FULL):
-        told = f"the object store and the disk of the node of {worker.node} are full"
-        return JobError(told, "node_full", node=worker.node, reason=str(error))
+        message = f"the object store and the disk of the node of {worker.node} are full"
+        return JobError(message, "node_full", node=worker.node, reason=str(error))
     return None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from oddlot.engines.ray import internals
+from oddlot.engines.ray import private_api
 from oddlot.engines.ray.threads import in_thread
 
 
@@ -45,7 +45,7 @@ class NodeCalls:
             }
             call = remote.options(**options).remote(*arguments)
             self._calls.add(call)  # without a reference there is no answer
-            internals.on_completed(call, lambda answer: self._answered(call, then, answer))
+            private_api.on_completed(call, lambda answer: self._answered(call, then, answer))
 
         self._in_thread(request, then)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from oddlot.engines.ray import internals
+from oddlot.engines.ray import private_api
 from oddlot.engines.ray.cluster import fits
 from oddlot.engines.ray.handles import ActorHandle
 from oddlot.engines.ray.node_calls import NodeCalls
@@ -29,7 +29,7 @@ THERE = ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError
 logger = logging.getLogger(__name__)
 
 
-class Found(NamedTuple):
+class ActorNode(NamedTuple):
     """The node of an actor."""
 
     node: str
@@ -130,13 +130,13 @@ class NodeWatch:
             self.ask(node)
         return bool(back or rested)
 
-    def find(self, actor: Any, then: Callable[[Found | BaseException], None]) -> None:
+    def find(self, actor: Any, then: Callable[[ActorNode | BaseException], None]) -> None:
         """Ask the cluster for the node of an actor, which may have ended."""
 
-        def look() -> Found:
-            node, address = internals.node_of(actor)
+        def look() -> ActorNode:
+            node, address = private_api.node_of(actor)
             alive = (one for one in ray.nodes() if one["Alive"] and fits(self._settings, one["Resources"]))
-            return Found(node, address, {one["NodeID"] for one in alive} - {node})
+            return ActorNode(node, address, {one["NodeID"] for one in alive} - {node})
 
         self._call.call_here(then, look)
 
@@ -152,4 +152,4 @@ class NodeWatch:
         """Ask for drained nodes now and then, in a thread of its own: the cluster's head may not answer."""
         while not self._ended.wait(DRAIN_SECONDS):
             with suppress(Exception):  # it is asked again
-                self.draining = internals.draining_nodes()
+                self.draining = private_api.draining_nodes()

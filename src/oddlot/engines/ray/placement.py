@@ -7,10 +7,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
 
-from oddlot.engines.ray.actor import CONTROL, CONTROL_THREADS, TASK_THREADS, WorkerActor
+from oddlot.engines.processes.respawn import EVALUATOR_INDEX
 from oddlot.engines.ray.settings import RaySettings
 from oddlot.engines.ray.threads import in_thread
-from oddlot.engines.respawn import EVALUATOR_INDEX
+from oddlot.engines.ray.worker_actor import CONTROL, CONTROL_THREADS, TASK_THREADS, WorkerActor
 
 
 class StartedActors:

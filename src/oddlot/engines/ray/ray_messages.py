@@ -48,11 +48,11 @@ class RayMessages:
         """Return the lines to show about events of the cluster."""
         shown = []
         for line in lines:
-            told, worker = first_sentence(line), LOST_WORKER.search(line)
+            message, worker = first_sentence(line), LOST_WORKER.search(line)
             if worker:
-                shown += self._once(worker.groups(), f"{told} Process {worker[2]} on {worker[1]}")
+                shown += self._once(worker.groups(), f"{message} Process {worker[2]} on {worker[1]}")
             else:
-                shown += self._once((told,), told)
+                shown += self._once((message,), message)
         return shown
 
     def _split(self, message: Mapping[str, Any], lines: list[str]) -> tuple[list[str], list[str], list[str]]:

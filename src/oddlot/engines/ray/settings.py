@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from oddlot.core.validation import AboveZero, Must, NotNegative
-from oddlot.engines.worker_settings import MAX_WORKERS, WorkerSettings
+from oddlot.core.support.validation import AboveZero, Must, NotNegative
+from oddlot.engines.processes.worker_settings import MAX_WORKERS, WorkerSettings
 
 
 def _is_range(value: object) -> bool:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from oddlot.core.tasks import NodeId
-from oddlot.engines.respawn import CRASHES
+from oddlot.engines.processes.respawn import CRASHES
 
 ENDED = re.compile(
     rb"\*\*\* (SIG[A-Z]+) received|Fatal Python error: (Segmentation fault|Aborted|Bus error)"

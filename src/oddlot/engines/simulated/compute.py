@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from oddlot.core.tasks import Facts, NodeId, Task
+from oddlot.data.batches import Batches, Cuts
 from oddlot.engines.payloads import decode_into, most_bytes, users_code
 from oddlot.engines.task_runner import TaskRunner
-from oddlot.train.data import Batches, Cuts
-from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.weight_store import Payload, Pool
 from oddlot.train.job import Job
 from oddlot.train.learner import Learner, Own
-from oddlot.train.store import Payload, Pool
 from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Packet
 from oddlot.wire.plain import Plain
@@ -55,7 +55,7 @@ class DataBytes:
         return round((self.cuts[number + 1] - self.cuts[number]) * self.bytes_per_sample)
 
 
-class Exact:
+class ExactComputation:
     """Computes real gradients, one task after the other, in this process."""
 
     def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:

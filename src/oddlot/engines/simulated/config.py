@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from oddlot.core.errors import InvalidValue, UsageError
+from oddlot.core.support.errors import InvalidValue, UsageError
+from oddlot.core.support.validation import AtLeastOne, Seed, check_settings
 from oddlot.core.tasks import NodeId
-from oddlot.core.validation import AtLeastOne, Seed, check_settings
 from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, OpenMesh, RunData
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Hub, Zone, names_in
@@ -17,8 +17,8 @@ from oddlot.machines.market import Fleet, Hub, Zone, names_in
 if TYPE_CHECKING:
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.engines.simulated.engine import Computation
+    from oddlot.model.weight_store import Pool
     from oddlot.train.learner import Learner
-    from oddlot.train.store import Pool
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Simulated:
         _check_machines(self.machines)
         names = self.names
         if not names:
-            told = "machines is empty: a fleet needs at least one machine"
-            raise UsageError(told, "no_machines", "machines")
+            message = "machines is empty: a fleet needs at least one machine"
+            raise UsageError(message, "no_machines", "machines")
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            told = f"two machines have the name {twice!r}: give each machine its own name"
-            raise UsageError(told, "name_twice", "machines", name=twice)
+            message = f"two machines have the name {twice!r}: give each machine its own name"
+            raise UsageError(message, "name_twice", "machines", name=twice)
 
     @property
     def dollars_per_hour(self) -> float:
@@ -101,16 +101,16 @@ def _check_machines(machines: object) -> None:
         raise InvalidValue("machines", machines, must)
     for one in machines:
         if isinstance(one, Machine) and one.zone:
-            told = f"machine {one.name} has zone = {one.zone!r}: only a Zone sets it, so leave it out"
-            raise UsageError(told, "machine_of_a_zone", "machines", machine=one.name, zone=one.zone)
+            message = f"machine {one.name} has zone = {one.zone!r}: only a Zone sets it, so leave it out"
+            raise UsageError(message, "machine_of_a_zone", "machines", machine=one.name, zone=one.zone)
 
 
 def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) -> Opened:
     """Open the engine. Raise UsageError if the versions of the model would not fit into this machine's memory."""
     from oddlot.engines.simulated.compute import DataBytes
     from oddlot.engines.simulated.engine import SimulatedHub
-    from oddlot.train.flat_buffer import FlatBuffer
-    from oddlot.train.store import Pool
+    from oddlot.model.flat_buffer import FlatBuffer
+    from oddlot.model.weight_store import Pool
 
     data = DataBytes.of(run.job, run.shards, run.keep_shards)
     pool = Pool(lambda: FlatBuffer.empty(run.layout))
@@ -121,7 +121,7 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
 
 def _computation(on: Simulated, run: RunData, pool: "Pool") -> "Computation":
     from oddlot.engines.payloads import most_bytes
-    from oddlot.engines.simulated.compute import Exact, NullComputation
+    from oddlot.engines.simulated.compute import ExactComputation, NullComputation
 
     size = run.layout.bytes
     if not on.computes:
@@ -130,17 +130,16 @@ def _computation(on: Simulated, run: RunData, pool: "Pool") -> "Computation":
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * size > 0.8 * memory:
         raise _not_enough_memory(on, blocks, size, memory)
-    return Exact(_learner(run), pool, run.codec)
+    return ExactComputation(_learner(run), pool, run.codec)
 
 
 def _open_mesh(
     on: Simulated, run: RunData, make: "MakePeer", now: float, taken: Collection[NodeId]
 ) -> "SimulatedMesh":
     """Open a mesh."""
-    from oddlot.engines.mesh.computation import PeerComputation
-    from oddlot.engines.mesh.simulated import SimulatedMesh
-    from oddlot.train.flat_buffer import FlatBuffer
-    from oddlot.train.store import Pool
+    from oddlot.engines.mesh.simulated import PeerComputation, SimulatedMesh
+    from oddlot.model.flat_buffer import FlatBuffer
+    from oddlot.model.weight_store import Pool
 
     pool = Pool(lambda: FlatBuffer.empty(run.layout))
     computation = PeerComputation(_learner(run), pool, run.codec)
@@ -150,7 +149,7 @@ def _open_mesh(
 def _learner(run: RunData) -> "Learner":
     """Return the one that computes the tasks of all machines, in this process."""
     from oddlot.engines.payloads import users_code
-    from oddlot.engines.process_setup import learner_of
+    from oddlot.engines.processes.process_setup import learner_of
     from oddlot.train.job import choose_device
 
     with users_code("the simulator"):

@@ -10,16 +10,16 @@ from functools import partial
 from math import inf
 from typing import Any, Protocol
 
-from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Evaluated, Gone, Leaving, Lost, Priced
 from oddlot.core.records import HUB
+from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.engines.host import Arrival, Envelope, Message
+from oddlot.engines.host import Envelope, Message, ReceivedUpdate
 from oddlot.engines.simulated.compute import DataBytes
-from oddlot.engines.simulated.execution import Execution
 from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle
-from oddlot.engines.simulated.progress import stalled
-from oddlot.engines.simulated.worker import Worker
+from oddlot.engines.simulated.stall_checks import stalled
+from oddlot.engines.simulated.task_execution import TaskExecution
+from oddlot.engines.simulated.worker import SimulatedWorker
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Hub, Zone
@@ -62,7 +62,7 @@ class Simulator(ABC):
     ) -> None:
         self.computation, self.batch, self.data = computation, batch, data
         self.events: EventQueue[Envelope] = EventQueue(now)
-        self.workers: dict[NodeId, Worker] = {}
+        self.workers: dict[NodeId, SimulatedWorker] = {}
         if hub.dollars_per_hour:
             self.plan(now, Envelope(HUB, Priced("", hub.dollars_per_hour)))
         self.quiet_since = now
@@ -144,7 +144,7 @@ class Simulator(ABC):
         """Return no task: each is computed at its virtual end, on the host's own memory."""
         return ()
 
-    def _find(self, task: TaskId, node: NodeId) -> tuple[Worker | None, int]:
+    def _find(self, task: TaskId, node: NodeId) -> tuple[SimulatedWorker | None, int]:
         """Return the worker that has the task, and the task's place there; None if it has ended."""
         worker = self.workers.get(node)
         place = worker.find(task) if worker else None
@@ -159,7 +159,7 @@ class Simulator(ABC):
     def begin(self, node: NodeId, machine: Machine, delay: Times, link_delay: Times) -> None:
         """Add a worker that is ready for tasks."""
         now = self.now
-        self.workers[node] = Worker(
+        self.workers[node] = SimulatedWorker(
             node,
             self.host_of(node),
             machine,
@@ -191,10 +191,10 @@ class Simulator(ABC):
         return self._lost(worker)
 
     @abstractmethod
-    def _lost(self, worker: Worker) -> Envelope:
+    def _lost(self, worker: SimulatedWorker) -> Envelope:
         """Return the message about a worker that has ended."""
 
-    def _forget(self, worker: Worker) -> None:
+    def _forget(self, worker: SimulatedWorker) -> None:
         """Remove a worker whose loss is known. Updates that are still being sent are late."""
         for execution in worker.queue:
             execution.unwanted = True
@@ -202,12 +202,12 @@ class Simulator(ABC):
         self.computation.forget(worker.node)
         self.lifecycle.loss_noticed(worker.node)
 
-    def _end_if_idle(self, worker: Worker) -> None:
+    def _end_if_idle(self, worker: SimulatedWorker) -> None:
         """End a worker that leaves once it has handed over everything."""
         if worker.is_leaving and not worker.queue:
             self.kill(worker.node)
 
-    def _answer(self, worker: Worker, execution: Execution) -> Envelope:
+    def _answer(self, worker: SimulatedWorker, execution: TaskExecution) -> Envelope:
         """Return the message about the end of a task: its update, or that it has none."""
         self._end_if_idle(worker)
         if not execution.has_update:
@@ -220,7 +220,7 @@ class Simulator(ABC):
         if moves_on or not execution.unwanted:
             loss, payload = self.computation.compute(execution.computed_task, execution.weights)
         facts = execution.facts(self.now, worker.machine.link, loss, self.computation.bytes_up)
-        return Envelope(worker.host, Arrival(facts, payload))
+        return Envelope(worker.host, ReceivedUpdate(facts, payload))
 
     # --- fault injection -----------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Simulator(ABC):
             self._thawed(worker)
 
     @abstractmethod
-    def _thawed(self, worker: Worker) -> None:
+    def _thawed(self, worker: SimulatedWorker) -> None:
         """Let a worker learn what has come while it was frozen."""
 
     def bar(self, machine: str, barred: bool) -> None:
@@ -287,7 +287,7 @@ class SimulatedHub(Simulator):
         self._end_if_idle(worker)
         return Envelope(HUB, Leaving(node))
 
-    def _lost(self, worker: Worker) -> Envelope:
+    def _lost(self, worker: SimulatedWorker) -> Envelope:
         """Let the hub detect the loss immediately, or after `noticed_after_seconds` without a message."""
         noticed_at = max(self.now, worker.last_contact + worker.machine.noticed_after_seconds)
         if not worker.is_leaving and noticed_at > self.now:
@@ -295,10 +295,10 @@ class SimulatedHub(Simulator):
             return Envelope(HUB, Gone(worker.node))
         return self._notice_loss(worker)
 
-    def _notice_loss(self, worker: Worker) -> Envelope:
+    def _notice_loss(self, worker: SimulatedWorker) -> Envelope:
         self._forget(worker)
         return Envelope(HUB, Lost(worker.node))
 
-    def _thawed(self, worker: Worker) -> None:
+    def _thawed(self, worker: SimulatedWorker) -> None:
         if worker.has_pending_notice:
             self.leave(worker.node)

@@ -4,13 +4,12 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Protocol
 
-from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Gone, Joined, Ordered
+from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.tasks import NodeId, life_name, machine_of
 from oddlot.engines.host import Envelope
-from oddlot.engines.simulated.machine_state import MachineState
-from oddlot.engines.simulated.progress import Progress
-from oddlot.engines.simulated.zones import Zones
+from oddlot.engines.simulated.stall_checks import StallChecks
+from oddlot.engines.simulated.zones import MachineState, Zones
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Zone, all_machines
@@ -47,7 +46,7 @@ class MachineLifecycle:
         self.states = {machine.name: MachineState.of(machine, seed) for machine in all_machines(fleet)}
         self.restarts = set[NodeId]()
         """Workers that end without their machine."""
-        self.progress = Progress(len(self.states))
+        self.progress = StallChecks(len(self.states))
         self.zones = Zones(events, self.order, self.reclaim, seed)
         for one in fleet:
             if isinstance(one, Zone):

@@ -9,16 +9,16 @@ from dataclasses import replace
 from functools import partial
 from heapq import heapreplace
 
-from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Gone, Lost
+from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import Engine, Opened
 from oddlot.engines.engine_wrapper import EngineWrapper
-from oddlot.engines.host import Arrival, Message, Store
+from oddlot.engines.host import Message, ModelStore, ReceivedUpdate
 from oddlot.machines.market import Hub
 
 
-def served(opened: Opened, store: Store) -> Engine:
+def served(opened: Opened, store: ModelStore) -> Engine:
     """Return the opened engine, with update servers if its hub takes time for updates."""
     return UpdateServers(opened.engine, opened.hub, store) if opened.hub.seconds_per_update else opened.engine
 
@@ -26,7 +26,7 @@ def served(opened: Opened, store: Store) -> Engine:
 class UpdateServers(EngineWrapper):
     """Wraps an engine. Updates wait for a server before the hub receives them."""
 
-    def __init__(self, engine: Engine, hub: Hub, store: Store) -> None:
+    def __init__(self, engine: Engine, hub: Hub, store: ModelStore) -> None:
         super().__init__(engine)
         self.hub, self.store = hub, store
         self.events: EventQueue[Message] = EventQueue(engine.now)
@@ -57,7 +57,7 @@ class UpdateServers(EngineWrapper):
             message = self.engine.next(min(until, due))
             if message is None and due > until:
                 return None
-            if isinstance(message, Arrival):
+            if isinstance(message, ReceivedUpdate):
                 self._take_in(message)
             elif isinstance(message, Lost) and (ends := self.in_service.get(message.node)):
                 self.lost.add(message.node)
@@ -66,7 +66,7 @@ class UpdateServers(EngineWrapper):
             elif message is not None:
                 return message
 
-    def _take_in(self, arrival: Arrival) -> None:
+    def _take_in(self, arrival: ReceivedUpdate) -> None:
         """Queue an update for a server. An update of a worker that was already lost is late."""
         sender = arrival.facts.sender
         if sender in self.lost:
@@ -91,7 +91,7 @@ class UpdateServers(EngineWrapper):
         reads.append(self.store.version)
         self.store.acquire(self.store.version)
 
-    def _end(self, arrival: Arrival, end: float, reads: list[int]) -> Arrival:
+    def _end(self, arrival: ReceivedUpdate, end: float, reads: list[int]) -> ReceivedUpdate:
         sender = arrival.facts.sender
         ends = self.in_service[sender]
         ends.remove(end)

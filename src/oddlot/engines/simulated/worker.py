@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from oddlot.core.event_queue import EventQueue
-from oddlot.core.spans import samples_in
+from oddlot.core.sample_spans import samples_in
+from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.engines.host import Envelope
-from oddlot.engines.simulated.execution import Execution
+from oddlot.engines.simulated.task_execution import TaskExecution
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Machine
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class SimulatedWorker:
     """A worker on a simulated machine. It computes one task at a time, in order.
 
     Its link carries one transfer each way at the same time. `answer` is called when the end of a task reaches its host.
@@ -31,7 +31,7 @@ class Worker:
     batch: int
     bytes_up: Callable[[], int]
     """Returns the bytes from which the transfer time of the next update is computed."""
-    answer: Callable[["Worker", Execution], Envelope | None]
+    answer: Callable[["SimulatedWorker", TaskExecution], Envelope | None]
     joined_at: float
     free_at: float
     """Time at which it finished its last task."""
@@ -41,7 +41,7 @@ class Worker:
     is_gone: bool = False
     """Whether it was lost without the hub knowing yet."""
     slowness: float = 0.0
-    queue: list[Execution] = field(default_factory=list)
+    queue: list[TaskExecution] = field(default_factory=list)
     version: int = -1
     """Version of the weights that it has."""
     shards: set[int] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Worker:
         seconds *= 1.0 + self.slowness
         factor = self.link_delay()
         ready = now + factor * self.machine.link.seconds(weight_bytes + data_bytes)
-        self.queue.append(Execution(task, weights, ready, seconds, weight_bytes, data_bytes, factor))
+        self.queue.append(TaskExecution(task, weights, ready, seconds, weight_bytes, data_bytes, factor))
         self._schedule(len(self.queue) - 1)
 
     def find(self, task: TaskId) -> int | None:
@@ -79,7 +79,7 @@ class Worker:
             execution.stop_at = min(execution.stop_at, now)
         self._schedule(self._first_unfinished(now))
 
-    def remove(self, place: int) -> Execution:
+    def remove(self, place: int) -> TaskExecution:
         """End a task immediately, whatever its state, and return it."""
         now, execution = self.events.now, self.queue.pop(place)
         execution.entry = 0
@@ -140,7 +140,7 @@ class Worker:
                 arrival = execution.end + execution.link_factor * self.machine.link.seconds(size)
                 self.events.at(arrival, partial(self._end, execution, entry))
 
-    def _end(self, execution: Execution, entry: int) -> Envelope | None:
+    def _end(self, execution: TaskExecution, entry: int) -> Envelope | None:
         """Take a task off the queue, unless its times have changed since."""
         if execution.entry != entry:
             return None

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.errors import coded
-from oddlot.sparse.memory import check_memory
+from oddlot.sparse.errors import check_memory, coded
 from oddlot.sparse.validation import warn
 
 CLUSTER = 16
@@ -75,14 +74,16 @@ def _drawn_for(shape: Shape) -> tuple[float, float]:
         more /= 1.0 if abs(1 - labels) <= NEAR else labels
         if more > MAX_DRAWN:
             each, of = shape.labels_each, shape.labels
-            told = f"{each:g} labels per point are too many for {of:,} labels, because most labels are rare"
-            raise coded(ValueError(told), "too_many_labels_each", labels_each=each, labels=of)
+            message = (
+                f"{each:g} labels per point are too many for {of:,} labels, because most labels are rare"
+            )
+            raise coded(ValueError(message), "too_many_labels_each", labels_each=each, labels=of)
     else:
         has = f"{features * shape.nonzeros:.1f} features and {labels * shape.labels_each:.1f} labels"
-        told = (
+        message = (
             f"points have {has} on average, but {shape.nonzeros:g} and {shape.labels_each:g} were requested"
         )
-        warn(told, "averages_missed", nonzeros=shape.nonzeros, labels_each=shape.labels_each)
+        warn(message, "averages_missed", nonzeros=shape.nonzeros, labels_each=shape.labels_each)
     return noise, more
 
 
@@ -120,11 +121,11 @@ def _features(y: Csr, shape: Shape, chance: np.random.Generator, noise: float) -
     labels, cluster_at = _repeated(y, of_cluster)
     common = labels // CLUSTER * COMMON + chance.integers(0, COMMON, len(labels))
     common = _hashed(common, shape.features, shape.seed + 1)
-    told_at = np.concatenate([label_at, cluster_at])
-    lacks = np.maximum(0, shape.nonzeros - np.bincount(told_at, minlength=count))
+    reported_at = np.concatenate([label_at, cluster_at])
+    lacks = np.maximum(0, shape.nonzeros - np.bincount(reported_at, minlength=count))
     noise_at = np.repeat(np.arange(count), chance.poisson(np.maximum(0, lacks + noise * shape.nonzeros)))
     noisy = (shape.features ** chance.random(len(noise_at)) - 1).astype(np.int64)
-    at, features = np.concatenate([told_at, noise_at]), np.concatenate([own, common, noisy])
+    at, features = np.concatenate([reported_at, noise_at]), np.concatenate([own, common, noisy])
     values = np.exp(0.5 * chance.standard_normal(len(at))).astype(np.float32)
     x = _csr(at, features, values, (count, shape.features))
     squares = np.bincount(np.repeat(np.arange(count), np.diff(x.indptr)), x.data**2, count)

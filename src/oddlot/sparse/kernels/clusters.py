@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from oddlot.sparse.kernels.chance import below, next_state
-from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
-from oddlot.sparse.kernels.rows import add_scaled, dot, squared_distance
+from oddlot.sparse.kernels.random_numbers import below, next_state
+from oddlot.sparse.kernels.row_operations import add_scaled, dot, squared_distance
+from oddlot.sparse.kernels.row_selection import mark_taken
 from oddlot.sparse.kernels.views import between, row
 
 LANES = 128

@@ -41,11 +41,11 @@ def kernel(function: Callable[..., Any]) -> Any:
 class _Teller(event.Listener):
     """Listener that logs one warning when kernels are compiled."""
 
-    told = False
+    message = False
 
     def on_start(self, event: Any) -> None:
-        if not _Teller.told and "oddlot.sparse" in str(event.data["dispatcher"].py_func.__module__):
-            _Teller.told = True
+        if not _Teller.message and "oddlot.sparse" in str(event.data["dispatcher"].py_func.__module__):
+            _Teller.message = True
             logger.warning(
                 "compiling kernels for this machine, which takes some seconds; they are cached on disk"
             )

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from oddlot.sparse.kernels.chance import below, next_state
-from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.random_numbers import below, next_state
+from oddlot.sparse.kernels.row_selection import mark_taken
 
 
 @kernel

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.active_set import Active
+from oddlot.sparse.active_set import ActiveSet
 from oddlot.sparse.clustering import Clustering
-from oddlot.sparse.frequency_draws import Frequencies
+from oddlot.sparse.frequency_draws import FrequencyDraws
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
@@ -53,7 +53,7 @@ class Clusters:
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)
         self.refresh = copy(self.refresh)  # it has state, and may be shared with another sampler
-        self.clustering, self.frequencies = Clustering(self.each), Frequencies(self.frequency, self.counts)
+        self.clustering, self.frequencies = Clustering(self.each), FrequencyDraws(self.frequency, self.counts)
 
     def most(self, out_features: int) -> int:
         """Return the largest number of rows for an example."""
@@ -67,7 +67,7 @@ class Clusters:
             if self.refresh.times == 1:
                 self._log(len(weight))
 
-    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
         own = self.clustering
         best = own.best(crew, hidden, self.probes)
@@ -83,8 +83,8 @@ class Clusters:
 
     def _log(self, rows: int) -> None:
         clusters, by_chance = len(self.clustering.means), self._by_chance(rows)
-        told = "%d clusters of %d rows; per example %d clusters with at most %d rows, and %d random draws"
-        logger.info(told, clusters, rows, min(self.probes, clusters), self.found, by_chance)
+        message = "%d clusters of %d rows; per example %d clusters with at most %d rows, and %d random draws"
+        logger.info(message, clusters, rows, min(self.probes, clusters), self.found, by_chance)
 
     def forget(self) -> None:
         """Discard the index, because the rows were replaced."""

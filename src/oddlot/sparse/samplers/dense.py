@@ -5,7 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from oddlot.sparse.active_set import Active
+from oddlot.sparse.active_set import ActiveSet
 from oddlot.sparse.frequency_draws import fill_up
 from oddlot.sparse.threads import Crew
 
@@ -21,7 +21,7 @@ class Dense:
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Do nothing: there is no index."""
 
-    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
         fill_up(crew, active, active.out_features, seed)
         active.sure[:] = active.counts  # no row represents others

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse.active_set import Active
-from oddlot.sparse.errors import coded, invalid_value
-from oddlot.sparse.frequency_draws import Frequencies
+from oddlot.sparse.active_set import ActiveSet
+from oddlot.sparse.errors import check_memory, coded, invalid_value
+from oddlot.sparse.frequency_draws import FrequencyDraws
 from oddlot.sparse.kernels import hashing, tables
-from oddlot.sparse.memory import check_memory
 from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
 from oddlot.sparse.validation import check_flag, check_number, check_whole, warn
@@ -108,14 +107,14 @@ class LSH:
         check_refresh(self.refresh)
         self.refresh = copy(self.refresh)  # it has state, and may be shared with another sampler
         check_flag(changed_only=self.changed_only)
-        self.frequencies = Frequencies(self.frequency, self.counts)
+        self.frequencies = FrequencyDraws(self.frequency, self.counts)
         for name in ("digits", "tables"):
             if (chosen := getattr(self, name)) is not None:
                 check_whole(**{name: chosen})
         bits, most = (self.digits or 1) * self.bits_of_digit, hashing.MAX_BITS
         if bits > most:
-            told = f"digits = {self.digits} gives a code of {bits} bits: at most {most} bits are supported"
-            raise coded(ValueError(told), "code_too_long", digits=self.digits, bits=bits, most=most)
+            message = f"digits = {self.digits} gives a code of {bits} bits: at most {most} bits are supported"
+            raise coded(ValueError(message), "code_too_long", digits=self.digits, bits=bits, most=most)
 
     def most(self, out_features: int) -> int:
         """Return the largest number of rows for an example."""
@@ -136,7 +135,7 @@ class LSH:
         self.members = np.empty((len(codes), len(weight)), np.int32)
         crew.share(tables.sort_by_code, codes, self.begins, self.members)
 
-    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
         others = active.counts.copy()  # labels, and rows that other samplers found
         crew.share(
@@ -189,8 +188,8 @@ class LSH:
         if (self.digits or self.tables) and not fits and not self.warned:
             self.warned, better = True, self._measured(crew, weight, seed)
             take = {"digits": better.digits, "tables": better.tables}
-            told = "use digits={digits}, tables={tables}".format(**take)
-            warn(f"{has}, but {wanted} are wanted: {told}", "unsuitable_tables", wanted=wanted, **take)
+            message = "use digits={digits}, tables={tables}".format(**take)
+            warn(f"{has}, but {wanted} are wanted: {message}", "unsuitable_tables", wanted=wanted, **take)
         return has
 
     def _measured(

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from oddlot.sparse.active_set import Active
+from oddlot.sparse.active_set import ActiveSet
 from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.threads import Crew
@@ -31,8 +31,8 @@ class Mixed:
             check_sampler(sampler, or_none=False)
         for place, sampler in enumerate(self.samplers[:-1]):
             if getattr(sampler, "changed_only", False):
-                told = f"{sampler!r} must be the last of the samplers, because it has changed_only=True"
-                raise coded(ValueError(told), "changed_only_not_last", place=place)
+                message = f"{sampler!r} must be the last of the samplers, because it has changed_only=True"
+                raise coded(ValueError(message), "changed_only_not_last", place=place)
 
     @property
     def layer(self) -> object:
@@ -61,14 +61,14 @@ class Mixed:
         ):  # another seed gives LSH samplers other hash functions
             sampler.prepare(crew, weight, bias, step, seed + place)
 
-    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
         *firsts, last = self.samplers
         for place, sampler in enumerate(firsts):
             sampler.choose(crew, hidden, active, seed + 2 * (place + 1))
             if (active.sure < active.counts).any():
-                told = f"{sampler!r} must be the last of the samplers, because it draws rows randomly"
-                raise coded(ValueError(f"{told}; or set by_chance=0"), "by_chance_not_last", place=place)
+                message = f"{sampler!r} must be the last of the samplers, because it draws rows randomly"
+                raise coded(ValueError(f"{message}; or set by_chance=0"), "by_chance_not_last", place=place)
         last.choose(crew, hidden, active, seed)
 
     def forget(self) -> None:

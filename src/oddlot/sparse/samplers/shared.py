@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.active_set import Active
-from oddlot.sparse.kernels import choosing
+from oddlot.sparse.active_set import ActiveSet
+from oddlot.sparse.kernels import row_selection
 from oddlot.sparse.threads import Crew
 from oddlot.sparse.validation import check_whole
 
@@ -29,13 +29,13 @@ class Shared:
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Do nothing: there is no index."""
 
-    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
         active.sure[:] = active.counts
         chance, count = np.random.default_rng(seed), min(self.count, active.out_features)
         shared = chance.choice(active.out_features, count, replace=False, shuffle=False).astype(np.int32)
         crew.share(
-            choosing.take_shared, shared, active.starts, active.rows, active.counts, active.log_weights,
+            row_selection.take_shared, shared, active.starts, active.rows, active.counts, active.log_weights,
             active.out_features, active.seen, active.mark,
         )  # fmt: skip
 

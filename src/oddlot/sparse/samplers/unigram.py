@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.active_set import Active
-from oddlot.sparse.frequency_draws import Frequencies
+from oddlot.sparse.active_set import ActiveSet
+from oddlot.sparse.frequency_draws import FrequencyDraws
 from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
 from oddlot.sparse.validation import check_number, check_whole
@@ -38,7 +38,7 @@ class Unigram:
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)
         self.refresh = copy(self.refresh)  # it has state, and may be shared with another sampler
-        self.frequencies = Frequencies(self.frequency, self.counts)
+        self.frequencies = FrequencyDraws(self.frequency, self.counts)
 
     def most(self, out_features: int) -> int:
         """Return the largest number of rows for an example."""
@@ -49,7 +49,7 @@ class Unigram:
         if self.refresh.due(step, len(weight)):
             self.frequencies.count_up(len(weight), self.draws)
 
-    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
         """Add the chosen rows to every example of the batch."""
         self.frequencies.fill_up(crew, active, seed, self.group, self.draws >= active.out_features)
 

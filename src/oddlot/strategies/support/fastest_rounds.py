@@ -3,9 +3,9 @@
 from collections.abc import Generator
 
 from oddlot.core.commands import Cancel, Command, Step
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Arrived, Cancelled, Event, Joined
 from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
+from oddlot.core.support.errors import UsageError
 from oddlot.core.tasks import UpdateId
 
 
@@ -14,8 +14,8 @@ def check_enough(k: int, workers: int, setting: str = "k") -> None:
     if workers < k:
         where = "" if setting == "k" else f" (in {setting})"
         there = "is 1" if workers == 1 else f"are {workers}"
-        told = f"k = {k}{where} needs {k} workers, but there {there}: lower k or add workers"
-        raise UsageError(told, "too_few_workers", setting, k=k, workers=workers)
+        message = f"k = {k}{where} needs {k} workers, but there {there}: lower k or add workers"
+        raise UsageError(message, "too_few_workers", setting, k=k, workers=workers)
 
 
 def fastest(

@@ -6,23 +6,13 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Annotated, Literal
 
+from oddlot.core import events
 from oddlot.core.commands import Average, Command, DriftOf, Drop, Mark, Request, Send, Step, Wake
-from oddlot.core.errors import UsageError
-from oddlot.core.events import (
-    Arrived,
-    Changed,
-    Event,
-    ModelReceived,
-    ModelRejected,
-    ModelRequested,
-    PeerJoined,
-    PeerLost,
-    Rang,
-)
 from oddlot.core.peers import PeerModel
 from oddlot.core.strategy import STATE, Strategy, Traits, View, assign_idle
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AboveZero, Must, check_settings
 from oddlot.core.tasks import NodeId
-from oddlot.core.validation import AboveZero, Must, check_settings
 from oddlot.strategies.support.topologies import Topology, check_topology, partner, topology
 
 Mode = Literal["pull", "push", "push_pull"]
@@ -33,7 +23,7 @@ def _one_of(*words: str) -> Must:
     return Must(f"one of {', '.join(words)}", lambda value: value in words)
 
 
-MIN_PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 2.0, 3600.0
+MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS = 2.0, 3600.0
 """Shortest and longest timeout of a request."""
 MIN_WEIGHT = 2.0**-30
 """Sum weight below which a peer sends no more models."""
@@ -69,7 +59,7 @@ class PeerAveraging(Strategy):
     overlap: bool = False
     """Whether a peer computes the next minibatch while it awaits a model, which is then averaged with newer weights
     (AD-PSGD: Lian et al. 2018). After that minibatch, it waits."""
-    answer_seconds: AboveZero | None = None
+    reply_timeout_seconds: AboveZero | None = None
     """Seconds until a request that was not answered is given up. None: four times as long as the last answer took, and
     at least 2 s; 30 s before there was one."""
     steps: int = field(default=0, metadata=STATE)
@@ -88,23 +78,25 @@ class PeerAveraging(Strategy):
     """Step after which the reply is awaited."""
     is_deferred: bool = field(default=False, metadata=STATE)
     """Whether another exchange is due once the awaited model has arrived."""
-    patience: float = field(default=30.0, metadata=STATE)
-    """Timeout of the next request in seconds, if `answer_seconds` is None."""
+    timeout: float = field(default=30.0, metadata=STATE)
+    """Timeout of the next request in seconds, if `reply_timeout_seconds` is None."""
     rings_at: float = field(default=-1.0, metadata=STATE)
-    """Time of the next alarm. A later alarm may also be set, from when the patience was longer."""
+    """Time of the next alarm. A later alarm may also be set, from when the timeout was longer."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.mode == "push" and self.mixing != "constant":
-            told = f"mixing = {self.mixing!r} has no effect on mode = 'push', which averages by sum weights"
-            raise UsageError(told, "setting_of_another_kind", "mixing", given=self.mixing, kind="push")
+            message = (
+                f"mixing = {self.mixing!r} has no effect on mode = 'push', which averages by sum weights"
+            )
+            raise UsageError(message, "setting_of_another_kind", "mixing", given=self.mixing, kind="push")
         if self.mode == "push" and self.overlap:
-            told = "overlap = True has no effect on mode = 'push', which awaits no model"
-            raise UsageError(told, "setting_of_another_kind", "overlap", given=True, kind="push")
+            message = "overlap = True has no effect on mode = 'push', which awaits no model"
+            raise UsageError(message, "setting_of_another_kind", "overlap", given=True, kind="push")
         if self.share != EQUAL and (self.mode == "push" or self.mixing != "constant"):
             kind = "push" if self.mode == "push" else self.mixing
-            told = f"share = {self.share:g} has no effect on {kind!r}, which averages by other weights"
-            raise UsageError(told, "setting_of_another_kind", "share", given=self.share, kind=kind)
+            message = f"share = {self.share:g} has no effect on {kind!r}, which averages by other weights"
+            raise UsageError(message, "setting_of_another_kind", "share", given=self.share, kind=kind)
 
     @property
     def measures(self) -> DriftOf | None:
@@ -117,10 +109,10 @@ class PeerAveraging(Strategy):
         return 0
 
     @abstractmethod
-    def is_due(self, view: View, changed: Changed | None) -> bool:
+    def is_due(self, view: View, changed: events.Changed | None) -> bool:
         """Return whether to exchange models after a step. `changed` has the measurements of the step."""
 
-    def received(self, event: ModelReceived) -> None:
+    def received(self, event: events.ModelReceived) -> None:
         """Process a received model, for strategies that adapt to it."""
 
     def exchanged(self) -> None:
@@ -134,33 +126,33 @@ class PeerAveraging(Strategy):
         """Raise UsageError if the topology does not exist for this number of peers."""
         check_topology(self.topology, workers)
 
-    def on(self, event: Event, view: View) -> Iterable[Command]:
+    def on(self, event: events.Event, view: View) -> Iterable[Command]:
         """Train, exchange models, and reply to requests."""
         match event:
-            case Arrived(update):
+            case events.Arrived(update):
                 self._note_loss(update.loss)
                 yield Step({update.id: 1.0}, self.window, drift=self.measures)
                 self.steps += 1
                 if self.measures is None and not self.window:
                     yield from self._after_step(view, None)
                 return
-            case Changed() if event.norm is not None or event.drift is not None:
+            case events.Changed() if event.norm is not None or event.drift is not None:
                 yield from self._after_step(view, event)
                 return
-            case ModelRequested(peer, tag):
+            case events.ModelRequested(peer, tag):
                 yield Send(peer, answers=tag, loss=self.loss)
-            case ModelReceived():
+            case events.ModelReceived():
                 self.received(event)
                 yield from self._average(event, view)
-            case ModelRejected(peer, answers) if answers == self.exchanges and peer == self.awaits:
+            case events.ModelRejected(peer, answers) if answers == self.exchanges and peer == self.awaits:
                 self._give_up()
-            case PeerJoined(peer) | PeerLost(peer):
+            case events.PeerJoined(peer) | events.PeerLost(peer):
                 self._peers_changed(peer)
-            case Rang() if self.awaits:
+            case events.AlarmFired() if self.awaits:
                 yield from self._wait_on(view)
         yield from self._train_on(view)
 
-    def _after_step(self, view: View, changed: Changed | None) -> Iterator[Command]:
+    def _after_step(self, view: View, changed: events.Changed | None) -> Iterator[Command]:
         is_due = self.is_due(view, changed)
         self.is_deferred = is_due and changed is None  # an average makes the measurements outdated
         if is_due and not self.awaits:
@@ -188,7 +180,7 @@ class PeerAveraging(Strategy):
             yield Send(peer, loss=self.loss, weight=self.weight)
             yield from self._mark()
             return
-        self.awaits, self.awaited_until = peer, view.now + (self.answer_seconds or self.patience)
+        self.awaits, self.awaited_until = peer, view.now + (self.reply_timeout_seconds or self.timeout)
         self.awaited_from = self.steps
         if self.mode == "pull":
             yield Request(peer, self.exchanges)
@@ -205,12 +197,12 @@ class PeerAveraging(Strategy):
     def _wait_on(self, view: View) -> Iterator[Command]:
         """End a request that has timed out, or set the alarm for it."""
         if view.now >= self.awaited_until:
-            self.patience = min(2 * self.patience, MAX_PATIENCE_SECONDS)
+            self.timeout = min(2 * self.timeout, MAX_TIMEOUT_SECONDS)
             self._give_up()
         else:
             yield from self._set_alarm(view)
 
-    def _average(self, event: ModelReceived, view: View) -> Iterator[Command]:
+    def _average(self, event: events.ModelReceived, view: View) -> Iterator[Command]:
         """Average a model into this peer's weights, or drop a late reply."""
         model = event.model
         is_answer = model.answers is not None
@@ -223,7 +215,7 @@ class PeerAveraging(Strategy):
         if is_answer or self.mode != "push":
             yield from self._mark()
         if is_answer:
-            self.patience = max(MIN_PATIENCE_SECONDS, 4 * event.seconds, self.patience / 2)
+            self.timeout = max(MIN_TIMEOUT_SECONDS, 4 * event.seconds, self.timeout / 2)
             self._give_up()
             if self.is_deferred:
                 yield from self._begin_exchange(view)

@@ -5,13 +5,13 @@ from itertools import pairwise
 from math import inf, log
 from typing import NamedTuple
 
-from oddlot.core.errors import InvalidValue, UsageError
+from oddlot.core.support.errors import InvalidValue, UsageError
 
 HARDLY_LONGER = 1.1
 """Factor of the duration of a round that counts as hardly longer."""
 
 
-class Choice(NamedTuple):
+class RoundKind(NamedTuple):
     """A kind of round."""
 
     k: int
@@ -35,13 +35,13 @@ class Choice(NamedTuple):
 class Stage(NamedTuple):
     """A kind of round, and the range of errors in which it is the best."""
 
-    choice: Choice
+    choice: RoundKind
     """The kind of round."""
     until: float
     """Lower end of the range, relative to the final error of rounds of one sample. 0 for the last stage."""
 
 
-def stages(choices: Iterable[Choice]) -> list[Stage]:
+def stages(choices: Iterable[RoundKind]) -> list[Stage]:
     """Return the choices that are the best at some error, from large to small errors.
 
     With the final error A of rounds of one sample, an error e falls at the rate (e - A / (k samples)) / seconds, up to
@@ -91,7 +91,7 @@ def spaced(found: Sequence[Stage], gain: float) -> list[Stage]:
     return kept
 
 
-def _crossing(one: Choice, other: Choice) -> float:
+def _crossing(one: RoundKind, other: RoundKind) -> float:
     """Return the error where both choices reduce the error equally fast."""
     slopes = 1 / one.seconds - 1 / other.seconds
     return (one.floor / one.seconds - other.floor / other.seconds) / slopes

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from typing import Annotated
 
-from oddlot.core.errors import UsageError
 from oddlot.core.events import Changed, Evaluated, Event
 from oddlot.core.strategy import STATE
-from oddlot.core.suggestions import nearest, or_nearest
-from oddlot.core.validation import AboveZero, AtLeastOne, Must, at_least, check_settings
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.text import nearest, or_nearest
+from oddlot.core.support.validation import AboveZero, AtLeastOne, Must, at_least, check_settings
 from oddlot.strategies.support.noise_test import THRESHOLD, WINDOW, Pflug
 
 KNOWN, WAYS = {"loss": "min", "accuracy": "max"}, {"min": "falls", "max": "rises"}
@@ -156,8 +156,8 @@ def check_metrics(switch: Switch, names: Collection[str]) -> None:
             else ": the job has no evaluation (set Job(eval_data=...)), or the run simulates time without training"
         )
         add = f". Or add it: Job(metrics={{{metric!r}: ...}})" if names and metric != "loss" else ""
-        told = f"metric = {metric!r} is not evaluated{why}{add}"
-        raise UsageError(told, "metric_not_evaluated", "switch.metric", metric=metric)
+        message = f"metric = {metric!r} is not evaluated{why}{add}"
+        raise UsageError(message, "metric_not_evaluated", "switch.metric", metric=metric)
 
 
 def rounds_measured(switch: Switch) -> int:

@@ -3,8 +3,8 @@
 from random import Random
 from typing import Literal
 
-from oddlot.core.errors import UsageError
 from oddlot.core.strategy import View
+from oddlot.core.support.errors import UsageError
 from oddlot.core.tasks import NodeId, machine_of
 
 Topology = Literal["random", "ring", "hypercube", "exponential", "matching"]
@@ -19,15 +19,15 @@ def topology(value: object) -> str:
 def check_topology(name: Topology, peers: int) -> None:
     """Raise UsageError if a topology does not exist for this number of peers."""
     if peers < 2:
-        told = f"a mesh needs at least 2 peers, and there is {peers}: start more workers"
-        raise UsageError(told, "too_few_peers", "workers", given=peers)
+        message = f"a mesh needs at least 2 peers, and there is {peers}: start more workers"
+        raise UsageError(message, "too_few_peers", "workers", given=peers)
     if name == "hypercube" and peers & (peers - 1):
         below = 1 << (peers.bit_length() - 1)
-        told = (
+        message = (
             f"topology = 'hypercube' needs a power of two of peers, and there are {peers}: use {below} or "
             f"{2 * below} workers, or topology = 'exponential'"
         )
-        raise UsageError(told, "topology_does_not_fit", "topology", given=peers, topology=name)
+        raise UsageError(message, "topology_does_not_fit", "topology", given=peers, topology=name)
 
 
 def partner(name: Topology, view: View, turn: int) -> NodeId | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.core.errors import UsageError, short
+from oddlot.core.support.errors import UsageError, short
 from oddlot.machines.text_files import check_regular
 from oddlot.workloads.formats.decoded_cache import SIDE, Split, Splits
 from oddlot.workloads.formats.tar_members import at_most, members
@@ -64,8 +64,8 @@ class Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         if (module, name) not in CALLS:
             asked = f"{module}.{name}"
-            told = f"it imports {short(asked)}, which arrays do not need: it may be malicious"
-            raise UsageError(told, "unsafe_pickle", given=asked)
+            message = f"it imports {short(asked)}, which arrays do not need: it may be malicious"
+            raise UsageError(message, "unsafe_pickle", given=asked)
         return Name(name)
 
 
@@ -138,8 +138,8 @@ def read_batch(content: bytes) -> Split:
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label <= 9 for label in labels):
         raise UsageError("its b'labels' must be a list of classes from 0 to 9", "invalid_labels")
     if len(labels) != len(images):
-        told = f"it has {len(images)} pictures and {len(labels)} labels"
-        raise UsageError(told, "different_lengths", images=len(images), labels=len(labels))
+        message = f"it has {len(images)} pictures and {len(labels)} labels"
+        raise UsageError(message, "different_lengths", images=len(images), labels=len(labels))
     return images.reshape(-1, 3, SIDE, SIDE), np.array(labels, np.int64)
 
 
@@ -150,8 +150,8 @@ def _unpickled(content: bytes) -> Any:
         raise
     except Exception as error:  # noqa: BLE001 - invalid pickles raise various exceptions
         reason = f"{type(error).__name__}: {error}"
-        told = f"it is not a complete pickle ({reason}). Download it again"
-        raise UsageError(told, "damaged_file", reason=reason) from None
+        message = f"it is not a complete pickle ({reason}). Download it again"
+        raise UsageError(message, "damaged_file", reason=reason) from None
 
 
 def _array(value: Any) -> NDArray[np.uint8]:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from oddlot.checkpoint.disk import sync_path
-from oddlot.core.errors import UsageError
-from oddlot.core.user_warnings import warn
+from oddlot.checkpoint.local_storage import sync_path
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.user_warnings import warn
 from oddlot.machines.text_files import unreadable
 
 SPLITS = ("train", "test")

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.core.errors import UsageError
-from oddlot.core.size_limits import most_unpacked
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import most_unpacked
 from oddlot.machines.text_files import unreadable
-from oddlot.workloads.places import found_instead, looked_in, roots
+from oddlot.workloads.data_folders import found_instead, looked_in, roots
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MAX_DIMENSIONS = 64  # numpy's limit; the format allows 255
@@ -39,11 +39,11 @@ def read_idx(path: Path) -> NDArray[Any]:
         with path.open("rb") if most is None else gzip.open(path) as stream:
             return _read(stream, most)
     except UsageError as error:
-        told = f"{path} is not a complete IDX file: {error}. Download it again"
-        raise error.retold(told, path=str(path)) from None
+        message = f"{path} is not a complete IDX file: {error}. Download it again"
+        raise error.retold(message, path=str(path)) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        told = f"{path} is not a complete gzip file: {error}. Download it again"
-        raise UsageError(told, "damaged_file", path=str(path), reason=str(error)) from None
+        message = f"{path} is not a complete gzip file: {error}. Download it again"
+        raise UsageError(message, "damaged_file", path=str(path), reason=str(error)) from None
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -93,15 +93,15 @@ def _read(stream: Readable, most: int | None) -> NDArray[Any]:
     head = _read_up_to(stream, 4)
     if len(head) < 4 or head[:2] != b"\0\0":
         given = head.hex(" ")
-        told = f"it starts with the bytes {given or '(none)'}, not with 00 00 and two more"
-        raise UsageError(told, "other_format", given=given)
+        message = f"it starts with the bytes {given or '(none)'}, not with 00 00 and two more"
+        raise UsageError(message, "other_format", given=given)
     if head[2] not in DTYPES:
         known = ", ".join(f"{code:#04x}" for code in DTYPES)
-        told = f"its dtype code is {head[2]:#04x}, not one of {known}"
-        raise UsageError(told, "unknown_dtype", given=head[2])
+        message = f"its dtype code is {head[2]:#04x}, not one of {known}"
+        raise UsageError(message, "unknown_dtype", given=head[2])
     if not 1 <= head[3] <= MAX_DIMENSIONS:
-        told = f"it claims {head[3]} dimensions, not 1 to {MAX_DIMENSIONS}"
-        raise UsageError(told, "invalid_dimensions", given=head[3])
+        message = f"it claims {head[3]} dimensions, not 1 to {MAX_DIMENSIONS}"
+        raise UsageError(message, "invalid_dimensions", given=head[3])
     sizes = _read_up_to(stream, 4 * head[3])
     if len(sizes) < 4 * head[3]:
         raise UsageError("it ends within its header", "truncated_header")
@@ -113,20 +113,20 @@ def _read(stream: Readable, most: int | None) -> NDArray[Any]:
 def _read_array(stream: Readable, shape: list[int], dtype: np.dtype[Any], most: int | None) -> NDArray[Any]:
     size = prod(shape) * dtype.itemsize
     if most is not None and size > most:
-        told = f"its header claims {size} bytes of data, shape {shape}, too much for a compressed file of its size"
-        raise UsageError(told, "unpacks_to_too_much", shape=shape, claimed=size, most=most)
+        message = f"its header claims {size} bytes of data, shape {shape}, too much for a compressed file of its size"
+        raise UsageError(message, "unpacks_to_too_much", shape=shape, claimed=size, most=most)
     data = _read_up_to(stream, size + 1)
     if len(data) < size:
-        told = f"its header claims {size} bytes of data, shape {shape}, but only {len(data)} follow"
-        raise UsageError(told, "truncated_file", shape=shape, bytes=len(data), claimed=size)
+        message = f"its header claims {size} bytes of data, shape {shape}, but only {len(data)} follow"
+        raise UsageError(message, "truncated_file", shape=shape, bytes=len(data), claimed=size)
     if len(data) > size:
-        told = f"it has more data than the {size} bytes that its header claims, shape {shape}"
-        raise UsageError(told, "trailing_bytes", shape=shape, claimed=size)
+        message = f"it has more data than the {size} bytes that its header claims, shape {shape}"
+        raise UsageError(message, "trailing_bytes", shape=shape, claimed=size)
     try:
         return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
     except ValueError as error:  # one dimension is 0, and the others are too large for numpy
-        told = f"shape {shape} is impossible: {error}"
-        raise UsageError(told, "impossible_shape", shape=shape, reason=str(error)) from None
+        message = f"shape {shape} is impossible: {error}"
+        raise UsageError(message, "impossible_shape", shape=shape, reason=str(error)) from None
 
 
 def _read_up_to(stream: Readable, size: int) -> bytearray:

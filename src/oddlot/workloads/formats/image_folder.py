@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oddlot.core.errors import UnknownName, UsageError, short
-from oddlot.core.suggestions import or_nearest
+from oddlot.core.support.errors import UnknownName, UsageError, short
+from oddlot.core.support.text import or_nearest
 from oddlot.workloads.formats.decoded_cache import SIDE, SPLITS, Split, Splits
 from oddlot.workloads.formats.tar_members import Read, at_most, members
 
@@ -97,12 +97,12 @@ def _place(name: str) -> tuple[str, tuple[int, str]]:
     """Return the split of an image, and its class and file name."""
     form = FORM.fullmatch(name)
     if form is None:
-        told = f"its path must be {SPLITS[0]} or {SPLITS[1]}, then /CLASS/NAME.jpg or .png"
-        raise UsageError(told, "invalid_name")
+        message = f"its path must be {SPLITS[0]} or {SPLITS[1]}, then /CLASS/NAME.jpg or .png"
+        raise UsageError(message, "invalid_name")
     split, kind, file = form.groups()
     if kind not in CLASSES:
-        told = f"unknown class {short(kind)}. {or_nearest(kind, CLASSES)}"
-        raise UnknownName("class", kind, CLASSES).retold(told)
+        message = f"unknown class {short(kind)}. {or_nearest(kind, CLASSES)}"
+        raise UnknownName("class", kind, CLASSES).retold(message)
     return split, (CLASSES.index(kind), file)
 
 
@@ -111,11 +111,11 @@ def _pixels(image: "ModuleType", content: bytes) -> bytes:
     try:
         with image.open(BytesIO(content), formats=("JPEG", "PNG")) as picture:
             if picture.size != (SIDE, SIDE):  # from the header: nothing is decoded yet
-                told = f"it has {picture.width} x {picture.height} pixels, not {SIDE} x {SIDE}"
-                raise UsageError(told, "wrong_size", size=picture.size)
+                message = f"it has {picture.width} x {picture.height} pixels, not {SIDE} x {SIDE}"
+                raise UsageError(message, "wrong_size", size=picture.size)
             if picture.mode != "RGB":
-                told = f"its pixels are {picture.mode}, not RGB: convert it"
-                raise UsageError(told, "not_rgb", mode=picture.mode)
+                message = f"its pixels are {picture.mode}, not RGB: convert it"
+                raise UsageError(message, "not_rgb", mode=picture.mode)
             flat: bytes = picture.tobytes()
             return flat
     except UsageError:
@@ -137,8 +137,8 @@ def _pillow() -> "ModuleType":
     try:
         from PIL import Image
     except ImportError:
-        told = (
+        message = (
             "pictures in JPEG and PNG files are decoded by Pillow, which is not installed: pip install pillow"
         )
-        raise UsageError(told, "not_installed", package="Pillow") from None
+        raise UsageError(message, "not_installed", package="Pillow") from None
     return Image

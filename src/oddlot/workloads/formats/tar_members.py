@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from oddlot.core.errors import UsageError
-from oddlot.core.size_limits import most_unpacked
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import most_unpacked
 from oddlot.machines.text_files import unreadable
 
 OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
@@ -68,8 +68,8 @@ class _Patient:
     def _check(self, place: int, packed: int) -> None:
         """Raise UsageError if position `place` is more than `packed` compressed bytes can contain."""
         if self.file is not self.packed and place > (most := most_unpacked(packed)):
-            told = f"{self.path} unpacks to more than {most:,} bytes, too much for an archive of images of its size"
-            raise UsageError(told, "unpacks_to_too_much", path=str(self.path), most=most)
+            message = f"{self.path} unpacks to more than {most:,} bytes, too much for an archive of images of its size"
+            raise UsageError(message, "unpacks_to_too_much", path=str(self.path), most=most)
 
 
 def members(path: Path) -> Iterator[tuple[str, Read]]:
@@ -89,8 +89,8 @@ def members(path: Path) -> Iterator[tuple[str, Read]]:
         while (member := _next(tar, path)) is not None:
             count += 1
             if count > MAX_MEMBERS:
-                told = f"{path} has more than {MAX_MEMBERS:,} members, too many for this dataset"
-                raise UsageError(told, "too_many_members", path=str(path), most=MAX_MEMBERS)
+                message = f"{path} has more than {MAX_MEMBERS:,} members, too many for this dataset"
+                raise UsageError(message, "too_many_members", path=str(path), most=MAX_MEMBERS)
             if member.isdir():
                 continue
             _check_regular(member, path)
@@ -127,8 +127,8 @@ def _next(tar: tarfile.TarFile, path: Path) -> tarfile.TarInfo | None:
 def _check_regular(member: tarfile.TarInfo, path: Path) -> None:
     """Raise UsageError unless the member is a regular file."""
     if not member.isreg() or member.issparse():
-        told = f"{path}: {member.name!r} is not a regular file but a link or a device"
-        raise UsageError(told, "not_a_file", path=str(path), member=member.name)
+        message = f"{path}: {member.name!r} is not a regular file but a link or a device"
+        raise UsageError(message, "not_a_file", path=str(path), member=member.name)
 
 
 def _drain(file: Readable, path: Path) -> None:
@@ -143,8 +143,8 @@ def _drain(file: Readable, path: Path) -> None:
 def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
     def read(most: int) -> bytes:
         if member.size > most:
-            told = f"it has {member.size:,} bytes, more than {most:,}"
-            raise UsageError(told, "file_too_large", bytes=member.size, most=most)
+            message = f"it has {member.size:,} bytes, more than {most:,}"
+            raise UsageError(message, "file_too_large", bytes=member.size, most=most)
         try:
             file = tar.extractfile(member)
             assert file is not None  # because it is a regular file
@@ -162,5 +162,5 @@ def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
 
 def _damaged(path: Path, error: Exception) -> UsageError:
     reason = str(error) or type(error).__name__
-    told = f"{path} is not a complete archive: {reason}. Download it again"
-    return UsageError(told, "damaged_file", path=str(path), reason=reason)
+    message = f"{path} is not a complete archive: {reason}. Download it again"
+    return UsageError(message, "damaged_file", path=str(path), reason=reason)

@@ -1,0 +1,284 @@
+"""The ledger of samples: each is leased to tasks and merged exactly once per epoch.
+
+Positions 0..size-1 index a seeded order of the data. The worker turns a position into a sample. A position is always in
+one state: not leased yet, returned, leased to open tasks, in an update in the inbox, or merged.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+from oddlot.core.sample_spans import Span, joined, samples_in, split, without
+from oddlot.core.shard_queue import ShardCursor, ShardQueue
+from oddlot.core.support.errors import BadSamples
+from oddlot.core.tasks import NodeId, TaskId, UpdateId
+
+STRIKES_UNTIL_BAD = 3
+"""Processes that ended or hung while they computed a sample, until it counts as bad."""
+HOW_TO_SKIP = "pass skip_bad=True (--skip-bad)"
+
+Counts = dict[str, int]
+"""Failures by sample, as "epoch:position"."""
+
+
+def count(counts: Counts, spans: Iterable[Span]) -> dict[Span, int]:
+    """Increment the counts of these samples, and return them by position."""
+    found = {}
+    for epoch, start, stop in spans:
+        for position in range(start, stop):
+            key = f"{epoch}:{position}"
+            counts[key] = found[Span(epoch, position, position + 1)] = counts.get(key, 0) + 1
+    return found
+
+
+def forget(counts: Counts, spans: Iterable[Span]) -> None:
+    """Delete the counts of these samples."""
+    if counts:
+        for epoch, start, stop in spans:
+            for position in range(start, stop):
+                counts.pop(f"{epoch}:{position}", None)
+
+
+def by_position(counts: Counts) -> dict[Span, int]:
+    """Return the counts by position."""
+    places = ((tuple(map(int, key.split(":"))), number) for key, number in counts.items())
+    return {Span(epoch, at, at + 1): number for (epoch, at), number in places}
+
+
+def deadly(counts: Mapping[Span, int], why: str, *, skip_bad: bool) -> list[Span]:
+    """Return the samples that count as bad. Raise BadSamples about them unless `skip_bad`."""
+    found = [span for span, number in counts.items() if number >= STRIKES_UNTIL_BAD]
+    if found and not skip_bad:
+        times = max(counts.values())
+        message = f"were being computed by {times} processes that {why}. Fix the samples, or {HOW_TO_SKIP}"
+        raise BadSamples(joined(found), message)
+    return found
+
+
+REFUSALS_UNTIL_BAD = 3
+
+
+class Skipped(NamedTuple):
+    """Skipped samples, and whether that completed an epoch."""
+
+    spans: tuple[Span, ...] = ()
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class Lease:
+    """Samples of open tasks, or of an update in the inbox."""
+
+    spans: tuple[Span, ...]
+    tasks: list[TaskId]
+
+
+@dataclass
+class SampleLedger:
+    """Leases samples and accounts for every one of them.
+
+    An epoch has `size` samples, and there are `epochs` epochs (None: no limit). With `shards` > 1 the data are cut into
+    fixed ranges, and a worker preferably leases from the shards it had before. With `epoch_barrier`, an epoch starts
+    only when the previous one is completely merged; otherwise epochs overlap.
+    """
+
+    size: int
+    epochs: int | None = None
+    shards: int = 1
+    epoch_barrier: bool = False
+    skip_bad: bool = False
+    cuts: list[int] = field(default_factory=list)
+    """Start of each shard, and end of the last one. Empty: `shards` of equal size."""
+    epoch: int = 0
+    """Oldest epoch that is not completely merged."""
+    merged: list[int] = field(default_factory=lambda: [0])
+    """Samples merged or skipped per epoch, from `epoch` on."""
+    skipped: int = 0
+    cursors: list[ShardCursor] = field(default_factory=list)
+    leases: dict[TaskId, Lease] = field(default_factory=dict)
+    """Leases by open task or by update in the inbox. Tasks that share samples share a lease."""
+    refusals: dict[str, int] = field(default_factory=dict)
+    """By "epoch:position": number of rejected updates with this sample."""
+    strikes: dict[str, int] = field(default_factory=dict)
+    """By "epoch:position": number of processes that ended or hung while they computed this sample."""
+
+    def __post_init__(self) -> None:
+        if not self.cursors:
+            equal = [self.size * shard // self.shards for shard in range(self.shards + 1)]
+            cuts = self.cuts or equal
+            self.cursors = [ShardCursor(a, b, at=a) for a, b in pairwise(cuts)]
+        self._index = ShardQueue(self.cursors)
+        for lease in list(self.leases.values()):  # restores sharing after reading from JSON
+            self.leases.update(dict.fromkeys(lease.tasks, lease))
+
+    @property
+    def done(self) -> bool:
+        """Return whether every sample of every epoch is merged or skipped."""
+        return self.epochs is not None and self.epoch >= self.epochs
+
+    @property
+    def merged_in_all(self) -> int:
+        """Return the samples merged or skipped, over all epochs."""
+        return self.epoch * self.size + sum(self.merged)
+
+    def merged_spans(self) -> list[Span]:
+        """Return the samples that are merged or skipped: all before the next fresh ones, unless leased or returned."""
+        taken = [
+            Span(epoch, cursor.first, cursor.at if epoch == cursor.epoch else cursor.last)
+            for cursor in self.cursors
+            for epoch in range(cursor.epoch + 1)
+        ]
+        returned = [span for cursor in self.cursors for span in cursor.returned]
+        return without(taken, [*returned, *(span for lease in self.leases.values() for span in lease.spans)])
+
+    @property
+    def work_left(self) -> bool:
+        """Return whether there are samples to lease now."""
+        return self._index.has_work(self._latest)
+
+    @property
+    def shard_samples(self) -> int:
+        """Return the number of samples of the largest shard."""
+        return self._index.largest
+
+    @property
+    def shards_left(self) -> int:
+        """Return the number of shards with samples to lease now."""
+        return self._index.with_work(self._latest)
+
+    def lease(self, task: TaskId, samples: int, node: NodeId, shard: int | None = None) -> tuple[Span, ...]:
+        """Lease about `samples` samples of one epoch (see `ShardCursor.take`). Empty if none are left."""
+        if shard is None:
+            number = self._index.choose(node, self._latest)
+        else:
+            number = shard if self._has_work(self.cursors[shard]) else None
+        if number is None:
+            return ()
+        spans = self.cursors[number].take(samples)
+        self._index.settle(number, node)
+        self.leases[task] = Lease(spans, [task])
+        return spans
+
+    def share(self, task: TaskId, other: TaskId) -> tuple[Span, ...]:
+        """Lease the samples of the open task `other` to `task` too."""
+        lease = self.leases[other]
+        lease.tasks.append(task)
+        self.leases[task] = lease
+        return lease.spans
+
+    def arrive(self, task: TaskId, samples: int) -> list[TaskId]:
+        """Record an update of the first `samples` samples of a task, and return the rest to the queue.
+
+        Return the other tasks of the lease, whose updates no longer count.
+        """
+        lease = self.leases[task]
+        done, rest = split(lease.spans, samples)
+        for other in lease.tasks:
+            del self.leases[other]
+        self.leases[task] = Lease(done, [task])
+        self._return(rest)
+        return [other for other in lease.tasks if other != task]
+
+    def give_back(self, task: TaskId) -> None:
+        """End a task or update without a merge: its samples are leased again first."""
+        lease = self.leases.pop(task, None)
+        if lease is None:
+            return
+        lease.tasks.remove(task)
+        if not lease.tasks:
+            self._return(lease.spans)
+
+    def lose(self, node: NodeId) -> None:
+        """Forget which shards a lost worker has."""
+        self._index.lose(node)
+
+    def merge(self, update: UpdateId) -> bool:
+        """Record the merge of an update. Return whether that completed an epoch."""
+        spans = self.leases.pop(update).spans
+        self._forgive(spans)
+        return self._count(spans)
+
+    def refuse(self, task: TaskId, reason: str, *, others_wait: bool = False) -> Skipped:
+        """Record a rejected update and return its samples. The third time, skip them or raise BadSamples.
+
+        `others_wait`: whether valid updates are in the inbox.
+        """
+        lease = self.leases[task]
+        worst = max(count(self.refusals, lease.spans).values())
+        if worst < REFUSALS_UNTIL_BAD:
+            self.give_back(task)
+            return Skipped()
+        if not self.skip_bad:
+            others = len(self.refusals) - samples_in(lease.spans)
+            all_invalid = not (self.merged_in_all or others_wait)
+            message = f"had invalid updates {worst} times, the last time in task {task}: {reason}. "
+            if all_invalid:
+                message += "Every update so far was invalid: check the loss and the data. "
+            elif others:
+                message += f"{others:,} other samples had such updates too: training has probably diverged. "
+            message += f"Lower the learning rate, fix the samples, or {HOW_TO_SKIP}"
+            raise BadSamples(lease.spans, message, others, all_invalid=all_invalid)
+        for other in lease.tasks:
+            del self.leases[other]
+        return self._skip(lease.spans)
+
+    def strike(self, spans: tuple[Span, ...], why: str) -> Skipped:
+        """Record that a process ended or hung while it computed these samples, which were returned.
+
+        After the third time, skip the samples or raise BadSamples.
+        """
+        return self._end(deadly(count(self.strikes, spans), why, skip_bad=self.skip_bad))
+
+    def skip_deadly(self) -> Skipped:
+        """Skip the samples with three strikes, or raise BadSamples. A peer inherits counts from the peers before it."""
+        return self._end(deadly(by_position(self.strikes), "ended or hung", skip_bad=self.skip_bad))
+
+    def _end(self, spans: list[Span]) -> Skipped:
+        """Skip the given samples that are not leased."""
+        found = list[Span]()
+        for span in spans:
+            number = self._index.at(span.start)
+            if (
+                self.cursors[number].first <= span.start < self.cursors[number].last
+            ):  # else it is another peer's
+                found += self.cursors[number].withdraw(span)
+                self._index.note(number)
+        return self._skip(joined(found)) if found else Skipped()
+
+    def _skip(self, spans: tuple[Span, ...]) -> Skipped:
+        self._forgive(spans)
+        self.skipped += samples_in(spans)
+        return Skipped(spans, self._count(spans))
+
+    def _forgive(self, spans: tuple[Span, ...]) -> None:
+        """Delete the counts of samples that are merged or skipped."""
+        forget(self.refusals, spans)
+        forget(self.strikes, spans)
+
+    @property
+    def _latest(self) -> float:
+        """Return the latest epoch whose samples may be leased now."""
+        last = inf if self.epochs is None else self.epochs - 1
+        return min(last, self.epoch) if self.epoch_barrier else last
+
+    def _has_work(self, cursor: ShardCursor) -> bool:
+        return cursor.first < cursor.last and cursor.next_epoch <= self._latest
+
+    def _return(self, spans: tuple[Span, ...]) -> None:
+        for span in spans:
+            number = self._index.at(span.start)
+            self.cursors[number].give_back(span)
+            self._index.note(number)
+
+    def _count(self, spans: tuple[Span, ...]) -> bool:
+        for epoch, start, stop in spans:
+            while len(self.merged) <= epoch - self.epoch:
+                self.merged.append(0)
+            self.merged[epoch - self.epoch] += stop - start
+        before = self.epoch
+        while self.merged and self.merged[0] == self.size:
+            self.merged.pop(0)
+            self.epoch += 1
+        return self.epoch > before

@@ -1,0 +1,192 @@
+"""The policy that decides when workers are replaced and when the run fails."""
+
+import logging
+import signal
+from collections import deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+
+from oddlot.core.support.errors import JobError
+from oddlot.core.support.user_warnings import warn
+from oddlot.core.tasks import NodeId
+
+CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
+"""Signals of a fault in the process's own code. Others come from outside, as when memory runs out."""
+RESPAWNS_A_MINUTE = 3
+DEATHS_BEFORE_GIVING_UP = 3
+KILLS_BEFORE_WARNING = 10
+EVALUATOR_INDEX = -1
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a worker's process."""
+
+    node: NodeId
+    index: int
+    """Number of the worker. -1: the evaluator."""
+    exit_code: int | None = None
+    """Exit code. Negative: the signal that killed it. None: the hub ended it."""
+    had_tasks: bool = False
+    idle: bool = False
+    """Whether it was ready and idle."""
+    expected: bool = False
+    """Whether it was leaving or preempted."""
+    productive: bool = False
+    """Whether it had returned an update."""
+    killed: bool = False
+    """Whether it was killed by fault injection."""
+    outside: bool = False
+    """Whether the reason lies outside of it: its node was lost, or ran out of memory."""
+    invalid: bool = False
+    """Whether the hub ended it because of an invalid message."""
+    silent_seconds: float | None = None
+    """Seconds without a sign of life after which the hub ended it. None: it was not silent."""
+    output: str = ""
+    """End of its output, if that went into a file."""
+
+    @property
+    def cause(self) -> str | None:
+        """Return how it ended or was silent while it had tasks, whose samples may be the reason; else None."""
+        code = self.exit_code
+        if not self.had_tasks or self.expected or self.outside:
+            return None
+        if self.silent_seconds is not None:
+            return f"silence for {silence(self.silent_seconds)}"
+        if code is None:
+            return None
+        if code >= 0:
+            return f"exit code {code}"
+        return signal.Signals(-code).name if -code in CRASHES else None
+
+    @property
+    def is_failed_start(self) -> bool:
+        """Whether it ended before it was ready, or during a task for a reason other than its samples."""
+        return not (self.idle or self.expected or self.killed or self.outside) and self.cause is None
+
+
+class RespawnPolicy:
+    """Decides when each of `workers` workers starts again, and counts failed starts, the evaluator's too.
+
+    A worker that had returned an update, or was ended on purpose, is replaced immediately; another one at most three
+    times a minute.
+    """
+
+    def __init__(self, workers: int, replaces: bool) -> None:
+        self.replaces = replaces
+        self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
+        self.failed_starts = [0] * (workers + 1)
+        """Failed starts in a row, of every worker and, last, of the evaluator."""
+        self.killed = 0
+        """Workers that injected faults killed since the last update."""
+        self.barred, self.waits = [False] * workers, [False] * workers
+        """Workers that must not start, and those of them whose start is due."""
+        self.timers: list[tuple[float, int]] = []
+        """Start times of workers."""
+
+    @property
+    def next_at(self) -> float:
+        """Return when the next start is due; infinity for never."""
+        return self.timers[0][0] if self.timers else inf
+
+    def update_came(self) -> None:
+        """Forget failed starts: an update came in."""
+        self.failed_starts[:-1] = [0] * len(self.deaths)
+        self.killed = 0
+
+    def metrics_came(self) -> None:
+        """Forget the evaluator's failed starts: metrics came in."""
+        self.failed_starts[-1] = 0
+
+    def died(self, death: Death, now: float) -> None:
+        """Count a death, and schedule the worker's replacement. Raise JobError after too many failed starts.
+
+        A death that the samples may have caused is counted by the ledger, against these samples.
+        """
+        if death.is_failed_start:
+            self.failed_starts[death.index] += 1
+            if self.failed_starts[death.index] >= DEATHS_BEFORE_GIVING_UP:
+                raise _keep_dying(death)
+        self.killed += death.killed
+        if self.killed == KILLS_BEFORE_WARNING and death.killed:
+            message = (
+                f"{self.killed} workers in a row were killed by injected faults before any returned an update: inject "
+                "them less often"
+            )
+            warn(message, "faults_leave_no_time", workers=self.killed)
+        if not self.replaces or death.index == EVALUATOR_INDEX:
+            return
+        if death.expected or death.productive or death.killed:
+            self.retry(death.index, now)
+            return
+        deaths = self.deaths[death.index]
+        again = max(now, deaths[0] + 60.0) if len(deaths) == RESPAWNS_A_MINUTE else now
+        deaths.append(again)
+        self.retry(death.index, again)
+
+    def retry(self, index: int, at: float) -> None:
+        """Start the worker at this time."""
+        heappush(self.timers, (at, index))
+
+    def bar(self, index: int, barred: bool, now: float) -> None:
+        """Set whether the worker stays away once it has ended."""
+        self.barred[index] = barred
+        if not barred and self.waits[index]:
+            self.waits[index] = False
+            self.retry(index, now)
+
+    def due(self, now: float) -> list[int]:
+        """Return the workers (-1: the evaluator) to start now. Barred ones follow when they are barred no more."""
+        found = []
+        while self.timers and self.timers[0][0] <= now:
+            index = heappop(self.timers)[1]
+            barred = index != EVALUATOR_INDEX and self.barred[index]
+            if barred:
+                self.waits[index] = True
+            found += [] if barred else [index]
+        return found
+
+
+def _keep_dying(last: Death) -> JobError:
+    """Return the error of a worker's last failed start."""
+    why = (
+        _how(last)
+        if last.silent_seconds is not None
+        else f"{_how(last)}. It may be out of memory. Its output:\n{last.output}"
+        if last.output
+        else f"{_how(last)}. See its output above; it may be out of memory"
+    )
+    times = DEATHS_BEFORE_GIVING_UP
+    message = f"{times} workers in a row exited before finishing a task. The last one, {last.node}, {why}"
+    if last.index == EVALUATOR_INDEX:
+        message = (
+            f"the evaluator exited {times} times in a row before it returned metrics. The last time, it {why}"
+        )
+    fields = {"node": last.node, "exit_code": last.exit_code}
+    return JobError(message, "workers_keep_dying", **fields)
+
+
+def log_exit(process: str, code: int) -> None:
+    """Log the end of a process that failed or was killed."""
+    if code > 0:
+        logger.warning("%s ended with exit code %d", process, code)
+    if code < 0:
+        logger.info("%s was killed by signal %d", process, -code)
+
+
+def silence(seconds: float) -> str:
+    """Return how long a worker was silent, and what to do about code that is the reason."""
+    return f"{seconds:g} s (increase lost_after_seconds if your code holds Python's GIL for longer)"
+
+
+def _how(death: Death) -> str:
+    """Return how a process ended, as text."""
+    if death.silent_seconds is not None:
+        return f"gave no sign of life for {silence(death.silent_seconds)}"
+    if death.exit_code is None:
+        return "sent an invalid message" if death.invalid else "ended without an exit code"
+    if death.exit_code < 0:
+        return f"was killed by {signal.Signals(-death.exit_code).name}"
+    return f"exited with code {death.exit_code}"

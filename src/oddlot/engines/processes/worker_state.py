@@ -1,0 +1,58 @@
+"""What a hub knows about a worker's process, on any engine of real processes."""
+
+from dataclasses import dataclass
+
+from oddlot.core.tasks import NodeId
+from oddlot.engines.processes.respawn import EVALUATOR_INDEX, Death
+
+
+@dataclass(slots=True, eq=False)
+class WorkerState:
+    """A worker's process, from its start to its end."""
+
+    node: NodeId
+    index: int
+    """Number of the worker. -1: the evaluator."""
+    since: float
+    """Time at which it was requested or, later, lost."""
+    pid: int = 0
+    """Process id. 0: not known yet."""
+    ready: bool = False
+    leaving: bool = False
+    productive: bool = False
+    """Whether it has returned an update."""
+    reported: bool = False
+    """Whether `Lost` was reported."""
+    taken_away: bool = False
+    """Whether it is ended for a reason other than its own failure."""
+    killed: bool = False
+    """Whether it is ended by fault injection."""
+    outside: bool = False
+    """Whether it ended for a reason outside of it: its node was lost, or ran out of memory."""
+    invalid: bool = False
+    """Whether it is ended because of an invalid message."""
+    silent_seconds: float | None = None
+    """Seconds without a sign of life after which it is ended. None: it is not silent."""
+    exit_code: int | None = None
+    """Exit code. Negative: the signal that killed it. None: unknown, or the hub ended it."""
+
+    @property
+    def is_evaluator(self) -> bool:
+        """Whether it evaluates instead of computing tasks."""
+        return self.index == EVALUATOR_INDEX
+
+    def death(self, had_tasks: bool, busy: bool) -> Death:
+        """Return how it ended, for the respawn policy. `busy`: it had tasks, or evaluated."""
+        return Death(
+            self.node,
+            self.index,
+            self.exit_code,
+            had_tasks=had_tasks,
+            idle=self.ready and not busy,
+            expected=self.leaving or self.taken_away,
+            productive=self.productive,
+            killed=self.killed,
+            outside=self.outside,
+            invalid=self.invalid,
+            silent_seconds=self.silent_seconds,
+        )

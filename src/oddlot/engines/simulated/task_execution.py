@@ -1,0 +1,115 @@
+"""A task on a simulated worker: its transfers, computation and end."""
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+from oddlot.core.events import Cancelled
+from oddlot.core.sample_spans import minibatch_cuts, samples_in, split
+from oddlot.core.tasks import Facts, Task
+from oddlot.machines.machine import Link
+
+
+@dataclass(slots=True, eq=False)
+class TaskExecution:
+    """A task that a worker has received or is about to; times in seconds on the virtual clock."""
+
+    task: Task
+    weights: Any
+    ready: float
+    """Time at which its weights and samples have arrived."""
+    compute: float
+    """Seconds for the remaining samples, at the present pace."""
+    weight_bytes: int
+    """Bytes of weights that had to be sent."""
+    data_bytes: int
+    """Bytes of samples that had to be sent."""
+    link_factor: float
+    """Duration of its transfers, relative to their mean."""
+    begin: float = 0.0
+    samples_before: float = 0.0
+    """Samples computed at an earlier pace."""
+    seconds_before: float = 0.0
+    """Seconds that these took."""
+    end: float = 0.0
+    entry: int = 0
+    """Number of the valid entry in the queue; older entries are ignored."""
+    unwanted: bool = False
+    """Whether its update will not count, so that it need not be computed."""
+    stop_at: float = inf
+    """Time at which the request to stop reaches the worker."""
+    min_samples: int = 0
+    """Samples that are computed before the request takes effect."""
+    samples: int = 0
+    """Samples computed by the end."""
+    is_partial: bool = False
+    """Whether these are only a part."""
+
+    def received_bytes(self, now: float) -> tuple[int, int]:
+        """Return the bytes of weights and samples that have arrived."""
+        return (self.weight_bytes, self.data_bytes) if self.ready <= now else (0, 0)
+
+    @property
+    def has_update(self) -> bool:
+        """Whether an update is sent at the end, possibly a partial one: the task was not cancelled."""
+        return self.samples > 0 and not (self.is_partial and self.unwanted)
+
+    def samples_at(self, now: float) -> float:
+        """Return how many samples are computed at this time."""
+        samples = samples_in(self.task.spans)
+        return self.samples_before + max(0.0, now - self.begin) / self.compute * (
+            samples - self.samples_before
+        )
+
+    def set_end(self, stop_at: float, batch: int) -> None:
+        """Set the end: that of all samples, or of the minibatch in which the request to stop arrives."""
+        samples = samples_in(self.task.spans)
+        self.end, self.samples, self.is_partial = self.begin + self.compute, samples, False
+        if stop_at < self.end:
+            cuts = minibatch_cuts(samples, batch)
+            begun = max(self.samples_at(stop_at), self.min_samples)
+            self.samples = next((cut for cut in cuts if cut >= begun), samples)
+            self.is_partial = self.samples < samples
+            before = self.samples_before
+            self.end = self.begin + self.compute * (self.samples - before) / (samples - before)
+
+    def change_pace(self, now: float, ratio: float) -> None:
+        """Multiply the time of the remaining samples by `ratio`."""
+        if self.begin < now:
+            self.seconds_before += now - self.begin
+            self.samples_before = self.samples_at(now)
+            self.compute -= now - self.begin
+            self.begin = self.ready = now
+        self.compute *= ratio
+
+    def cancelled(self, now: float) -> Cancelled:
+        """Return the event of a task that has ended without an update."""
+        return Cancelled(self.task.id, self.task.node, *self.received_bytes(now))
+
+    @property
+    def computed_task(self) -> Task:
+        """Return the task with the computed samples."""
+        if not self.is_partial:
+            return self.task
+        return replace(self.task, spans=split(self.task.spans, self.samples)[0])
+
+    def facts(self, now: float, link: Link, loss: float | None, bytes_up: int) -> Facts:
+        """Return the facts of the update that arrives now."""
+        seconds = {
+            "down": self.link_factor * link.seconds(self.weight_bytes + self.data_bytes),
+            "load": 0.0,
+            "compute": self.seconds_before + self.end - self.begin,
+            "up": now - self.end,
+        }
+        return Facts(
+            id=self.task.id,
+            sender=self.task.node,
+            based_on=self.task.version,
+            samples=self.samples,
+            kind=self.task.kind,
+            loss=loss,
+            seconds=seconds,
+            bytes_down=self.weight_bytes,
+            bytes_up=bytes_up,
+            bytes_data=self.data_bytes,
+        )

@@ -1,0 +1,231 @@
+"""The two merges, an optimizer step and a weighted average, each in a single pass over memory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from oddlot.core.peers import Drift
+from oddlot.model.flat_buffer import FlatBuffer, Role
+from oddlot.model.optimizer_math import Directions, HubOptimizer
+from oddlot.model.running_averages import average
+from oddlot.model.step_counts import Stretch, Stretches
+from oddlot.model.vector_ops import chunks, mixer, move
+
+Updates = Sequence[tuple[FlatBuffer, float]]
+"""Update blocks with their shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeNorms:
+    """The measurements of a merge."""
+
+    norm: float | None
+    """Euclidean norm of the change of the trainable parameters. None: not measured."""
+    inner: float | None
+    """Inner product of the summed directions of this window and of the previous window. None: this merge does not end a
+    window, or there is no previous window."""
+    drift: Drift | None = None
+    """Distance from the marked weights. None: not measured or not finite."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Measures one merge, chunk by chunk."""
+
+    window: int
+    """Number of merges per window."""
+    summed: dict[int, Tensor]
+    """Summed directions of this window, by section. Empty if a window is one merge."""
+    before: dict[int, Tensor]
+    """Summed directions of the previous window, by section."""
+    merges: int = 1
+    """Number of this merge in its window, from 1."""
+    known: bool = False
+    """Whether there was a previous window."""
+    _square: float = 0.0
+    _inner: float = 0.0
+
+    @classmethod
+    def after(cls, last: "Meter | None", weights: FlatBuffer, window: int) -> "Meter":
+        """Return a meter for the merge after the merge of `last`."""
+        if last is not None and last.window == window:
+            ended = last.merges == window
+            merges = 1 if ended else last.merges + 1
+            return cls(window, last.summed, last.before, merges, last.known or ended)
+        trainable = {index: weights.section(index) for index in weights.layout.of_role("trainable")}
+
+        def room() -> dict[int, Tensor]:
+            return {index: torch.empty_like(part, dtype=_wide(part)) for index, part in trainable.items()}
+
+        return cls(window, room() if window > 1 else {}, room())
+
+    def watch(self, index: int, span: slice, direction: Tensor) -> None:
+        """Record that a chunk of section `index` is merged along `direction`."""
+        if self.window > 1:
+            summed = self.summed[index][span]
+            direction = summed.copy_(direction) if self.merges == 1 else summed.add_(direction)
+        if self.merges < self.window:
+            return
+        before = self.before[index][span]
+        if self.known:
+            self._inner += (before * direction).sum().item()
+        before.copy_(direction)
+
+    def moved(self, old: Tensor, new: Tensor) -> None:
+        """Record that a chunk of the weights changed from `old` to `new`."""
+        self._square += torch.linalg.vector_norm((new - old).float()).item() ** 2
+
+    @property
+    def change(self) -> MergeNorms:
+        """The measured change."""
+        return MergeNorms(
+            sqrt(self._square), self._inner if self.known and self.merges == self.window else None
+        )
+
+
+def step(
+    optimizers: Mapping[int, HubOptimizer],
+    weights: FlatBuffer,
+    updates: Updates,
+    out: FlatBuffer,
+    stretches: Stretches,
+    meter: Meter | None = None,
+) -> None:
+    """Write one step with the sum of share x update into `out`, which may be `weights`.
+
+    `optimizers` has the optimizer of each trainable section, by index. Their method `begin` was called before.
+    Parameters in a stretch without a step keep their values.
+    """
+    shares = [share for _, share in updates]
+    for index, source, target, streams in _sections("trainable", weights, updates, out):
+        optimizer = optimizers[index]
+        summed = meter is not None or not optimizer.linear or source.dtype != _wide(source)
+        for span, steps, direction in _directions(stretches[index], source, streams, shares, summed):
+            old = source[span].clone() if meter else source[span]
+            if meter:
+                meter.watch(index, span, direction[0][0])
+            if steps is None:
+                target[span].copy_(source[span])
+            else:
+                optimizer.apply(
+                    index, span, steps, direction=direction, source=source[span], target=target[span]
+                )
+            if meter:
+                meter.moved(old, target[span])
+    _move_buffers(weights, updates, out)
+
+
+def _directions(
+    stretches: Sequence[Stretch],
+    section: Tensor,
+    streams: Sequence[Tensor],
+    shares: Sequence[float],
+    summed: bool,
+) -> Iterator[tuple[slice, int | None, Directions]]:
+    """Yield the chunks of a section, each with its number of steps and its direction.
+
+    With `summed`, the direction is a single tensor.
+    """
+    mix, scratch = mixer(section), _scratch(section) if summed else section
+    for span, steps in _spans(stretches, section.device):
+        direction: Directions = ([stream[span] for stream in streams], shares)
+        if summed:
+            total = scratch[: span.stop - span.start]
+            mix(total, 0.0, *direction)
+            direction = ([total.to(section.dtype)], [1.0])
+        yield span, steps, direction
+
+
+def _spans(stretches: Sequence[Stretch], device: torch.device) -> Iterator[tuple[slice, int | None]]:
+    """Yield the chunks of each stretch, with its number of steps."""
+    for start, stop, steps in stretches:
+        for chunk in chunks(stop - start, device):
+            yield slice(start + chunk.start, start + chunk.stop), steps
+
+
+def blend(
+    weights: FlatBuffer,
+    updates: Updates,
+    out: FlatBuffer,
+    meter: Meter | None = None,
+    own_whole: bool = False,
+) -> None:
+    """Write (1 - sum of shares) x weights + sum of share x update into `out`, which may be `weights`.
+
+    With `own_whole`, counters and buffers with integer values keep the values of `weights`.
+    """
+    shares = [share for _, share in updates]
+    for index, source, target, streams in _sections("trainable", weights, updates, out):
+        for span, old in _towards(source, target, streams, shares, 1 - sum(shares), meter is not None):
+            if meter:
+                meter.watch(index, span, old - target[span])
+                meter.moved(old, target[span])
+    _move_buffers(weights, updates, out, own_whole)
+
+
+def _sections(
+    role: Role, weights: FlatBuffer, updates: Updates, out: FlatBuffer
+) -> Iterator[tuple[int, Tensor, Tensor, list[Tensor]]]:
+    for index in weights.layout.of_role(role):
+        yield index, weights.section(index), out.section(index), [flat.section(index) for flat, _ in updates]
+
+
+def _scratch(section: Tensor) -> Tensor:
+    """Return memory for the sums of a chunk. 16-bit floats are summed in float32."""
+    first = next(chunks(section.numel(), section.device), slice(0, 0))
+    return torch.empty(first.stop, dtype=_wide(section), device=section.device)
+
+
+def _wide(section: Tensor) -> torch.dtype:
+    return torch.promote_types(section.dtype, torch.float32)
+
+
+def _towards(
+    source: Tensor,
+    target: Tensor,
+    streams: Sequence[Tensor],
+    shares: Sequence[float],
+    keep: float,
+    remember: bool = False,
+) -> Iterator[tuple[slice, Tensor]]:
+    """Compute target <- keep x source + sum of share x stream, and yield each chunk with its source.
+
+    With `remember`, the yielded source is a copy from before the change.
+    """
+    mix, scratch = mixer(source), _scratch(source)
+    for span in chunks(source.numel(), source.device):
+        old = source[span].clone() if remember else source[span]
+        parts = [stream[span] for stream in streams]
+        if scratch.dtype != source.dtype:
+            mixed = scratch[: old.numel()].copy_(old)
+            mix(mixed, keep, parts, shares)
+            target[span].copy_(mixed)
+        else:
+            move(mix, source[span], target[span], keep, parts, shares)
+        yield span, old
+
+
+def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer, own_whole: bool = False) -> None:
+    """Move running averages by min(1, sum of shares) towards the updates' mean, and add the mean increment to counters.
+
+    Integers and flags take the value of the first update with the largest share. With `own_whole`, they and the
+    counters keep their values.
+    """
+    total = sum(share for _, share in updates)
+    used = [(flat, share / total) for flat, share in updates if share]
+    means = [mean for _, mean in used]
+    for _, source, target, streams in _sections("buffer", weights, used, out):
+        whole = source if own_whole or not used else streams[means.index(max(means))]
+        if used and source.is_floating_point():
+            average(source, target, streams, means, min(1.0, total), whole)
+        else:
+            target.copy_(whole)
+    counted = [] if own_whole else used
+    for _, source, target, streams in _sections("counter", weights, counted, out):
+        pairs = zip(streams, counted, strict=True)
+        mean = sum((stream.double() * mean for stream, (_, mean) in pairs), start=0.0)
+        # PyTorch cannot add unsigned integers except uint8.
+        target.copy_(source.long() + torch.as_tensor(mean).round().long().to(source.device))

@@ -1,0 +1,196 @@
+"""Gates, which check each update that arrives and may reject it."""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, sqrt
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from oddlot.core.events import TOO_LARGE
+from oddlot.core.support.errors import Refusal
+from oddlot.core.support.validation import MAX_UPDATE_RATIO
+from oddlot.core.tasks import Facts, Kind, UpdateId
+from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.vector_ops import chunks, is_finite
+
+MIN_UPDATES, RECENT_UPDATES = 20, 100
+"""Number of norms until `UsualNorm` is active, and number of norms of the median."""
+USUAL_FACTOR = 10.0
+"""An update is accepted if its norm is within this factor of the largest accepted norm, or of the last two rejected
+norms."""
+
+
+@dataclass
+class Arrival:
+    """An update that has arrived, for the checks of gates."""
+
+    facts: Facts
+    kind: Kind
+    """Kind of its payload."""
+    flat: FlatBuffer
+    weights: FlatBuffer
+    """The current version of the model."""
+    base: FlatBuffer | None = None
+    """Version that the task started from. None: it is no longer kept."""
+
+    @cached_property
+    def norm(self) -> float | None:
+        """Euclidean norm of a gradient or delta, or of the difference of weights from `base`; None without a base."""
+        if self.kind == "weights" and self.base is None:
+            return None
+        return norm_of(self.flat, self.base if self.kind == "weights" else None)
+
+
+class Gate(Protocol):
+    """Decides which updates are merged."""
+
+    def check(self, arrival: Arrival) -> None:
+        """Return if the update may be merged. Raise Refusal to reject it."""
+
+
+def standard_gates(max_update_ratio: float | None = MAX_UPDATE_RATIO) -> tuple[Gate, ...]:
+    """Return the gates of a run: an update must fit the model, be finite, and have a norm that is not too large."""
+    return FitsModel(), Finite(), UsualNorm(max_update_ratio)
+
+
+class FitsModel:
+    """Rejects an update with another kind than announced, or of another model."""
+
+    def check(self, arrival: Arrival) -> None:
+        """Raise Refusal if the update does not fit."""
+        facts, layout, needed = arrival.facts, arrival.flat.layout, arrival.weights.layout
+        if arrival.kind != facts.kind:
+            message = f"update {facts.id} was announced as {facts.kind} and came as {arrival.kind}"
+            raise Refusal(message, "other_kind", update=facts.id, announced=facts.kind, kind=arrival.kind)
+        if layout is not needed and layout.fingerprint != needed.fingerprint:
+            message = f"update {facts.id} is of another model: its block has another layout"
+            raise Refusal(message, "other_layout", update=facts.id, bytes=layout.bytes)
+
+
+class Finite:
+    """Rejects an update with NaN or infinity.
+
+    A buffer may have infinities at the same positions as the model or the task's version. Examples are masks and the
+    initial ranges of an observer.
+    """
+
+    def check(self, arrival: Arrival) -> None:
+        """Raise Refusal if the update is not finite."""
+        flat, weights = arrival.flat, arrival.weights
+        norm = norm_of(flat) if arrival.norm is None else arrival.norm
+        known = [weights, *([] if arrival.base is None else [arrival.base])]
+        buffers = flat.layout.of_role("buffer")
+        if isfinite(norm) and all(
+            _is_sound(flat.section(at), [block.section(at) for block in known]) for at in buffers
+        ):
+            return
+        update, loss, bad = arrival.facts.id, arrival.facts.loss, dict[str, int]()
+        for name, view in flat.views():
+            if count := _new_infinities(view, [block.view(name) for block in known]):
+                bad[name] = count
+        named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items()]
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        its_loss = "NaN or infinite" if loss is None else f"{loss:.3g}"
+        message = f"update {update} is not finite in {', '.join(named[:3])}{more}; its loss is {its_loss}"
+        raise Refusal(message, "numbers_not_finite", update=update, tensors=bad, loss=loss)
+
+
+class UsualNorm:
+    """Rejects an update with a norm far above the running median of its kind, because it could undo the training.
+
+    This is the Euclidean norm of the trainable parameters of a gradient or delta. For weights, it is the norm of the
+    difference from the version that the task started from. If the median is 0 or `max_ratio` is None, no update is
+    rejected.
+
+    Two kinds of large norms are accepted: norms within a factor of 10 of the largest accepted norm (such as the norm of
+    a rare sample, when most samples are fitted), and the third of three similar norms (such as after an increase of the
+    learning rate).
+    """
+
+    def __init__(self, max_ratio: float | None = MAX_UPDATE_RATIO) -> None:
+        self.max_ratio = max_ratio
+        self._recent: dict[Kind, deque[float]] = {}
+        self._sorted: dict[Kind, list[float]] = {}
+        self._largest: dict[Kind, float] = {}
+        self._rejected: dict[Kind, deque[float]] = {}
+
+    def check(self, arrival: Arrival) -> None:
+        """Raise Refusal if the norm of the update is too large."""
+        if arrival.norm is not None:
+            self.note(arrival.facts.id, arrival.kind, arrival.norm)
+
+    def note(self, update: UpdateId, kind: Kind, norm: float) -> None:
+        """Record the norm of an update. Raise Refusal, without recording it, if it is too large."""
+        recent = self._recent.setdefault(kind, deque(maxlen=RECENT_UPDATES))
+        ordered = self._sorted.setdefault(kind, [])
+        median = ordered[len(ordered) // 2] if len(ordered) >= MIN_UPDATES else 0.0
+        if self.max_ratio is not None and median and not norm <= self.max_ratio * median:
+            self._reject_unusual(update, kind, norm, median)
+        self._largest[kind] = max(norm, self._largest.get(kind, 0.0))
+        if len(recent) == RECENT_UPDATES:
+            del ordered[bisect_left(ordered, recent[0])]
+        recent.append(norm)
+        insort(ordered, norm)
+
+    def _reject_unusual(self, update: UpdateId, kind: Kind, norm: float, median: float) -> None:
+        """Raise Refusal unless earlier norms, accepted or rejected, were similarly large."""
+        rejected = self._rejected.setdefault(kind, deque(maxlen=2))
+        repeated = len(rejected) == 2 and all(
+            norm / USUAL_FACTOR <= each <= norm * USUAL_FACTOR for each in rejected
+        )
+        rejected.append(norm)
+        if repeated or norm <= USUAL_FACTOR * self._largest[kind]:
+            return
+        message = (
+            f"update {update} has norm {norm:.3g}, {norm / median:.3g} times the running median "
+            "(max_update_ratio=None accepts every update)"
+        )
+        raise Refusal(message, TOO_LARGE, update=update, norm=norm, median=median)
+
+
+def _is_sound(section: Tensor, known: Sequence[Tensor]) -> bool:
+    """Return whether a section is finite at all positions where the `known` sections are finite."""
+    return not section.is_floating_point() or is_finite(section) or not _new_infinities(section, known)
+
+
+def _new_infinities(values: Tensor, known: Sequence[Tensor]) -> int:
+    """Return the number of values that are not finite, but are finite in all `known` tensors."""
+    bad = ~values.isfinite()
+    for tensor in known:
+        bad &= tensor.isfinite()
+    return int(bad.sum())
+
+
+def norm_of(flat: FlatBuffer, base: FlatBuffer | None = None) -> float:
+    """Return the Euclidean norm of the trainable parameters, or of their difference from `base`.
+
+    It is not finite if a parameter is not.
+    """
+    indices = flat.layout.of_role("trainable")
+    pairs = [(flat.section(index), None if base is None else base.section(index)) for index in indices]
+    total = sqrt(sum(_square(section, other) for section, other in pairs))
+    return (
+        total
+        if isfinite(total)
+        else sqrt(sum(_square(section, other, wide=True) for section, other in pairs))
+    )
+
+
+def _square(section: Tensor, other: Tensor | None, wide: bool = False) -> float:
+    """Return the sum of squares of a section, or of its difference from `other`.
+
+    With `wide`, it is computed in float64, because squares of large float32 numbers overflow.
+    """
+    dtype = torch.float64 if wide or section.dtype == torch.float64 else torch.float32
+    if other is None and not wide:
+        return float(torch.linalg.vector_norm(section, dtype=dtype)) ** 2
+    total = 0.0
+    for span in chunks(section.numel(), section.device):
+        part = section[span].to(dtype)
+        total += float(torch.linalg.vector_norm(part if other is None else part - other[span])) ** 2
+    return total

@@ -1,0 +1,420 @@
+"""The store: the weights of the model, the inbox of updates, and the merges `step` and `blend`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import Protocol, cast, get_args
+
+import torch
+from torch import Tensor
+
+from oddlot.core.commands import DriftOf
+from oddlot.core.optimizers import Optimizer
+from oddlot.core.peers import layers_of_both
+from oddlot.core.support.errors import CheckpointError, ProtocolError, Refusal
+from oddlot.core.tasks import Facts, Kind, UpdateId
+from oddlot.model import merging as merge
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.merging import MergeNorms, Meter
+from oddlot.model.optimizer_math import GroupOptimizers
+from oddlot.model.step_counts import StepCounts
+from oddlot.model.update_gates import Arrival, Gate, norm_of, standard_gates
+from oddlot.model.weight_drift import DriftMeter
+
+
+@dataclass(slots=True)
+class Payload:
+    """The tensors of an update. `release` returns their memory."""
+
+    kind: Kind
+    flat: FlatBuffer
+    free: Callable[[], None] | None = None
+    layers: tuple[int, ...] | None = None
+    """Numbers of the trainable parameters in a peer's model. The others of `flat` are unused. None: all."""
+
+    def corrupt(self) -> None:
+        """Fill floating-point tensors with NaN, for fault injection. The padding stays zero.
+
+        This changes a copy, because the memory may be in use.
+        """
+        flat = FlatBuffer.empty(self.flat.layout, self.flat.memory.device)
+        flat.copy_(self.flat)
+        self.flat = flat
+        for _, view in self.flat.views():
+            if view.is_floating_point():
+                view.fill_(torch.nan)
+
+    def complete(self, weights: FlatBuffer) -> None:
+        """Copy missing layers from these weights. A merge into the weights then does not change these layers."""
+        if self.layers is not None:
+            for number, entry in enumerate(weights.layout.trainable_entries):
+                if number not in self.layers:
+                    self.flat.view(entry.name).copy_(weights.view(entry.name))
+
+    def complete_from(self, older: "Payload") -> None:
+        """Copy missing layers from an older model of the same peer."""
+        self.complete(older.flat)
+        self.layers = layers_of_both(self.layers, older.layers)
+
+    def release(self) -> None:
+        """Return the memory. A second call does nothing."""
+        free, self.free = self.free, None
+        if free is not None:
+            free()
+
+
+class BlockSource(Protocol):
+    """Provides blocks of memory for the store."""
+
+    def take(self) -> FlatBuffer:
+        """Return an unused block. Its padding is zero, and its values are arbitrary."""
+
+    def give(self, block: FlatBuffer) -> None:
+        """Take back a block."""
+
+
+class Pool:
+    """A BlockSource that creates blocks with `make`, and keeps up to `most` unused ones. Several threads may use it."""
+
+    def __init__(self, make: Callable[[], FlatBuffer], most: float = inf) -> None:
+        self._make, self._most = make, most
+        self._spare: list[FlatBuffer] = []
+
+    def take(self) -> FlatBuffer:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._make()
+
+    def give(self, block: FlatBuffer) -> None:
+        if len(self._spare) < self._most:
+            self._spare.append(block)
+
+
+class WeightStore:
+    """The weights of a run by version, the inbox, and the optimizers.
+
+    An acquired version is never changed: the next version is written into a block from the pool. Otherwise weights are
+    changed in place.
+
+    Args:
+        initial: Weights of version `version`. The store owns the block.
+        optimizers: One optimizer, or a mapping from each parameter group of the layout to its optimizer.
+        pool: Source of blocks. None: a new `Pool`.
+        version: Number of the initial version.
+        schedule: Factor on every learning rate, as a function of the samples merged so far.
+        gates: Checks of each update before it is added to the inbox, in this order. None: the standard gates.
+    """
+
+    def __init__(
+        self,
+        initial: FlatBuffer,
+        optimizers: Optimizer | Mapping[int, Optimizer],
+        pool: BlockSource | None = None,
+        version: int = 0,
+        schedule: Callable[[int], float] | None = None,
+        gates: Sequence[Gate] | None = None,
+    ) -> None:
+        self.layout: Layout = initial.layout
+        self.weights = initial
+        self.version = version
+        self.inbox: dict[UpdateId, Payload] = {}
+        device = initial.memory.device
+        self._pool: BlockSource = pool or Pool(lambda: FlatBuffer.empty(self.layout, device))
+        self._read: int | None = None
+        """Version that the next merge starts from. None: the newest version."""
+        self._held: dict[int, FlatBuffer] = {}
+        self._holds: dict[int, int] = {}
+        self._optimizers = GroupOptimizers(optimizers, initial)
+        self._steps = StepCounts(self.layout)
+        self._gates = standard_gates() if gates is None else gates
+        self._schedule = schedule
+        self._meter: Meter | None = None
+        self._drift: DriftMeter | None = None
+
+    def acquire(self, version: int) -> FlatBuffer:
+        """Return the weights of the current or a held version. They do not change until they are released.
+
+        Raise ProtocolError if the version is no longer kept.
+        """
+        if version != self.version and version not in self._holds:
+            raise ProtocolError(
+                f"version {version} was not kept: the model is at version {self.version} and keeps "
+                f"{sorted(self._holds)}. Keep a version before the merge that replaces it",
+                "version_not_kept",
+                version=version,
+            )
+        self._holds[version] = self._holds.get(version, 0) + 1
+        return self._held.setdefault(version, self.weights)
+
+    def release(self, version: int) -> None:
+        """Release an acquired version. The last release of an old version returns its memory."""
+        if version not in self._holds:
+            message = f"version {version} is released more often than it was acquired"
+            raise ProtocolError(message, "version_not_acquired", version=version)
+        self._holds[version] -= 1
+        if not self._holds[version]:
+            del self._holds[version]
+            block = self._held.pop(version)
+            if block is not self.weights:
+                self._pool.give(block)
+
+    def receive(self, facts: Facts, payload: Payload) -> None:
+        """Add an update to the inbox. If a gate rejects it, release its payload and raise Refusal."""
+        if facts.id in self.inbox:
+            message = f"update {facts.id} is already in the inbox: ids must not be reused"
+            raise ProtocolError(message, "update_id_reused", update=facts.id)
+        try:
+            arrival = Arrival(facts, payload.kind, payload.flat, self.weights, self._base(facts))
+            for gate in self._gates:
+                gate.check(arrival)
+        except Refusal:
+            payload.release()
+            raise
+        self.inbox[facts.id] = payload
+        self._read = facts.read
+
+    def drop(self, update: UpdateId) -> None:
+        """Remove an update from the inbox."""
+        self._known(update)
+        self.inbox.pop(update).release()
+
+    def step(
+        self,
+        shares: Mapping[UpdateId, float],
+        measure: int = 0,
+        merged: int | None = None,
+        drift: DriftOf | None = None,
+    ) -> MergeNorms | None:
+        """Make one step of the optimizers with the sum of share x update, for gradients and deltas.
+
+        A parameter without a gradient in any update keeps its value. If only some updates have one, it is zero in the
+        others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean.
+
+        Args:
+            shares: Share of each update, by id.
+            measure: Merges per window of the measured inner products. 0: the merge is not measured.
+            merged: Number of samples merged before, for the schedule.
+            drift: Which distances from the marked weights are measured. None: no distance.
+
+        Returns:
+            The measurements; None if nothing is measured.
+        """
+        updates = self._updates(shares, ("gradient", "delta"), "Step", "Blend")
+        factor = 1.0 if self._schedule is None or merged is None else self._schedule(merged)
+        drift_meter = self._drift_meter() if drift is not None else None
+        self._optimizers.begin(factor)
+        base, out, meter = self._open(measure)
+        stretches = self._steps.advance([flat for flat, _ in updates])
+        merge.step(self._optimizers.by_section, base, updates, out, stretches, meter)
+        change = self._close(shares, out, meter)
+        if drift_meter is None:
+            return change
+        measured = drift_meter.measure(self.weights, drift == "layers", factor)
+        return replace(change or MergeNorms(None, None), drift=measured)
+
+    def blend(
+        self, shares: Mapping[UpdateId, float], measure: int = 0, keep: bool = False
+    ) -> MergeNorms | None:
+        """Average weights into the model: W <- (1 - sum of shares) x W + sum of share x weights.
+
+        Buffers are merged as in `step`. With `keep`, the weights stay in the inbox.
+        """
+        updates = self._updates(shares, ("weights",), "Blend", "Step")
+        base, out, meter = self._open(measure)
+        for update in shares:
+            self.inbox[update].complete(base)
+        merge.blend(base, updates, out, meter)
+        return self._close(() if keep else shares, out, meter)
+
+    def complete(self, model: UpdateId, older: UpdateId) -> None:
+        """Copy missing layers of a peer's model from an older model of this peer, and drop the older model."""
+        self._known(model).complete_from(self._known(older))
+        self.drop(older)
+
+    def mark(self) -> None:
+        """Mark the current weights. Steps measure the drift from them."""
+        self._drift_meter().mark(self.weights)
+
+    def _drift_meter(self) -> DriftMeter:
+        """Return the meter. The first call creates it and marks the current weights."""
+        self._drift = self._drift or DriftMeter(self.weights)
+        return self._drift
+
+    @property
+    def norm(self) -> float:
+        """Euclidean norm of the current weights. It is not finite if a weight is not."""
+        return norm_of(self.weights)
+
+    def state_tensors(self, kept: Iterable[int] = ()) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint, for `load_state`. They are views, and the next merge changes them.
+
+        `kept` are the held versions to include.
+        """
+        state = {"version": torch.tensor(self.version), **self.optimizer_tensors()}
+        state |= {f"weights/{name}": tensor for name, tensor in self.weights.sections()}
+        for version in kept:
+            state |= {f"kept/{version}/{name}": part for name, part in self._held[version].sections()}
+        for update, payload in self.inbox.items():
+            state |= {f"inbox/{payload.kind}/{update}/{name}": part for name, part in payload.flat.sections()}
+        return state
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the optimizers, for `load_optimizer`. They are views."""
+        state = {f"optimizer/{name}": tensor for name, tensor in self._optimizers.state.items()}
+        return {"optimizer_steps": self._steps.counts, **state}
+
+    def load_optimizer(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with the optimizer state of another store, which must have the same model and optimizers."""
+        self._optimizers.load(
+            {name.removeprefix("optimizer/"): tensor for name, tensor in state.items() if "/" in name}
+        )
+        self._steps.load(state["optimizer_steps"])
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Load saved tensors into a new store. Kept versions can be acquired.
+
+        Raise CheckpointError if the tensors belong to another model or optimizer.
+        """
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in state.items():
+            of_optimizer = name.startswith("optimizer/")
+            group, _, leaf = name.partition("/") if of_optimizer else name.rpartition("/")
+            groups.setdefault(group, {})[leaf] = tensor
+        counts = groups.pop("", {})
+        if counts.keys() != {"version", "optimizer_steps"} or "weights" not in groups:
+            message = f"the checkpoint has no weights or step counts: it has {sorted(state)}"
+            raise CheckpointError(message, "missing_tensors", found=sorted(state))
+        self._optimizers.load(groups.pop("optimizer", {}))
+        _copy_sections(groups.pop("weights"), self.weights, "weights")
+        self._steps.load(counts["optimizer_steps"])
+        self.version = int(counts["version"])
+        for group, sections in groups.items():
+            word, _, rest = group.partition("/")
+            if word == "kept" and rest.isdecimal():
+                self._load_kept(int(rest), sections)
+            elif word == "inbox":
+                self._load_update(rest, sections)
+            else:
+                message = f"the checkpoint has tensors under {group!r}, which this version does not know"
+                raise CheckpointError(message, "unknown_tensors", group=group)
+
+    def _load_kept(self, version: int, sections: Mapping[str, Tensor]) -> None:
+        if version != self.version:
+            block = self._held[version] = self._pool.take()
+            self._holds[version] = 0
+            _copy_sections(sections, block, f"version {version}")
+
+    def _load_update(self, name: str, sections: Mapping[str, Tensor]) -> None:
+        kind, _, update = name.partition("/")
+        if kind not in get_args(Kind):
+            message = f"the checkpoint has an update of kind {kind!r}, which this version does not know"
+            raise CheckpointError(message, "unknown_kind", kind=kind)
+        block = FlatBuffer.empty(self.layout, self.weights.memory.device)  # the pool is for versions
+        _copy_sections(sections, block, f"update {update}")
+        self.inbox[update] = Payload(cast(Kind, kind), block)
+
+    def _base(self, facts: Facts) -> FlatBuffer | None:
+        """Return the version that the task started from; None if it is no longer kept."""
+        return self.weights if facts.based_on == self.version else self._held.get(facts.based_on)
+
+    def _known(self, update: UpdateId) -> Payload:
+        if update not in self.inbox:
+            message = f"update {update} is not in the inbox, which has {sorted(self.inbox)}"
+            raise ProtocolError(message, "no_such_update", update=update)
+        return self.inbox[update]
+
+    def _updates(
+        self, shares: Mapping[UpdateId, float], kinds: tuple[Kind, ...], verb: str, other: str
+    ) -> merge.Updates:
+        """Return the blocks and shares of a merge. Raise ProtocolError, before any change, if the merge is invalid."""
+        if not shares:
+            raise ProtocolError(f"{verb} has no updates: it needs at least one", "empty_merge")
+        for update, share in shares.items():
+            payload = self._known(update)
+            if payload.kind not in kinds:
+                raise ProtocolError(
+                    f"{verb} cannot merge {update}: it is of kind {payload.kind}, not {' or '.join(kinds)}. "
+                    f"Use {other} instead",
+                    "unmergeable_update",
+                    update=update,
+                    kind=payload.kind,
+                )
+            if not (isfinite(share) and share >= 0):
+                message = f"update {update} has the share {share}: shares must be finite and at least 0"
+                raise ProtocolError(message, "invalid_share", update=update, share=share)
+        return [(self.inbox[update].flat, share) for update, share in shares.items()]
+
+    def _open(self, measure: int) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
+        """Return the base of the next version, its block, and a meter if `measure` is not 0.
+
+        The base is the current version, or the version that the server of the newest update read. The block is a new
+        one if the current version is held.
+        """
+        base = self.weights if self._read is None else self._held.get(self._read, self.weights)
+        self._read = None
+        out = self._pool.take() if self.version in self._holds else self.weights
+        return base, out, Meter.after(self._meter, base, measure) if measure else None
+
+    def _close(self, merged: Iterable[UpdateId], out: FlatBuffer, meter: Meter | None) -> MergeNorms | None:
+        self.weights, self._meter = out, meter
+        self.version += 1
+        for update in merged:
+            self.inbox.pop(update).release()
+        return meter.change if meter else None
+
+
+class NullStore(WeightStore):
+    """Initial weights that never change, for a run that computes nothing. It counts versions."""
+
+    def acquire(self, version: int) -> FlatBuffer:
+        """Return the weights, which are the same for all versions."""
+        return self.weights
+
+    def release(self, version: int) -> None:
+        """Do nothing."""
+
+    def receive(self, facts: Facts, payload: Payload | None) -> None:
+        """Accept every update."""
+
+    def drop(self, update: UpdateId) -> None:
+        """Do nothing."""
+
+    def step(
+        self,
+        shares: Mapping[UpdateId, float],
+        measure: int = 0,
+        merged: int | None = None,
+        drift: DriftOf | None = None,
+    ) -> None:
+        """Count a version."""
+        self.version += 1
+
+    def blend(self, shares: Mapping[UpdateId, float], measure: int = 0, keep: bool = False) -> None:
+        """Count a version."""
+        self.version += 1
+
+    def mark(self) -> None:
+        """Do nothing."""
+
+    def state_tensors(self, kept: Iterable[int] = ()) -> dict[str, Tensor]:
+        """Return the weights and the version."""
+        return super().state_tensors()
+
+
+def _copy_sections(saved: Mapping[str, Tensor], block: FlatBuffer, what: str) -> None:
+    expected = {name: (section.dtype, section.shape) for name, section in block.sections()}
+    found = {name: (tensor.dtype, tensor.shape) for name, tensor in saved.items()}
+    if found != expected:
+        raise CheckpointError(
+            f"the checkpoint's {what} has the sections {_text(found)}, but the model needs {_text(expected)}: "
+            "it belongs to another model",
+            "other_model",
+            tensors=what,
+        )
+    for name, section in block.sections():
+        section.copy_(saved[name])
+
+
+def _text(sections: Mapping[str, tuple[torch.dtype, torch.Size]]) -> str:
+    return ", ".join(f"{dtype} x {shape.numel()}" for dtype, shape in sections.values()) or "(none)"

@@ -1,0 +1,385 @@
+"""The live view of a run in the terminal, and the summary at its end."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Resumed
+from oddlot.core.records import Record
+from oddlot.core.support.text import (
+    availability,
+    cost,
+    counted,
+    duration,
+    moment,
+    money,
+    overwritten,
+    printable,
+    rejected,
+    samples,
+    traffic,
+    went,
+)
+from oddlot.core.tasks import machine_of
+from oddlot.history.goals import Goal
+from oddlot.history.metrics import Tally
+from oddlot.history.run_folder import EFFECTIVE_BATCH, FILES
+from oddlot.history.worker_timeline import WorkerStates
+
+DRAWS_A_SECOND = 4
+MAX_ROWS = 16
+SECONDS_BETWEEN_LINES = 2.0
+SECONDS_BETWEEN_PROGRESS = 5.0
+LONG_ALONE_SECONDS = 60.0
+"""Seconds without a worker after which the arrival of the first one is reported."""
+NO_WORKER = "no worker is available: waiting for one to join"
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line without markup and without wrapping, with control characters escaped."""
+    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Record], None]]:
+    """Yield an observer that updates the tally and shows it: a live view on a terminal, lines elsewhere."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield PrintedLines(console, tally, title)
+        return
+    dots = "dots" if console.encoding.lower().startswith("utf") else "line"
+    picture = Picture(title, tally, Spinner(dots))
+    with Live(
+        get_renderable=picture.draw, console=console, refresh_per_second=DRAWS_A_SECOND, transient=True
+    ):
+        yield Opening(console, tally, forecast=picture.forecast)
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[Record], None]]:
+    """Yield an observer that shows a run in one line of the terminal. The line stays when the run ends."""
+    console, line = Console(stderr=True), ProgressLine()
+    with (
+        message(console),
+        Live(get_renderable=line.draw, console=console, refresh_per_second=DRAWS_A_SECOND),
+    ):
+        yield line
+        line.forecast.goal = None  # the last line shows no remaining time
+
+
+@contextmanager
+def progress_lines() -> Iterator[Callable[[Record], None]]:
+    """Yield an observer that prints a line about a run every `SECONDS_BETWEEN_PROGRESS`, and one when it ends.
+
+    A line is printed when something happens in the run.
+    """
+    console = Console(stderr=True, force_jupyter=False)
+    lines = ProgressLines(console=console)
+    with message(console):
+        yield lines
+        lines.say()
+
+
+@contextmanager
+def message(console: Console) -> Iterator[None]:
+    """Show what oddlot's modules log, such as slow steps before training starts."""
+    logger, lines = logging.getLogger("oddlot"), _Lines(console)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(lines)
+    try:
+        yield
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(level)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.console, record.getMessage())
+
+
+@dataclass
+class Forecast:
+    """The goal, and the time until it is reached at the mean speed so far."""
+
+    goal: Goal | None = None
+    began: tuple[float, float] | None = None
+    """Wall-clock seconds and share done when the first worker joined."""
+
+    def __str__(self) -> str:
+        return f"until {self.goal}" if self.goal else ""
+
+    def left(self, tally: Tally, now: float | None = None) -> str:
+        """Return the remaining time; empty while it is unknown."""
+        if self.goal is None:
+            return ""
+        now = monotonic() if now is None else now
+        share = self.goal.share(tally)
+        if self.began is None and tally.workers:
+            self.began = now, share
+        since, before = self.began or (now, share)
+        left = (now - since) * (1 - share) / (share - before) if before < share < 1 else 0.0
+        return f"about {duration(left)} left" if left else ""
+
+
+@dataclass
+class ProgressLine:
+    """One line about a run: progress, metrics and remaining time."""
+
+    title: str = ""
+    tally: Tally = field(default_factory=Tally)
+    forecast: Forecast = field(default_factory=Forecast)
+
+    def begin(self, name: str, samples: int, goal: Goal) -> None:
+        """Take the name of the job, the number of samples and the goal of the run."""
+        self.title, self.tally.size, self.forecast.goal = name, samples, goal
+
+    def __call__(self, record: Record) -> None:
+        self.tally(record)
+
+    def draw(self) -> RenderableType:
+        """Return the current line, cut at the width of the terminal."""
+        return Text(str(self), no_wrap=True, overflow="ellipsis")
+
+    def __str__(self) -> str:
+        tally, forecast = self.tally, self.forecast
+        parts = [self.title, progress(tally), forecast.left(tally), quality(tally), str(forecast)]
+        return "   ".join(map(printable, filter(None, parts)))
+
+
+@dataclass
+class ProgressLines(ProgressLine):
+    """Prints the line every few seconds, where there is no terminal: in notebooks and redirected scripts."""
+
+    console: Console = field(default_factory=Console)
+    clock: Callable[[], float] = monotonic
+    printed_at: float = -1.0
+    """Time of the last line, or of the start."""
+    printed: str = ""
+
+    def __post_init__(self) -> None:
+        self.printed_at = self.clock()
+
+    def __call__(self, record: Record) -> None:
+        super().__call__(record)
+        if self.clock() - self.printed_at >= SECONDS_BETWEEN_PROGRESS:
+            self.printed_at = self.clock()
+            self.say()
+
+    def say(self) -> None:
+        """Print the line, unless it is the last one that was printed."""
+        line = str(self)
+        if line != self.printed:
+            self.printed = line
+            say(self.console, line)
+
+
+@dataclass
+class Opening:
+    """Updates the tally. Prints the title first, and where a resumed run continues."""
+
+    console: Console
+    tally: Tally
+    title: str = ""
+    resumed: str = ""
+    resumed_at: float = -1.0
+    again: int = 0
+    """Samples that the last resume lost."""
+    forecast: Forecast = field(default_factory=Forecast)
+
+    def begin(self, name: str, samples: int, goal: Goal) -> None:
+        """Take the goal of the run."""
+        self.forecast.goal = goal
+
+    def replay(self, record: Record) -> None:
+        """Count a record of an earlier process without printing it."""
+        wasted, version = self.tally.samples.wasted.total(), self.tally.versions
+        self.tally(record)
+        if isinstance(record.event, Resumed):
+            earlier = self.again if record.peer and record.now == self.resumed_at else 0
+            self.again, self.resumed_at = earlier + self.tally.samples.wasted.total() - wasted, record.now
+            self.resumed = (
+                f"resuming from version {version:,}, epoch {self.tally.epochs:.1f}, at {duration(record.now)}"
+                + f"; {self.again:,} samples since that checkpoint are computed again" * bool(self.again)
+            )
+
+    def __call__(self, record: Record) -> None:
+        self.tally(record)
+        for line in filter(None, (self.title, self.resumed)):
+            self.say(line)
+        self.title = self.resumed = ""
+
+    def stopping(self) -> None:
+        """Print that the run is stopping."""
+        self.say("stopping: saving the newest version. Press Ctrl-C again to kill the run")
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        say(self.console, line)
+
+
+@dataclass
+class PrintedLines(Opening):
+    """Prints a line after an evaluation, at most every `SECONDS_BETWEEN_LINES`.
+
+    Also prints a line when the first worker joins late, when the last worker is lost, and when updates arrive again.
+    """
+
+    next_line: float = 0.0
+    alone_at: int = -1
+    """Number of updates when there was no worker the last time."""
+    waits: bool = False
+    """Whether the missing workers were reported."""
+
+    def __call__(self, record: Record) -> None:
+        super().__call__(record)
+        match record.event:
+            case Evaluated() if record.now >= self.next_line:
+                self.next_line = record.now + SECONDS_BETWEEN_LINES
+                self.say(f"{moment(record.now)}   {progress(self.tally)}   {quality(self.tally)}")
+            case Joined() if record.now >= LONG_ALONE_SECONDS and len(self.tally.workers) == 1:
+                self.say(f"{moment(record.now)}   first worker joined")
+            case Arrived() if self.waits:
+                self.waits = False
+                self.say(f"{moment(record.now)}   workers are available again")
+            case Lost() if self._alone() and self.alone_at != self._received():
+                self.alone_at, self.waits = self._received(), True
+                self.say(f"{moment(record.now)}   {NO_WORKER}")
+
+    def _received(self) -> int:
+        """Return the number of updates, late ones included: without any, losses follow too fast to report each."""
+        return self.tally.updates + self.tally.echoes
+
+    def _alone(self) -> bool:
+        return all(row.gone for row in self.tally.workers.values())
+
+
+@dataclass
+class Picture:
+    """The live view: figures and a row per worker. A thread draws it while the tally changes."""
+
+    title: str
+    tally: Tally
+    spinner: Spinner = field(default_factory=lambda: Spinner("dots"))
+    progress: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=5 * DRAWS_A_SECOND))
+    """Seconds and merged samples at the last draws."""
+    forecast: Forecast = field(default_factory=Forecast)
+
+    def draw(self, at: float | None = None) -> RenderableType:
+        """Return the view now, or `at` a later time of the run's clock."""
+        tally = self.tally
+        if not tally.samples.merged:
+            self.progress.clear()  # no rate while workers start
+        self.progress.append((tally.seconds if at is None else at, tally.samples.merged))
+        (began, before), (now, after) = self.progress[0], self.progress[-1]
+        rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""
+        self.spinner.update(text=Text(printable(f"{self.title}   {duration(now)}")))
+        workers = list(tally.workers.items())  # copied at once: the hub's thread adds to it
+        return Group(
+            self.spinner,
+            Text(progress(tally) + rate),
+            Text(quality(tally)),
+            *self._forecast(),
+            worker_table(workers, now),
+            Text(trouble(tally, workers)),
+        )
+
+    def _forecast(self) -> list[Text]:
+        """Return a line about the goal, once it is known."""
+        message = "   ".join(filter(None, (str(self.forecast), self.forecast.left(self.tally))))
+        return [Text(printable(message))] if message else []
+
+
+def progress(tally: Tally) -> str:
+    """Return epoch, version, cost and lost workers as text."""
+    cost = [money(tally.dollars)] if tally.dollars else []
+    parts = [f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost]
+    return "   ".join(
+        filter(
+            None,
+            [
+                *parts,
+                went(tally.timeline.workers_lost, tally.timeline.workers_left, tally.timeline.starts_lost),
+            ],
+        )
+    )
+
+
+def quality(tally: Tally) -> str:
+    """Return the latest losses and metrics as text."""
+    metrics = [f"{name} {value:.4f}" for name, value in dict(tally.quality.metrics).items() if name != "loss"]
+    loss = [] if tally.quality.training_loss is None else [f"training loss {tally.quality.training_loss:.4f}"]
+    older = metrics and tally.quality.evaluated_version < tally.versions
+    of = [f"(evaluated at version {tally.quality.evaluated_version:,})"] if older else []
+    return printable("   ".join([*loss, *metrics, *of]))
+
+
+def worker_table(workers: list[tuple[str, WorkerStates]], now: float) -> RenderableType:
+    """Return a table with a row per worker that was not replaced: the first `MAX_ROWS` and a count of the others."""
+    workers = sorted(workers, key=lambda worker: (len(machine_of(worker[0])), worker[0]))
+    newest = {machine_of(name): (name, row) for name, row in workers}
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for header in ("worker", "state", "samples"):
+        table.add_column(header, justify="right" if header == "samples" else "left")
+    for name, row in list(newest.values())[:MAX_ROWS]:
+        since = f" for {duration(now - row.since)}" if now - row.since >= 1 else ""
+        style = {"lost": "red", "leaving": "yellow", "left": "dim", "waiting": "dim"}.get(row.state, "")
+        table.add_row(Text(printable(name)), Text(row.state + since, style), f"{row.samples:,}")
+    more = [row.state for _, row in list(newest.values())[MAX_ROWS:]]
+    if more:
+        counts = ", ".join(f"{more.count(state)} {state}" for state in sorted(set(more)))
+        table.add_row(f"{len(more)} more", counts, "")
+    return table
+
+
+def trouble(tally: Tally, workers: list[tuple[str, WorkerStates]]) -> str:
+    """Return why there is no progress, or the last rejection; empty otherwise."""
+    if not workers:
+        return "starting workers"
+    if all(row.gone for _, row in workers):
+        return NO_WORKER
+    last = printable(tally.last_rejection)
+    return f"rejected: {rejected(tally.rejected)}; last: {last}" if tally.rejections else ""
+
+
+def summary(
+    title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES, verdict: str = ""
+) -> Text:
+    """Return the summary of a run, from `Run.summary`. `virtual`: time and cost are simulated."""
+    results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
+    results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
+    early = figures["ended_version"] < figures["versions"]
+    of = f" at version {figures['ended_version']:,}" if early else ""
+    done = f"after {figures['epochs']:.1f} epochs, {counted(figures['versions'], 'version')}"
+    rows = {
+        "verdict": verdict,
+        "ended": f"{figures['ended']}{'' if results else of}, {done}",
+        "time": duration(figures["seconds"])
+        + (" simulated" if virtual else "")
+        + availability(figures, virtual),
+        "cost": cost(figures) if virtual or figures["dollars"] else "",
+        "store": overwritten(figures),
+        "batch": figures.get(EFFECTIVE_BATCH) or "",
+        "samples": samples(figures),
+        "rejected": rejected(figures),
+        "traffic": traffic(figures),
+        "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
+        "written": f"{figures['run_dir']}: {', '.join(files)}",
+    }
+    head = ", ".join(f"{name} {value:.4f}" for name, value in results.items()) + (of if results else "")
+    lines = [Text.assemble((f"  {name:<9}", "dim"), printable(row)) for name, row in rows.items() if row]
+    return Text("\n").join([Text(printable(f"{title}: {head}" if head else title), "bold"), *lines])

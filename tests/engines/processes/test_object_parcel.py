@@ -1,0 +1,51 @@
+"""What travels to workers by value."""
+
+import os
+import sys
+import threading
+from types import ModuleType
+
+import cloudpickle
+import pytest
+
+from oddlot.core.support.errors import UsageError
+from oddlot.engines.local.shared_memory import open_parcel, pack_parcel
+from tests.transcripts import raises
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_script_in_a_child_that_was_spawned_travels_by_value(
+    monkeypatch: pytest.MonkeyPatch, registered: bool
+) -> None:
+    """Its name there is `__mp_main__`, which a worker does not have."""
+    script = ModuleType("__mp_main__")
+    exec("def seven(): return 7", vars(script))
+    with monkeypatch.context() as child:
+        child.setitem(sys.modules, script.__name__, script)
+        if registered:
+            cloudpickle.register_pickle_by_value(script)
+        parcel = pack_parcel(script.seven)
+        assert (script.__name__ in cloudpickle.list_registry_pickle_by_value()) is registered
+        if registered:
+            cloudpickle.unregister_pickle_by_value(script)
+    assert open_parcel(parcel)() == 7
+    os.close(parcel)
+
+
+def locked() -> None:
+    """As a training step that writes to a log, through a helper."""
+    with LOCK:
+        return
+
+
+def test_the_global_that_cannot_be_pickled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a script, whose functions are sent by value."""
+    monkeypatch.setattr(locked, "__module__", "__main__")
+
+    def step(_: object) -> None:
+        locked()
+
+    with raises(UsageError, "cannot_be_pickled", attribute="step.locked.LOCK"):
+        pack_parcel({"step": step})

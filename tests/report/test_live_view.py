@@ -1,0 +1,342 @@
+"""What a person sees of a run."""
+
+import re
+from collections.abc import Callable
+from io import StringIO
+from itertools import count
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from oddlot.core.commands import Action, Start, Step
+from oddlot.core.events import (
+    TOO_LARGE,
+    Arrived,
+    Evaluated,
+    Gone,
+    Joined,
+    Lost,
+    Priced,
+    Resumed,
+    Stimulus,
+    UpdateRejected,
+)
+from oddlot.core.records import ECHO, Record
+from oddlot.core.sample_spans import Span
+from oddlot.core.support.text import availability, duration, in_bytes, moment, money, overwritten, went
+from oddlot.core.tasks import Facts, Task
+from oddlot.history.goals import Goal
+from oddlot.history.metrics import Tally
+from oddlot.report.live_view import (
+    NO_WORKER,
+    Forecast,
+    Opening,
+    Picture,
+    PrintedLines,
+    ProgressLines,
+    progress,
+    quality,
+    shown,
+    summary,
+    trouble,
+)
+from tests.transcripts import transcribe
+
+
+def record(now: float, event: Stimulus, *actions: Action) -> Record:
+    return Record(now, event, actions)
+
+
+def brings(now: float, task: str, **settings: Any) -> Record:
+    """The task's worker brings its 32 samples, which are merged."""
+    arrived = Arrived(Facts(task, task.partition(":")[0], 0, 32, **settings))
+    return record(now, arrived, Step({task: 1.0}))
+
+
+def begins(now: float, task: str, *span: int, dollars_per_hour: float = 0.0) -> Record:
+    """The task's worker joins, and has these samples to do."""
+    node = task.partition(":")[0]
+    start = Start(Task(task, node, (Span(0, *span),), 0))
+    return record(now, Joined(node, dollars_per_hour), start)
+
+
+def screen(**settings: Any) -> tuple[Console, Callable[[], str]]:
+    """A console, and what is on it."""
+    file = StringIO()
+    return Console(file=file, **settings), file.getvalue
+
+
+def text(renderable: Any) -> str:
+    console, on_it = screen(width=60)
+    console.print(renderable)
+    return on_it()
+
+
+def numbers(line: str) -> list[str]:
+    return re.findall(r"\d(?:[\d,.]*\d)?", line)
+
+
+@pytest.fixture
+def tally() -> Tally:
+    """Two workers, one of which has brought an update of 32 samples that was merged, and was lost then."""
+    tally = Tally(64)
+    tally(begins(0.0, "w1:1", 0, 32, dollars_per_hour=36.0))
+    tally(begins(0.0, "w2:1", 32, 64))
+    tally(brings(2.0, "w1:1", loss=0.5))
+    tally(record(3.0, Evaluated(1, {"accuracy": 0.75, "loss": 0.4})))
+    tally(record(4.0, Lost("w1")))
+    return tally
+
+
+def test_the_picture_has_the_figures_and_a_row_for_every_worker(tally: Tally) -> None:
+    drawn = text(Picture("digits in [red]", tally).draw())
+    transcribe(drawn, spinner="[\u2800-\u28ff]")
+    title, figures, model, _, *rows = drawn.splitlines()
+    assert "digits in [red]   4.0 s" in title, "brackets are no markup"
+    assert numbers(figures) == ["0.5", "1", "0.04", "1"]
+    assert numbers(model) == ["0.5000", "0.7500"]
+    assert rows[0].split() == ["w1", "lost", "32"]
+    assert rows[1].split() == ["w2", "working", "for", "4.0", "s", "0"]
+    tally(record(4.0, Gone("starting")))
+    tally(record(4.0, Joined("w1.2")))
+    assert numbers(progress(tally)) == ["0.5", "1", "0.04", "1", "1"]
+    transcribe(progress(tally))
+    *_, first, _, _ = text(Picture("", tally).draw()).splitlines()
+    assert first.split() == ["w1.2", "waiting", "0"], "its next life takes its row"
+
+
+def test_progress_is_a_line_every_few_seconds() -> None:
+    now = 100.0
+    console, on_it = screen(width=60)
+    lines, seconds = ProgressLines("digits", console=console, clock=lambda: now), list[float]()
+    for task in range(21):
+        now, before = 100.0 + task, on_it()
+        lines(begins(task, f"w{task}:1", 0, 32))
+        lines(brings(task, f"w{task}:1"))
+        if on_it() != before:
+            seconds.append(now - 100)
+    lines.say()
+    assert seconds == [5, 10, 15, 20]
+    versions = [numbers(line)[-1] for line in on_it().splitlines()]
+    assert versions == ["5", "10", "15", "20", "21"]
+    lines.say()
+    assert on_it().count("\n") == len(versions), "the same line is printed once"
+
+
+def rates(picture: Picture) -> list[str]:
+    """Samples a second, as far as they are drawn."""
+    line = text(picture.draw()).splitlines()[1]
+    return numbers(line.removeprefix(progress(picture.tally)))
+
+
+def test_the_picture_tells_the_rate_of_the_last_draws(tally: Tally) -> None:
+    picture = Picture("", tally)
+    assert rates(picture) == []
+    tally(brings(5.0, "w2:1"))
+    assert rates(picture) == ["32"]
+    assert numbers(quality(tally))[-2:] == ["0.7500", "1"], "of an older version, and not of the newest, 2"
+    transcribe(quality(tally))
+
+
+def test_the_rate_is_not_that_of_the_workers_start() -> None:
+    fresh = Tally(64)
+    picture = Picture("", fresh)
+    fresh(begins(0.0, "w1:1", 0, 32))
+    for now in (5.0, 10.0):
+        fresh.advance(now)
+        picture.draw()
+    fresh(brings(11.0, "w1:1"))
+    assert rates(picture) == ["32"]
+
+
+def test_of_a_large_fleet_the_first_machines_are_shown() -> None:
+    tally = Tally()
+    for number in range(100):
+        tally(record(0.0, Joined(f"m{number}")))
+    tally(record(0.0, Lost("m99")))
+    *_, last_row, more, _ = text(Picture("", tally).draw()).splitlines()
+    assert last_row.split()[0] == "m15"
+    assert numbers(more) == ["84", "1", "83"]
+    transcribe(more)
+
+
+def test_the_picture_says_why_nothing_happens(tally: Tally) -> None:
+    def why(tally: Tally) -> str:
+        message = trouble(tally, list(tally.workers.items()))
+        assert message in text(Picture("", tally).draw())
+        transcribe(message)
+        return message
+
+    assert why(Tally())
+    assert not why(tally)
+    tally(record(5.0, UpdateRejected("w2:1", "weights have a NaN")))
+    assert numbers(why(tally)) == ["1"]
+    assert "weights have a NaN" in why(tally)
+    tally(record(5.0, UpdateRejected("w2:2", "large", TOO_LARGE)))
+    assert numbers(why(tally)) == ["1", "1"]
+    tally(record(6.0, Lost("w2")))
+    assert why(tally) == NO_WORKER
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
+    accuracies = [Evaluated(version, {"accuracy": version / 8}) for version in range(7)]
+    before = [record(0.0, Joined("w0")), record(0.0, accuracies[0]), begins(0.0, "w1:1", 0, 32)]
+    resumed: list[Stimulus] = [Resumed(1, 64), Resumed(3, 1_000), Lost("w0")]
+    later: dict[float, Stimulus] = {
+        0.0: Joined("w1"),
+        **{version / 2: accuracies[version] for version in (1, 2, 4, 6)},
+        3.5: Lost("w1"),
+        3.6: Joined("w1.2"),
+        3.7: Lost("w1.2"),
+        3.8: Joined("w1.3"),
+        3.9: Arrived(Facts("w1.3:2", "w1.3", 0, 32)),
+        4.0: Lost("w1.3"),
+    }
+    console, on_it = screen(width=200)
+    with shown(console, "[red]digits", Tally(64)) as observer:
+        assert isinstance(observer, PrintedLines)
+        for each in (*before, *(record(0.0, event) for event in resumed)):
+            observer.replay(each)
+        for now, event in later.items():
+            observer(record(now, event))
+    transcribe(on_it())
+    title, status, *lines = on_it().splitlines()
+    assert title == "[red]digits"
+    assert numbers(status) == ["0", "0.0", "0.0", "1,000"]
+    assert [numbers(line)[0] for line in lines] == ["0.5", "3.0", "3.5", "3.9", "4.0"]
+    assert [numbers(line)[-1] for line in lines[:2]] == ["0.1250", "0.7500"]
+    assert [NO_WORKER in line for line in lines] == [False, False, True, False, True]
+
+
+@pytest.mark.parametrize(("now", "lines"), [(30.0, 0), (90.0, 1), (90_000.0, 1)])
+def test_a_long_wait_for_the_first_worker_is_told(now: float, lines: int) -> None:
+    console, on_it = screen(width=200)
+    with shown(console, "digits", Tally(64)) as observer:
+        observer(record(0.0, Priced("", 1.0)))
+        observer(record(now, Joined("w1")))
+        observer(record(now + 90.0, Joined("w2")))
+    transcribe(on_it())
+    message = on_it().splitlines()[1:]
+    assert [line.startswith(moment(now)) for line in message] == [True] * lines
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console, on_it = screen(force_terminal=True, width=80)
+    with shown(console, "digits", Tally(64)) as observer:
+        assert isinstance(observer, PrintedLines)
+        observer(record(0.0, Joined("w1")))
+        observer.stopping()
+    transcribe(on_it())
+    assert "\x1b" not in on_it()
+    assert len(on_it().splitlines()) == 2, "the title, and that it stops"
+
+
+def test_a_terminal_is_drawn_on_and_left_clean(tally: Tally) -> None:
+    console, on_it = screen(force_terminal=True, width=80)
+    with shown(console, "digits", tally) as observer:
+        assert isinstance(observer, Opening)
+        observer.replay(record(4.0, Resumed(5)))
+        resumed = observer.resumed
+        observer(record(5.0, Joined("w3")))
+    assert tally.workers["w3"].state == "waiting"
+    assert "digits" in on_it()
+    assert on_it().count(resumed) == 1
+    assert numbers(resumed) == ["1", "0.5", "4.0", "32"]
+
+
+def test_the_summary_leaves_out_what_does_not_apply() -> None:
+    figures = Tally().summary() | {"ended": "epochs>=3", "ended_version": 0, "run_dir": "runs/[red]digits-1"}
+    figures |= {"metrics": {"accuracy": 0.5, "loss": 1.5}, "loss": 1.5, "samples_skipped": 0}
+    figures |= {"samples_assigned": 4000, "samples_merged": 3000, "samples_wasted": 1000}
+
+    def rows(virtual: bool, **changes: Any) -> list[str]:
+        message = summary("digits", figures | changes, virtual).plain
+        transcribe(message)
+        return message.splitlines()
+
+    local = rows(virtual=False)
+    assert numbers(local[0]) == ["0.5000", "1.5000"]
+    assert any(numbers(row) == ["4,000", "3,000", "1,000", "25.0"] for row in local)
+    assert "runs/[red]digits-1: model" in text(summary("", figures, False)), "brackets are no markup"
+    simulated = rows(virtual=True, workers_lost=2)
+    assert sum("$0" in row for row in simulated) == 1, "the cost"
+    assert len(simulated) == len(local) + 2
+    assert any(numbers(row) == ["2", "3"] for row in rows(virtual=True, workers_lost=2, starts_lost=3))
+    met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "wasted": {"lost": 900, "late": 100}}
+    met |= {"samples_assigned": 4_100, "samples_skipped": 12, "samples_returned": 80}
+    message = [numbers(row) for row in rows(virtual=True, **met)]
+    assert message[:2] == [["0.5000", "1.5000", "7"], ["0.9", "0.0", "9"]], "what was measured at version 7"
+    assert ["4,100", "3,000", "1,000", "24.4", "900", "100", "12", "80", "8"] in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "virtual", "message"),
+    [
+        ({}, False, []),
+        ({}, True, ["100", "2"]),
+        ({"workers_lost": 1}, False, ["100", "2"]),
+        (
+            {"availability": 0.5712, "workers_mean": 1.234, "seconds_without_workers": 4.29},
+            False,
+            ["57.1", "1.23"],
+        ),
+        ({"availability": None, "workers_mean": None}, True, []),
+    ],
+)
+def test_the_share_of_the_time_with_workers_is_told(
+    changes: dict[str, Any], virtual: bool, message: list[str]
+) -> None:
+    """Of a simulated fleet always, of worker processes where they were missing; older summaries do not know it."""
+    figures = {"seconds": 10.0, "availability": 1.0, "workers_mean": 2.0}
+    assert numbers(availability(figures | changes, virtual)) == message
+
+
+def test_numbers_are_written_for_people() -> None:
+    seconds = {4.25: "4.2 s", 59.99: "60.0 s", 200: "3 min 20 s", 11_100: "3 h 05 min", 3.6e300: "1e+297 h"}
+    dollars = {0.0: "$0", 0.00412: "$0.0041", 1234.5: "$1,234.50"}
+    sizes = {999: "999 B", 74_044_800: "74 MB", 5e15: "5,000.0 TB"}
+    for written, expected in ((duration, seconds), (money, dollars), (in_bytes, sizes)):
+        assert {number: written(number) for number in expected} == expected
+
+
+def test_every_time_that_nobody_is_there_is_told_once() -> None:
+    """Machines come, bring something, even too late, and go; lives that bring nothing are not told again."""
+    console, on_it = screen(width=100)
+    lines, now = PrintedLines(console, Tally(64), ""), count(1.0)
+    for number, remark in enumerate(["", None, ECHO, None], 1):
+        node = f"w.{number}"
+        lines(begins(next(now), f"{node}:1", 0, 8))
+        if remark is not None:
+            lines(Record(next(now), Arrived(Facts(f"{node}:1", node, 0, 8)), (), remark))
+        lines(record(next(now), Lost(node)))
+    assert on_it().count(NO_WORKER) == 2
+
+
+def test_what_was_lost_is_counted_where_anything_was() -> None:
+    for message, counts in (
+        (overwritten({"overwritten": 26, "versions": 48}), ["26", "48"]),
+        (overwritten({"overwritten": 0, "versions": 48}), []),
+        (overwritten({"versions": 48}), []),  # an older summary
+        (went(1_234, 0, 5_678), ["1,234", "5,678"]),
+        (went(0, 0, 0), []),
+    ):
+        assert numbers(message) == counts
+        assert bool(message) == bool(counts)
+        transcribe(message)
+
+
+@pytest.mark.parametrize(
+    ("until", "seconds"),
+    [("versions>=4", 30.0), ("epochs>=5 or versions>=2", 10.0), ("loss<=0.1", None), ("versions>=1", None)],
+)
+def test_the_time_that_is_left_follows_from_the_speed_since_the_first_worker(
+    until: str, seconds: float | None, tally: Tally
+) -> None:
+    forecast = Forecast(Goal.parse(until))
+    assert forecast.left(Tally(64), now=90.0) == ""
+    before = Tally(64)
+    before(begins(0.0, "w1:1", 0, 32))
+    assert forecast.left(before, now=100.0) == ""
+    assert forecast.left(tally, now=110.0) == (f"about {duration(seconds)} left" if seconds else "")
