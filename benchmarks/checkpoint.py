@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from benchmarks.report import Size, finish, message, parse, parser, show
+from benchmarks.report import Size, finish, median_and_range, parse, parser, show
 from oddlot.checkpoint.background_writer import BackgroundWriter
 from oddlot.checkpoint.format import Snapshot, save
 from oddlot.checkpoint.storage import Storage
@@ -256,9 +256,9 @@ def main() -> None:
         rows.append(
             [
                 f"longest gap while saving, {name}",
-                message(ratios),
-                f"{message([1e3 * g for g in gaps], 1)} ms",
-                f"{message([1e3 * c for c in copies], 1)} ms warm copy",
+                median_and_range(ratios),
+                f"{median_and_range([1e3 * g for g in gaps], 1)} ms",
+                f"{median_and_range([1e3 * c for c in copies], 1)} ms warm copy",
             ]
         )
     ratios, writes, quiet, saved = throughput(plan)
@@ -266,9 +266,9 @@ def main() -> None:
     rows.append(
         [
             f"samples/s, {median(saved):.0f} checkpoints or more",
-            message(ratios),
-            message(writes, 1),
-            f"{message(quiet, 1)} without",
+            median_and_range(ratios),
+            median_and_range(writes, 1),
+            f"{median_and_range(quiet, 1)} without",
         ]
     )
     ratios, ours, theirs = writing(SIZES["25m"] // plan.part, plan.blocks)
@@ -276,9 +276,9 @@ def main() -> None:
     rows.append(
         [
             "writing, 25m",
-            message(ratios),
-            f"{message([b / 1e9 for b in ours], 2)} GB/s",
-            f"{message([b / 1e9 for b in theirs], 2)} GB/s torch.save",
+            median_and_range(ratios),
+            f"{median_and_range([b / 1e9 for b in ours], 2)} GB/s",
+            f"{median_and_range([b / 1e9 for b in theirs], 2)} GB/s torch.save",
         ]
     )
     show("What a checkpoint costs", ["", "ratio", "oddlot", "beside it"], rows)

@@ -37,7 +37,7 @@ from statistics import median
 from benchmarks import smoke
 from benchmarks.ddp import Group
 from benchmarks.faults_job import BATCH, STEP_SECONDS, job, material
-from benchmarks.report import Measured, Size, finish, message, parse, parser, show
+from benchmarks.report import Measured, Size, finish, median_and_range, parse, parser, show
 from oddlot.core.events import FaultInjected, Joined, Lost, Resumed
 from oddlot.core.records import Record
 from oddlot.core.tasks import machine_of
@@ -244,14 +244,14 @@ class Table:
             [
                 strategy,
                 scenario,
-                message([one.seconds for one in runs], 1),
-                message([one.dead_seconds for one in runs], 1),
-                message(goodputs, 3),
-                message([one.behind(plain) for one, plain in pairs], 1),
-                message([one.accuracy for one in runs], 4),
-                message(drops, 2),
-                message(per_kill, 2) if per_kill else "",
-                message(resumed, 1) if any(resumed) else "",
+                median_and_range([one.seconds for one in runs], 1),
+                median_and_range([one.dead_seconds for one in runs], 1),
+                median_and_range(goodputs, 3),
+                median_and_range([one.behind(plain) for one, plain in pairs], 1),
+                median_and_range([one.accuracy for one in runs], 4),
+                median_and_range(drops, 2),
+                median_and_range(per_kill, 2) if per_kill else "",
+                median_and_range(resumed, 1) if any(resumed) else "",
                 "yes" if all(one.proved for one in runs) else "NO",
             ]
         )
@@ -275,7 +275,13 @@ def measure(size: Size) -> dict[str, Measured]:
     torchft = torchft_goodputs(size, TORCHFT_SECONDS, seeds)
     for fault, ratios in torchft.items():
         table.rows.append(
-            ["torchft", fault, f"{TORCHFT_SECONDS}", "", message(ratios, 3) if ratios else "not measured"]
+            [
+                "torchft",
+                fault,
+                f"{TORCHFT_SECONDS}",
+                "",
+                median_and_range(ratios, 3) if ratios else "not measured",
+            ]
         )
     columns = ["", "fault", "seconds", "dead machine-s", "goodput", "s behind ideal", "accuracy"]
     columns += ["points lost", "tasks lost/kill", "since checkpoint", "exactly once"]

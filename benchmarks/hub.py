@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from benchmarks.processes import in_new_process
-from benchmarks.report import Measured, Size, finish, message, parse, parser, show
+from benchmarks.report import Measured, Size, finish, median_and_range, parse, parser, show
 from oddlot.core.optimizers import SGD
 from oddlot.core.tasks import Facts, Kind
 from oddlot.model import merging as merge, optimizer_math as rules, vector_ops as kernels
@@ -113,11 +113,11 @@ class Result:
         merging = [self.bench_bytes / seconds / 1e9 for seconds in self.merge_seconds]
         return [
             name,
-            message(self.shares()),
+            median_and_range(self.shares()),
             f"{median(self.shares(checks_counted=True)):.3f}",
-            message(check, 1),
-            message(merging, 1),
-            message([rate / 1e9 for rate in self.copy], 1),
+            median_and_range(check, 1),
+            median_and_range(merging, 1),
+            median_and_range([rate / 1e9 for rate in self.copy], 1),
         ]
 
 

@@ -22,7 +22,7 @@ from torch import nn
 import oddlot
 from benchmarks.ddp import WARM_STEPS, Group, plain_steps
 from benchmarks.figures import OVERHEAD
-from benchmarks.report import Size, finish, message, parse, parser, show
+from benchmarks.report import Size, finish, median_and_range, parse, parser, show
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 
@@ -213,7 +213,13 @@ def main() -> None:
     rows = []
     for name, one in found.items():
         rows.append(
-            [name, message(one.ratios), OVERHEAD[name].goal, message(one.ours, 0), str(len(one.ratios))]
+            [
+                name,
+                median_and_range(one.ratios),
+                OVERHEAD[name].goal,
+                median_and_range(one.ours, 0),
+                str(len(one.ratios)),
+            ]
         )
     columns = ["figure", "ratio (range)", "goal", "oddlot, steps/s", "blocks"]
     show("steps per second, oddlot / peer, in turn, one thread per process", columns, rows)

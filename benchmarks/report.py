@@ -72,7 +72,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
-def message(values: Sequence[float], digits: int = 3) -> str:
+def median_and_range(values: Sequence[float], digits: int = 3) -> str:
     """Return the median with the range, such as `0.741 (0.702 to 0.768)`, or a single value.
 
     If some values are `NOT_REACHED`, append the number of the others: `0.741 (0.702 to 0.768), 2 of 3`.
@@ -134,8 +134,8 @@ def save(benchmark: str, values: Mapping[str, Sequence[float]]) -> None:
         else:
             earlier = {key: old.get(key, before.get(key)) for key in run}
             figures[name] = {
-                key: message for key, message in earlier.items() if message not in (None, run[key])
-            } | {key: message for key, message in old.items() if key not in run}
+                key: value for key, value in earlier.items() if value not in (None, run[key])
+            } | {key: value for key, value in old.items() if key not in run}
     text = {"benchmark": benchmark, **run, "figures": figures}
     path.write_text(json.dumps(text, indent=2) + "\n")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.nn import Linear
 
-from benchmarks.report import finish, message, parse, parser, show
+from benchmarks.report import finish, median_and_range, parse, parser, show
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Arrived
 from oddlot.core.optimizers import SGD
@@ -31,7 +31,7 @@ from oddlot.history.metrics import Tally
 from oddlot.machines.delay_models import Lognormal
 from oddlot.machines.machine import Link, Machine
 from oddlot.model.flat_buffer import FlatBuffer, Layout
-from oddlot.model.weight_store import NullStore
+from oddlot.model.null_store import NullStore
 from oddlot.run.training import host_of
 from oddlot.strategies import Asynchronous, FastestK
 
@@ -95,10 +95,14 @@ def main() -> None:
         for (kind, n), values in found.items():
             gc.collect()
             values.append(kinds[kind](n))
-    rows = [[kind, *(message(found[kind, n], 0) for n in fleets)] for kind in kinds]
+    rows = [[kind, *(median_and_range(found[kind, n], 0) for n in fleets)] for kind in kinds]
     growth = [a / b for a, b in zip(found["Asynchronous", middle], found["Asynchronous", large], strict=True)]
     show("updates per second, median (range)", ["", *(f"{n:,} machines" for n in fleets)], rows)
-    show(f"cost per update, {large:,} over {middle:,} machines", ["", "goal"], [[message(growth), "1.3"]])
+    show(
+        f"cost per update, {large:,} over {middle:,} machines",
+        ["", "goal"],
+        [[median_and_range(growth), "1.3"]],
+    )
     finish(
         options,
         {

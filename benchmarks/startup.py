@@ -11,7 +11,7 @@ import sys
 import time
 
 from benchmarks.figures import STARTUP
-from benchmarks.report import finish, message, parse, parser, show
+from benchmarks.report import finish, median_and_range, parse, parser, show
 
 FIRST_UPDATE = """
 import time, torch, oddlot
@@ -56,7 +56,7 @@ def main() -> None:
         found["help_seconds"].append(seconds("-m", "oddlot", "--help") - bare)
     for _ in range(size.pick(1, 3, 9)):
         found["first_update_seconds"].append(first_update())
-    rows = [[name, message(values), STARTUP[name].goal] for name, values in found.items()]
+    rows = [[name, median_and_range(values), STARTUP[name].goal] for name, values in found.items()]
     show("start-up, seconds", ["figure", "median (range)", "goal"], rows)
     finish(options, found)
 

@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from tests import compiled_once
 from tests.command import FLEET, JOB, MY_JOBS, Oddlot
-from tests.transcripts import Transcript, rewrite
+from tests.transcripts import Transcript, rewrite, rewrite_errors
 from tests.warm_start import WarmPopen, server
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-ANSWERS = pytest.StashKey[dict[str, str]]()
-"""what tests have told, with --rewrite"""
+TEXTS = pytest.StashKey[dict[str, str]]()
+"""Texts by test, with --rewrite."""
+SENTENCES = pytest.StashKey[list[tuple[str, str]]]()
+"""Codes and sentences of errors, by test, with --rewrite."""
 COLLECTED = pytest.StashKey[set[str]]()
 """all tests of the files that are run, those that are left out included"""
 WORKERS = pytest.StashKey[list[dict[str, Any]]]()
@@ -54,7 +56,8 @@ WORKERS = pytest.StashKey[list[dict[str, Any]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[ANSWERS] = {}
+    config.stash[TEXTS] = {}
+    config.stash[SENTENCES] = []
     config.stash[COLLECTED] = set()
     config.stash[WORKERS] = []
 
@@ -69,7 +72,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     transcript = Transcript(item.nodeid)
     yield
     if item.config.getoption("rewrite"):
-        item.config.stash[ANSWERS][transcript.test] = transcript.block
+        item.config.stash[TEXTS][transcript.test] = transcript.block
+        item.config.stash[SENTENCES] += transcript.sentences
     else:
         transcript.compare()
 
@@ -80,17 +84,22 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    config, message = session.config, dict[str, str]()
+    config, texts = session.config, dict[str, str]()
     narrowed = any("::" in argument for argument in config.args)
     found = set() if narrowed else config.stash[COLLECTED]
     if hasattr(config, "workeroutput"):
-        config.workeroutput.update({"message": config.stash[ANSWERS], "found": [*found]})
+        config.workeroutput.update(
+            {"texts": config.stash[TEXTS], "found": [*found], "sentences": config.stash[SENTENCES]}
+        )
     elif config.getoption("rewrite"):
+        sentences = config.stash[SENTENCES]
         for each in config.stash[WORKERS]:
-            message |= each.get("message", {})
+            texts |= each.get("texts", {})
             found |= {*each.get("found", [])}
-        own = config.stash[ANSWERS]
-        rewrite({**message, **own}, found)
+            sentences += map(tuple, each.get("sentences", []))
+        rewrite({**texts, **config.stash[TEXTS]}, found)
+        is_complete = session.testsfailed == 0 and config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        rewrite_errors(sentences, complete=is_complete)
 
 
 def cpu_seconds() -> float:

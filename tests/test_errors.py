@@ -18,7 +18,7 @@ from oddlot.core.support.errors import (
     UsageErrors,
     joined,
 )
-from tests.transcripts import MESSAGES, TESTS, is_there, read
+from tests.transcripts import ERRORS, MESSAGES, TESTS, is_there, read, read_errors
 
 SOURCE = Path(__file__).parent.parent / "src" / "oddlot"
 CODED = {"UsageError", "JobError", "CheckpointError", "ProtocolError", "Refusal", "FrameError", "OddlotError"}
@@ -96,5 +96,13 @@ def test_few_texts_are_matched() -> None:
 
 
 def test_each_transcript_is_of_a_test() -> None:
-    stale = [test for path in MESSAGES.glob("*.txt") for test in read(path) if not is_there(test)]
+    paths = [path for path in MESSAGES.glob("*.txt") if path != ERRORS]
+    stale = [test for path in paths for test in read(path) if not is_there(test)]
     assert not stale, "pytest --rewrite takes them out"
+
+
+def test_each_golden_code_is_in_the_source() -> None:
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py")]
+    )
+    assert not [code for code in read_errors() if code.islower() and f'"{code}"' not in source]

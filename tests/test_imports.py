@@ -316,3 +316,17 @@ def test_each_rule_can_be_broken(module: str, source: str, rule: str) -> None:
 )
 def test_what_is_allowed_is_not_refused(module: str, source: str) -> None:
     assert not faults(f"oddlot.{module}", source)
+
+
+def listeners(source: str) -> bool:
+    """Whether a module opens a port."""
+    names = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    return bool(names & {"create_server", "listen", "start_server", "serve_forever", "HTTPServer"})
+
+
+def test_security_lists_each_module_that_opens_a_port() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    paths = [path for path in SOURCE.rglob("*.py") if listeners(path.read_text(encoding="utf-8"))]
+    assert paths, "peers of a mesh listen"
+    missing = [path for path in paths if str(path.relative_to(SOURCE / "oddlot")) not in text]
+    assert not missing

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import report, results
 from benchmarks.figures import BENCHMARKS, Benchmark, Figure, is_met
 from benchmarks.goal_plots import goal_plot
-from benchmarks.report import NOT_REACHED, Size, entry, finish, message, parse, parser
+from benchmarks.report import NOT_REACHED, Size, entry, finish, median_and_range, parse, parser
 
 SAVED = results.read()
 RUN_KEYS = {"version", "commit", "date", "processor", "cores", "command"}
@@ -135,7 +135,7 @@ def test_a_run_that_does_not_reach_it_counts_as_the_worst_and_is_not_an_unmeasur
     assert text in "".join(results.figures(about, saved))
     assert bool(goal_plot(about, saved, {"a": text})) == bool(goal)
     assert "reached" not in entry(about.figures["a"], [])
-    assert message([1.0, NOT_REACHED, 1.5], 1) == "1.5 (1.0 to 1.5), 2 of 3"
+    assert median_and_range([1.0, NOT_REACHED, 1.5], 1) == "1.5 (1.0 to 1.5), 2 of 3"
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,20 @@
-"""Errors and warnings are asserted by their code and fields. Their texts, and others that people read, stand in
-tests/messages, by the test in which they came up: `pytest --rewrite` writes what comes out, to be read before it is
-committed.
+"""Golden texts. Errors and warnings are asserted by their code and fields. Their sentences are in
+tests/messages/errors.txt, by code, with the values of fields masked and the number of tests behind each. Other texts
+that people read are in the files beside it, by test. `pytest --rewrite` writes what comes out, to be read before it is
+committed; a run of the complete suite also removes sentences that no test produces, and counts the tests.
 
-What is not ours is left out of them: a field `reason` (what another library or the system said), addresses, and the
-folders in which tests run.
+Masked are a field `reason` (the words of another library or the system), addresses, and the folders of tests.
 """
 
 import difflib
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,13 @@ LEFT_OUT = {
     r"\b\d+-\d+-[0-9a-f]{6}(?=\.jsonl)": "PART",
     r"\bprocess \d+ on [^\s:]+": "process PID on HOST",
 }
+ERRORS = MESSAGES / "errors.txt"
+Sentences = dict[str, dict[str, int]]
+"""Number of tests by code and sentence."""
 _text: list[str] = []
-"""by the test that runs"""
+"""Texts of the running test."""
+_sentences: set[tuple[str, str]] = set()
+"""Codes and sentences of the errors of the running test."""
 _masks: dict[str, str] = {}
 """of all of its texts"""
 
@@ -78,15 +85,16 @@ def warns(code: str, /, **fields: Any) -> Iterator[Caught]:
 
 
 def check(error: Any, code: str, /, **fields: Any) -> None:
-    """The error has this code and, among others, these fields. Its text goes into the transcript."""
+    """The error has this code and, among others, these fields. Its sentences go into the transcript."""
     has = getattr(error, "code", ""), getattr(error, "fields", {})
     assert has[0] == code, f"{has[0]} {has[1]}: {error}"
     assert {**has[1], **fields} == has[1], f"{has[1]}: {error}"
-    transcribe(f"{code or type(error).__name__}: {text_of(error)}")
+    for each in getattr(error, "errors", (error,)):
+        _sentences.add((getattr(each, "code", "") or type(each).__name__, sentence_of(each)))
 
 
 def text_of(error: Any) -> str:
-    """Its sentence, without what is not ours."""
+    """Return the text of an error, with the words of other libraries masked."""
     text = str(error)
     for each in getattr(error, "errors", (error,)):
         reason = getattr(each, "fields", {}).get("reason")
@@ -94,45 +102,85 @@ def text_of(error: Any) -> str:
     return text
 
 
+def sentence_of(error: Any) -> str:
+    """Return the text of an error on one line, with the values of its fields masked by their names."""
+    text, shown = text_of(error), dict[str, str]()
+    for name, value in sorted(getattr(error, "fields", {}).items()):
+        forms = [str(value), repr(value)]
+        forms += [f"{value:,}"] if type(value) is int else [f"{value:g}"] if type(value) is float else []
+        forms += filter(None, value) if isinstance(value, list | tuple) and all(map(_is_name, value)) else []
+        for form in forms:
+            if form not in {"", "True", "False", "None"}:
+                shown.setdefault(form, name)
+    for form in sorted(shown, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.<]){re.escape(form)}(?!\w|\.\d)", f"<{shown[form]}>", text)
+    return " ".join(masked(text).split())
+
+
 def mask(**masks: str) -> None:
     """In all texts that the test tells from now on, those of errors too: as `transcribe` does in one."""
     _masks.update(masks)
 
 
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) > 2
+
+
 def transcribe(text: str, **masks: str) -> None:
     """Hold a text that people read against the test's transcript. Where it varies it is masked: `pid=r"\\d+"` has
     `<pid>` in place of the expression."""
-    for name, expression in {**_masks, **masks}.items():
-        text = re.sub(expression, f"<{name}>", text)
-    for expression, instead in LEFT_OUT.items():
-        text = re.sub(expression, instead, text)
+    text = masked(text, **masks)
     if text not in _text:
         _text.append(text)
 
 
+def masked(text: str, **masks: str) -> str:
+    """Return the text without its varying parts."""
+    for name, expression in {**_masks, **masks}.items():
+        text = re.sub(expression, f"<{name}>", text)
+    for expression, instead in LEFT_OUT.items():
+        text = re.sub(expression, instead, text)
+    return text
+
+
 class Transcript:
-    """Of one test: what it has told, and the block of a file in tests/messages that it is held against."""
+    """The texts of one test, and the texts in tests/messages that it is compared with."""
 
     def __init__(self, test: str) -> None:
         self.test = test.removeprefix("tests/")
         _text.clear()
         _masks.clear()
+        _sentences.clear()
 
     @property
     def block(self) -> str:
-        """What was told."""
+        """The texts that belong to no error."""
         lines = [line.rstrip() for text in _text for line in text.splitlines() or [""]]
         return textwrap.indent("\n".join(lines), "    ").rstrip("\n")
 
     def compare(self) -> None:
-        """AssertionError: something else was told than the file has."""
+        """Raise AssertionError if a text or a sentence is not in the files."""
+        known = read_errors()
+        for code, sentence in sorted(_sentences):
+            if sentence not in known.get(code, {}):
+                others = "\n".join(known.get(code, {"nothing": 0}))
+                raise AssertionError(
+                    f"{code} has another sentence:\n{sentence}\n\nKnown:\n{others}\n\n{self._how}"
+                )
         before = read(file_of(self.test)).get(self.test, "")
         if self.block != before:
             difference = difflib.unified_diff(before.splitlines(), self.block.splitlines(), lineterm="")
-            message = "\n".join(
-                [*list(difference)[2:], f"pytest --rewrite 'tests/{self.test}' writes what came out"]
-            )
+            message = "\n".join([*list(difference)[2:], self._how])
             raise AssertionError(f"{file_of(self.test)} has another text of {self.test}:\n{message}")
+
+    @property
+    def _how(self) -> str:
+        return f"pytest --rewrite 'tests/{self.test}' writes what came out"
+
+    @property
+    def sentences(self) -> list[tuple[str, str]]:
+        """Codes and sentences of the errors."""
+        return sorted(_sentences)
 
 
 def file_of(test: str) -> Path:
@@ -159,7 +207,7 @@ def rewrite(message: Mapping[str, str], collected: set[str]) -> None:
     """Write the blocks of these tests. Those of tests that are no more go: not in `collected`, though their function
     is, or of a function that no file has."""
     functions = {test.partition("[")[0] for test in collected}
-    for path in {*map(file_of, message), *MESSAGES.glob("*.txt")}:
+    for path in {*map(file_of, message), *MESSAGES.glob("*.txt")} - {ERRORS}:
         before = read(path)
         after = {test: block for test, block in before.items() if is_there(test)}
         after = {t: b for t, b in after.items() if t in collected or t.partition("[")[0] not in functions}
@@ -177,3 +225,28 @@ def is_there(test: str) -> bool:
     name, _, function = test.partition("::")
     path = TESTS / name
     return path.exists() and f"def {function.partition('[')[0].rpartition('::')[2]}(" in path.read_text()
+
+
+@cache
+def read_errors() -> Sentences:
+    """Return the sentences of tests/messages/errors.txt, with the number of tests of each."""
+    found: Sentences = {}
+    for line in ERRORS.read_text(encoding="utf-8").splitlines() if ERRORS.exists() else ():
+        if not line.startswith(" "):
+            sentences = found.setdefault(line, {})
+        else:
+            count, _, sentence = line.strip().partition("  ")
+            sentences[sentence] = int(count)
+    return found
+
+
+def rewrite_errors(came_out: Iterable[tuple[str, str]], *, complete: bool) -> None:
+    """Write the sentences of errors. `complete`: these tests are all tests, so that other sentences go."""
+    counts: Sentences = {} if complete else {code: dict(each) for code, each in read_errors().items()}
+    for (code, sentence), tests in Counter(came_out).items():
+        known = counts.setdefault(code, {})
+        known[sentence] = max(tests, known.get(sentence, 0))
+    lines = []
+    for code, sentences in sorted(counts.items()):
+        lines += [code, *(f"{count:5}  {sentence}" for sentence, count in sorted(sentences.items()))]
+    ERRORS.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ from benchmarks import plots
 from benchmarks.figures import GOSSIP_RATES, MAX_TRAFFIC, Calibrated
 from benchmarks.gossip.training import BATCH, PEERS, PULL_STEPS, RING, Asked, Outcome, job_of, outcome
 from benchmarks.processes import in_processes
-from benchmarks.report import RESULTS, Measured, Size, message, show
+from benchmarks.report import RESULTS, Measured, Size, median_and_range, show
 from oddlot import AdaptiveGossip, Gossip, LocalSGD, Strategy
 from oddlot.report.svg_charts import Line
 
@@ -198,11 +198,11 @@ def _print(data: str, size: Size, found: Mapping[str, list[Outcome]], rates: Map
             [
                 name,
                 f"{_rate(rates, name)}",
-                message([one.exchanges_per_step for one in rows]),
-                message([one.bytes / other.bytes for one, other in zip(rows, base, strict=True)]),
-                message(_times(rows, base)),
-                message([one.accuracy for one in rows], 4),
-                message([one.single for one in rows], 4),
+                median_and_range([one.exchanges_per_step for one in rows]),
+                median_and_range([one.bytes / other.bytes for one, other in zip(rows, base, strict=True)]),
+                median_and_range(_times(rows, base)),
+                median_and_range([one.accuracy for one in rows], 4),
+                median_and_range([one.single for one in rows], 4),
             ]
             for name, rows in found.items()
         ],

@@ -26,7 +26,7 @@ from benchmarks.figures import RAY
 from benchmarks.ray import losses, speed, trace, train_peer, tuning
 from benchmarks.ray.job import BATCH, COMPUTED, STEP_SECONDS, TARGET, WORKERS, Rate, step_rate
 from benchmarks.ray.nodes import cluster
-from benchmarks.report import NOT_REACHED, Measured, Size, finish, message, parse, parser, show
+from benchmarks.report import NOT_REACHED, Measured, Size, finish, median_and_range, parse, parser, show
 from oddlot.workloads.digits import digits
 
 STORE_BYTES = 2_500_000_000
@@ -132,7 +132,12 @@ NO_CELLS = [""] * len(COLUMNS)
 
 
 def _cells(one: losses.Outcome) -> list[str]:
-    return [f"{one.seconds:.1f}", f"{one.repeated:.0f}", message([one.reached], 1), f"{one.accuracy:.3f}"]
+    return [
+        f"{one.seconds:.1f}",
+        f"{one.repeated:.0f}",
+        median_and_range([one.reached], 1),
+        f"{one.accuracy:.3f}",
+    ]
 
 
 def sooner(own: losses.Outcome, others: Sequence[losses.Outcome]) -> float:

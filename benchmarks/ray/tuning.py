@@ -16,7 +16,7 @@ import oddlot
 from benchmarks.processes import in_processes
 from benchmarks.ray import train_peer
 from benchmarks.ray.job import BATCH, EVERY, STEP_SECONDS, TARGET, WORKERS, Rate, job, loss, network
-from benchmarks.report import RESULTS, Size, message, show
+from benchmarks.report import RESULTS, Size, median_and_range, show
 from oddlot.machines import Machine
 from oddlot.workloads.digits import digits
 
@@ -53,7 +53,7 @@ def search(size: Size) -> dict[str, Rate]:
     for (side, rate, _), seconds in zip(asked, in_processes(partial(_seconds, epochs), asked), strict=True):
         times[side].setdefault(rate, []).append(seconds)
     title = f"seconds to an accuracy of {TARGET}, undisturbed, {epochs} epochs at most"
-    rows = [[str(rate), *(message(times[side][rate], 1) for side in times)] for rate in times[OURS]]
+    rows = [[str(rate), *(median_and_range(times[side][rate], 1) for side in times)] for rate in times[OURS]]
     show(title, ["learning rate, momentum", *times], rows)
     return {side: min(found, key=lambda rate: median(found[rate])) for side, found in times.items()}
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from statistics import mean, median
 
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from benchmarks.slide.runs import best_of, ours, trained
 from benchmarks.slide.setting import REAL, real
 from benchmarks.slide.systems import Tuned
@@ -51,7 +51,9 @@ def measure(size: Size) -> dict[str, float]:
                 mean(getattr(point, what) for point in points) for what in ("active", "seconds")
             )
             rates = f"{tuned.lr:g}, {tuned.input_lr:g}"
-            rows.append([kind, f"{active:.0f}", rates, message([p.p1 for p in points]), f"{seconds:.1f}"])
+            rows.append(
+                [kind, f"{active:.0f}", rates, median_and_range([p.p1 for p in points]), f"{seconds:.1f}"]
+            )
             print(*rows[-1], flush=True)
         columns = ["rows beside the labels", "active", "learning rates", f"P@1 after {epochs} passes", "s"]
         title = f"{name}: {data.y.shape[1]:,} labels, {seeds} seeds, the best of {len(settings)} settings"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.report import Measured, Size, message, show
+from benchmarks.report import Measured, Size, median_and_range, show
 from benchmarks.slide.setting import BATCH, generated, right, shape_of
 from oddlot.sparse import SlideClassifier
 from oddlot.sparse.csr import Csr
@@ -54,7 +54,7 @@ def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
             share, recall = right(one.best, data.y_test) / p1, float((one.best == dense.best).mean())
             ratios[name] = [their / own for own, their in zip(one.seconds, dense.seconds, strict=True)]
             rows.append([
-                name, f"{1 / median(one.seconds):,.0f}", message(ratios[name], 1), f"{1000 * one.alone:.2f}",
+                name, f"{1 / median(one.seconds):,.0f}", median_and_range(ratios[name], 1), f"{1000 * one.alone:.2f}",
                 f"{share * p1:.4f}", f"{share:.3f}", f"{recall:.3f}",
             ])  # fmt: skip
         columns = ["scored", "examples/s", "times", "ms for one", "P@1", "of exact", "recall of the best"]

@@ -6,7 +6,7 @@ from functools import partial
 from statistics import median
 
 from benchmarks.plots import save
-from benchmarks.report import NOT_REACHED, Measured, Size, message, show
+from benchmarks.report import NOT_REACHED, Measured, Size, median_and_range, show
 from benchmarks.slide.runs import Made, Point, best_of, ours, trained
 from benchmarks.slide.setting import BATCH, Set, generated, shape_of
 from benchmarks.slide.systems import Dense, Sampled, Tuned
@@ -134,7 +134,7 @@ def over_time(size: Size) -> Figures:
     at = LENGTHS[1] * a_pass
     own = [next(p.p1 for p in run if p.examples == at) for run in ends["clusters"]]
     same = [p1 - of_many(data, at, seed) for seed, p1 in enumerate(own)]
-    print(f"clusters' P@1 less that of 1,000 rows by chance at {at:,} examples:", message(same))
+    print(f"clusters' P@1 less that of 1,000 rows by chance at {at:,} examples:", median_and_range(same))
     return figures | {"p1_over_uniform_1000_30k": [100 * one for one in same]}
 
 
@@ -209,7 +209,7 @@ def compared(title: str, ends: Ends, name: str) -> Figures:
         text_of = {
             points[
                 0
-            ].examples: f"{message([p.p1 for p in points])}, {median(p.seconds for p in points):.1f} s"
+            ].examples: f"{median_and_range([p.p1 for p in points])}, {median(p.seconds for p in points):.1f} s"
             for points in zip(*runs, strict=True)
         }
         cells = [text_of.get(point.examples, "") for point in longest]
@@ -220,11 +220,11 @@ def compared(title: str, ends: Ends, name: str) -> Figures:
                 their / own if own and their else -NOT_REACHED
                 for own, their in zip(when, theirs, strict=False)
             ]
-            cells.append(message(ratios, 2))
+            cells.append(median_and_range(ratios, 2))
             if system == "clusters":
                 figures[rivals[rival]] = ratios
         rows.append([system, *cells])
     columns = ["", *(f"{point.examples // 1000}K" for point in longest)]
-    columns += [f"as soon as {rival} is at {message(p1s)}" for rival, p1s in goals.items()]
+    columns += [f"as soon as {rival} is at {median_and_range(p1s)}" for rival, p1s in goals.items()]
     show(f"{title}: P@1 at the end of runs of so many examples", columns, rows)
     return figures

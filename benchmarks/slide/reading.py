@@ -4,7 +4,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from benchmarks.slide.setting import generated
 from oddlot.sparse.datasets.text_files import read_xmc, write_xmc
 
@@ -23,6 +23,6 @@ def measure(size: Size) -> dict[str, list[float]]:
             began = time.process_time()
             read_xmc(path)
             speeds.append(megabytes / (time.process_time() - began))
-    rows = [[f"{examples:,} points, {megabytes:.0f} MB", message(speeds[1:], 0)]]
+    rows = [[f"{examples:,} points, {megabytes:.0f} MB", median_and_range(speeds[1:], 0)]]
     show("Reading text", ["", "MB/s of one core"], rows)
     return {"read_megabytes_per_second": speeds[1:]}

@@ -7,7 +7,7 @@ from math import inf
 from statistics import median
 
 from benchmarks.processes import in_new_process
-from benchmarks.report import Measured, Size, message, show
+from benchmarks.report import Measured, Size, median_and_range, show
 from benchmarks.slide.published import DWTA, SETTING, SIMHASH, hashed
 from benchmarks.slide.quality import FOUND
 from benchmarks.slide.setting import BATCH, THREADS, batches_for_each, begin, generated, shape_of
@@ -106,8 +106,9 @@ def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
             each = {name: [one[name] for one in runs] for name in runs[0]}
             active = f"{median(each['active']):,.0f}" if any(each["active"]) else ""
             rows.append([
-                system, message(each["wall"]), message(each["processor"]), f"{median(each['megabytes']):,.0f}",
-                f"{median(each['megabytes_before']):,.0f}", active, message(ratios[system], 2),
+                system, median_and_range(each["wall"]), median_and_range(each["processor"]),
+                f"{median(each['megabytes']):,.0f}",
+                f"{median(each['megabytes_before']):,.0f}", active, median_and_range(ratios[system], 2),
             ])  # fmt: skip
         columns = ["", "s / 1,000", "processor s / 1,000", "peak MB", "of these before", "rows", "dense / it"]
         show(

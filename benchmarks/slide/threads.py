@@ -6,7 +6,7 @@ from statistics import median
 
 from benchmarks.plots import save
 from benchmarks.processes import in_new_process
-from benchmarks.report import Measured, Size, message, show
+from benchmarks.report import Measured, Size, median_and_range, show
 from benchmarks.slide.published import SETTING
 from benchmarks.slide.setting import shape_of
 from benchmarks.slide.speed import ROUNDS, alone
@@ -66,8 +66,8 @@ def _gains(size: Size, shape: str, threads: list[int]) -> dict[str, list[list[fl
         [
             system,
             f"{count}",
-            message([run[at] for run in seconds[system]]),
-            message([run[at] for run in gains[system]], 2),
+            median_and_range([run[at] for run in seconds[system]]),
+            median_and_range([run[at] for run in gains[system]], 2),
         ]
         for system in systems
         for at, count in enumerate(threads)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.processes import in_processes
-from benchmarks.report import Measured, Size, message, show
+from benchmarks.report import Measured, Size, median_and_range, show
 from benchmarks.stragglers.floors import NOTHING, SECONDS
 from benchmarks.stragglers.least_squares import (
     FEATURES,
@@ -73,7 +73,7 @@ def measure(size: Size) -> Mapping[str, Measured]:
         f"distance after {ends:,.0f} s, {len(seeds)} seeds; closed form for k = 1 {floor(RATE, 1):.4f}, "
         f"for k = 36 {floor(RATE, 36):.4f}",
         ("", "learning rate", "distance"),
-        [[name, f"{SETTINGS[name].rate:g}", message(some, 4)] for name, some in found.items()],
+        [[name, f"{SETTINGS[name].rate:g}", median_and_range(some, 4)] for name, some in found.items()],
     )
     return _figures(found)
 

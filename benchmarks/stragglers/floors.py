@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.processes import in_processes
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from benchmarks.stragglers.least_squares import (
     LOAD,
     WORKERS,
@@ -60,7 +60,7 @@ def _floors(size: Size, seeds: range, rounds: int) -> dict[str, float]:
         ends = [end for (one, *_), end in zip(asked, found, strict=True) if one == k]
         closed = floor(RATE, k)
         worst = max(worst, abs(median(ends) / closed - 1))
-        rows.append([f"{k}", message(ends, 5), f"{closed:.5f}", f"{median(ends) / closed:.3f}"])
+        rows.append([f"{k}", median_and_range(ends, 5), f"{closed:.5f}", f"{median(ends) / closed:.3f}"])
     show(
         f"distance at the end of {rounds:,} rounds, {len(seeds)} seeds",
         ("k", "measured", "closed form", "ratio"),
@@ -101,7 +101,9 @@ def _speedup(size: Size, seeds: range) -> dict[str, float]:
         times = [found["k = 40", seed][0] / found[name, seed][0] for seed in seeds]
         ratios[name] = median(times)
         used = [found[name, seed][1] / 1e6 for seed in seeds]
-        rows.append([name, message(seconds, 0), message(times, 2), message(used, 2)])
+        rows.append(
+            [name, median_and_range(seconds, 0), median_and_range(times, 2), median_and_range(used, 2)]
+        )
     show(
         f"until {_close(size):g} times the floor of k = 40, from a distance of {FAR:g}, {len(seeds)} seeds",
         ("k", "seconds", "times as soon", "million rows used"),

@@ -16,7 +16,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     SGD,
@@ -153,7 +153,7 @@ def _table(learners: int, between: dict[str, float], hours: float, seeds: range)
             for policy in POLICIES
         }
         lock_steps = [f"{one:.3f}" for one in plain] or ["", ""]
-        rows.append([name, *lock_steps, *(message(cell, 3) for cell in found.values())])
+        rows.append([name, *lock_steps, *(median_and_range(cell, 3) for cell in found.values())])
         print(learners, *rows[-1], flush=True)
         return {policy: median(cell) for policy, cell in found.items()}
 

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 
 from benchmarks.processes import in_processes
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from benchmarks.stragglers.least_squares import (
     FEATURES,
     LOAD,
@@ -117,7 +117,7 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 
 def _show(size: Size, ratio: float, found: Found) -> None:
     rows = [
-        [policy, *(message([run[measure] for run in runs], 0) for measure in MEASURES)]
+        [policy, *(median_and_range([run[measure] for run in runs], 0) for measure in MEASURES)]
         for policy, runs in found.items()
     ]
     show(

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from torch import Tensor, nn
 
 from benchmarks.processes import in_processes
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from oddlot import (
     SGD,
     AdaptiveK,
@@ -194,7 +194,7 @@ def _table(size: Size, job: str, record: str, policies: Sequence[str], seeds: ra
     rows = [
         [
             f"{name} ({BEST_K})" if name == best_k else name,
-            message(taken, 0),
+            median_and_range(taken, 0),
             f"{median(taken) / others[best]:.2f}",
         ]
         for name, taken in seconds.items()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from benchmarks.ddp import Group
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     SGD,
@@ -75,7 +75,7 @@ def goodput(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
             len(paces) * 2 * BATCH * steps / able / group.seconds(steps, waits)
         )
         group.close()
-    rows = [[name, message(shares, 3)] for name, shares in found.items()]
+    rows = [[name, median_and_range(shares, 3)] for name, shares in found.items()]
     show(
         f"goodput of four processes, the last {SLOWER:g} times slower, {len(times)} runs",
         ("", "goodput"),
@@ -114,7 +114,7 @@ def soonest(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
             print(f"{name}, seed {seed}: {seconds[name][-1]:.1f} s", flush=True)
     for name, taken in seconds.items():
         ratios = [own / theirs for own, theirs in zip(taken, seconds["synchronous"], strict=True)]
-        rows.append([name, message(taken, 1), message(ratios, 2)])
+        rows.append([name, median_and_range(taken, 1), median_and_range(ratios, 2)])
     show(f"until an accuracy of {accuracy}, {len(seeds)} seeds", ("", "seconds", "of synchronous's"), rows)
     joint, base = seconds.pop(JOINT), seconds.pop("synchronous")
     figures = {"real_joint_over_synchronous": _ratios(joint, base)}

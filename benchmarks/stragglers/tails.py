@@ -5,7 +5,7 @@ from functools import partial
 from statistics import median
 
 from benchmarks.processes import in_processes
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from benchmarks.stragglers.joint import COMMUNICATION, LOADS, RATE, until_goal
 from benchmarks.stragglers.least_squares import LOAD, WORKERS, a_of
 from oddlot import AdaptiveLoad, Machine
@@ -37,7 +37,9 @@ def measure(size: Size) -> dict[str, float]:
     rows, worst = list[list[str]](), dict[str, float]()
     for name in fleets:
         for policy in POLICIES:
-            cells = [message([found[name, policy, seed][one] for seed in seeds], 0) for one in MEASURES]
+            cells = [
+                median_and_range([found[name, policy, seed][one] for seed in seeds], 0) for one in MEASURES
+            ]
             rows.append([name, policy, *cells])
         quotients = {one: _quotient(found, name, one, seeds) for one in MEASURES}
         rows.append([name, "quotient", *(f"{value:.2f}" for value in quotients.values())])

@@ -12,7 +12,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from benchmarks.report import Size, message, show
+from benchmarks.report import Size, median_and_range, show
 from oddlot import VCASGD, Job, Machine, Simulated, fit
 from oddlot.machines import Lifetime, Lognormal
 
@@ -67,7 +67,15 @@ def measure(size: Size, seed: int) -> dict[str, float]:
         newest.append(max(median(model), median(unequal)))
         once = SHARDS * epochs / SLOTS * (T_E + T_O * p)
         hours = [f"{once / 3600:.2f}", f"{formula(p, epochs) / 3600:.2f}"]
-        rows.append([f"{p:.2f}", *hours, message(model), message(unequal), message(barrier)])
+        rows.append(
+            [
+                f"{p:.2f}",
+                *hours,
+                median_and_range(model),
+                median_and_range(unequal),
+                median_and_range(barrier),
+            ]
+        )
     columns = ["p", "n (t_e + t_o p), hours", "formula, hours", "its own model"]
     columns += ["newest weights, unequal clients", "barrier"]
     show(f"makespan over the paper's formula, {len(seeds)} seeds", columns, rows)

@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from benchmarks.report import NOT_REACHED, Measured, Size, message, show
+from benchmarks.report import NOT_REACHED, Measured, Size, median_and_range, show
 from benchmarks.vc_asgd.market import ALIVE, MACHINES, Recorded, bamboo, gcp
 from benchmarks.vc_asgd.setting import SHARDS, reached, zone
 from benchmarks.vc_asgd.systems import DEADLINE, on_machines_that_stay
@@ -66,7 +66,7 @@ def measure(size: Size, seed: int) -> dict[str, Measured]:
         eight += here[MACHINES]
         cells = [f"{trace.availability:.3f}", f"{trace.longest_gap / 3600:.1f}", f"{many}"]
         for some in (here[many], here[MACHINES]):
-            cells += [message(some, 2), f"{within(some):.2f}"]
+            cells += [median_and_range(some, 2), f"{within(some):.2f}"]
         rows.append([name, *cells])
     columns = [
         "trace",
@@ -78,7 +78,9 @@ def measure(size: Size, seed: int) -> dict[str, Measured]:
     ]
     title = f"{epochs} epochs, {beginnings} starts, over {most / 3600:.2f} hours on demand"
     show(title, [*columns, "time, 8 requested", f"within {WITHIN}"], rows)
-    print(f"all: {message(ratios)}, within {WITHIN}: {within(ratios):.3f}; 8 requested: {median(eight):.3f}")
+    print(
+        f"all: {median_and_range(ratios)}, within {WITHIN}: {within(ratios):.3f}; 8 requested: {median(eight):.3f}"
+    )
     return {
         "time_over_on_demand_other_traces": ratios,
         "time_over_on_demand_other_traces_within_1_5": within(ratios),

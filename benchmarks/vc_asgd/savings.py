@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import mean
 
-from benchmarks.report import NOT_REACHED, Measured, message, show
+from benchmarks.report import NOT_REACHED, Measured, median_and_range, show
 from benchmarks.vc_asgd.market import MACHINES, ON_DEMAND, on_demand, price_traces
 from benchmarks.vc_asgd.setting import reached
 from benchmarks.vc_asgd.systems import AVERAGING, NEWEST, PAPER, System
@@ -137,17 +137,17 @@ def _tell(bills: Bills, trained: Trainings, title: str) -> None:
         if len(done) == len(runs):
             hours = [one.until / 3600 for one in done if one.until is not None]
             saved = list(bills.savings(system, BASE).values())
-            cells = [message(hours, 2), message([3600 * one / most for one in hours], 2)]
-            cells += [message([one.machine_hours() for one in done], 1)]
+            cells = [median_and_range(hours, 2), median_and_range([3600 * one / most for one in hours], 2)]
+            cells += [median_and_range([one.machine_hours() for one in done], 1)]
             cells += [
                 f"{min(some):.2f} to {max(some):.2f}"
                 for price in sorted(SHOWN & bills.prices.keys())
                 if (some := [v for (name, _), v in bills.by_market[system].items() if name == price])
             ]
-            cells += [message(saved), f"{max(saved):.3f}"] if saved else []
+            cells += [median_and_range(saved), f"{max(saved):.3f}"] if saved else []
         lost = [one.run.summary["workers_lost"] for one in runs.values()]
         accuracy = [one.run.accuracy or 0.0 for one in runs.values()]
-        rows.append([f"{system}", message(accuracy), f"{min(lost)} to {max(lost)}", *cells])
+        rows.append([f"{system}", median_and_range(accuracy), f"{min(lost)} to {max(lost)}", *cells])
     columns = [
         "",
         "accuracy at the end",

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from oddlot.core.events import PeerJoined, PeerLost
-from oddlot.core.membership import Membership, MembershipMessage, MembershipSettings
+from oddlot.core.membership import Membership, MembershipSettings
+from oddlot.core.membership_messages import MembershipMessage
 from oddlot.core.support.event_queue import EventQueue
 
 SETTINGS = MembershipSettings(ping_seconds=0.5, suspicion_seconds=2.0, retry_seconds=2.0)

@@ -15,7 +15,8 @@ from oddlot.core.tasks import Facts, Kind
 from oddlot.model import vector_ops as kernels
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.merging import MergeNorms
-from oddlot.model.weight_store import NullStore, Payload, Pool, WeightStore
+from oddlot.model.null_store import NullStore
+from oddlot.model.weight_store import Payload, Pool, WeightStore
 from tests.transcripts import raises
 
 NAN = float("nan")

@@ -8,7 +8,7 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
-from tests.simulation.world import MISHAPS, STRATEGIES, World, message
+from tests.simulation.world import MISHAPS, STRATEGIES, World, trace_of
 
 SEEDS, KEPT = 400, 30
 
@@ -37,7 +37,7 @@ def repeat(name: str, seed: int) -> None:
     try:
         world.run()
     finally:
-        print(message(world.log))
+        print(trace_of(world.log))
 
 
 match sys.argv[1:]:

@@ -10,7 +10,7 @@ from random import Random, SystemRandom
 import pytest
 
 from oddlot.testing import check_strategy
-from tests.simulation.world import MISHAPS, STRATEGIES, World, message
+from tests.simulation.world import MISHAPS, STRATEGIES, World, trace_of
 
 CORPUS: dict[str, list[int]] = json.loads((Path(__file__).parent / "corpus.json").read_text())
 """seeds in which, together, everything goes wrong: `python -m tests.simulation corpus` chooses them anew"""
@@ -28,7 +28,7 @@ def lived(name: str, seeds: Iterable[int]) -> tuple[dict[int, str], set[str]]:
         except Exception as error:
             error.add_note(f"To repeat it: python -m tests.simulation {name} {seed}")
             raise
-        digests[seed] = hashlib.sha256(message(log).encode()).hexdigest()
+        digests[seed] = hashlib.sha256(trace_of(log).encode()).hexdigest()
         seen |= world.seen
     return digests, seen
 

@@ -509,6 +509,6 @@ class World:
         return Fault(kind, whom, **when, **hows.get(kind, {}))
 
 
-def message(log: Iterable[Record]) -> str:
+def trace_of(log: Iterable[Record]) -> str:
     """The trace, a line a record."""
     return "\n".join(f"{r.now:.6f} {r.event} -> {', '.join(map(str, r.actions))} {r.remark}" for r in log)

@@ -264,7 +264,7 @@ class RunCommand:
         from oddlot.history.metrics import Tally
         from oddlot.history.peer_logs import read_run_log
         from oddlot.history.run_folder import RunFolder
-        from oddlot.report.live_view import message, say, shown, summary
+        from oddlot.report.live_view import say, shown, shown_messages, summary
         from oddlot.report.run_report import count_faults_in, faults_text
 
         console = Console(stderr=self.as_json, quiet=self.quiet)
@@ -272,7 +272,7 @@ class RunCommand:
         tally = Tally()
         # The output of the job's own code is not part of the JSON.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with aside, message(console), shown(console, f"{title} in {folder}", tally) as observer:
+        with aside, shown_messages(console), shown(console, f"{title} in {folder}", tally) as observer:
             run, stopped_by = self._trained(settings, folder, continues, observer, tally)
         files = RunFolder(folder).written
         closing = summary(title, run.summary, self.name != TRAIN, files)

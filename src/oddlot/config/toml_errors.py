@@ -70,7 +70,9 @@ def retold(error: ValidationError, better: Callable[[ErrorDetails], UsageError |
 
 
 def _retold(fault: ErrorDetails, better: UsageError | None) -> InitErrorDetails:
-    message = PydanticCustomError(fault["type"], "{told}", {**fault.get("ctx", {}), "message": fault["msg"]})
+    message = PydanticCustomError(
+        fault["type"], "{message}", {**fault.get("ctx", {}), "message": fault["msg"]}
+    )
     if better:
         message = about(better)
     return InitErrorDetails(type=message, loc=fault["loc"], input=fault["input"])

@@ -17,66 +17,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf, log2
 from random import Random
-from typing import Literal, NamedTuple
 
 from oddlot.core.events import PeerJoined, PeerLost
+from oddlot.core.membership_messages import Ack, MembershipMessage, PeerStatus, Ping, PingRequest, State
 from oddlot.core.task_timeouts import hung_after
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.core.worker_stats import TIMEOUT_FACTOR
 
-State = Literal["alive", "suspected", "lost"]
 MAX_NEWS = 10
 """Largest number of news items per message. New peers are sent all news."""
 HELPERS = 3
 """Number of peers that are asked to ping a peer that does not reply."""
 STEPS_SUSPECTED = 2.0
 """Minimum time to refute a suspicion, as a multiple of the suspected peer's longest step."""
-
-
-class PeerStatus(NamedTuple):
-    """The known state of a peer.
-
-    The news with the higher incarnation is newer. If they are equal, lost overrides suspected, and suspected overrides
-    alive.
-    """
-
-    peer: NodeId
-    address: str
-    incarnation: int
-    """Number that the peer increases to refute a suspicion."""
-    state: State
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """A request for an `Ack` with the same number."""
-
-    number: int
-    news: tuple[PeerStatus, ...] = ()
-    step_seconds: float = 0.0
-    """Longest recent step of the sender, in seconds. 0: it has finished none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """The reply to a ping."""
-
-    number: int
-    news: tuple[PeerStatus, ...] = ()
-    step_seconds: float = 0.0
-    """Longest recent step of the sender, in seconds. 0: it has finished none."""
-
-
-@dataclass(frozen=True, slots=True)
-class PingRequest:
-    """A request to ping a third peer and forward its `Ack`."""
-
-    number: int
-    peer: NodeId
-    news: tuple[PeerStatus, ...] = ()
-
-
-MembershipMessage = Ping | Ack | PingRequest
 PeerEvent = PeerJoined | PeerLost
 
 
@@ -387,8 +340,8 @@ class Membership:
         member = self.members.get(receiver)
         if member is not None and member.state != "alive":
             first.append(receiver)
-        message = sorted(self.to_tell, key=lambda peer: -self.to_tell[peer])
-        names = dict.fromkeys([*first, *message, *(self.members if tell_all else ())])
+        urgent = sorted(self.to_tell, key=lambda peer: -self.to_tell[peer])
+        names = dict.fromkeys([*first, *urgent, *(self.members if tell_all else ())])
         chosen = list(names) if tell_all else list(names)[:MAX_NEWS]
         for peer in chosen:
             if peer in self.to_tell:

@@ -116,13 +116,13 @@ class Fault:
         return self.machine in {"", machine_of(node)}
 
     def __str__(self) -> str:
-        message = [
+        parts = [
             f"{name}={_short(value)}"
             for name in WHENS
             if (value := getattr(self, name)) not in ((), None, [])
         ]
         lasts = [f"{name}={value:g}" for name in ALLOWED if (value := getattr(self, name)) is not None]
-        return " ".join(filter(None, [self.kind, self.machine, *message, *lasts]))
+        return " ".join(filter(None, [self.kind, self.machine, *parts, *lasts]))
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -161,9 +161,9 @@ def _short(value: object) -> str:
     """Return times as a short text."""
     if not isinstance(value, tuple | list):
         return f"{value:g}"
-    message = [f"{time:g}" for time in value]
+    times = [f"{time:g}" for time in value]
     return ",".join(
-        message if len(message) <= MAX_TOLD else [*message[:2], f"...{len(message) - 3} more...", message[-1]]
+        times if len(times) <= MAX_TOLD else [*times[:2], f"...{len(times) - 3} more...", times[-1]]
     )
 
 

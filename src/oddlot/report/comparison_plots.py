@@ -81,13 +81,13 @@ class OverTime:
 
     def ends(self, axis: str) -> list[float]:
         """Return the end of an axis in each run."""
-        message: dict[str, Callable[[RunReport, RunTimeline], float]] = {
+        axes: dict[str, Callable[[RunReport, RunTimeline], float]] = {
             "seconds": lambda _, run_timeline: run_timeline.seconds,
             "versions": lambda run, _: run.tally.versions,
             "samples": lambda run, _: run.tally.samples.merged,
             "dollars": lambda run, _: run.tally.dollars,
         }
-        return [float(message[axis](*pair)) for pair in zip(self.runs, self.courses, strict=True)]
+        return [float(axes[axis](*pair)) for pair in zip(self.runs, self.courses, strict=True)]
 
     def unequal(self, axis: str) -> bool:
         """Return True if the lengths of the runs on this axis differ too much for a shared axis."""
@@ -155,11 +155,11 @@ class OverTime:
             losses = [
                 (float(getattr(m, axis)), m.training_loss) for m in moments if m.training_loss is not None
             ]
-            message = ("evaluation", "training") if self.alone else (name, f"{name}, training")
+            labels = ("evaluation", "training") if self.alone else (name, f"{name}, training")
             if points:
-                yield Line(message[0], points, number)
+                yield Line(labels[0], points, number)
             if losses:
-                yield Line(message[1], losses, number, dashed=True)
+                yield Line(labels[1], losses, number, dashed=True)
 
 
 def _grid(charts: Iterator[str] | Sequence[str]) -> str:

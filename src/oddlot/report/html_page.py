@@ -180,11 +180,11 @@ def _samples(run: RunReport, run_timeline: RunTimeline) -> Iterator[str]:
         yield bars("Bytes sent per machine", list(_links(run, _sorted(run_timeline))), key="bytes")
     rest = {"skipped": run.tally.samples.skipped, "returned": run.tally.samples.returned}
     reasons = {"merged": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
-    message = [
+    rows = [
         Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip()) for why, count in reasons.items()
     ]
     wasted = run.tally.samples.wasted.total()
-    yield bars("Why samples were wasted" if wasted else "Samples merged", message, key="waste")
+    yield bars("Why samples were wasted" if wasted else "Samples merged", rows, key="waste")
 
 
 def _sorted(run_timeline: RunTimeline) -> dict[str, MachineTimeline]:
@@ -194,8 +194,8 @@ def _sorted(run_timeline: RunTimeline) -> dict[str, MachineTimeline]:
 
 def _violations(run: RunReport) -> str:
     """Return a list of violations of the exactly-once check. Empty without violations."""
-    message = "".join(f"<li>{escape(str(fault))}</li>" for fault in run.proof.faults)
-    return f"<ul>{message}</ul>" if message else ""
+    items = "".join(f"<li>{escape(str(fault))}</li>" for fault in run.proof.faults)
+    return f"<ul>{items}</ul>" if items else ""
 
 
 def _in_order(name: str) -> tuple[str, int, str]:

@@ -69,7 +69,7 @@ def progress_line() -> Iterator[Callable[[Record], None]]:
     """Yield an observer that shows a run in one line of the terminal. The line stays when the run ends."""
     console, line = Console(stderr=True), ProgressLine()
     with (
-        message(console),
+        shown_messages(console),
         Live(get_renderable=line.draw, console=console, refresh_per_second=DRAWS_A_SECOND),
     ):
         yield line
@@ -84,13 +84,13 @@ def progress_lines() -> Iterator[Callable[[Record], None]]:
     """
     console = Console(stderr=True, force_jupyter=False)
     lines = ProgressLines(console=console)
-    with message(console):
+    with shown_messages(console):
         yield lines
         lines.say()
 
 
 @contextmanager
-def message(console: Console) -> Iterator[None]:
+def shown_messages(console: Console) -> Iterator[None]:
     """Show what oddlot's modules log, such as slow steps before training starts."""
     logger, lines = logging.getLogger("oddlot"), _Lines(console)
     level = logger.level

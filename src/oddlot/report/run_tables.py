@@ -131,15 +131,15 @@ def headline(run: RunReport) -> str:
     """Return the most important figures of a run, in large letters."""
     metrics = run.tally.quality.metrics
     names = [name for name in metrics if name != "loss"][:MAX_METRICS]
-    message = {name: f"{metrics[name]:.4f}" for name in names}
-    message |= {"loss": f"{metrics['loss']:.4f}"} if "loss" in metrics else {}
+    figures = {name: f"{metrics[name]:.4f}" for name in names}
+    figures |= {"loss": f"{metrics['loss']:.4f}"} if "loss" in metrics else {}
     if not metrics and (training := run.tally.quality.training_loss) is not None:
-        message = {"training loss": f"{training:.4f}"}
-    message |= {"time": duration(run.tally.seconds) + (", simulated" if run.virtual else "")}
-    message |= {"epochs": f"{run.tally.epochs:.1f}"}
-    message |= {"cost": cost(run.tally.summary())} if run.has_prices else {}
+        figures = {"training loss": f"{training:.4f}"}
+    figures |= {"time": duration(run.tally.seconds) + (", simulated" if run.virtual else "")}
+    figures |= {"epochs": f"{run.tally.epochs:.1f}"}
+    figures |= {"cost": cost(run.tally.summary())} if run.has_prices else {}
     shown = []
-    for name, text in message.items():
+    for name, text in figures.items():
         first, comma, rest = text.partition(", ")
         more = f"<small>{escape(rest)}</small>" if comma else ""
         shown.append(f"<div><dt>{escape(name)}</dt><dd>{escape(first)}{more}</dd></div>")
@@ -167,14 +167,14 @@ def figures_table(runs: Sequence[RunReport], names: Sequence[str]) -> str:
 
 def how_table(runs: Sequence[RunReport], names: Sequence[str]) -> str:
     """Return the table of date, command, versions and settings of the runs."""
-    message = [provenance(run.settings) for run in runs]
-    keys = dict.fromkeys(key for each in message for key in each)
+    tables = [provenance(run.settings) for run in runs]
+    keys = dict.fromkeys(key for each in tables for key in each)
     several = len(runs) > 1
     body = []
     for key in keys:
         cells = [
             f"<td{_of(name) * several}>{_breakable(each.get(key, ''))}</td>"
-            for each, name in zip(message, names, strict=True)
+            for each, name in zip(tables, names, strict=True)
         ]
         body.append(f"<tr><th>{escape(key)}</th>{''.join(cells)}</tr>")
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
@@ -191,13 +191,11 @@ def provenance(settings: dict[str, Any]) -> dict[str, str]:
     optimizer = str(settings.get("optimizer", ""))
     rate = re.search(r"\blr=([^,)]+)", optimizer)
     schedule = settings.get("lr_schedule")
-    message = {
+    found = {
         "date": str(started.get("date", "")).replace("T", " ").replace("+00:00", " UTC"),
         "started by": started.get("command"),
         "host": started.get("host"),
-        "software": ", ".join(
-            f"{message} {started[key]}" for key, message in versions.items() if key in started
-        ),
+        "software": ", ".join(f"{label} {started[key]}" for key, label in versions.items() if key in started),
         "workload": _workload(settings),
         "parameters": _parameters(shapes),
         "strategy": readable(settings["strategy"]),
@@ -210,7 +208,7 @@ def provenance(settings: dict[str, Any]) -> dict[str, str]:
         "goal": run.get("until"),
         "codec": run.get("codec"),
     }
-    return {key: printable(str(value)) for key, value in message.items() if value is not None and value != ""}
+    return {key: printable(str(value)) for key, value in found.items() if value is not None and value != ""}
 
 
 def _workload(settings: dict[str, Any]) -> str:

@@ -262,14 +262,14 @@ def _round_step(step: float) -> float:
 def _ticks(x: Axis, y: Axis | None, height: int) -> str:
     """Return the labels of both axes."""
     below = TOP + height + 16
-    message = [
+    marks = [
         f'<text class="tick" text-anchor="middle" x="{x.percent(value)}" y="{below}">{_short(value / x.unit)}</text>'
         for value in x.ticks
     ]
     for value in y.ticks if y else ():
         at = TOP + 4 + (y(value) if y else 0.0)
-        message.append(f'<text class="tick" text-anchor="end" x="-8" y="{at:.1f}">{_short(value)}</text>')
-    return "".join(message)
+        marks.append(f'<text class="tick" text-anchor="end" x="-8" y="{at:.1f}">{_short(value)}</text>')
+    return "".join(marks)
 
 
 def _grid(x: Axis, y: Axis | None, height: int) -> str:
@@ -312,10 +312,10 @@ def legend_text(entries: Sequence[Entry], kind: str = "legend") -> str:
     """Return a legend. Empty without entries."""
     if not entries:
         return ""
-    message = [
+    parts = [
         f'<span><i class="swatch {color} {look}"></i>{escape(name)}</span>' for color, name, look in entries
     ]
-    return f'<div class="{kind}">{"".join(message)}</div>'
+    return f'<div class="{kind}">{"".join(parts)}</div>'
 
 
 def _plot(

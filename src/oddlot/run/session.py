@@ -4,8 +4,9 @@ from oddlot.core.conductor import Conductor
 from oddlot.history.goals import TIME_FIGURES, Goal, Term
 from oddlot.history.metrics import Tally
 from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.null_store import NullStore
 from oddlot.model.update_gates import standard_gates
-from oddlot.model.weight_store import BlockSource, NullStore, WeightStore
+from oddlot.model.weight_store import BlockSource, WeightStore
 from oddlot.run.spec import Recipe
 from oddlot.run.watchdogs import warn_of_not_measured
 from oddlot.train.lr_schedules import by_samples

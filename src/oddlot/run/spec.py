@@ -239,12 +239,12 @@ def _given(strategy: Any) -> dict[str, Any]:
 
 def _settings(strategy: Any) -> str:
     """Return a strategy as text, without its state."""
-    message = [
+    settings = [
         f"{name}={_settings(value) if is_dataclass(value) else repr(value)}"
         for name, value in _given(strategy).items()
         if value not in ({}, [])
     ]
-    return f"{type(strategy).__name__}({', '.join(message)})"
+    return f"{type(strategy).__name__}({', '.join(settings)})"
 
 
 MAX_ROWS = 64

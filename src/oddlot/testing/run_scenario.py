@@ -90,9 +90,9 @@ class Data:
         return cls(**values)
 
     def __str__(self) -> str:
-        message = {each.name: getattr(self, each.name) for each in fields(self)}
+        settings = {each.name: getattr(self, each.name) for each in fields(self)}
         parts = [
-            f"{name}={str(value).lower()}" for name, value in message.items() if value not in (None, False)
+            f"{name}={str(value).lower()}" for name, value in settings.items() if value not in (None, False)
         ]
         return " ".join(["data", *parts])
 
@@ -296,7 +296,7 @@ VERBS: dict[str, Callable[..., Iterator[Stimulus]]] = {
 }
 
 
-def message(record: Record) -> list[str]:
+def decisions(record: Record) -> list[str]:
     """Return a record's decisions, one per line: `> assign a:1 8 [0:0-8] v0`, `> step a:1*0.50 b:2*0.50`."""
     lines = [f"at {record.now:g} s"] if isinstance(record.event, Ticked) else []
     lines += [record.remark] if record.remark else []
@@ -372,8 +372,8 @@ def _exchange_notation(
 
 
 def _about(model: PeerModel) -> list[str]:
-    message = {"answers": model.answers, "reply": model.reply_tag, "layers": model.layers}
-    parts = [f"{name}={value}" for name, value in message.items() if value is not None]
+    labels = {"answers": model.answers, "reply": model.reply_tag, "layers": model.layers}
+    parts = [f"{name}={value}" for name, value in labels.items() if value is not None]
     return parts + ([f"weight={model.weight:g}"] if model.weight != 1 else [])
 
 

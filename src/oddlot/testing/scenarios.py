@@ -21,7 +21,7 @@ from oddlot import strategies
 from oddlot.core import optimizers as rules
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import OddlotError, UnknownName, UsageError
-from oddlot.testing.run_scenario import Data, ScenarioRun, message, state_line
+from oddlot.testing.run_scenario import Data, ScenarioRun, decisions, state_line
 
 Names = Mapping[str, Callable[..., Any]]
 NO_NAMES: Names = MappingProxyType({})
@@ -96,7 +96,7 @@ class _Teller:
         lines: list[str] = []
         try:
             for record in play.do(line):
-                lines += message(record)
+                lines += decisions(record)
         except UsageError:
             raise
         except OddlotError as error:

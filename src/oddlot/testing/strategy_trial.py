@@ -17,7 +17,7 @@ from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import ProtocolError
 from oddlot.core.support.serialization import to_plain
 from oddlot.core.tasks import Facts
-from oddlot.testing.run_scenario import Data, ScenarioRun, message, state_line
+from oddlot.testing.run_scenario import Data, ScenarioRun, decisions, state_line
 from oddlot.testing.state_checks import StateChecks
 
 PROMISES = {
@@ -196,7 +196,7 @@ class StrategyTrial:
         try:
             before = self._state() if line.startswith("late") else None
             for record in self.play.do(line):
-                self.history += message(record)
+                self.history += decisions(record)
                 self._check(record, before)
         except ProtocolError as error:
             self._break(6, str(error))

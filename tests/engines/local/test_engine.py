@@ -55,7 +55,7 @@ def trial(
         yield run, run.engine
 
 
-def message(run: DrivenRun) -> Message:
+def next_message(run: DrivenRun) -> Message:
     """Wait for the next one."""
     while (heard := run.next()) is None:
         pass
@@ -125,14 +125,14 @@ def readable(it: socket.socket) -> bool:
 
 def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> None:
     with trial(local(2), Synchronous()) as (run, engine):
-        for joined in [message(run), message(run)]:
+        for joined in [next_message(run), next_message(run)]:
             run.deliver(joined)
-        first, second = message(run), message(run)
+        first, second = next_message(run), next_message(run)
         assert isinstance(first, ReceivedUpdate)
         run.deliver(first)
         node = first.facts.sender
         engine.faults.kill(node)
-        lost = message(run)
+        lost = next_message(run)
         assert lost == Lost(node)
         run.deliver(second)  # the round closes, and everybody is given work
         assert run.host.conductor.busy[node]
@@ -487,7 +487,7 @@ def test_no_message_is_lost_where_a_socket_is_full() -> None:
         run.deliver(Joined(node))
         assert engine.processes.running[node].outbox, "there was room for all"
         engine.faults.thaw(node)
-        answers = [message(run) for _ in range(700)]
+        answers = [next_message(run) for _ in range(700)]
         assert all(isinstance(answer, ReceivedUpdate) for answer in answers)
 
 

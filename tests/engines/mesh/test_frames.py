@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oddlot.codecs import Half, Plain
-from oddlot.core.membership import Ack, PeerStatus, Ping, PingRequest
+from oddlot.core.membership_messages import Ack, PeerStatus, Ping, PingRequest
 from oddlot.core.peers import PeerModel
 from oddlot.engines.mesh.frames import KIND, decode, encode
 from oddlot.engines.mesh.messages import (

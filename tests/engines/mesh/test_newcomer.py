@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oddlot import Gossip, Local
-from oddlot.core.membership import Ping
+from oddlot.core.membership_messages import Ping
 from oddlot.engines.mesh.messages import FromPeer, ModelForAverage, StateRequest, Tensors
 from oddlot.engines.mesh.network_faults import NetworkFaults
 from oddlot.engines.mesh.newcomer import LONGEST_SECONDS, Newcomer

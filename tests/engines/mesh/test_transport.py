@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from oddlot.codecs import Plain
-from oddlot.core.membership import Ping
+from oddlot.core.membership_messages import Ping
 from oddlot.core.peers import PeerModel
 from oddlot.engines.mesh.messages import FromPeer, ModelMessage, Tensors
 from oddlot.engines.mesh.transport import (

@@ -119,8 +119,8 @@ class UsageErrors(UsageError):
 
 def joined(errors: Sequence[UsageError]) -> UsageError:
     """Return one error for all of these, without duplicates."""
-    message = list({str(error): error for error in errors}.values())
-    return message[0] if len(message) == 1 else UsageErrors(message)
+    distinct = list({str(error): error for error in errors}.values())
+    return distinct[0] if len(distinct) == 1 else UsageErrors(distinct)
 
 
 class JobError(OddlotError):

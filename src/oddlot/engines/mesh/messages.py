@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from oddlot.core.membership import MembershipMessage
+from oddlot.core.membership_messages import MembershipMessage
 from oddlot.core.peers import PeerModel
 from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId

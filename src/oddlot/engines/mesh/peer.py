@@ -18,7 +18,8 @@ from oddlot.core.events import (
     PeerLost,
     Stimulus,
 )
-from oddlot.core.membership import Ack, Membership, Ping, PingRequest
+from oddlot.core.membership import Membership
+from oddlot.core.membership_messages import Ack, Ping, PingRequest
 from oddlot.core.peers import IncludedModel, PeerModel
 from oddlot.core.records import HostState, Record
 from oddlot.core.support.errors import Refusal
