@@ -82,6 +82,10 @@ class Conductor:
         """Return whether an update of this task would count; otherwise it is an echo."""
         return task in self.open and task in self.ledger.leases
 
+    def staleness(self, version: int) -> int:
+        """Return the number of merges since a version."""
+        return self.version - version
+
     def handle(self, event: events.Stimulus, now: float) -> Record:
         """Update the state with an event, ask the strategy, and return the record with all actions."""
         self.now = now
@@ -193,9 +197,9 @@ class Conductor:
         for peer in list(self.peers.living):
             yield from self._peer_lost(events.PeerLost(peer))
         for node in list(self.busy):
-            for message in self._lost(events.Lost(node)):
-                assert isinstance(message, events.Lost)  # no sample is the cause
-                yield message
+            for lost in self._lost(events.Lost(node)):
+                assert isinstance(lost, events.Lost)  # no sample is the cause
+                yield lost
 
     def _goal_reached(self, _: events.GoalReached) -> Iterator[events.Event]:
         self.slots.clear()
@@ -234,7 +238,7 @@ class Conductor:
         """Handle an event that only the log needs."""
         yield from ()
 
-    def _text(self, event: events.Event) -> Iterator[events.Event]:
+    def _delivered(self, event: events.Event) -> Iterator[events.Event]:
         yield event
 
     def _answered(self, task: TaskId, node: NodeId, samples: int) -> bool:
@@ -332,6 +336,7 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
     events.ModelRequested: Conductor._model_requested,
     events.ModelReceived: Conductor._model_received,
     **dict.fromkeys(
-        (events.Changed, events.Evaluated, events.RoundTimesFitted, events.ModelRejected), Conductor._text
+        (events.Changed, events.Evaluated, events.RoundTimesFitted, events.ModelRejected),
+        Conductor._delivered,
     ),
 }

@@ -99,6 +99,9 @@ class ConductorState(Protocol):
     def expects(self, task: TaskId) -> bool:
         """Return whether an update of this task would count."""
 
+    def staleness(self, version: int) -> int:
+        """Return the number of merges since a version."""
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -223,7 +226,7 @@ class View:
 
     def staleness(self, update: Facts) -> int:
         """Return the staleness of an update, in versions."""
-        return self._state.version - update.based_on
+        return self._state.staleness(update.based_on)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,3 +18,4 @@ from oddlot.strategies.quorum import Quorum as Quorum
 from oddlot.strategies.backup_tasks import BackupTasks as BackupTasks
 from oddlot.strategies.deadline import Deadline as Deadline
 from oddlot.strategies.proportional_load import ProportionalLoad as ProportionalLoad
+from oddlot.strategies.groups import Groups as Groups
