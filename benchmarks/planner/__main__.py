@@ -1,0 +1,35 @@
+"""The planner's predictions against simulated runs.
+
+- Seconds per update of 32 machines in 1 to 32 groups, against the simulator without gradients.
+- The best momentum on least squares with exponential delays, against theorem 7 of "Asynchrony begets Momentum".
+
+python -m benchmarks.planner [--quick|--smoke] [--save]
+"""
+
+from benchmarks.planner.hardware import errors
+from benchmarks.planner.momentum import differences
+from benchmarks.report import finish, parse, parser
+
+
+def main() -> None:
+    """Measure, print the tables and the figures."""
+    options = parse(parser("planner", __doc__, "fewer updates and seeds, within 6 minutes"))
+    size = options.size
+    found = errors(size.pick(40, 400, 2_000))
+    momentum = differences(
+        size.pick((5.0,), (5.0, 20.0), (5.0, 10.0, 20.0)),
+        size.pick((2,), (1, 2, 4, 8), (1, 2, 4, 8)),
+        size.pick(2, 24, 60),
+    )
+    finish(
+        options,
+        {
+            "he_error_cv0": max(found[0.0]),
+            "he_error_fitted": max(found[0.3] + found[1.0]),
+            "momentum_error": max(momentum),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
