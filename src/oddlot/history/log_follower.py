@@ -23,9 +23,7 @@ class LogFollower:
     def read(self) -> list[Record] | None:
         """Return the new records, or None if the file is shorter than before.
 
-        After None, the next call reads from the start.
-
-        Raise CheckpointError if the log is damaged or cannot be read.
+        After None, the next call reads from the start. Raise CheckpointError if the log is damaged or cannot be read.
         """
         try:
             with open_to_read(self.path) as file:
