@@ -317,8 +317,8 @@ LAUNCH_DIGITS = 4
 class SharedWriter(BackgroundWriter):
     """Writes checkpoints like `BackgroundWriter`, to storage shared by all processes of a `launch`.
 
-    The processes have no common number of records. Names contain the number of the checkpoint instead, which is one
-    more than the largest number in the storage. If a checkpoint of another launch appears that was not `there` at the
+    The processes have no common number of records. Instead, names contain the number of the checkpoint: one more
+    than the largest number in the storage. If a checkpoint of another launch appears that was not `there` at the
     start, another process has resumed the run.
     """
 

@@ -149,7 +149,7 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
 
 
 def check_name(path: str, setting: str) -> None:
-    """Raise UsageError if the file system does not support a path, which is the value of `setting`."""
+    """Raise UsageError if the file system does not support a path, the value of `setting`."""
     encoding = sys.getfilesystemencoding()
     try:
         os.fsencode(path)

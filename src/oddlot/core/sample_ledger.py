@@ -1,4 +1,4 @@
-"""The ledger of samples, which ensures that each sample is merged exactly once per epoch.
+"""The ledger of samples ensures that each sample is merged exactly once per epoch.
 
 Positions 0..size-1 index a seeded order of the data. The worker maps a position to a sample. A position is always in
 one state: not leased yet, returned, leased to open tasks, in an update in the inbox, or merged. The module also counts
@@ -91,7 +91,7 @@ class SampleLedger:
     epoch_barrier: bool = False
     skip_bad: bool = False
     cuts: list[int] = field(default_factory=list)
-    """Start of each shard, and end of the last one. Empty: `shards` of equal size."""
+    """Start of each shard, and end of the last shard. Empty: `shards` of equal size."""
     epoch: int = 0
     """Oldest epoch that is not completely merged."""
     merged: list[int] = field(default_factory=lambda: [0])
@@ -260,7 +260,7 @@ class SampleLedger:
 
     @property
     def _latest(self) -> float:
-        """Return the latest epoch whose samples may be leased now."""
+        """Return the latest epoch with samples that may be leased now."""
         last = inf if self.epochs is None else self.epochs - 1
         return min(last, self.epoch) if self.epoch_barrier else last
 

@@ -16,7 +16,7 @@ MAX_STALE = 64
 
 @dataclass
 class Deadlines:
-    """A heap of deadlines, which may contain entries of finished tasks."""
+    """A heap of deadlines. It may contain entries of finished tasks."""
 
     heap: list[tuple[float, TaskId, bool]] = field(default_factory=list)
     """Time, task, and whether the deadline is provisional: set before any task was finished."""

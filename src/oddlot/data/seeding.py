@@ -1,4 +1,4 @@
-"""Seeding of global random generators and of generators in datasets, which the user's code uses."""
+"""Seeding of the random generators in the user's code: global generators, and generators in datasets."""
 
 import random
 from collections.abc import Iterator, Sequence

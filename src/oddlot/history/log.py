@@ -292,7 +292,7 @@ def surviving(records: Iterable[Record], until: int | None = None) -> list[Recor
     """Return the valid history, without work that was lost at resumes.
 
     Lost work are the records between a checkpoint and the resume from it. `until`: number of records at the checkpoint
-    from which the run will be resumed. None: the run is not resumed.
+    that will be used to resume the run. None: the run is not resumed.
     """
     return [record for number, record in numbered(records) if until is None or number < until]
 

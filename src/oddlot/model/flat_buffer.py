@@ -226,13 +226,13 @@ class FlatBuffer:
         return [(str(index), section) for index, section in enumerate(self._sections)]
 
     def buffers(self) -> list[tuple[str, Tensor]]:
-        """Return the sections of buffers and counters, which are sent without encoding."""
+        """Return the sections of buffers and counters. They are sent without encoding."""
         layout = self.layout
         indices = (*layout.of_role("buffer"), *layout.of_role("counter"))
         return [(str(index), self._sections[index]) for index in indices]
 
     def without_buffers(self) -> list[tuple[str, Tensor]]:
-        """Return the sections that are not buffers or counters, which a codec encodes."""
+        """Return the sections that a codec encodes: all except buffers and counters."""
         exact = dict(self.buffers())
         return [(name, section) for name, section in self.sections() if name not in exact]
 

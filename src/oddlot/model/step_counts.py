@@ -29,7 +29,7 @@ Stretches = Mapping[int, Sequence[Stretch]]
 class StepCounts:
     """The number of steps of each trainable parameter.
 
-    As in torch.optim, a parameter whose gradient is None takes no step: no weight decay, no momentum, and Adam's bias
+    As in torch.optim, a parameter with the gradient None takes no step: no weight decay, no momentum, and Adam's bias
     correction counts its own steps.
     """
 

@@ -1,4 +1,4 @@
-"""Gates, which check arriving updates and may reject them, and norms of weights and updates."""
+"""Gates that accept or reject arriving updates, and norms of weights and updates."""
 
 from bisect import bisect_left, insort
 from collections import deque

@@ -265,7 +265,7 @@ class WeightStore:
         return {"optimizer_steps": self._steps.counts, **state}
 
     def load_optimizer(self, state: Mapping[str, Tensor]) -> None:
-        """Continue with the optimizer state of another store, which must have the same model and optimizers."""
+        """Load the optimizer state of another store with the same model and optimizers."""
         self._optimizers.load(
             {name.removeprefix("optimizer/"): tensor for name, tensor in state.items() if "/" in name}
         )

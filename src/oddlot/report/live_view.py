@@ -190,7 +190,7 @@ class ProgressLines(ProgressLine):
 
 @dataclass
 class Opening:
-    """Updates the tally. Prints the title first, and the version from which a resumed run continues."""
+    """Updates the tally. Prints the title first, and the initial version of a resumed run."""
 
     console: Console
     tally: Tally

@@ -82,7 +82,7 @@ class RunTimeline:
 
     @classmethod
     def of(cls, records: Sequence[Record], size: int, seconds: float = 0.0) -> "RunTimeline":
-        """Return the timeline of a valid history, which covers at least `seconds`."""
+        """Return the timeline of a valid history. It covers at least `seconds`."""
         run_timeline, tally = cls(), Tally(size, keep=True)
         step = max(1, len(records) // MAX_POINTS)
         for number, record in enumerate(records):

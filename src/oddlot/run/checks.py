@@ -228,7 +228,7 @@ def measured(job: Job, engine: EngineConfig) -> list[str]:
 
 
 def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples: int, shards: int) -> None:
-    """Warn of settings with which a strategy has little or no effect."""
+    """Warn of settings that make a strategy or another setting ineffective."""
     traits, name = strategy.traits(job.batch_size), type(layers(strategy)[-1]).__name__
     if traits.whole_shards:
         warn_of_shards(name, shards, engine.max_workers, samples / shards / job.batch_size)

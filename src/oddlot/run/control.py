@@ -35,7 +35,7 @@ class RunControl:
         self.recipe, self.folder, self.resume = recipe, folder, resume
         self.stop = StopRequest()
         self.stopped = ""
-        """Reason for which an observer stopped the run. Empty: none did."""
+        """Reason why an observer stopped the run. Empty: no observer stopped it."""
         self.tally = Tally(recipe.samples)
         """The metrics of the complete run."""
         self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]

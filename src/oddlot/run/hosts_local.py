@@ -137,7 +137,7 @@ class LocalHosts(RunControl):
                 note_holder(self.folder.lock, processes)
 
     def _faults(self) -> MeshFaults | None:
-        """Return the faults of the run; None without faults."""
+        """Return the faults of the run, or None if it has no faults."""
         chaos, launcher = self.recipe.config.chaos, self.launcher
         if chaos is None:
             return None

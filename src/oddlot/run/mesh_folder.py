@@ -39,7 +39,7 @@ def make_peers_folder(folder: RunFolder) -> None:
 def write_average(folder: RunFolder, model: nn.Module, mean: FlatBuffer) -> None:
     """Write `model`, which has the weights `mean`, into the run folder.
 
-    Merged buffers that are not in its `state_dict` are written to a separate file, which `read_average` reads.
+    Merged buffers that are not in its `state_dict` are written to a separate file for `read_average`.
     """
     path, saved = folder.path / PEERS / UNSAVED, model.state_dict()
     if unsaved := {name: each.clone() for name, each in mean.views() if name not in saved}:

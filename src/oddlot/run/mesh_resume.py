@@ -53,8 +53,8 @@ def continue_mesh(
 
     - Each peer continues after its last record that the average includes. If its state in the checkpoint is older or
       missing, the state is computed from the log.
-    - A peer is replaced by a new one if its log lacks records from before the checkpoint.
-    - If `machines` differ from those of the run, a new peer on each machine gets a share of the samples that the
+    - A peer is replaced by a new peer if its log lacks records from before the checkpoint.
+    - If the run had other `machines`, a new peer on each machine gets a share of the samples that the
       average does not include.
 
     Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if the

@@ -84,7 +84,7 @@ class PeerRun:
         self.purpose = Purpose()
         """Uses of the present average."""
         self.final: Averaging | None = None
-        """The average of all finished peers, which is the model of the run."""
+        """The average of all finished peers: the model of the run."""
         self.repeat_at = 0.0
         self.is_replacing = is_replacing
         self.waits_until = inf
@@ -140,7 +140,7 @@ class PeerRun:
     def _reached(self) -> str:
         """Return the term of the goal that is reached, as text. Empty: none.
 
-        Metrics are of the average, which only the lead evaluates, so it notifies the other peers.
+        Only the lead knows the metrics of the average, so it notifies the other peers.
         """
         if met := self.session.reached():
             if met.figure in self.tally.quality.metrics:

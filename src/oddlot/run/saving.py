@@ -41,7 +41,7 @@ class Checkpoints:
     def of_peers(
         cls, recipe: Recipe, folder: RunFolder, layout: Layout, there: Collection[str], launch: str = ""
     ) -> "Checkpoints":
-        """Return the checkpoints of a mesh, which the lead writes.
+        """Return the checkpoints of a mesh. The lead writes them.
 
         `launch` identifies the processes that were started together. `there` are the names of checkpoints from before,
         which may be of other launches.

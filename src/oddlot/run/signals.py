@@ -1,4 +1,4 @@
-"""Stop requests by Ctrl-C, SIGTERM and SIGHUP, which are handled between two events."""
+"""Stop requests by Ctrl-C, SIGTERM and SIGHUP, handled between two events."""
 
 import signal
 import threading

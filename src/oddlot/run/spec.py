@@ -104,7 +104,7 @@ class Recipe:
 
     @property
     def effective_batch(self) -> EffectiveBatch | None:
-        """Return the effective batch; None if it is unknown."""
+        """Return the effective batch, or None if it is unknown."""
         engine = self.engine
         tasks = engine.max_workers * self.in_flight
         is_elastic = engine.min_workers < engine.max_workers

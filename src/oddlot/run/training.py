@@ -92,7 +92,7 @@ class Training(RunControl):
     ) -> None:
         super().__init__(recipe, folder, "the hub", resume=resume)
         self.met_at: int | None = None
-        """Version whose metrics reached the goal."""
+        """Version that reached the goal."""
         past = None
         if folder is not None and resume:
             past = read_past(folder, recipe, self.layout)

@@ -1,4 +1,4 @@
-"""Built-in exceptions and warnings with a code and fields, like those of oddlot, and a memory check."""
+"""Built-in exceptions and warnings with a code and fields, as in oddlot, and a memory check."""
 
 import os
 from pathlib import Path

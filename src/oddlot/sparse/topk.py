@@ -71,7 +71,7 @@ SHARE_THAT_PAYS = 1 / 20
 CALIBRATED = 512
 """Number of examples for measuring the recall."""
 MAX_WANTED = 100
-"""Largest number of labels per example for which the index is used. For more, all rows are scored."""
+"""Largest number of labels per example with the index. For more, all rows are scored."""
 logger = logging.getLogger(__name__)
 
 

@@ -126,7 +126,7 @@ class Impatient(Strategy):
 
 @dataclass
 class Quitter(Strategy):
-    """Cancels its first task, which is a complete epoch, when its alarm fires."""
+    """Cancels its first task, a complete epoch, when its alarm fires."""
 
     inner: Asynchronous = field(default_factory=lambda: Asynchronous(samples=SAMPLES))
     seconds: float = 0.1

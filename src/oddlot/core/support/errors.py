@@ -75,7 +75,7 @@ class UsageError(OddlotError):
         self.key = key
 
     def inside(self, name: str) -> Self:
-        """Return a copy whose key is inside the setting `name`."""
+        """Return a copy with its key inside the setting `name`."""
         other = copy(self)
         other.key = f"{name}.{self.key}"
         return other
@@ -179,7 +179,7 @@ class Refusal(OddlotError):
 
 
 class OddlotWarning(UserWarning):
-    """A warning with a code and fields, like those of errors."""
+    """A warning with a code and fields, like an error."""
 
     def __init__(self, sentence: str, code: str, **fields: Any) -> None:
         super().__init__(sentence)

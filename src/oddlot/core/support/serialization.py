@@ -155,7 +155,7 @@ def _table(plain: Any, what: str = "table") -> Any:
 
 def _row_reader(kinds: tuple[Any, ...], make: Callable[[Any], Any]) -> _Reader:
     """Return a reader of tuples with one type per position."""
-    if set(kinds) == {int}:  # fast path for spans, which are the most frequent
+    if set(kinds) == {int}:  # fast path for spans, the most frequent tuples
 
         def read_whole(plain: Any) -> Any:
             if len(_listed(plain)) != len(kinds):

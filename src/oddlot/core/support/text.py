@@ -74,11 +74,11 @@ def _own_docs(kind: type) -> dict[str, str]:
 LONG = 0.01
 """Share of time without workers above which availability is shown."""
 SHORTEST = 0.05
-"""Minimum seconds without workers for which availability is shown."""
+"""Minimum seconds without workers to show availability."""
 WASTE_NAMES = {"resumed": "redone after a resume", "unfinished": "unfinished at the end"}
 """Reasons for waste with a different name in text than in the summary."""
 MINUTES_FROM, HOURS_FROM = 600.0, 7200.0
-"""Lengths of a time axis, in seconds, from which its unit is minutes or hours."""
+"""Minimum lengths of a time axis in minutes or hours, in seconds."""
 
 
 def money(dollars: float) -> str:
