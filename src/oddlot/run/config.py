@@ -39,8 +39,8 @@ class RunConfig:
     codec: Codec | None = None
     """Encoding of updates, such as "bf16". None: "nonzero" for sparse jobs, else "plain"."""
     shards: AtLeastOne | None = None
-    """Number of fixed parts of the data, which workers keep. None: 1; for strategies of whole shards, one per worker,
-    or fewer if shards would have fewer than 10 minibatches. A resumed run keeps its number."""
+    """Number of fixed parts of the data, which workers keep. None: 1 or, for strategies that assign complete shards,
+    one per worker, or fewer if shards would have fewer than 10 minibatches. A resumed run keeps its number."""
     keep_shards: bool = True
     """Keep shards on machines. False: each task sends its samples."""
     epoch_barrier: bool = False

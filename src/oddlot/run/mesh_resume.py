@@ -27,7 +27,7 @@ from oddlot.run.resume import Past, read_past, set_aside
 from oddlot.run.spec import Recipe
 
 RECENT_SECONDS = 5.0
-"""A peer without records in this many seconds before a checkpoint had ended before the checkpoint."""
+"""A peer counts as ended if it has no records in this many seconds before a checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def _newest(
 
 
 def _ended_before_checkpoint(folder: RunFolder, logs: Mapping[NodeId, Sequence[Record]]) -> bool:
-    """Whether the run ended before its first checkpoint was complete.
+    """Return whether the run ended before its first checkpoint was complete.
 
     Until then, a hub logs nothing, and a mesh makes one average at most.
     """
