@@ -1,4 +1,4 @@
-"""Writing of checkpoints in the background of a run."""
+"""Writing checkpoints in a background thread, for a hub or for processes that share the storage."""
 
 import json
 import os
@@ -37,14 +37,13 @@ from oddlot.core.tasks import NodeId
 
 MAX_PARTS = 100
 LONG_WRITE_SECONDS = 60.0
-"""Seconds for writing one checkpoint after which the storage is reported as hanging."""
+"""Seconds after which the write of one checkpoint is reported as hanging."""
 LogSizes = Mapping[NodeId, tuple[Path, int]]
-"""By host: its log, and the size of the complete lines in the log, in bytes."""
+"""Path of the log, and bytes of its complete lines, by host."""
 
 
 class LogCopy:
-    """Copies the growing log of a host, part by part, to the checkpoint storage, so another machine can resume the
-    run."""
+    """Copies the log of a host to the checkpoint storage in parts, so another machine can resume the run."""
 
     def __init__(self, storage: Storage, log: Path, life: str, host: NodeId) -> None:
         self.storage, self.log, self.life = storage, log, life
@@ -53,7 +52,7 @@ class LogCopy:
         self._bytes = 0
 
     def catch_up(self, size: int) -> tuple[Part, ...]:
-        """Copy the lines added since the last call, up to `size` bytes of the log. Return all parts."""
+        """Copy the lines since the last call, up to `size` bytes of the log, and return all parts."""
         if len(self.parts) >= MAX_PARTS:  # start again with one part, to limit the size of manifests
             self.parts, self._bytes = (), 0
         if size > self._bytes:
@@ -73,13 +72,13 @@ class LogCopy:
 class BackgroundWriter:
     """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` complete ones.
 
-    The `logs` of all hosts, by host name, are synced first, so the disk has all records that a checkpoint follows. With
+    The `logs` of all hosts, by host name, are synced before each checkpoint, so the disk has all earlier records. With
     `copy_logs`, their complete lines are also copied to the storage. Errors, such as a full disk, are returned by
     `problems()` and do not end the run.
 
-    A resumed run passes the checkpoint that it continues from (`begun_from`), and the checkpoints that were `there` at
-    that time. It removes those of them that it no longer needs. Any other checkpoint is that of another process and
-    stays; the next call then raises JobError.
+    A resumed run passes the checkpoint that it continues from (`begun_from`) and the names of all checkpoints at that
+    time (`there`). The writer removes these when they are no longer needed. Any other checkpoint was written by another
+    process. It is kept, and the next call raises JobError.
     """
 
     def __init__(
@@ -105,11 +104,11 @@ class BackgroundWriter:
         self._staged: list[Tensor] = []
         self._problems: list[JobError] = []
         self.taken_over = False
-        """Whether another process writes checkpoints of this run. Nothing is written after that."""
+        """Whether another process writes checkpoints of this run. This writer then stops writing."""
         self._known = set(there)
         """Checkpoints of this run."""
         self._parts: dict[str, tuple[Part, ...]] = {}
-        """Complete checkpoints, the oldest first, with the parts of the log that each needs."""
+        """Parts of the logs that each complete checkpoint needs, oldest checkpoint first."""
         if begun_from is not None:
             self._parts[begun_from.name] = begun_from.log
 
@@ -119,9 +118,9 @@ class BackgroundWriter:
         return self._writing is not None and not self._writing.done()
 
     def save(self, snapshot: Snapshot) -> bool:
-        """Copy the snapshot and write it in the background. Return False, without a copy, while one is being written.
+        """Copy the snapshot and write it in the background. Return False if another one is being written.
 
-        You may change the snapshot as soon as this returns. A snapshot that is already saved is not written again.
+        You may change the snapshot after this returns. A snapshot that is already saved is not written again.
         """
         if self.busy or self.taken_over:
             return False
@@ -143,7 +142,7 @@ class BackgroundWriter:
         )
         self._newest = snapshot.records, snapshot.version
         self._writing, self._since = Future(), monotonic()
-        # A daemon thread: hanging storage must not keep the process from exiting.
+        # A daemon thread, so hanging storage does not keep the process from exiting.
         arguments = self._writing, staged, sizes
         Thread(target=self._settle, args=arguments, name="checkpoint", daemon=True).start()
         return True
@@ -157,12 +156,11 @@ class BackgroundWriter:
 
     @property
     def newest(self) -> int:
-        """Return the version of the newest complete checkpoint of the run; -1 if there is none."""
+        """Return the version of the newest complete checkpoint of the run, or -1."""
         return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
 
     def wait(self, seconds: float = inf) -> bool:
-        """Wait at most `seconds` until nothing is being written. Return False on a timeout. A second Ctrl-C ends the
-        wait."""
+        """Wait at most `seconds` for the current write. Return False on a timeout. A second Ctrl-C ends the wait."""
         until = monotonic() + seconds
         while not self._written_within(max(0.0, min(LONG_WRITE_SECONDS, until - monotonic()))):
             self.warn_if_hung()
@@ -189,7 +187,7 @@ class BackgroundWriter:
     def close(self, timeout: float = inf) -> list[JobError]:
         """Wait for the last checkpoint, at most `timeout` seconds, and return the remaining `problems`.
 
-        The error that another process has taken over the run is left out, because the caller has seen it already.
+        The error that another process has taken over the run is omitted, because the caller has already received it.
         """
         with suppress(JobError):
             return self.problems() if self._written_within(timeout) else []
@@ -202,7 +200,7 @@ class BackgroundWriter:
         """Write a checkpoint in this thread, and set the result of `writing`."""
         try:
             self._write(snapshot, logs)
-        except BaseException as error:  # noqa: BLE001 - the hub's thread raises it
+        except BaseException as error:  # noqa: BLE001 - raised again in the hub's thread
             writing.set_exception(error)
         else:
             writing.set_result(None)
@@ -229,7 +227,7 @@ class BackgroundWriter:
             self._note(message, "old_checkpoints_not_removed", error)
 
     def _copied(self, logs: LogSizes) -> tuple[Part, ...]:
-        """Copy the logs up to these numbers of bytes, and return their parts."""
+        """Copy the logs up to these sizes, and return their parts."""
         for host, (log, _) in logs.items():
             self._copies.setdefault(host, LogCopy(self.storage, log, self.life, host))
         return tuple(part for host, (_, size) in logs.items() for part in self._copies[host].catch_up(size))
@@ -238,7 +236,7 @@ class BackgroundWriter:
         return parts_of(self.storage, name) if self.copies_logs else ()
 
     def _strangers(self) -> Collection[str]:
-        """Return the checkpoints of other processes."""
+        """Return the names of checkpoints of other processes."""
         return set(saved(self.storage)) - self._known
 
     def _prune(self) -> None:
@@ -256,7 +254,7 @@ class BackgroundWriter:
             self._parts.pop(name, None)
 
     def _may_remove(self, part: Part) -> bool:
-        """Return whether a part of a log may be removed that no kept checkpoint needs."""
+        """Return whether a part that no kept checkpoint needs may be removed."""
         return True
 
     def _collect(self) -> None:
@@ -281,7 +279,7 @@ class BackgroundWriter:
         self._problems.append(JobError(message, code, path=str(self.storage), reason=str(error)))
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy the tensors into memory that is reused for each checkpoint."""
+        """Copy the tensors into memory that is reused for the next checkpoint."""
         spare, staged = self._staged, {}
         for name, tensor in tensors.items():
             fits = (
@@ -295,12 +293,12 @@ class BackgroundWriter:
 
 
 def _copied_state(state: HostState) -> HostState:
-    """Return a copy, made through JSON. For plain data, this is faster than `deepcopy`."""
+    """Return a copy, made with JSON. For plain data, this is faster than `deepcopy`."""
     return HostState(json.loads(to_json(state.conductor)), state.records)
 
 
 def _bytes_of_lines(log: Path) -> int:
-    """Return the size of the complete lines of a log, in bytes."""
+    """Return the number of bytes of the complete lines in a log."""
     with log.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
@@ -313,15 +311,15 @@ def _bytes_of_lines(log: Path) -> int:
 
 
 LAUNCH_DIGITS = 4
-"""Number of hexadecimal digits that identify a launch, at the start of the last part of a checkpoint's name."""
+"""Number of hexadecimal digits of a launch, at the start of the last part of a checkpoint's name."""
 
 
 class SharedWriter(BackgroundWriter):
-    """Writes checkpoints like `BackgroundWriter`, to a storage shared by all processes of a `launch`.
+    """Writes checkpoints like `BackgroundWriter`, to storage shared by all processes of a `launch`.
 
-    The processes have no common number of records. Names have the number of the checkpoint instead: one more than the
-    largest number in the storage. A new checkpoint of another launch, which was not `there` at the start, shows that
-    another process has resumed the run.
+    The processes have no common number of records. Instead, names contain the number of the checkpoint: one more
+    than the largest number in the storage. If a checkpoint of another launch appears that was not `there` at the
+    start, another process has resumed the run.
     """
 
     def __init__(
@@ -346,16 +344,16 @@ class SharedWriter(BackgroundWriter):
             for name in there
             if name in self._parts or MANIFEST in self.storage.names(name)
         }
-        self._known.update(self._parts)  # others may be unfinished: another process writes them
+        self._known.update(self._parts)  # other checkpoints may be unfinished writes of another process
         number = 1 + max((age(name)[0] for name in there), default=0)
         super()._write(replace(snapshot, records=number), logs)
 
     def _may_remove(self, part: Part) -> bool:
-        """Return whether no other process of this launch may still refer to a part of a log."""
+        """Return whether no other process of this launch can refer to a part of a log."""
         life = part.name.removesuffix(".jsonl").rpartition("-")[2]
         return life == self.life or not life.startswith(self.launch)
 
     def _strangers(self) -> Collection[str]:
-        """Return the checkpoints of other launches."""
+        """Return the names of checkpoints of other launches."""
         names = set(saved(self.storage)) - self.there
         return [name for name in names if not name.rpartition("-")[2].startswith(self.launch)]

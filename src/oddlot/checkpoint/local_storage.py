@@ -1,4 +1,4 @@
-"""Files of a run folder: regular files only, synced to the disk."""
+"""Reading and atomic writing of local files, models and tensors, synced to the disk."""
 
 import errno
 import os
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 PRIVATE = 0o600
-"""Mode of a file that only its owner may read."""
+"""Mode of a file that only its owner can read."""
 
 
 def open_to_read(path: Path) -> BinaryIO:
-    """Open a regular file. Raise OSError for a pipe or a device, because reading it may never end."""
+    """Open a regular file. Raise OSError for a pipe or a device, because reading from it may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -45,7 +45,7 @@ def open_to_append(path: Path) -> BinaryIO:
 
 
 def sync_path(path: Path) -> None:
-    """Sync a file's content, or a folder's list of files, to the disk."""
+    """Sync the content of a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -54,18 +54,18 @@ def sync_path(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, and sync their names to the disk."""
+    """Create a folder and its parents, and sync their entries to the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         sync_path(folder.parent)
-    if not missing:  # it may exist but not be synced yet
+    if not missing:  # the folder may exist without being synced
         with suppress(PermissionError):
             sync_path(path.parent)
 
 
 def replace_file(path: Path, content: bytes, private: bool = False) -> None:
-    """Write a file atomically, even if power is lost."""
+    """Write a file atomically, even if power is lost. `private`: only its owner can read it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
@@ -80,7 +80,7 @@ def replace_file(path: Path, content: bytes, private: bool = False) -> None:
 
 
 def rename(draft: Path, path: Path) -> None:
-    """Rename a file within its folder, and sync that to the disk."""
+    """Rename a file within its folder, and sync the folder to the disk."""
     draft.replace(path)
     sync_path(path.parent)
 
@@ -89,7 +89,7 @@ def write_model(model: "nn.Module", path: Path) -> None:
     """Write the model's parameters and buffers atomically."""
     from torch import Tensor
 
-    # Extra state, which is no tensor, is left out.
+    # Extra state that is not a tensor is omitted.
     state = {name: one for name, one in model.state_dict().items() if isinstance(one, Tensor)}
     write_tensors(state, path)
 
@@ -113,7 +113,7 @@ def _save(state: "Mapping[str, Tensor]", path: Path) -> None:
     from safetensors.torch import save_model  # imports PyTorch
 
     whole = {name: one.contiguous() for name, one in state.items()}
-    tensors: Any = SimpleNamespace(state_dict=lambda: whole)  # `save_model` uses nothing else
+    tensors: Any = SimpleNamespace(state_dict=lambda: whole)  # `save_model` uses only this attribute
     save_model(tensors, str(path))
 
 
@@ -123,13 +123,13 @@ def read_model(model: "nn.Module", path: Path) -> None:
 
     found = read_tensors(path)
     state = {name: one for name, one in model.state_dict().items() if isinstance(one, Tensor)}
-    there = {state[name].data_ptr() for name in found if name in state}  # a tied tensor was written once
+    there = {state[name].data_ptr() for name in found if name in state}  # tied tensors are written once
     wrong = found.keys() - state.keys() | {name for name, one in state.items() if one.data_ptr() not in there}
     if wrong:
         raise _damaged(path, f"other tensors than the model: {', '.join(sorted(wrong)[:3])}")
     try:
         model.load_state_dict(found, strict=False)
-    except RuntimeError as error:  # other shapes
+    except RuntimeError as error:  # different shapes
         raise _damaged(path, str(error)) from None
 
 
@@ -149,7 +149,7 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
 
 
 def check_name(path: str, setting: str) -> None:
-    """Raise UsageError if the file system does not support this path, the value of the setting `setting`."""
+    """Raise UsageError if the file system does not support a path, the value of `setting`."""
     encoding = sys.getfilesystemencoding()
     try:
         os.fsencode(path)
@@ -166,7 +166,7 @@ def check_name(path: str, setting: str) -> None:
 
 @contextmanager
 def naming_path(path: str | Path) -> Iterator[None]:
-    """Turn an error inside this context into a JobError with advice: the path cannot be written."""
+    """Raise JobError with the path and advice if writing it fails inside this context."""
     try:
         yield
     except (OSError, SafetensorError) as error:

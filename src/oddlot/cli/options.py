@@ -1,4 +1,4 @@
-"""The arguments and options that commands share."""
+"""The arguments and options that several commands share, and the sample fleet."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from oddlot.run.config import RunConfig, RunKeys
 from oddlot.train.job_settings import JobSettings
 
 SAMPLE_FLEET = Path(__file__).parents[1] / "machines" / "sample_fleet.toml"
-"""Fleet file that comes with oddlot."""
+"""Fleet file that is included in oddlot."""
 
 
 def sample_fleet(*, quiet: bool) -> str:
@@ -49,14 +49,14 @@ def _checked_resume(given: str | None) -> str | None:
 
 
 def _default(name: str, default: Any) -> str | bool:
-    """Return a default for the help: for a boolean, the name of its flag. Return False if there is none."""
+    """Return a default for the help, or False to show none. For a boolean, return the name of its flag."""
     if isinstance(default, bool):
         return f"--{name}".replace("_", "-") if default else f"--no-{name}".replace("_", "-")
     return False if default in (None, "") else str(default)
 
 
 def _plain_type(hint: Any) -> Any:
-    """Return the type of a hint without its checks and without None."""
+    """Return the type of a hint, without its checks and None."""
     if get_origin(hint) is Annotated:
         return _plain_type(get_args(hint)[0])
     kinds = [_plain_type(part) for part in get_args(hint) if part is not type(None)]
@@ -64,7 +64,7 @@ def _plain_type(hint: Any) -> Any:
 
 
 def _setting(of: type, name: str, default: str | None = None, complete: Any = None) -> Any:
-    """Return the option for a field of a dataclass. The first sentence of the field's docs is the help."""
+    """Return the option for a field of a dataclass. Its help is the first sentence of the field's docs."""
     help_text, stop, _ = field_docs(of)[name].partition(". ")
     kind = _plain_type(hints_of(of)[name])
     return Annotated[
@@ -171,9 +171,9 @@ DEFAULTS = {"workload": Parameter.empty, "computes": True}
 def with_options(
     *without: str, **other: Any
 ) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
-    """Return a decorator that gives a command all `OPTIONS` except those in `without`.
+    """Return a decorator that adds all `OPTIONS` except those in `without` to a command.
 
-    `other` replaces options by name. The command takes one argument, a dict of the values.
+    `other` replaces options by name. The command gets a dict of the values as its only argument.
     """
     options = {name: other.get(name, option) for name, option in OPTIONS.items() if name not in without}
     defaults = {

@@ -1,4 +1,4 @@
-"""Commands with plain help, and with readable errors about numbers."""
+"""Typer commands with plain help text and readable errors about numbers."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from oddlot.core.support.errors import UsageError
 
 MAX_COLUMNS = 80
 BESIDE_COLUMNS = 60
-"""Width of a terminal from which descriptions are next to the names. On a narrower terminal, they are below."""
+"""Minimum width of a terminal for descriptions next to the names. Otherwise they are below the names."""
 NAME_COLUMNS = 30
 """Largest width of a name with a description next to it."""
 
@@ -71,7 +71,7 @@ def _name(param: Any) -> str:
 
 
 def _default(param: Any) -> str:
-    """Return the default as text; empty if there is none, and for a flag that is off by default."""
+    """Return the default as text. Empty if there is none, and for flags that are off by default."""
     value = param.default
     if isinstance(value, bool):
         return param.opts[0] if value else ""
@@ -92,7 +92,7 @@ def _table(heading: str, rows: Sequence[tuple[str, str]], columns: int) -> list[
 
 
 def _lines(name: str, text: str, indent: int, columns: int) -> list[str]:
-    """Return the lines of a name and its description."""
+    """Return the help lines of a name and its description."""
     if columns < BESIDE_COLUMNS:
         return [*_wrapped(name, columns, "  ", "    "), *_wrapped(text, columns, " " * 6, " " * 6)]
     lines = _wrapped(text, columns, " " * indent, " " * indent)

@@ -1,4 +1,4 @@
-"""Reading of the text files with numbers that TOML tables refer to."""
+"""Files that commands and TOML tables refer to: checks of their kind, and text files with numbers."""
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
@@ -15,17 +15,17 @@ KEYS = {
     "fleet": ("machines", "zones", "offers"),
     "chaos": ("faults", "capacity"),
 }
-"""Keys that identify each kind of file."""
+"""Top-level keys that identify each kind of file."""
 USE = {
     "job": "oddlot train {path}",
     "fleet": "oddlot simulate WORKLOAD --machines {path}",
     "chaos": "oddlot train WORKLOAD --chaos {path}",
 }
-"""Example command for each kind."""
+"""Example command for each kind of file."""
 
 
 def check_kinds(workload: str, machines: str | None = None, chaos: str | None = None) -> None:
-    """Raise UsageError if one of these files is of the wrong kind. Readers report all other errors."""
+    """Raise UsageError if one of these files is of another kind. All other errors are left to the readers."""
     paths = {"job": workload if workload.endswith(".toml") else None, "fleet": machines, "chaos": chaos}
     flags = {"job": "", "fleet": "--machines ", "chaos": "--chaos "}
     for wanted, path in paths.items():
@@ -39,7 +39,7 @@ def check_kinds(workload: str, machines: str | None = None, chaos: str | None = 
 
 
 def _kind_of(path: Path, wanted: str) -> str:
-    """Return the kind of a file: the expected one, unless all its keys belong to another kind."""
+    """Return the kind of a file. Return `wanted` unless it has keys of another kind only."""
     from oddlot.config.toml_errors import read_text
     from oddlot.config.toml_text import check_text
 
@@ -55,7 +55,7 @@ def _kind_of(path: Path, wanted: str) -> str:
 
 
 def path_of(file: object, info: ValidationInfo) -> Path:
-    """Return the path of a table's `file`, relative to the TOML file."""
+    """Return the path in a table's key `file`. Relative paths start from the folder of the TOML file."""
     if not isinstance(file, str) or not file:
         raise InvalidValue("file", file, "the path of a text file")
     folder: Path = (info.context or {}).get("folder", Path())
@@ -68,7 +68,7 @@ def read_lines(
     what: str,
     read: Callable[[list[str]], Iterable[float]],
 ) -> tuple[float, ...]:
-    """Return the numbers that `read` extracts from the lines of a text file. Raise UsageError if there are none."""
+    """Return the numbers that `read` extracts from the lines of a text file. Raise UsageError if it has none."""
     path = path_of(file, info)
     found = read_packed(path, lambda text: tuple(read(text.splitlines())))
     if not found:
@@ -77,7 +77,7 @@ def read_lines(
 
 
 def numbers(lines: list[str], above_zero: bool = False) -> Iterator[float]:
-    """Yield the number of each line that is not blank. Raise UsageError about an invalid line."""
+    """Yield the number of each line that is not blank. Raise UsageError if a line is invalid."""
     must = "above 0" if above_zero else "not negative"
     for number, line in enumerate(lines, 1):
         try:

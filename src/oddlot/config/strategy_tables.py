@@ -1,4 +1,4 @@
-"""TOML tables of strategies, optimizers and learning rate schedules, each chosen by a name."""
+"""TOML tables of strategies, optimizers and learning rate schedules, and descriptions of their settings."""
 
 import json
 from collections import ChainMap
@@ -37,7 +37,7 @@ def strategy_name(makes: Callable[[], Strategy]) -> str:
 
 
 def default_kind(key: str, around: Mapping[str, Any]) -> str | None:
-    """Return the default kind of the table `key` in the table `around`; None if it has none."""
+    """Return the default kind of the table `key` in the table `around`, or None."""
     match key:
         case "server" | "switch":
             return "sgd" if key == "server" else "gradients"
@@ -49,7 +49,7 @@ def default_kind(key: str, around: Mapping[str, Any]) -> str | None:
 
 OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
 OPTIMIZER = TableChoice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
-"""The choice of an optimizer. Without a kind, the keys change the current optimizer."""
+"""The table of an optimizer. Without `kind`, its keys change the current optimizer."""
 SCHEDULE = TableChoice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
 OF_STRATEGIES: dict[Any, TableChoice] = {Optimizer: OPTIMIZER}
@@ -76,7 +76,7 @@ STRATEGY = TableChoice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"], 
 
 
 def _inner(wrapper: type) -> TableChoice:
-    """Return the choice of a strategy inside a wrapper. Without a name, the table changes the wrapper's default."""
+    """Return the table of a strategy inside a wrapper. Without a name, it changes the wrapper's default."""
     if wrapper not in INSIDE:
         return replace(STRATEGY, hinted=_allowed_inside)
     begins, name = INSIDE[wrapper], strategy_name(INSIDE[wrapper])
@@ -87,9 +87,9 @@ def _inner(wrapper: type) -> TableChoice:
 
 
 def _allowed_inside(around: Collection[str]) -> set[str]:
-    """Return the strategies that can be inside these wrappers.
+    """Return the names of strategies that are allowed inside these wrappers.
 
-    No wrapper can be used twice, and some wrappers accept only synchronous strategies.
+    A wrapper cannot be used twice, and some wrappers accept only synchronous strategies.
     """
     if any(WRAPPERS[name] in INSIDE for name in around):
         return {name for name, kind in BY_NAME.items() if kind().traits(1).waits_for_all}
@@ -121,12 +121,12 @@ def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator
                     yield from (f"#     {line}" for line in describe_settings(kinds[word], ""))
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
-            # TOML has no None: the setting is left out.
+            # TOML has no None, so the setting is left out.
             comment = f"   # {meanings[name].replace('None:', 'left out:')}" if name in meanings else ""
             unset = "# " if default is None else ""
             yield f"{unset}{prefix}{name} = {_toml(default)}{comment}"
 
 
 def _toml(default: Any) -> str:
-    """Return a setting's default in TOML; a placeholder if it has none."""
+    """Return a setting's default in TOML, or a placeholder if it has none."""
     return "... (needed)" if default is MISSING else "..." if default is None else json.dumps(default)

@@ -1,7 +1,8 @@
-"""The ledger of samples: each is leased to tasks and merged exactly once per epoch.
+"""The ledger of samples ensures that each sample is merged exactly once per epoch.
 
-Positions 0..size-1 index a seeded order of the data. The worker turns a position into a sample. A position is always in
-one state: not leased yet, returned, leased to open tasks, in an update in the inbox, or merged.
+Positions 0..size-1 index a seeded order of the data. The worker maps a position to a sample. A position is always in
+one state: not leased yet, returned, leased to open tasks, in an update in the inbox, or merged. The module also counts
+rejected updates and crashes per sample, to find bad samples.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +17,11 @@ from oddlot.core.support.errors import BadSamples
 from oddlot.core.tasks import NodeId, TaskId, UpdateId
 
 STRIKES_UNTIL_BAD = 3
-"""Processes that ended or hung while they computed a sample, until it counts as bad."""
+"""Number of processes that end or hang while they compute a sample before it counts as bad."""
 HOW_TO_SKIP = "pass skip_bad=True (--skip-bad)"
 
 Counts = dict[str, int]
-"""Failures by sample, as "epoch:position"."""
+"""Number of failures by sample. Keys are "epoch:position"."""
 
 
 def count(counts: Counts, spans: Iterable[Span]) -> dict[Span, int]:
@@ -48,7 +49,7 @@ def by_position(counts: Counts) -> dict[Span, int]:
 
 
 def deadly(counts: Mapping[Span, int], why: str, *, skip_bad: bool) -> list[Span]:
-    """Return the samples that count as bad. Raise BadSamples about them unless `skip_bad`."""
+    """Return the samples with three failures. Raise BadSamples if there are any, unless `skip_bad`."""
     found = [span for span, number in counts.items() if number >= STRIKES_UNTIL_BAD]
     if found and not skip_bad:
         times = max(counts.values())
@@ -61,7 +62,7 @@ REFUSALS_UNTIL_BAD = 3
 
 
 class Skipped(NamedTuple):
-    """Skipped samples, and whether that completed an epoch."""
+    """Skipped samples, and whether skipping them completed an epoch."""
 
     spans: tuple[Span, ...] = ()
     closed: bool = False
@@ -77,11 +78,11 @@ class Lease:
 
 @dataclass
 class SampleLedger:
-    """Leases samples and accounts for every one of them.
+    """Leases samples to tasks, and accounts for every sample.
 
-    An epoch has `size` samples, and there are `epochs` epochs (None: no limit). With `shards` > 1 the data are cut into
-    fixed ranges, and a worker preferably leases from the shards it had before. With `epoch_barrier`, an epoch starts
-    only when the previous one is completely merged; otherwise epochs overlap.
+    An epoch has `size` samples, and there are `epochs` epochs (None: no limit). With `shards` > 1 the data are
+    divided into fixed ranges, and a worker preferably leases from shards that it had before. With `epoch_barrier`, an
+    epoch starts only when the previous one is completely merged. Otherwise epochs overlap.
     """
 
     size: int
@@ -90,7 +91,7 @@ class SampleLedger:
     epoch_barrier: bool = False
     skip_bad: bool = False
     cuts: list[int] = field(default_factory=list)
-    """Start of each shard, and end of the last one. Empty: `shards` of equal size."""
+    """Start of each shard, and end of the last shard. Empty: `shards` of equal size."""
     epoch: int = 0
     """Oldest epoch that is not completely merged."""
     merged: list[int] = field(default_factory=lambda: [0])
@@ -120,11 +121,11 @@ class SampleLedger:
 
     @property
     def merged_in_all(self) -> int:
-        """Return the samples merged or skipped, over all epochs."""
+        """Return the number of samples merged or skipped in all epochs."""
         return self.epoch * self.size + sum(self.merged)
 
     def merged_spans(self) -> list[Span]:
-        """Return the samples that are merged or skipped: all before the next fresh ones, unless leased or returned."""
+        """Return the samples that are merged or skipped: all earlier positions that are not leased or returned."""
         taken = [
             Span(epoch, cursor.first, cursor.at if epoch == cursor.epoch else cursor.last)
             for cursor in self.cursors
@@ -169,9 +170,9 @@ class SampleLedger:
         return lease.spans
 
     def arrive(self, task: TaskId, samples: int) -> list[TaskId]:
-        """Record an update of the first `samples` samples of a task, and return the rest to the queue.
+        """Record an update of the first `samples` samples of a task, and put the other samples back into the queue.
 
-        Return the other tasks of the lease, whose updates no longer count.
+        Return the other tasks of the lease. Their updates no longer count.
         """
         lease = self.leases[task]
         done, rest = split(lease.spans, samples)
@@ -182,7 +183,7 @@ class SampleLedger:
         return [other for other in lease.tasks if other != task]
 
     def give_back(self, task: TaskId) -> None:
-        """End a task or update without a merge: its samples are leased again first."""
+        """End a task or update without a merge. Its samples are leased again before others."""
         lease = self.leases.pop(task, None)
         if lease is None:
             return
@@ -191,7 +192,7 @@ class SampleLedger:
             self._return(lease.spans)
 
     def lose(self, node: NodeId) -> None:
-        """Forget which shards a lost worker has."""
+        """Remove a lost worker from the owners of its shards."""
         self._index.lose(node)
 
     def merge(self, update: UpdateId) -> bool:
@@ -201,7 +202,7 @@ class SampleLedger:
         return self._count(spans)
 
     def refuse(self, task: TaskId, reason: str, *, others_wait: bool = False) -> Skipped:
-        """Record a rejected update and return its samples. The third time, skip them or raise BadSamples.
+        """Record a rejected update and return its samples to the queue. The third time, skip them or raise BadSamples.
 
         `others_wait`: whether valid updates are in the inbox.
         """
@@ -225,14 +226,14 @@ class SampleLedger:
         return self._skip(lease.spans)
 
     def strike(self, spans: tuple[Span, ...], why: str) -> Skipped:
-        """Record that a process ended or hung while it computed these samples, which were returned.
+        """Record that a process ended or hung while it computed these samples.
 
-        After the third time, skip the samples or raise BadSamples.
+        The third time, skip the samples or raise BadSamples.
         """
         return self._end(deadly(count(self.strikes, spans), why, skip_bad=self.skip_bad))
 
     def skip_deadly(self) -> Skipped:
-        """Skip the samples with three strikes, or raise BadSamples. A peer inherits counts from the peers before it."""
+        """Skip the samples with three strikes, or raise BadSamples. A peer inherits the counts of earlier peers."""
         return self._end(deadly(by_position(self.strikes), "ended or hung", skip_bad=self.skip_bad))
 
     def _end(self, spans: list[Span]) -> Skipped:
@@ -242,7 +243,7 @@ class SampleLedger:
             number = self._index.at(span.start)
             if (
                 self.cursors[number].first <= span.start < self.cursors[number].last
-            ):  # else it is another peer's
+            ):  # else another peer has it
                 found += self.cursors[number].withdraw(span)
                 self._index.note(number)
         return self._skip(joined(found)) if found else Skipped()
@@ -259,7 +260,7 @@ class SampleLedger:
 
     @property
     def _latest(self) -> float:
-        """Return the latest epoch whose samples may be leased now."""
+        """Return the latest epoch with samples that may be leased now."""
         last = inf if self.epochs is None else self.epochs - 1
         return min(last, self.epoch) if self.epoch_barrier else last
 

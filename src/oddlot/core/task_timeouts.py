@@ -1,4 +1,4 @@
-"""Timeouts of tasks: when their samples are given to other workers, and when a worker counts as hung."""
+"""Timeouts of tasks, after which their samples are assigned to other workers, and detection of hung workers."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, WorkerStats
 
 MAX_STALE = 64
-"""Size of the heap, above twice the number of open tasks, from which entries of finished tasks are removed."""
+"""Heap entries above twice the number of open tasks before entries of finished tasks are removed."""
 
 
 @dataclass
 class Deadlines:
-    """A heap of deadlines, which may contain entries of finished tasks."""
+    """A heap of deadlines. It may contain entries of finished tasks."""
 
     heap: list[tuple[float, TaskId, bool]] = field(default_factory=list)
     """Time, task, and whether the deadline is provisional: set before any task was finished."""
 
     @property
     def first(self) -> float:
-        """Return the earliest deadline; infinity if there is none."""
+        """Return the earliest deadline, or infinity if the heap is empty."""
         return self.heap[0][0] if self.heap else inf
 
     def set(self, when: float, task: TaskId, provisional: bool = False) -> None:
@@ -58,7 +58,7 @@ HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
 
 
 def hung_after(timeout: float) -> float:
-    """Return the seconds without a response after which the worker of a task with this timeout counts as hung."""
+    """Return the seconds without a response until the worker of a task with this timeout counts as hung."""
     return max(HUNG_SECONDS, HUNG_TIMEOUTS * timeout)
 
 
@@ -77,19 +77,19 @@ class Assignments(Protocol):
 class TaskTimeouts:
     """Deadlines of open tasks, and the times at which the workers of late tasks count as hung.
 
-    A deadline is provisional if it was not set by the strategy and no worker has finished a task, so the duration of
-    tasks is unknown. The first finished task replaces all provisional deadlines.
+    A deadline is provisional if the strategy did not set it and no worker has finished a task, so task times are
+    unknown. The first finished task replaces all provisional deadlines.
     """
 
     deadlines: Deadlines = field(default_factory=Deadlines)
     evictions: Deadlines = field(default_factory=Deadlines)
-    """When the workers of tasks that missed a deadline count as hung."""
+    """Times at which the workers of late tasks count as hung."""
     silence: dict[TaskId, float] = field(default_factory=dict)
-    """Seconds without a response after which the worker of such a task counts as hung."""
+    """Seconds without a response until the worker of a late task counts as hung, by task."""
 
     @property
     def first(self) -> float:
-        """Return the earliest of these times; infinity if there is none."""
+        """Return the earliest of these times, or infinity."""
         return min(self.deadlines.first, self.evictions.first)
 
     def start(
@@ -100,10 +100,10 @@ class TaskTimeouts:
         self.deadlines.set(now + timeout, task.id, requested is None and worker_stats.usual is None)
 
     def replace_provisional(self, assignments: Assignments) -> None:
-        """Replace provisional deadlines when the first finished task shows how long tasks take."""
+        """Replace provisional deadlines. Call this when the first task is finished and task times are known."""
         for name in self.deadlines.take_provisional():
             task = assignments.open.get(name)
-            if task and (since := assignments.busy[task.node].get(name)) is not None:  # not finished now
+            if task and (since := assignments.busy[task.node].get(name)) is not None:  # still open
                 timeout = assignments.worker_stats.timeout(task.node, samples_in(task.spans))
                 self.deadlines.set(since + timeout, name)
 
@@ -112,9 +112,9 @@ class TaskTimeouts:
         self.silence.pop(task, None)
 
     def expired(self, assignments: Assignments) -> Iterator[Task]:
-        """Yield the open tasks that have timed out. Their samples must be given to other workers now.
+        """Yield the open tasks that have timed out, to assign their samples to other workers.
 
-        Of tasks with a provisional deadline, there are at most as many as workers without any task.
+        The number of tasks with a provisional deadline is at most the number of idle workers.
         """
         waiting = None
         for name, provisional in self.deadlines.due(assignments.now):

@@ -1,1 +1,1 @@
-"""."""
+"""Access to training data: batches, shards and seeding."""

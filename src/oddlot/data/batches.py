@@ -1,4 +1,4 @@
-"""Batches of samples, taken from positions in a seeded order."""
+"""Batches of samples from a dataset, the seeded order of samples, and moving batches to a device."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -19,7 +19,7 @@ from oddlot.data.shards import Shards, as_tensor
 
 Indices = NDArray[np.int64]
 Cuts = int | tuple[int, ...]
-"""Number of shards of equal size, or the bounds of all shards."""
+"""Number of shards of equal size, or the boundaries of all shards."""
 
 NO_DATASETS = (IterableDataset, Mapping, str, bytes, bytearray)
 """Types that are not map-style datasets, even if they have a length and items."""
@@ -28,7 +28,7 @@ NO_DATASETS = (IterableDataset, Mapping, str, bytes, bytearray)
 class Batches:
     """Batches of a dataset, or of a tuple of arrays, by sample indices.
 
-    Batches of arrays and tensors of equal length are tuples with the rows of each. A list is a dataset.
+    For a tuple of arrays or tensors of equal length, a batch is a tuple with the rows of each. A list is a dataset.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Batches:
         return len(self.arrays[0] if self.arrays else self.data)
 
     def check_length(self, expected: int) -> None:
-        """Raise JobError if the length differs from `expected`, the length at the hub at the start of the run."""
+        """Raise JobError if the number of samples differs from `expected`, the number at the start of the run."""
         if (found := len(self)) != expected:
             raise JobError(
                 f"{self.setting} has {found} samples in a worker, but {expected} at the start of the run: do not "
@@ -107,10 +107,10 @@ def _is_array(part: Any) -> bool:
 
 @lru_cache(maxsize=4)
 def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
-    """Return the sample at each position of an epoch, int64 [size]. It is the same on every machine.
+    """Return the sample index at each position of an epoch, int64 [size]. It is the same on every machine.
 
-    With shards, the positions of a shard have the same samples in every epoch, in another order. If `shards` is a
-    number, the samples are divided randomly. If it is a tuple, it has the bounds of the parts of the data.
+    With shards, the positions of a shard have the same samples in every epoch, in a different order. If `shards` is a
+    number, the samples are divided randomly. If it is a tuple, it has the boundaries of the parts of the data.
     """
     if shards == 1:
         return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(size)
@@ -124,7 +124,7 @@ def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
 
 
 def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards: Cuts = 1) -> list[Indices]:
-    """Return the samples of the spans in batches of `batch`. The last batch may be smaller, or larger by one."""
+    """Return the sample indices of the spans in batches of `batch`. The last may be smaller, or larger by one."""
     parts = [order(seed, epoch, size, shards)[start:stop] for epoch, start, stop in spans]
     indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if len(indices) <= batch:
@@ -135,8 +135,8 @@ def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards:
 def move(batch: Any, device: torch.device) -> Any:
     """Return the batch with all its tensors on the device. Copies to any device but the CPU are asynchronous.
 
-    Return the same object if no tensor was moved. Objects with a method `to(device)` move themselves. Other subclasses
-    of dict and list are copied with their attributes.
+    Return the same object if no tensor was moved. For objects with a method `to(device)`, this method is called. Other
+    subclasses of dict and list are copied with their attributes.
     """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=device.type != "cpu")

@@ -1,4 +1,4 @@
-"""Seeding of the process's global random generators, which the user's code uses."""
+"""Seeding of the random generators in the user's code: global generators, and generators in datasets."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.G
 
 
 def seed_all(number: int, device: torch.device | None = None) -> None:
-    """Seed torch (on the CPU and on `device`), numpy and random."""
-    torch.default_generator.manual_seed(number)  # torch.manual_seed takes 0.1 ms, also for missing devices
+    """Seed the global generators of torch (on the CPU and on `device`), numpy and random."""
+    torch.default_generator.manual_seed(number)  # torch.manual_seed takes 0.1 ms, even without other devices
     if device is not None and device.type == "cuda":
         torch.cuda.manual_seed(number)
     elif device is not None and device.type == "mps":
@@ -35,7 +35,7 @@ def generators_of(data: Any) -> list[Any]:
 
 
 def datasets_of(data: Any, seen: frozenset[int] = frozenset()) -> list[Dataset[Any]]:
-    """Return a dataset and the datasets inside it; an empty list for other data."""
+    """Return a dataset and the datasets inside it, or an empty list for other data."""
     if not isinstance(data, Dataset) or id(data) in seen:
         return []
     seen |= {id(data)}
@@ -59,7 +59,7 @@ def warn_of_rng(data: Any) -> None:
 
 
 def _rngs(data: Any) -> list[Any]:
-    """Return the attribute `rng`, or None, of each dataset."""
+    """Return the attribute `rng` of a dataset and of each dataset inside it, or None."""
     return [getattr(each, "rng", None) for each in datasets_of(data)]
 
 
@@ -83,7 +83,7 @@ def kept_chance() -> Iterator[None]:
     legacy = np.random.get_state()  # noqa: NPY002 - as above
     with torch.random.fork_rng(devices=[]):
         try:
-            torch.set_num_threads(1)  # merges are short, and the workers need the cores
+            torch.set_num_threads(1)  # merges are short, and workers need the cores
             yield
         finally:
             random.setstate(python)

@@ -1,4 +1,4 @@
-"""Data in parts, which a worker opens at its first task on them."""
+"""Training data in parts. A worker opens a part at its first task on it."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from oddlot.core.support.errors import InvalidValue, JobError, UsageError
 
 Arrays = Sequence[Any]
 Read = Callable[[Any], Arrays]
-"""`read(part)` returns the arrays of one part, all of the same length."""
+"""Function that returns the arrays of one part, all of the same length."""
 
 
 def read_npz(path: Any) -> Arrays:
@@ -42,9 +42,9 @@ def read_npz(path: Any) -> Arrays:
 
 
 def as_tensor(part: Any, name: str) -> Tensor:
-    """Return the array as a tensor on the same memory. Raise UsageError if PyTorch has no such dtype."""
+    """Return the array as a tensor that shares its memory. Raise UsageError if PyTorch does not have its dtype."""
     try:
-        with warnings.catch_warnings():  # PyTorch warns of read-only arrays; these are never written
+        with warnings.catch_warnings():  # PyTorch warns of read-only arrays, but nothing writes to these
             warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
             return part if isinstance(part, Tensor) else torch.from_numpy(part)
     except (TypeError, ValueError) as error:
@@ -71,8 +71,8 @@ class _Slices:
 class Shards:
     """Training data in parts. Pass it as `Job(train_data=Shards(paths), ...)`.
 
-    A run has one shard for each part. A worker opens a part at its first task on it. Later tasks of the worker are
-    preferably on its open parts.
+    A run has one shard per part. A worker opens a part at its first task on it, and preferably gets tasks on its open
+    parts.
 
     Args:
         parts: Arguments of `read`, one for each part: by default, paths or URLs of `.npz` files.
@@ -94,7 +94,7 @@ class Shards:
         if not self.parts:
             raise UsageError("parts is empty: the data need at least one part", "no_parts", "parts")
         self.first: tuple[str, list[str]] | None = None
-        """The part that was read first, and the kinds of its arrays."""
+        """The part that was read first, and the dtype and dimensions of its arrays."""
         self.sizes = [self._size(part) for part in self.parts] if sizes is None else list(sizes)
         if len(self.sizes) != len(self.parts) or min(self.sizes) < 1:
             message = f"sizes must be {len(self.parts)} numbers of at least 1, one for each part"
@@ -121,11 +121,11 @@ class Shards:
         return self.cuts[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without open parts: each worker opens its own."""
+        """Return the state without open parts, because each worker opens its own."""
         return self.__dict__ | {"open": {}, "bytes_opened": 0}
 
     def fetch(self, indices: NDArray[np.int64]) -> tuple[Tensor, ...]:
-        """Return these rows of each array."""
+        """Return these rows of each array, as tensors."""
         numbers = np.searchsorted(self.cuts, indices, side="right") - 1
         found = [
             (np.flatnonzero(numbers == number), self._part(int(number))) for number in np.unique(numbers)
@@ -141,7 +141,7 @@ class Shards:
         return tuple(outs)
 
     def parts_of(self, indices: NDArray[np.int64]) -> list[Any]:
-        """Return the parts that have these rows."""
+        """Return the parts that contain these rows."""
         numbers = np.searchsorted(self.cuts, indices, side="right") - 1
         return [self.parts[number] for number in np.unique(numbers)]
 

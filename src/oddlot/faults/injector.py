@@ -1,4 +1,4 @@
-"""Injects the faults of a plan: into the workers of any engine, or into the peers of a mesh and their network."""
+"""Fault injection: into the workers of an engine, or into the peers of a mesh and their network."""
 
 import os
 import signal
@@ -21,12 +21,12 @@ from oddlot.faults.schedule import FaultSchedule, PlannedFault, planned_faults
 
 
 class LastingFaults:
-    """Freezes and slows workers. If several faults of a kind overlap, the strongest one applies."""
+    """Freezes and slows workers. If several faults of a kind overlap, the strongest applies."""
 
     def __init__(self, faults: FaultInjection) -> None:
         self.faults = faults
         self.active: defaultdict[tuple[str, NodeId], list[tuple[float, float]]] = defaultdict(list)
-        """Ends and factors of the faults, by kind and worker."""
+        """End and factor of each active fault, by kind and worker."""
 
     def add(self, kind: str, node: NodeId, until: float, factor: float) -> None:
         """Add a fault, and remove faults that end no later and are no stronger."""
@@ -34,7 +34,7 @@ class LastingFaults:
         self.active[kind, node] = [*others, (until, factor)]
 
     def apply(self, kind: str, node: NodeId, now: float) -> None:
-        """Inject the strongest active fault, or end the fault if none is active."""
+        """Inject the strongest active fault of this kind, or end the fault if none is active."""
         active = [one for one in self.active[kind, node] if one[0] > now]
         self.active[kind, node] = active
         if kind == "slow":
@@ -46,15 +46,16 @@ class LastingFaults:
 
 
 CONTINUED = " (continued)"
-"""Suffix of the name of a fault that is injected again because the hub was lost."""
+"""Suffix of the name of a fault that continues after a resume."""
 AT_ONCE: dict[str, Any] = {"at_seconds": (0.0,), "at_versions": (), "every_seconds": None, "per_hour": None}
 
 
 class Injector(ABC):
     """Injects the faults of a plan into nodes when they are due.
 
-    `targets` returns the nodes that may be chosen for a fault. `report` reports an injected one. `past` is the whole
-    log of a resumed run: faults in it are not injected again. Each of the `resumes` changes the random numbers.
+    `targets` returns the nodes that a fault may be injected into. `report` is called with each injected fault. `past`
+    is the complete log of a resumed run, and faults in it are not injected again. The random numbers depend on the
+    number of `resumes`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Injector(ABC):
         self.schedule = FaultSchedule(clock, self._inject)
         self.lasting = LastingFaults(faults)
         self.waiting: list[PlannedFault] = []
-        """Faults that wait for a node that they are for. Those that happen again and again do not wait."""
+        """Faults that wait for a matching node. Repeated faults do not wait."""
         done = Counter(record.event.fault for record in past if isinstance(record.event, FaultInjected))
         self.planned = planned_faults(chaos, resumes)
         for place, planned in enumerate(self.planned):
@@ -82,8 +83,8 @@ class Injector(ABC):
         """Delay, drop or corrupt the next message of a node."""
 
     def _inject(self, planned: PlannedFault) -> None:
-        """Inject a fault into a matching node, or let it wait for one."""
-        # Sorted, because the order in which nodes join is not deterministic.
+        """Inject a fault into a matching node. If there is none and the fault is not repeated, let it wait."""
+        # Sorted, because the order of joins is not deterministic.
         nodes = sorted(node for node in self.targets(planned) if planned.fault.is_for(node))
         if nodes:
             self._inject_into(planned, nodes)
@@ -91,7 +92,7 @@ class Injector(ABC):
             self.waiting.append(planned)
 
     def _inject_into(self, planned: PlannedFault, nodes: Sequence[NodeId]) -> None:
-        """Inject a fault into one of these nodes."""
+        """Inject a fault into a random one of these nodes."""
         node, fault = planned.targets.choice(nodes), planned.fault
         if fault.kind in ANSWERED:
             self._disturb(planned, node)
@@ -110,7 +111,7 @@ class Injector(ABC):
                     self.schedule.at(until, partial(self._apply, fault.kind, node), brings_message=True)
 
     def _until(self, fault: Fault) -> float:
-        """Return when a fault ends that begins now."""
+        """Return the end of a fault that starts now."""
         return inf if fault.for_seconds is None else self.clock() + fault.for_seconds
 
     def _apply(self, kind: str, node: NodeId) -> None:
@@ -118,10 +119,10 @@ class Injector(ABC):
 
 
 class FaultInjector(Injector, EngineWrapper):
-    """Mailbox and port of another engine, with the faults of `chaos`.
+    """Wraps an engine, and injects the faults of `chaos` into its workers and messages.
 
     `version()` returns the model's version. `save()` writes the log to the disk before the hub is killed. After a
-    resume, lasting faults continue on the machines of the workers that were `left` when the hub was lost.
+    resume, lasting faults continue on the machines of the workers that were running when the hub was lost (`left`).
     """
 
     def __init__(
@@ -140,9 +141,9 @@ class FaultInjector(Injector, EngineWrapper):
         Injector.__init__(self, faults, chaos, lambda: engine.now, self._targets, self._report, log, resumes)
         self.version, self.save = version, save
         self.workers: dict[NodeId, bool] = {}
-        """The workers, and whether they may be chosen: not once they were killed or leave."""
+        """Whether faults may be injected, by worker. False after a worker was killed or is leaving."""
         self.awaiting_update: list[tuple[PlannedFault, NodeId]] = []
-        """Faults of a worker's next update."""
+        """Faults for the next update of a worker."""
         self.messages: deque[Message] = deque()
         injected = [(record.now, record.event) for record in log if isinstance(record.event, FaultInjected)]
         for planned in self.planned:
@@ -152,11 +153,11 @@ class FaultInjector(Injector, EngineWrapper):
     # --- the mailbox ---------------------------------------------------------------------------
 
     def next(self, until: float) -> Message | None:
-        """Return the engine's next message, changed by faults, or the event of an injected fault."""
+        """Return the next message of the engine, possibly changed by a fault, or the event of an injected fault."""
         self.schedule.run_versions(self.version())
         due = self.schedule.next_time
         if not self.messages and due <= self.engine.now:
-            self.schedule.run_next()  # and let the run check whether it is over
+            self.schedule.run_next()  # may return None, and the run then checks its goal
         elif not self.messages:
             is_over = until == inf and self.engine.is_spent and not self.schedule.pending_messages
             message = self.engine.next(inf if is_over else min(until, due))
@@ -184,7 +185,7 @@ class FaultInjector(Injector, EngineWrapper):
         self.messages.append(message)
 
     def _lost(self, node: NodeId) -> None:
-        """Let faults of its next update wait for another worker."""
+        """Let faults for the next update of a lost worker wait for another worker."""
         self.workers.pop(node, None)
         for planned, _ in [one for one in self.awaiting_update if one[1] == node]:
             self.awaiting_update.remove((planned, node))
@@ -193,7 +194,7 @@ class FaultInjector(Injector, EngineWrapper):
         self._retry_waiting()
 
     def _retry_waiting(self) -> None:
-        """Try again, after the present message."""
+        """Schedule waiting faults again, after the present message."""
         waiting, self.waiting = self.waiting, []
         for planned in waiting:
             self.schedule.at(self.now, partial(self._inject, planned))
@@ -221,7 +222,7 @@ class FaultInjector(Injector, EngineWrapper):
     def _continue(
         self, planned: PlannedFault, past: Sequence[tuple[float, FaultInjected]], left: Collection[NodeId]
     ) -> None:
-        """Let faults that last longer than the hub did continue, in the next workers of the same machines."""
+        """Schedule a fault again that was active when the hub was lost, on the same machines."""
         fault, begun, machines = planned.fault, dict[str, float](), set[str]()
         for time, event in past:
             machine = machine_of(event.node)
@@ -253,7 +254,7 @@ class FaultInjector(Injector, EngineWrapper):
             self.workers[injected.node] = False
 
     def _disturb(self, planned: PlannedFault, node: NodeId) -> None:
-        self.awaiting_update.append((planned, node))  # and reported with the update
+        self.awaiting_update.append((planned, node))  # reported with the update
 
     def _kill_hub(self) -> None:
         self.save()
@@ -261,19 +262,19 @@ class FaultInjector(Injector, EngineWrapper):
 
 
 class MeshFaultInjection(FaultInjection, Protocol):
-    """Injection of faults into peers and into messages between them."""
+    """Fault injection into peers and into messages between them."""
 
     def disturb(self, node: NodeId, kind: str, seconds: float) -> None:
         """Delay, drop or corrupt the next model that a peer sends."""
 
     def partition(self, side: Collection[NodeId]) -> None:
-        """Cut these peers off from all others; no peers: the network is whole again."""
+        """Cut these peers off from all others. An empty collection ends the partition."""
 
 
 class MeshFaults(Injector):
-    """The faults of a mesh, where there is no hub: they are injected from beside it.
+    """Injects faults into the peers of a mesh.
 
-    `note` writes an injected fault into the log of a peer. `peers` returns the present ones.
+    `note` writes an injected fault into the log of a peer. `peers` returns the present peers.
     """
 
     faults: MeshFaultInjection
@@ -288,11 +289,13 @@ class MeshFaults(Injector):
         past: Sequence[Record] | None = None,
     ) -> None:
         log = past or ()
-        times = {record.now for record in log if isinstance(record.event, Resumed)}  # the same for all peers
+        times = {
+            record.now for record in log if isinstance(record.event, Resumed)
+        }  # all peers resume at the same time
         super().__init__(faults, chaos, clock, lambda _: peers(), note, log, len(times) + (past is not None))
 
     def run_due(self, version: int) -> None:
-        """Inject all faults that are due now, at this number of merges of all peers together."""
+        """Inject all faults that are due now. `version`: number of merges of all peers."""
         waiting, self.waiting = self.waiting, []
         for planned in waiting:
             self._inject(planned)
@@ -306,7 +309,7 @@ class MeshFaults(Injector):
         self.faults.disturb(node, fault.kind, fault.delay_seconds or 0.0)
 
     def _inject_into(self, planned: PlannedFault, nodes: Sequence[NodeId]) -> None:
-        """Inject a fault. A partition cuts one machine off, or the first half of all peers."""
+        """Inject a fault. A partition cuts off the machine of the fault, or half of all peers."""
         fault = planned.fault
         if fault.kind != "partition":
             super()._inject_into(planned, nodes)

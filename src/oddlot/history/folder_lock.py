@@ -1,4 +1,4 @@
-"""The lock of a folder, which one process holds at a time."""
+"""The lock of a folder: one process holds it at a time, and the file names the process."""
 
 import os
 import platform
@@ -13,14 +13,14 @@ from oddlot.core.support.errors import UsageError
 
 LOCK = "lock"
 MAX_BYTES = 1_000
-"""Largest number of bytes of a lock file that are read."""
+"""Largest number of bytes to read from a lock file."""
 
 
 def hold(folder: Path, closing: ExitStack) -> int:
-    """Hold the lock until `closing` is closed or this process ends. Raise UsageError if another process holds it.
+    """Hold the lock until `closing` is closed or this process ends, and return its file descriptor.
 
-    Return the lock's descriptor. Processes that inherit it hold the lock too. Raise OSError if the file cannot be
-    locked or is a symbolic link.
+    Processes that inherit the descriptor hold the lock too. Raise UsageError if another process holds the lock, and
+    OSError if the file cannot be locked or is a symbolic link.
     """
     file = closing.enter_context(open_to_append(folder / LOCK))
     try:
@@ -32,7 +32,7 @@ def hold(folder: Path, closing: ExitStack) -> int:
 
 
 def check_not_in_use(folder: Path) -> None:
-    """Raise UsageError if a process holds the lock. A folder without a lock is not in use."""
+    """Raise UsageError if a process holds the lock of the folder."""
     with suppress(OSError), open_to_read(folder / LOCK) as file:
         try:
             flock(file, LOCK_SH | LOCK_NB)
@@ -54,13 +54,13 @@ def note_holder(lock: int, processes: Sequence[int] = ()) -> None:
 
 
 def read_holder(folder: Path) -> str:
-    """Return the text about the process that holds the lock, or held it last."""
+    """Return the text in the lock about the process that holds it, or held it last."""
     with open_to_read(folder / LOCK) as file:
         return file.read(MAX_BYTES).decode(errors="replace")
 
 
 def _holder(folder: Path) -> str:
-    """Return the holder of the lock as text: on this machine, its running processes."""
+    """Return the holder of the lock as text. On this machine, it lists the running processes."""
     message = read_holder(folder)
     process, _, rest = message.partition(" on ")
     machine, _, more = rest.partition("\n")
@@ -76,5 +76,5 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        pass  # a process of another user, or not a process id
+        pass  # another user's process, or not a process id
     return True

@@ -1,4 +1,4 @@
-"""Locking of a run folder, and of the location of its checkpoints, for one process."""
+"""Claiming a run folder and the location of its checkpoints for one process: checks, locks and removal."""
 
 import re
 import shutil
@@ -27,14 +27,14 @@ from oddlot.history.run_folder import (
 from oddlot.history.run_settings import SETTINGS, not_empty, parsed
 
 DRAFT = re.compile(rf"\.({re.escape(SETTINGS)}|{re.escape(LOG)})\.\d+")
-"""Matches a file that `replace_file` had not completed when the process was killed."""
+"""Matches unfinished files of `replace_file`, which remain if the process is killed."""
 
 
 @contextmanager
 def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
-    """Make the folder, or take over the run in it, and hold its lock while inside.
+    """Create the folder, or take over the run in it, and hold its lock inside this context.
 
-    Raise UsageError if that would overwrite something, or if another process holds the run.
+    Raise UsageError if other files would be overwritten, or if another process holds the run.
     """
     folder.forced = force
     with ExitStack() as closing:
@@ -42,13 +42,15 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
             try:
                 _check(folder, resume, force)
             except UsageError:
-                _check_not_in_use(folder)  # neither resume nor force would help
+                _check_not_in_use(folder)  # if it is in use, neither `resume` nor `force` helps
                 raise
             was_there = folder.path.exists()
             make_folder(folder.path)
             folder.lock = hold(folder.path, closing)
             closing.push(partial(_remove_unused, folder.path, was_there))
-            _check(folder, resume, force)  # another process may have started a run before the lock
+            _check(
+                folder, resume, force
+            )  # another process may have started a run before this one had the lock
         lock_place(folder, closing, resume)
         yield
 
@@ -77,9 +79,9 @@ def unusable_folder(folder: RunFolder) -> Iterator[None]:
 
 
 def make_room(folder: RunFolder) -> None:
-    """Remove the run in the folder, with its checkpoints, if it may be overwritten.
+    """Remove the run in the folder and its checkpoints.
 
-    Raise UsageError if it may not.
+    Raise UsageError if the run may not be overwritten.
     """
     from oddlot.checkpoint.format import PART
 
@@ -90,20 +92,24 @@ def make_room(folder: RunFolder) -> None:
         parts = folder.storage.names(LOG_PARTS)
         ours = [name for name in parts if PART.fullmatch(name.removesuffix(".partial"))]
         log = [LOG_PARTS] if ours == parts else [f"{LOG_PARTS}/{name}" for name in ours]
-        for name in (*log, *folder.checkpoint_names(), SETTINGS):  # the settings last: they identify the run
+        for name in (
+            *log,
+            *folder.checkpoint_names(),
+            SETTINGS,
+        ):  # settings last, because they identify the run
             folder.storage.remove(name)
     except OSError as error:
         raise folder.unusable_place(error) from error
     for name in (CHECKPOINTS, PEERS):
         shutil.rmtree(folder.path / name, ignore_errors=True)
-    for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them this is not a run folder
+    for name in (LOG, SUMMARY, MODEL, SETTINGS):  # settings last, because they mark a run folder
         (folder.path / name).unlink(missing_ok=True)
 
 
 def lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
-    """Lock the location of the checkpoints too, if it is a folder. Not all object stores have locks."""
+    """Lock the location of the checkpoints if it is a separate folder. Other storage is not locked."""
     place = folder.storage.local("") if folder.is_elsewhere else None
-    if place is None or (resume and not place.is_dir()):  # a later check reports it
+    if place is None or (resume and not place.is_dir()):  # a later check raises the error
         return
     was_there = place.exists()
     try:
@@ -115,7 +121,7 @@ def lock_place(folder: RunFolder, closing: ExitStack, resume: bool) -> None:
 
 
 def users_files(folder: RunFolder) -> list[Path]:
-    """Return the files in the folder, except those of a process that was killed before its run started."""
+    """Return the files in the folder, except leftovers of a process that was killed before its run started."""
     found = folder.path.iterdir() if folder.path.exists() else ()
     return [path for path in found if not _is_leftover(path, folder.given_checkpoints)]
 
@@ -129,7 +135,7 @@ def _is_leftover(path: Path, checkpoints: str) -> bool:
 
 
 def not_a_run(folder: RunFolder, of_checkpoints: bool = False) -> UsageError:
-    """Return the error for a run folder, or a location of checkpoints, that has other files than those of a run."""
+    """Return the error for a run folder or a location of checkpoints with files that are not from a run."""
     if of_checkpoints:
         message = f"{folder.place} has no run and is not overwritten: use another location for checkpoints"
         return UsageError(message, "not_a_run", path=folder.place)
@@ -138,7 +144,7 @@ def not_a_run(folder: RunFolder, of_checkpoints: bool = False) -> UsageError:
 
 
 def place_names(folder: RunFolder) -> list[str]:
-    """Return the names at the location of the checkpoints, without the lock and an unfinished run.json.
+    """Return the names at the location of the checkpoints, except the lock and an unfinished run.json.
 
     Raise UsageError if they cannot be read.
     """
@@ -174,8 +180,8 @@ def _check(folder: RunFolder, resume: bool, force: bool) -> None:
 def _check_own_place(folder: RunFolder) -> None:
     """Raise UsageError if the checkpoints may belong to another run.
 
-    This is the case if the folder refers to a location that was not passed and that does not have the id of the run.
-    The run would remove checkpoints there.
+    This is the case if the folder refers to a location that was not passed and does not have the id of the run. The run
+    would remove checkpoints there.
     """
     link = folder.path / CHECKPOINTS
     if folder.given_checkpoints or not (folder.is_elsewhere or link.is_symlink()):

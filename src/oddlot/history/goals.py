@@ -1,4 +1,4 @@
-"""Goals, such as "accuracy>=0.98 or epochs>=20"."""
+"""Goals, such as "accuracy>=0.98 or epochs>=20", and intervals, such as "100 versions"."""
 
 import operator
 import re
@@ -38,17 +38,17 @@ class Every:
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 
     def times(self, tally: "Tally") -> int:
-        """Return how many intervals have passed."""
+        """Return the number of intervals that have passed."""
         return int((tally.value(self.unit) or 0.0) // self.count)
 
     def reminder(self, tally: "Tally") -> "Reminder":
-        """Return a reminder of the intervals from now on."""
+        """Return a reminder that starts now."""
         return Reminder(self, self.times(tally))
 
 
 @dataclass
 class Reminder:
-    """Tracks whether something periodic is due."""
+    """Tracks when a periodic task is due."""
 
     every: Every
     done: int = 0
@@ -70,9 +70,9 @@ _PER_SECOND: dict[str, Callable[[Tally], float]] = {
     "hours": lambda _: 1 / 3600,
     "dollars": lambda tally: tally.cost.dollars_per_second,
 }
-"""Growth per second of metrics that grow without merges."""
+"""Growth per second of the metrics that grow without merges."""
 TIME_FIGURES = frozenset(_PER_SECOND)
-"""Metrics that reach a goal without merges: time and cost."""
+"""Metrics that grow without merges: time and cost."""
 BUDGETS = {"<=": ">=", "<": ">="}
 _TERM = re.compile(r"^\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
 
@@ -89,15 +89,15 @@ class Term(NamedTuple):
 
     @property
     def reached_by(self) -> str:
-        """Return the comparison that ends the run: `>=` for a limit on a metric that only grows (`dollars<=5`)."""
+        """Return the comparison that ends the run. For an upper limit, such as `dollars<=5`, it is `>=`."""
         return BUDGETS.get(self.compare, self.compare) if self.figure in GOAL_FIGURES else self.compare
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Alternatives, each a metric compared with a number.
+    """Alternative terms, each a metric compared with a number.
 
-    `evaluated`: the loss is that of the evaluation set, and unknown before the first evaluation.
+    `evaluated`: whether the loss is the evaluation loss, which is unknown before the first evaluation.
     """
 
     terms: tuple[Term, ...]
@@ -107,7 +107,7 @@ class Goal:
     def parse(cls, text: str, metrics: Iterable[str] = (), evaluated: bool = False) -> "Goal":
         """Read `NAME OP NUMBER [or ...]`: a metric, loss, seconds, hours, versions, epochs, samples or dollars.
 
-        Seconds, hours, versions, epochs, samples and dollars only grow: `dollars<=5` is a budget of 5 dollars.
+        All of these except metrics and loss only grow, so `dollars<=5` is a budget of 5 dollars.
         """
         known = [*GOAL_FIGURES, "loss", *metrics]
         try:
@@ -116,7 +116,7 @@ class Goal:
             raise error.retold(f"until = {text!r}: {error}") from None
 
     def due(self, tally: Tally) -> float:
-        """Return when time or cost alone will reach the goal; infinity for never."""
+        """Return the time at which time or cost reaches the goal, or infinity."""
         whens = [inf]
         for term in self.terms:
             figure = term.figure
@@ -130,18 +130,18 @@ class Goal:
         return " or ".join(map(str, self.terms))
 
     def share(self, tally: Tally) -> float:
-        """Return the progress from 0 to 1, by metrics that only grow; 0 if the goal has none of them."""
+        """Return the progress, 0 to 1, by metrics that only grow. 0 if the goal has no such metric."""
         growing = (term for term in self.terms if term.figure in GOAL_FIGURES)
         return min(1.0, max(((tally.value(t.figure) or 0.0) / t.value for t in growing), default=0.0))
 
     @property
     def epochs(self) -> int | None:
-        """Return the number of epochs after which the run ends at the latest, if the goal has one."""
+        """Return the number of epochs after which the run ends at the latest. None: no limit."""
         return min((count for count, _ in self._passes()), default=None)
 
     @property
     def by_epochs(self) -> str:
-        """Return the alternative with this number of epochs; empty if there is none."""
+        """Return the term with this number of epochs as text. Empty if there is none."""
         return str(min(self._passes(), default=(0, ""))[1])
 
     def _passes(self) -> Iterator[tuple[int, Term]]:
@@ -150,9 +150,9 @@ class Goal:
                 yield ceil(term.value) if term.reached_by == ">=" else floor(term.value) + 1, term
 
     def reached(self, tally: Tally) -> Term | None:
-        """Return the first alternative that is reached; None if none is.
+        """Return the first term that is reached, or None.
 
-        The ledger decides about whole epochs: epochs overlap, and a count of samples is not enough.
+        Terms of complete epochs are left to the ledger, because epochs overlap.
         """
         for term in self.terms:
             name, compare, value = term.figure, term.reached_by, term.value
@@ -166,7 +166,7 @@ class Goal:
 
 
 def _term(part: str, known: Sequence[str]) -> Term:
-    """One alternative of a goal."""
+    """Return the term of a goal from its text. Raise UsageError if it is invalid."""
     if re.search(r"\band\b|&", part):
         message = "goals are joined by `or`, and `and` is not supported: the run ends at the first goal that is reached"
         raise UsageError(message, "and_in_goal", "until", given=part)

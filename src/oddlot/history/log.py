@@ -1,4 +1,4 @@
-"""The log of a run: a file with one line per record."""
+"""Writing and reading the log of a run, a file with one checksummed JSON line per record."""
 
 import json
 import os
@@ -25,19 +25,19 @@ _REST = len(_MEMBER) + _DIGITS + len(_END)
 
 
 def first_line(text: bytes) -> bytes:
-    """Return the text up to its first checksum; empty if it has none."""
+    """Return the text up to its first checksum. Empty if it has no checksum."""
     start = text.find(_MEMBER)
     return b"" if start < 0 else text[: start + _REST]
 
 
 class Chain:
-    """The checksum of all lines so far, in their order."""
+    """The running checksum of all lines so far."""
 
     def __init__(self) -> None:
         self.crc = 0
 
     def seal(self, text: str) -> bytes:
-        """Return the line, with its checksum, for a JSON object that has at least one member."""
+        """Return the line for a JSON object with at least one member, including its checksum."""
         start = text[:-1].encode()
         self.crc = crc32(start, self.crc)
         return b'%b,"crc":"%08x"}\n' % (start, self.crc)
@@ -45,7 +45,7 @@ class Chain:
     def open(self, line: bytes) -> bytes:
         """Return the JSON object of the next line. Pass the line without its newline.
 
-        Raise ValueError, and keep the state, if the line is damaged.
+        If the line is damaged, raise ValueError and keep the state.
         """
         start, crc = line[:-_REST], crc32(line[:-_REST], self.crc)
         if line[-_REST:] != b'%b%08x"}' % (_MEMBER, crc):
@@ -68,7 +68,7 @@ _COUNTS: dict[type, tuple[str, ...]] = {
 
 
 def _refuse(constant: str) -> None:
-    """Raise ValueError, because NaN and infinity are never written."""
+    """Raise ValueError, because a valid log has no NaN or infinity."""
     raise ValueError(constant)
 
 
@@ -213,7 +213,7 @@ class LineReader:
 
 
 def _check_counts(record: Record) -> None:
-    """Raise ValueError if a number of a record is out of range."""
+    """Raise ValueError if a number in a record is out of range."""
     event = record.event
     counts: tuple[int, ...] = ()
     if type(event) is Arrived:
@@ -275,7 +275,7 @@ def has_records(path: Path) -> bool:
 
 
 def read_sound(path: Path) -> tuple[list[Record], CheckpointError | None]:
-    """Return the records before the first damaged line, and an error about this line or None."""
+    """Return the records before the first damaged line, and the error about this line, if any."""
     records = []
     try:
         for record in read_log(path):
@@ -289,9 +289,10 @@ def read_sound(path: Path) -> tuple[list[Record], CheckpointError | None]:
 
 
 def surviving(records: Iterable[Record], until: int | None = None) -> list[Record]:
-    """Return the valid history, without lost work: records after a checkpoint that the run was resumed from.
+    """Return the valid history, without work that was lost at resumes.
 
-    `until` is the number of records at the checkpoint that the run will be resumed from. None: it is not resumed.
+    Lost work are the records between a checkpoint and the resume from it. `until`: number of records at the checkpoint
+    that will be used to resume the run. None: the run is not resumed.
     """
     return [record for number, record in numbered(records) if until is None or number < until]
 

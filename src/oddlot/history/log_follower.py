@@ -1,4 +1,4 @@
-"""Read a log while a process writes it."""
+"""Reading a log while a process writes it."""
 
 from os import SEEK_END
 from pathlib import Path
@@ -21,9 +21,9 @@ class LogFollower:
         self.offset, self.lines = 0, LineReader(self.path)
 
     def read(self) -> list[Record] | None:
-        """Return the new records; None if the file is shorter than before. The next call then reads it from the start.
+        """Return the new records, or None if the file is shorter than before.
 
-        Raise CheckpointError if the log is damaged or cannot be read.
+        After None, the next call reads from the start. Raise CheckpointError if the log is damaged or cannot be read.
         """
         try:
             with open_to_read(self.path) as file:
@@ -34,7 +34,7 @@ class LogFollower:
             path, reason = str(self.path), error.strerror
             message = f"{path} cannot be read any more ({reason}). Run the command again"
             raise CheckpointError(message, "unreadable_file", path=path, reason=reason) from None
-        if size < self.offset:  # a resumed run removed the damaged part
+        if size < self.offset:  # a resumed run has removed a damaged part
             self.begin()
             return None
         *lines, rest = data.split(b"\n")

@@ -1,4 +1,4 @@
-"""Reading and comparison of the settings of a run in run.json."""
+"""The settings of a run in run.json: provenance, comparison on resume, and how to resume the run."""
 
 import json
 import shlex
@@ -53,7 +53,7 @@ COMMAND = "command"
 """Key in `about`: arguments of the `oddlot` command that started the run."""
 COMMANDS = ("train", "simulate")
 Resume = Literal["latest", "auto"]
-"""`latest` continues a run; `auto` continues it or, if there is none, starts one."""
+"""`latest` resumes a run. `auto` resumes it or, if there is none, starts one."""
 LATEST: Resume = "latest"
 AUTO: Resume = "auto"
 MODES: dict[Resume, str] = {
@@ -84,7 +84,7 @@ def resume_mode(given: object) -> Resume | None:
 
 
 def check_format(path: Path, saved: dict[str, Any]) -> None:
-    """Raise CheckpointError if another version of oddlot wrote it."""
+    """Raise CheckpointError if another version of oddlot wrote run.json."""
     if saved["format"] != FORMAT:
         given = saved["format"]
         message = f"{path} has format {given}, but this version of oddlot reads format {FORMAT}"
@@ -92,7 +92,7 @@ def check_format(path: Path, saved: dict[str, Any]) -> None:
 
 
 def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise CheckpointError with every setting that differs from the run in the folder."""
+    """Raise CheckpointError with all settings that differ from the run in the folder."""
     both = {key: (saved.get(key), now.get(key)) for key in {**saved, **now}}
     different = {key: values for key, values in both.items() if values[0] != values[1]}
     if different:
@@ -108,7 +108,7 @@ def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None
 
 
 def engine_kind(saved: dict[str, Any]) -> str:
-    """Return the kind of engine in run.json, such as `local`; empty if it is missing."""
+    """Return the kind of engine in run.json, such as `local`. Empty if it is missing."""
     engine = saved.get("engine")
     return str(engine.get("kind", "")) if isinstance(engine, dict) else ""
 

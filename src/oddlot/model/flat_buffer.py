@@ -1,4 +1,4 @@
-"""The layout of a model in one block of bytes: trainable parameters and saved buffers."""
+"""The layout of a model in one block of bytes, and `FlatBuffer`, a block with a layout."""
 
 import hashlib
 import json
@@ -23,8 +23,8 @@ COUNTERS = frozenset({"num_batches_tracked"})
 """Names of integer buffers that count. They grow by the increments of workers."""
 
 Role = Literal["trainable", "buffer", "counter", "without_gradient"]
-"""Content of a section: trainable parameters; persistent buffers; integer buffers that count; or, in an update, one
-flag for each trainable parameter, which is 1 if it had no gradient in the task."""
+"""Content of a section: trainable parameters, saved buffers, integer buffers that count or, in an update, one flag per
+trainable parameter, which is 1 if it had no gradient in the task."""
 
 
 Runs = dict[tuple[Role, torch.dtype, int], list[tuple[str, Tensor]]]
@@ -43,7 +43,7 @@ class Section:
     start: int
     numbers: int
     group: int = 0
-    """Parameter group of trainable parameters; 0 for other roles."""
+    """Parameter group of trainable parameters, or 0 for other roles."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -64,7 +64,7 @@ class TensorEntry:
 
     @property
     def numbers(self) -> int:
-        """Number of elements; 1 for a 0-d tensor."""
+        """Number of elements. 1 for a 0-D tensor."""
         return math.prod(self.shape)
 
 
@@ -72,8 +72,8 @@ class TensorEntry:
 class Layout:
     """The names, shapes and positions of a model's tensors in a block. Weights and updates have the same layout.
 
-    Tied parameters occur once. Frozen parameters, unsaved buffers (except those of `as_buffers`) and complex buffers
-    are left out: they are the model's `constants`. The padding between entries is always zero.
+    Tied parameters occur once. Complex buffers are excluded, and so are frozen parameters and unsaved buffers unless
+    they match `as_buffers`. These are the model's `constants`. The padding between entries is always zero.
     """
 
     sections: tuple[Section, ...]
@@ -90,8 +90,8 @@ class Layout:
 
         Frozen parameters and unsaved buffers with a name that matches a pattern of `as_buffers` (`teacher.*`) are
         merged like saved buffers. `group_of` returns the parameter group of a trainable parameter. Each group has its
-        own sections. Raise UsageError if there is nothing to train, a tensor cannot be merged or saved, or a pattern
-        matches nothing.
+        own sections. Raise UsageError if there is no trainable parameter, a tensor cannot be merged or saved, or a
+        pattern matches nothing.
         """
         check_tensors(module)
         runs: Runs = {}
@@ -124,7 +124,7 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the layout, with 16 characters."""
+        """Hash of the layout, 16 characters long."""
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -133,7 +133,7 @@ class Layout:
         return {"sections": [asdict(s) for s in self.sections], "entries": [asdict(e) for e in self.entries]}
 
     def of_role(self, role: Role) -> Sequence[int]:
-        """Return the indices of the sections of this role."""
+        """Return the indices of the sections with this role."""
         return self._by_role.get(role, ())
 
     @cached_property
@@ -159,7 +159,7 @@ class Layout:
         return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
     def bind(self, module: nn.Module, flat: "FlatBuffer") -> None:
-        """Make the module's parameters and buffers views of the block, and use its values. Tied tensors stay tied."""
+        """Make the module's parameters and buffers views of the block `flat`. Tied tensors remain tied."""
         for name, parameter in module.named_parameters():
             if name in self.places:
                 parameter.data = flat.view(name)
@@ -167,8 +167,8 @@ class Layout:
         for owner, leaf, name, buffer, _ in _buffer_slots(module):
             first = first_names.setdefault(id(buffer), name)
             if first in self.places:
-                # `.data` has its own version counter. Otherwise a change of one BatchNorm would count as a change of
-                # another one, and its backward pass would fail.
+                # `.data` has its own version counter. Otherwise an in-place change of one BatchNorm would count for
+                # another, and the backward pass of the other would fail.
                 owner._buffers[leaf] = flat.view(first).data
 
     def constants(self, module: nn.Module) -> dict[str, Tensor]:
@@ -226,13 +226,13 @@ class FlatBuffer:
         return [(str(index), section) for index, section in enumerate(self._sections)]
 
     def buffers(self) -> list[tuple[str, Tensor]]:
-        """Return the sections of buffers and counters, which are sent without encoding."""
+        """Return the sections of buffers and counters. They are sent without encoding."""
         layout = self.layout
         indices = (*layout.of_role("buffer"), *layout.of_role("counter"))
         return [(str(index), self._sections[index]) for index in indices]
 
     def without_buffers(self) -> list[tuple[str, Tensor]]:
-        """Return the other sections, which a codec encodes."""
+        """Return the sections that a codec encodes: all except buffers and counters."""
         exact = dict(self.buffers())
         return [(name, section) for name, section in self.sections() if name not in exact]
 
@@ -285,7 +285,7 @@ class FlatBuffer:
             )  # PyTorch cannot subtract unsigned integers except uint8
 
     def toggle_(self, start: "FlatBuffer") -> None:
-        """Replace all bits by their exclusive or with `start`. A second call undoes it."""
+        """Replace all bits by their exclusive or with `start`. A second call restores them."""
         self.memory.view(torch.int64).bitwise_xor_(start.memory.view(torch.int64))
 
     def gather(self, module: nn.Module) -> None:

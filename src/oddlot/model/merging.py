@@ -1,4 +1,4 @@
-"""The two merges, an optimizer step and a weighted average, each in a single pass over memory."""
+"""The two merges, optimizer step and weighted average, and their measurements, in a single pass over memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Meter:
     before: dict[int, Tensor]
     """Summed directions of the previous window, by section."""
     merges: int = 1
-    """Number of this merge in its window, from 1."""
+    """Number of this merge within its window, from 1."""
     known: bool = False
     """Whether there was a previous window."""
     _square: float = 0.0
@@ -96,8 +96,8 @@ def step(
 ) -> None:
     """Write one step with the sum of share x update into `out`, which may be `weights`.
 
-    `optimizers` has the optimizer of each trainable section, by index. Their method `begin` was called before.
-    Parameters in a stretch without a step keep their values.
+    `optimizers` has the optimizer of each trainable section, by index. Call their method `begin` first. Parameters in a
+    stretch without a step keep their values.
     """
     shares = [share for _, share in updates]
     for index, source, target, streams in _sections("trainable", weights, updates, out):

@@ -1,4 +1,4 @@
-"""Averaging of floating-point buffers. Only running averages are averaged; they are recognized by their values."""
+"""Averaging of floating-point buffers. Running averages are recognized by their values."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -17,9 +17,9 @@ def average(
     way: float,
     whole: Tensor,
 ) -> None:
-    """Move `source` by `way` towards the mean of `values`, number by number, into `target`, which may be `source`.
+    """Move `source` by `way` towards the mean of `values`, and write the result into `target`.
 
-    `shares` sum to 1. The exceptions, in this order:
+    `target` may be `source`. `shares` sum to 1. Exceptions are made number by number, in this order:
 
     - A number that is equal in `source` and all values is kept bit for bit.
     - Infinity and NaN are excluded from means. If `source` is not finite, the mean of the finite values replaces it. If
@@ -64,6 +64,6 @@ def _finite_mean(old: Tensor, values: Sequence[Tensor], shares: Sequence[float],
         finite = value.isfinite()
         total += share * torch.where(finite, value, 0.0)
         weight += share * finite
-    mean = total / weight  # NaN without a finite value
+    mean = total / weight  # NaN if no value is finite
     moved = torch.where(old.isfinite(), (1 - way) * wide + way * mean, mean)
     return torch.where(weight > 0, moved, wide).to(old.dtype)

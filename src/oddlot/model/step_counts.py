@@ -1,4 +1,4 @@
-"""Number of optimizer steps of each parameter. A parameter without a gradient takes no step."""
+"""Counts of optimizer steps per parameter. A parameter without a gradient takes no step."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -29,7 +29,7 @@ Stretches = Mapping[int, Sequence[Stretch]]
 class StepCounts:
     """The number of steps of each trainable parameter.
 
-    As in torch.optim, a parameter whose gradient is None takes no step: no weight decay, no momentum, and Adam's bias
+    As in torch.optim, a parameter with the gradient None takes no step: no weight decay, no momentum, and Adam's bias
     correction counts its own steps.
     """
 
@@ -37,7 +37,7 @@ class StepCounts:
         self.layout = layout
         self._counts = torch.zeros(len(layout.trainable_entries), dtype=torch.int64, device="cpu")
         self._all: int | None = 0
-        """Count of all parameters if they are equal. None: use `_counts`."""
+        """Number of steps of all parameters if they are equal. None: use `_counts`."""
 
     @property
     def counts(self) -> Tensor:
@@ -82,7 +82,7 @@ class StepCounts:
 
 
 def _in_none(updates: Sequence[FlatBuffer]) -> Tensor | None:
-    """Return which parameters had no gradient in any update, bool [parameters]; None if all had one."""
+    """Return which parameters had no gradient in any update, bool [parameters], or None if all had one."""
     missing: Tensor | None = None
     for flat in updates:
         flags = flat.without_gradient

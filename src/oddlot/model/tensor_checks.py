@@ -1,4 +1,4 @@
-"""Checks of a model's parameters and buffers before a run: oddlot must be able to merge, copy and save each."""
+"""Checks before a run that each parameter and buffer of a model can be merged, copied and saved."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -142,7 +142,7 @@ def _check_apart(module: nn.Module) -> None:
 
 
 def _bytes_of(tensor: Tensor, memory: Tensor) -> Tensor:
-    """Return the bytes of the tensor in `memory`, which represents its storage."""
+    """Return the bytes of the tensor within `memory`, which represents its storage."""
     size = tensor.element_size()
     strides = [stride * size for stride in tensor.stride()]
     return memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.storage_offset() * size)

@@ -1,4 +1,4 @@
-"""Gates, which check each update that arrives and may reject it."""
+"""Gates that accept or reject arriving updates, and norms of weights and updates."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -19,7 +19,7 @@ from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.vector_ops import chunks, is_finite
 
 MIN_UPDATES, RECENT_UPDATES = 20, 100
-"""Number of norms until `UsualNorm` is active, and number of norms of the median."""
+"""Number of norms before `UsualNorm` is active, and number of newest norms in its median."""
 USUAL_FACTOR = 10.0
 """An update is accepted if its norm is within this factor of the largest accepted norm, or of the last two rejected
 norms."""
@@ -27,7 +27,7 @@ norms."""
 
 @dataclass
 class Arrival:
-    """An update that has arrived, for the checks of gates."""
+    """An update that has arrived, as gates receive it."""
 
     facts: Facts
     kind: Kind
@@ -40,7 +40,7 @@ class Arrival:
 
     @cached_property
     def norm(self) -> float | None:
-        """Euclidean norm of a gradient or delta, or of the difference of weights from `base`; None without a base."""
+        """Euclidean norm of a gradient or delta, or of the difference of weights from `base`. None without a base."""
         if self.kind == "weights" and self.base is None:
             return None
         return norm_of(self.flat, self.base if self.kind == "weights" else None)
@@ -50,16 +50,16 @@ class Gate(Protocol):
     """Decides which updates are merged."""
 
     def check(self, arrival: Arrival) -> None:
-        """Return if the update may be merged. Raise Refusal to reject it."""
+        """Raise Refusal to reject the update."""
 
 
 def standard_gates(max_update_ratio: float | None = MAX_UPDATE_RATIO) -> tuple[Gate, ...]:
-    """Return the gates of a run: an update must fit the model, be finite, and have a norm that is not too large."""
+    """Return the default gates: an update must fit the model, be finite and not have an unusually large norm."""
     return FitsModel(), Finite(), UsualNorm(max_update_ratio)
 
 
 class FitsModel:
-    """Rejects an update with another kind than announced, or of another model."""
+    """Rejects an update with another kind than announced or with another layout."""
 
     def check(self, arrival: Arrival) -> None:
         """Raise Refusal if the update does not fit."""

@@ -1,4 +1,4 @@
-"""Measurement of the drift, the distance of the weights from marked weights."""
+"""Measurement of drift, the distance of the weights from marked weights."""
 
 from collections.abc import Iterable
 from math import isfinite, sqrt
@@ -31,7 +31,7 @@ class DriftMeter:
             self._norms[number] = _norm(marked.view(-1))
 
     def measure(self, weights: FlatBuffer, by_layer: bool, lr_factor: float) -> Drift | None:
-        """Return the drift of these weights, and of each layer if `by_layer`; None if it is not finite."""
+        """Return the drift of these weights, and of each layer if `by_layer`. None if it is not finite."""
         marked_norm = sqrt(sum(norm * norm for norm in self._norms))
         if by_layer:
             layers = tuple(self._layer(number, weights) for number in range(len(self._layers)))

@@ -64,7 +64,7 @@ class Payload:
 
 
 class BlockSource(Protocol):
-    """Provides blocks of memory for the store."""
+    """A source of memory blocks for the store."""
 
     def take(self) -> FlatBuffer:
         """Return an unused block. Its padding is zero, and its values are arbitrary."""
@@ -74,7 +74,7 @@ class BlockSource(Protocol):
 
 
 class Pool:
-    """A BlockSource that creates blocks with `make`, and keeps up to `most` unused ones. Several threads may use it."""
+    """A thread-safe BlockSource that creates blocks with `make` and keeps up to `most` unused blocks."""
 
     def __init__(self, make: Callable[[], FlatBuffer], most: float = inf) -> None:
         self._make, self._most = make, most
@@ -195,10 +195,10 @@ class WeightStore:
             shares: Share of each update, by id.
             measure: Merges per window of the measured inner products. 0: the merge is not measured.
             merged: Number of samples merged before, for the schedule.
-            drift: Which distances from the marked weights are measured. None: no distance.
+            drift: Distances from the marked weights to measure. None: no distance.
 
         Returns:
-            The measurements; None if nothing is measured.
+            The measurements, or None if nothing is measured.
         """
         updates = self._updates(shares, ("gradient", "delta"), "Step", "Blend")
         factor = 1.0 if self._schedule is None or merged is None else self._schedule(merged)
@@ -265,7 +265,7 @@ class WeightStore:
         return {"optimizer_steps": self._steps.counts, **state}
 
     def load_optimizer(self, state: Mapping[str, Tensor]) -> None:
-        """Continue with the optimizer state of another store, which must have the same model and optimizers."""
+        """Load the optimizer state of another store with the same model and optimizers."""
         self._optimizers.load(
             {name.removeprefix("optimizer/"): tensor for name, tensor in state.items() if "/" in name}
         )
@@ -315,7 +315,7 @@ class WeightStore:
         self.inbox[update] = Payload(cast(Kind, kind), block)
 
     def _base(self, facts: Facts) -> FlatBuffer | None:
-        """Return the version that the task started from; None if it is no longer kept."""
+        """Return the weights that the task started from, or None if the version is no longer kept."""
         return self.weights if facts.based_on == self.version else self._held.get(facts.based_on)
 
     def _known(self, update: UpdateId) -> Payload:

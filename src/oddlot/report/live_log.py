@@ -1,4 +1,4 @@
-"""Follow a run in progress from its folder: new records, its process, and the reason that it waits."""
+"""Observing a run in progress from its folder: new records, its process, and the reason for waiting."""
 
 import platform
 import re
@@ -23,7 +23,7 @@ from oddlot.history.run_outcome import read_ending
 KILLED = "killed or unable to write (no process is running it)"
 MIN_STALL_SECONDS = 2.0
 USUAL_TIMES = 10
-"""Multiple of the usual time between merges after which a run is considered waiting."""
+"""Multiple of the usual time between merges after which a run counts as waiting."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class LiveLog:
         except CheckpointError:
             if not self.log.offset:
                 raise
-            self.log.begin()  # a resumed run may have replaced the damaged part
+            self.log.begin()  # a resumed run may have replaced a damaged part
             new = None
         if new is None:
             self._begin()
@@ -84,7 +84,7 @@ class LiveLog:
 
     @property
     def ended(self) -> str:
-        """Return how the run ended. Empty while a process runs it."""
+        """Return why the run ended. Empty while a process runs it."""
         if ending := read_ending(self.run):
             return str(ending["ended"])
         return "" if is_held(self.run.path) else KILLED
@@ -99,7 +99,7 @@ def state_of(folder: Path) -> str:
 
 
 def is_held(folder: Path) -> bool:
-    """Return True if a process holds the lock of the run folder."""
+    """Return whether a process holds the lock of the run folder."""
     try:
         with open_to_read(folder / LOCK) as file:
             flock(file, LOCK_SH | LOCK_NB)
@@ -121,7 +121,7 @@ def stopped_process(folder: Path) -> int:
 
 
 def waits_for(tally: Tally, now: float) -> str:
-    """Return why there was no merge recently. Empty if the pause is not unusual.
+    """Return the reason for a missing merge. Empty if the pause is not unusual.
 
     `now` is in seconds of the run's clock.
     """

@@ -1,4 +1,4 @@
-"""The live view of a run in the terminal, and the summary at its end."""
+"""Progress of a run in the terminal, as a live view, one line or printed lines, and the summary at its end."""
 
 import logging
 from collections import deque
@@ -41,7 +41,7 @@ MAX_ROWS = 16
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_BETWEEN_PROGRESS = 5.0
 LONG_ALONE_SECONDS = 60.0
-"""Seconds without a worker after which the arrival of the first one is reported."""
+"""Seconds without a worker after which the first worker that joins is reported."""
 NO_WORKER = "no worker is available: waiting for one to join"
 
 
@@ -52,7 +52,7 @@ def say(console: Console, line: str) -> None:
 
 @contextmanager
 def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Record], None]]:
-    """Yield an observer that updates the tally and shows it: a live view on a terminal, lines elsewhere."""
+    """Yield an observer that updates the tally and shows it, as a live view on a terminal or as lines."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield PrintedLines(console, tally, title)
         return
@@ -66,7 +66,7 @@ def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Reco
 
 @contextmanager
 def progress_line() -> Iterator[Callable[[Record], None]]:
-    """Yield an observer that shows a run in one line of the terminal. The line stays when the run ends."""
+    """Yield an observer that shows a run in one line of the terminal. The last line remains after the run."""
     console, line = Console(stderr=True), ProgressLine()
     with (
         shown_messages(console),
@@ -78,9 +78,9 @@ def progress_line() -> Iterator[Callable[[Record], None]]:
 
 @contextmanager
 def progress_lines() -> Iterator[Callable[[Record], None]]:
-    """Yield an observer that prints a line about a run every `SECONDS_BETWEEN_PROGRESS`, and one when it ends.
+    """Yield an observer that prints a progress line every `SECONDS_BETWEEN_PROGRESS`, and one when the run ends.
 
-    A line is printed when something happens in the run.
+    Lines are printed only when a record arrives.
     """
     console = Console(stderr=True, force_jupyter=False)
     lines = ProgressLines(console=console)
@@ -91,7 +91,7 @@ def progress_lines() -> Iterator[Callable[[Record], None]]:
 
 @contextmanager
 def shown_messages(console: Console) -> Iterator[None]:
-    """Show what oddlot's modules log, such as slow steps before training starts."""
+    """Print log messages of oddlot, for example about slow steps before training starts."""
     logger, lines = logging.getLogger("oddlot"), _Lines(console)
     level = logger.level
     logger.setLevel(logging.INFO)
@@ -124,7 +124,7 @@ class Forecast:
         return f"until {self.goal}" if self.goal else ""
 
     def left(self, tally: Tally, now: float | None = None) -> str:
-        """Return the remaining time; empty while it is unknown."""
+        """Return the remaining time as text. Empty while it is unknown."""
         if self.goal is None:
             return ""
         now = monotonic() if now is None else now
@@ -145,14 +145,14 @@ class ProgressLine:
     forecast: Forecast = field(default_factory=Forecast)
 
     def begin(self, name: str, samples: int, goal: Goal) -> None:
-        """Take the name of the job, the number of samples and the goal of the run."""
+        """Set the name of the job, the number of samples and the goal of the run."""
         self.title, self.tally.size, self.forecast.goal = name, samples, goal
 
     def __call__(self, record: Record) -> None:
         self.tally(record)
 
     def draw(self) -> RenderableType:
-        """Return the current line, cut at the width of the terminal."""
+        """Return the current line, cropped to the width of the terminal."""
         return Text(str(self), no_wrap=True, overflow="ellipsis")
 
     def __str__(self) -> str:
@@ -163,12 +163,12 @@ class ProgressLine:
 
 @dataclass
 class ProgressLines(ProgressLine):
-    """Prints the line every few seconds, where there is no terminal: in notebooks and redirected scripts."""
+    """Prints the line every few seconds, for notebooks and redirected output."""
 
     console: Console = field(default_factory=Console)
     clock: Callable[[], float] = monotonic
     printed_at: float = -1.0
-    """Time of the last line, or of the start."""
+    """Time of the last line or of the start."""
     printed: str = ""
 
     def __post_init__(self) -> None:
@@ -181,7 +181,7 @@ class ProgressLines(ProgressLine):
             self.say()
 
     def say(self) -> None:
-        """Print the line, unless it is the last one that was printed."""
+        """Print the line, unless it was the last printed line."""
         line = str(self)
         if line != self.printed:
             self.printed = line
@@ -190,7 +190,7 @@ class ProgressLines(ProgressLine):
 
 @dataclass
 class Opening:
-    """Updates the tally. Prints the title first, and where a resumed run continues."""
+    """Updates the tally. Prints the title first, and the initial version of a resumed run."""
 
     console: Console
     tally: Tally
@@ -198,11 +198,11 @@ class Opening:
     resumed: str = ""
     resumed_at: float = -1.0
     again: int = 0
-    """Samples that the last resume lost."""
+    """Samples that are computed again after the last resume."""
     forecast: Forecast = field(default_factory=Forecast)
 
     def begin(self, name: str, samples: int, goal: Goal) -> None:
-        """Take the goal of the run."""
+        """Set the goal of the run."""
         self.forecast.goal = goal
 
     def replay(self, record: Record) -> None:
@@ -241,9 +241,9 @@ class PrintedLines(Opening):
 
     next_line: float = 0.0
     alone_at: int = -1
-    """Number of updates when there was no worker the last time."""
+    """Number of updates when the last worker was lost most recently."""
     waits: bool = False
-    """Whether the missing workers were reported."""
+    """Whether missing workers were reported, and no update has arrived since."""
 
     def __call__(self, record: Record) -> None:
         super().__call__(record)
@@ -261,7 +261,10 @@ class PrintedLines(Opening):
                 self.say(f"{moment(record.now)}   {NO_WORKER}")
 
     def _received(self) -> int:
-        """Return the number of updates, late ones included: without any, losses follow too fast to report each."""
+        """Return the number of updates, including late updates.
+
+        A loss is reported only if an update has arrived since the previous report.
+        """
         return self.tally.updates + self.tally.echoes
 
     def _alone(self) -> bool:
@@ -276,11 +279,11 @@ class Picture:
     tally: Tally
     spinner: Spinner = field(default_factory=lambda: Spinner("dots"))
     progress: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=5 * DRAWS_A_SECOND))
-    """Seconds and merged samples at the last draws."""
+    """Seconds and merged samples at the most recent draws."""
     forecast: Forecast = field(default_factory=Forecast)
 
     def draw(self, at: float | None = None) -> RenderableType:
-        """Return the view now, or `at` a later time of the run's clock."""
+        """Return the current view, or the view `at` a later time of the run's clock."""
         tally = self.tally
         if not tally.samples.merged:
             self.progress.clear()  # no rate while workers start
@@ -288,7 +291,7 @@ class Picture:
         (began, before), (now, after) = self.progress[0], self.progress[-1]
         rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""
         self.spinner.update(text=Text(printable(f"{self.title}   {duration(now)}")))
-        workers = list(tally.workers.items())  # copied at once: the hub's thread adds to it
+        workers = list(tally.workers.items())  # a copy, because the hub's thread adds workers
         return Group(
             self.spinner,
             Text(progress(tally) + rate),
@@ -299,7 +302,7 @@ class Picture:
         )
 
     def _forecast(self) -> list[Text]:
-        """Return a line about the goal, once it is known."""
+        """Return a line about the goal if the goal is known."""
         message = "   ".join(filter(None, (str(self.forecast), self.forecast.left(self.tally))))
         return [Text(printable(message))] if message else []
 
@@ -329,7 +332,7 @@ def quality(tally: Tally) -> str:
 
 
 def worker_table(workers: list[tuple[str, WorkerStates]], now: float) -> RenderableType:
-    """Return a table with a row per worker that was not replaced: the first `MAX_ROWS` and a count of the others."""
+    """Return a table with a row per worker that was not replaced. After `MAX_ROWS`, the others are counted."""
     workers = sorted(workers, key=lambda worker: (len(machine_of(worker[0])), worker[0]))
     newest = {machine_of(name): (name, row) for name, row in workers}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -347,7 +350,7 @@ def worker_table(workers: list[tuple[str, WorkerStates]], now: float) -> Rendera
 
 
 def trouble(tally: Tally, workers: list[tuple[str, WorkerStates]]) -> str:
-    """Return why there is no progress, or the last rejection; empty otherwise."""
+    """Return the reason for missing progress, or the last rejection. Empty if there is neither."""
     if not workers:
         return "starting workers"
     if all(row.gone for _, row in workers):
@@ -359,7 +362,7 @@ def trouble(tally: Tally, workers: list[tuple[str, WorkerStates]]) -> str:
 def summary(
     title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES, verdict: str = ""
 ) -> Text:
-    """Return the summary of a run, from `Run.summary`. `virtual`: time and cost are simulated."""
+    """Return the summary of a run as text, from `Run.summary`. `virtual`: whether time and cost are simulated."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
     early = figures["ended_version"] < figures["versions"]

@@ -1,4 +1,4 @@
-"""The contents of a run folder, read once."""
+"""The contents of a run folder, for reports."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,9 +40,9 @@ class RunReport:
     settings: dict[str, Any]
     """Contents of run.json."""
     records: list[Record]
-    """The valid history, without work lost at a resume."""
+    """The valid history, without work that was lost at a resume."""
     faults: list[tuple[float, FaultInjected]]
-    """Injected faults with their times, including lost work."""
+    """Times of injected faults and the faults, including faults in lost work."""
     tally: Tally
     summary: dict[str, Any]
     """Summary as `--json` prints it."""
@@ -50,7 +50,7 @@ class RunReport:
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> "RunReport":
-        """Read a run folder. Raise CheckpointError if it has no run, or a damaged log."""
+        """Read a run folder. Raise CheckpointError if it has no run or a damaged log."""
         run = RunFolder(folder)
         settings = run.settings()
         ending = read_ending(run)
@@ -68,7 +68,7 @@ class RunReport:
             use_saved_model(tally, records, ending.get("peers_averaged") or ())
         tally.samples.lose(proof.lost)
         summary = tally.summary() | {"run_dir": str(run.path)}
-        if ending and not proof.faults:  # a violation is more specific than a mismatch
+        if ending and not proof.faults:  # the audit's faults are more specific than a mismatch
             check_agreed(run, ending, _at_end(run, logs, ending, size) if PEER_RECORDS in ending else summary)
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
@@ -126,12 +126,12 @@ class RunReport:
 
     @property
     def virtual(self) -> bool:
-        """Return True if the run was simulated. Its time and cost are then virtual."""
+        """Return whether the run was simulated, so its time and cost are virtual."""
         return engine_kind(self.settings) == "simulated"
 
     @property
     def has_prices(self) -> bool:
-        """Return True if the log has a price, so that costs are known."""
+        """Return whether the log has prices, so costs are known."""
         bill = self.tally.cost
         prices = (price for account in bill.accounts.values() for _, price in account.prices)
         return bool(self.tally.dollars) or any(prices)
@@ -154,7 +154,7 @@ class RunReport:
 
 
 def _until_end(records: list[Record], ending: Mapping[str, Any]) -> list[Record]:
-    """Return the records of a mesh with times capped at the end of the run. Peers log a few more while they stop."""
+    """Return the records of a mesh with times capped at the end of the run. Peers log records while they stop."""
     end = float(ending.get("seconds", inf))
     return [record if record.now <= end else replace(record, now=end) for record in records]
 
@@ -162,7 +162,7 @@ def _until_end(records: list[Record], ending: Mapping[str, Any]) -> list[Record]
 def _at_end(
     run: RunFolder, logs: Mapping[NodeId, Sequence[Record]], ending: Mapping[str, Any], size: int
 ) -> dict[str, Any]:
-    """Return the figures of a mesh at the time of its summary. Peers that were cut off may continue training."""
+    """Return the figures of a mesh at the time of its summary. Disconnected peers may have trained longer."""
     until = {node: log[: ending[PEER_RECORDS].get(node, 0)] for node, log in logs.items()}
     tally = tally_of(one_history(until), size)
     included = IncludedSamples(history_of(node, run.log_of(node), log) for node, log in until.items())

@@ -1,4 +1,4 @@
-"""The tables of a report page: figures of runs with their ratios, and how the runs were started."""
+"""The tables of a report page: figures of runs with their ratios, and settings and provenance of runs."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ NAMES |= {"ByGradients": "gradients", "ByPlateau": "plateau", "ByError": "error"
 def readable(settings: str) -> str:
     """Return `FastestK(k=2, samples=None)` as `fastest_k: k = 2`. Other texts are returned unchanged.
 
-    Settings that are None are left out, as in a job file.
+    Settings that are None are omitted, as in a job file.
     """
     try:
         call = ast.parse(settings, mode="eval").body
@@ -43,7 +43,7 @@ def readable(settings: str) -> str:
 
 
 def _text(call: ast.Call, inside: bool = False) -> str:
-    """Return the name and settings of a dataclass. The settings are in brackets if the dataclass is in another one."""
+    """Return the name and settings of a dataclass. With `inside`, the settings are in brackets."""
     name = ast.unparse(call.func)
     settings = [f"{one.arg} = {_value(one.value)}" for one in call.keywords if not _is_none(one.value)]
     message = ", ".join([*map(_value, call.args), *settings])
@@ -65,12 +65,12 @@ def _value(value: ast.expr) -> str:
 
 
 def _is_none(value: ast.expr) -> bool:
-    """Return True if a value is None."""
+    """Return whether a value is None."""
     return isinstance(value, ast.Constant) and value.value is None
 
 
 MAX_COLUMNS = 3
-"""Largest number of columns with which a table of several runs is as wide as the text."""
+"""Largest number of columns of a comparison table that is as wide as the text."""
 MAX_METRICS = 3
 """Largest number of metrics in the headline."""
 BAD = ' class="bad"'
@@ -81,11 +81,11 @@ class Row:
     """A row of the table of figures."""
 
     tell: Callable[[RunReport], str]
-    """Return the text of a run's figure. Empty if the run does not have it."""
+    """Function that returns the figure of a run as text. Empty if the run does not have it."""
     number: Callable[[RunReport], float | None] | None = None
-    """Return the number for the ratio to the first run."""
+    """Function that returns the number for the ratio to the first run. None: no ratio."""
     is_of_clock: bool = False
-    """True if the number is comparable only between runs with the same kind of clock, real or simulated."""
+    """Whether the number is comparable only between runs with the same kind of clock, real or simulated."""
 
 
 def _time(run: RunReport) -> str:
@@ -147,9 +147,9 @@ def headline(run: RunReport) -> str:
 
 
 def figures_table(runs: Sequence[RunReport], names: Sequence[str]) -> str:
-    """Return the table of figures: a column per run, and the ratio of each later run to the first.
+    """Return the table of figures, with a column per run and the ratio of each later run to the first.
 
-    With several runs, a row has their verdicts.
+    With several runs, one row shows their verdicts.
     """
     several = len(runs) > 1
     rows = _metrics(runs) | FIGURES
@@ -166,7 +166,7 @@ def figures_table(runs: Sequence[RunReport], names: Sequence[str]) -> str:
 
 
 def how_table(runs: Sequence[RunReport], names: Sequence[str]) -> str:
-    """Return the table of date, command, versions and settings of the runs."""
+    """Return a table with the date, command, versions and settings of the runs."""
     tables = [provenance(run.settings) for run in runs]
     keys = dict.fromkeys(key for each in tables for key in each)
     several = len(runs) > 1
@@ -182,7 +182,7 @@ def how_table(runs: Sequence[RunReport], names: Sequence[str]) -> str:
 
 
 def provenance(settings: dict[str, Any]) -> dict[str, str]:
-    """Return the date, command, versions and settings of a run, from run.json. Missing entries are left out."""
+    """Return the date, command, versions and settings of a run from run.json. Missing entries are omitted."""
     started, engine, run = (
         found if isinstance(found := settings.get(key), dict) else {} for key in (STARTED, ENGINE, RUN)
     )
@@ -260,7 +260,7 @@ def _row(what: str, row: Row, runs: Sequence[RunReport], names: Sequence[str]) -
 
 
 def _cells(text: str, ratio: float | None, name: str, number: int, bad: bool = False) -> str:
-    """Return the cell of a run and, for later runs, the cell with the ratio to the first run."""
+    """Return the table cell of a run and, for later runs, the cell with the ratio to the first run."""
     cell = f"<td{_of(name) * bool(name)}{BAD * bad}>{_breakable(text)}</td>"
     if not number:
         return cell
@@ -278,5 +278,5 @@ def _table(head: str, body: Sequence[str], runs: int) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Return the text as HTML that may break after brackets and `=`, as in `AdaptiveK(k=1)`."""
+    """Return the text as HTML with allowed line breaks after brackets and `=`, as in `AdaptiveK(k=1)`."""
     return re.sub(r"(\w[(=])(?=\w)", r"\1<wbr>", escape(text))

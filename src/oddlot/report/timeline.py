@@ -1,4 +1,4 @@
-"""The records of a log, arranged over time."""
+"""The timeline of a run, for charts: progress, machines, prices, faults and merges."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from oddlot.history.sample_counts import Traffic
 from oddlot.history.worker_timeline import WorkerStates, WorkerTimeline
 
 MAX_POINTS = 1_000
-"""Points per line that a chart can show."""
+"""Largest number of points per line in a chart."""
 Interval = tuple[float, float]
 
 
@@ -39,10 +39,10 @@ class MachineTimeline:
     """The timeline of a machine, over all its workers."""
 
     spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    """Intervals by state: `starting`, `working`, `wasted` (computed and not used), `waiting`, `leaving`, `lost`,
+    """Intervals by state: `starting`, `working`, `wasted` (computed but not merged), `waiting`, `leaving`, `lost`,
     `left`."""
     faults: list[tuple[float, str]] = field(default_factory=list)
-    """Times and kinds of the faults injected on this machine."""
+    """Times and kinds of faults injected on this machine."""
     traffic: Traffic = field(default_factory=Traffic)
     dollars: float = 0.0
     newest: str = ""
@@ -139,7 +139,7 @@ class RunTimeline:
 
 
 def _change(changes: list[Interval], now: float, value: float) -> None:
-    """Append a change of a value. Of several changes at the same time, only the last is kept."""
+    """Append a change of a value. A change at the same time as the previous one replaces it."""
     if changes and changes[-1][0] == now:
         changes.pop()
     if not changes or changes[-1][1] != value:
@@ -147,7 +147,7 @@ def _change(changes: list[Interval], now: float, value: float) -> None:
 
 
 def _thinned(changes: list[Interval]) -> list[Interval]:
-    """Return about `MAX_POINTS` changes: the lowest and highest of each bucket, and the last change."""
+    """Return about `MAX_POINTS` changes: the minimum and maximum of each bucket, and the last change."""
     size = len(changes) // MAX_POINTS + 1
     kept = list[Interval]()
     for first in range(0, len(changes), size):
@@ -157,7 +157,7 @@ def _thinned(changes: list[Interval]) -> list[Interval]:
 
 
 def _level(changes: list[Interval], end: float) -> list[Interval]:
-    """Return the corners of the step function until `end`. Changes at `end` are left out."""
+    """Return the corners of the step function until `end`, without changes at `end`."""
     corners = list[Interval]()
     for (now, value), (then, _) in pairwise([*changes, (end, 0.0)]):
         if now < end or not corners:

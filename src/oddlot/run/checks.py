@@ -1,4 +1,4 @@
-"""Checks before a run starts."""
+"""Checks before a run starts, the default number of shards, and the effective batch size."""
 
 import json
 from collections.abc import Mapping
@@ -22,14 +22,15 @@ from oddlot.train.lr_schedules import factor_at
 from oddlot.wire.codec import Codec
 
 MINIBATCHES, LEAST = 10, 5
-"""Minibatches of a shard: the least by default, and the number below which a warning is shown."""
+"""Minibatches per shard: the minimum of the default, and the number below which a warning is shown."""
 
 
 def default_shards(traits: Traits, samples: int, batch: int, slots: int) -> int:
-    """Return one shard for each task that can run at the same time, or fewer if shards would have under 10 minibatches.
+    """Return the default number of shards.
 
-    Longer passes learn more from each epoch, so there are no more shards than keep all workers busy. Strategies whose
-    tasks are not whole shards have one.
+    For strategies that assign complete shards: one for each task that can run at the same time, or fewer if shards
+    would have under 10 minibatches. More shards would shorten the local passes without keeping more workers busy.
+    Other strategies have one shard.
     """
     if not traits.whole_shards:
         return 1
@@ -62,15 +63,15 @@ UPDATE, LOCAL_STEP = "model update", "local step"
 
 
 class EffectiveBatch(NamedTuple):
-    """The samples of one step, of the model at the hub or of a worker's own weights."""
+    """The number of samples per step, either of the model at the hub or of a worker's local weights."""
 
     samples: int
     step: str
-    """`UPDATE` or `LOCAL_STEP`"""
+    """`UPDATE` or `LOCAL_STEP`."""
     of: str
     """Explanation, such as `2 tasks x batch 32`."""
     is_most: bool = False
-    """Whether steps use fewer samples while there are fewer workers."""
+    """Whether steps have fewer samples while fewer workers are running."""
 
     def __str__(self) -> str:
         most = "up to " if self.is_most else ""
@@ -80,10 +81,10 @@ class EffectiveBatch(NamedTuple):
 def effective_batch(
     traits: Traits, batch: int, tasks: int, *, is_elastic: bool = False
 ) -> EffectiveBatch | None:
-    """Return the effective batch of a run with `tasks` open tasks at most; None if the strategy does not declare it.
+    """Return the effective batch of a run with at most `tasks` open tasks. None if the strategy does not declare it.
 
-    `is_elastic` says whether the run may start with fewer workers. A round that waits for all workers has all tasks of
-    each of them: with `in_flight=2`, two.
+    `is_elastic`: whether the run may start with fewer workers. A round that waits for all workers includes all of
+    their tasks: with `in_flight=2`, two per worker.
     """
     if traits.local_steps:
         return EffectiveBatch(batch, LOCAL_STEP, f"batch {batch}")
@@ -101,7 +102,7 @@ def effective_batch(
 
 
 FEW_SAMPLES = 10
-"""Number of samples below which the data may be misinterpreted."""
+"""Number of samples below which the error suggests that a list was passed instead of a tuple."""
 
 
 def check_types(job: object, strategy: object, engine: object, codec: object, about: object) -> None:
@@ -120,7 +121,7 @@ def _check_job(job: object) -> None:
     if not isinstance(job, Job):
         raise InvalidValue("job", job, "an oddlot.Job(model, data, loss)")
     if job.lr_schedule is not None:
-        factor_at(job.lr_schedule, 0.0)  # raises JobError now, not later
+        factor_at(job.lr_schedule, 0.0)  # raises JobError before anything starts
 
 
 def _check_strategy(strategy: object) -> None:
@@ -154,7 +155,7 @@ def _check_about(about: object) -> None:
 
 
 def check_shards(shards: int | None, samples: int, job: Job) -> None:
-    """Raise UsageError if the data have another number of parts, or a shard would have a single sample."""
+    """Raise UsageError if `shards` differs from the number of parts, or a shard would have a single sample."""
     data = job.train_data
     if isinstance(data, Shards) and shards not in {None, 1, len(data.parts)}:
         message = f"shards = {shards}, but the data have {len(data.parts)} parts: leave shards out"
@@ -169,7 +170,7 @@ def check_sizes(job: Job, engine: EngineConfig, traits: Traits, samples: int, sh
     workers = engine.workers_setting
     own = {"batch_size": "job.batch_size", workers: workers, "shards": "shards"}
     sizes = {"batch_size": job.batch_size, workers: engine.max_workers, "shards": shards}
-    if traits.task_samples is not None and not traits.local_steps:  # which end with the epoch
+    if traits.task_samples is not None and not traits.local_steps:  # local steps may end with the epoch
         sizes[traits.task_setting] = traits.task_samples
     hint = ". A list is a dataset of its items; pass a tuple of arrays or tensors for a dataset of their rows"
     hint = hint if isinstance(job.train_data, list | tuple) and samples < FEW_SAMPLES else ""
@@ -227,7 +228,7 @@ def measured(job: Job, engine: EngineConfig) -> list[str]:
 
 
 def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples: int, shards: int) -> None:
-    """Warn of settings that make a strategy ineffective."""
+    """Warn of settings that make a strategy or another setting ineffective."""
     traits, name = strategy.traits(job.batch_size), type(layers(strategy)[-1]).__name__
     if traits.whole_shards:
         warn_of_shards(name, shards, engine.max_workers, samples / shards / job.batch_size)
@@ -247,7 +248,7 @@ def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples
 
 
 def _warn_of_one_minibatch(traits: Traits, batch: int) -> None:
-    """Warn of a deadline on tasks of a single minibatch."""
+    """Warn if a deadline has no effect, because tasks have a single minibatch."""
     if traits.task_samples is None or not traits.hands_over or traits.varies_loads:
         return
     if len(minibatch_cuts(traits.task_samples, batch)) == 2:

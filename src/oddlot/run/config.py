@@ -1,4 +1,4 @@
-"""The settings of a run: the one place where each is declared.
+"""The declaration of all settings of a run.
 
 The keywords of `oddlot.fit`, the flags of `oddlot train` and `oddlot simulate`, the table `[run]` of job files and
 run.json derive from `RunConfig`. Importing it loads neither numpy nor PyTorch.
@@ -39,8 +39,8 @@ class RunConfig:
     codec: Codec | None = None
     """Encoding of updates, such as "bf16". None: "nonzero" for sparse jobs, else "plain"."""
     shards: AtLeastOne | None = None
-    """Number of fixed parts of the data, which workers keep. None: 1; for strategies of whole shards, one per worker,
-    or fewer if shards would have fewer than 10 minibatches. A resumed run keeps its number."""
+    """Number of fixed parts of the data, which workers keep. None: 1 or, for strategies that assign complete shards,
+    one per worker, or fewer if shards would have fewer than 10 minibatches. A resumed run keeps its number."""
     keep_shards: bool = True
     """Keep shards on machines. False: each task sends its samples."""
     epoch_barrier: bool = False
@@ -65,7 +65,7 @@ class RunConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], others: Iterable[str] = ()) -> "RunConfig":
-        """Return the settings from keywords. Intervals and codecs may be strings. Raise UsageError for a wrong one.
+        """Return the settings from keywords. Intervals and codecs may be strings. Raise UsageError if one is invalid.
 
         `others`: further arguments of the function, for the error about an unknown one.
         """
@@ -90,7 +90,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunKeys(RunConfig):
-    """The keys of the table `[run]`: the settings of a run, and the places of its files."""
+    """The keys of the table `[run]`: the settings of a run, and the locations of its files."""
 
     out: str | None = None
     """Run folder. None: a new folder below `runs`."""
@@ -99,7 +99,7 @@ class RunKeys(RunConfig):
 
 
 class RunSettings(TypedDict, total=False):
-    """The settings of a run as keywords of `oddlot.fit`, for type checkers and editors: see `RunConfig`."""
+    """The settings of a run as keywords of `oddlot.fit`, for type checkers and editors. See `RunConfig`."""
 
     until: str
     seed: int
@@ -129,7 +129,7 @@ BELONGS = {
         ("callback", "callbacks", "hook", "hooks"), "observers=[f], and f(record) is called after each event"
     ),
 }
-"""Keywords of other libraries' training functions, and what sets them here."""
+"""Keywords of other libraries' training functions, and the equivalent setting of oddlot."""
 
 
 def _unknown(name: str, value: Any, known: Iterable[str]) -> UnknownName:
@@ -146,7 +146,7 @@ def _is_text(hint: Any) -> bool:
 
 
 def _parsed(name: str, value: Any) -> Any:
-    """Return the value of a setting given as text."""
+    """Return the value of a setting. Text is parsed if its type is an interval or a codec."""
     hint = hints_of(RunConfig)[name]
     if hint is Every and not isinstance(value, Every):
         return Every.parse(value, name)
@@ -154,7 +154,7 @@ def _parsed(name: str, value: Any) -> Any:
 
 
 def with_settings(signature: Signature) -> Signature:
-    """Return the signature of a function with a keyword for each run setting in place of its `**settings`."""
+    """Return the signature of a function, with its `**settings` replaced by a keyword for each run setting."""
     own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     for name, hint in hints_of(RunConfig).items():
         default, is_interval = getattr(RunConfig(), name), hint is Every
@@ -170,7 +170,7 @@ def with_settings(signature: Signature) -> Signature:
 
 
 def settings_text() -> str:
-    """Return a line per run setting, for a docstring's list of arguments."""
+    """Return an entry per run setting for the arguments section of a docstring."""
     return "\n".join(
         fill(f"{name}: {text}", 116, initial_indent=" " * 8, subsequent_indent=" " * 12)
         for name, text in field_docs(RunConfig).items()

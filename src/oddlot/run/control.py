@@ -1,4 +1,4 @@
-"""A run as `fit` controls it: its inputs, its metrics and observers, and requests to stop."""
+"""The base class of runs: inputs, metrics, observers and stop requests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,15 +26,18 @@ from oddlot.run.watchdogs import warning_observers
 
 
 class RunControl:
-    """What every run has, of one host or of several. `where` is the process that makes the model, for errors."""
+    """The common part of runs with a hub and runs on a mesh.
+
+    `where` names the process that makes the model in errors.
+    """
 
     def __init__(self, recipe: Recipe, folder: RunFolder | None, where: str, *, resume: bool = False) -> None:
         self.recipe, self.folder, self.resume = recipe, folder, resume
         self.stop = StopRequest()
         self.stopped = ""
-        """Reason of the observer that stopped the run."""
+        """Reason why an observer stopped the run. Empty: no observer stopped it."""
         self.tally = Tally(recipe.samples)
-        """The metrics of the whole run."""
+        """The metrics of the complete run."""
         self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
         self.earlier: list[Record] = []
         """Records of earlier processes of a resumed run."""
@@ -44,16 +47,18 @@ class RunControl:
 
     @property
     def run_data(self) -> RunData:
-        """Return what an engine needs from the run."""
+        """Return the data that an engine needs."""
         logs = self.folder.path / WORKER_LOGS if self.folder else None
         return self.recipe.run_data(self.layout, self.model, logs)
 
     def observe(self, observers: Sequence[Observer]) -> None:
         """Add observers. They receive the records of earlier processes first, then new ones, in the order of time.
 
-        On a mesh of processes, that order is only approximate. An observer may have methods `begin(name, samples,
-        goal)`, which is called first, `replay(record)` for records of earlier processes, and `stopping()`, which is
-        called on Ctrl-C.
+        On a mesh of processes, the order is approximate. An observer may have three methods:
+
+        - `begin(name, samples, goal)` is called first.
+        - `replay(record)` receives the records of earlier processes.
+        - `stopping()` is called on Ctrl-C.
         """
         self.observers += safe_observers(observers, self._stop, self.recipe, self.earlier)
 
@@ -61,7 +66,7 @@ class RunControl:
         self.stopped = self.stopped or why
 
     def begin_folder(self, folder: RunFolder, *, is_new: bool) -> None:
-        """Write run.json. A resumed run keeps its `about` unless another one was given. A new one removes the old."""
+        """Write run.json. A resumed run keeps its `about` unless you pass another. A new run removes older files."""
         recipe, engine, batch = self.recipe, self.recipe.engine, self.recipe.effective_batch
         about = dict(recipe.config.about) or (folder.about if self.resume else {})
         if is_new:

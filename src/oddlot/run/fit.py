@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, SIGTERM or SIGHUP stopped the run cleanly.
 
-    `run` is the result so far; `signal` is the number of the signal."""
+    `run` is the result so far. `signal` is the number of the signal.
+    """
 
     def __init__(self, run: Run, signal: int) -> None:
         saved = f', saved in {run.folder} (resume="latest" continues it)' if run.folder else ""
@@ -112,7 +113,7 @@ fit.__signature__ = with_settings(signature(fit))  # type: ignore[attr-defined] 
 
 
 def _engine_of(given: EngineConfig | str | None) -> EngineConfig:
-    """Return an engine, or that of a name with its default settings."""
+    """Return the given engine, or the engine of this name with default settings."""
     if given == "ray":
         from oddlot.engines.ray.config import Ray
 
@@ -124,13 +125,13 @@ def _engine_of(given: EngineConfig | str | None) -> EngineConfig:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
-    """Yield the observers that show progress: one line on a terminal, a line every few seconds elsewhere."""
+    """Yield the observers that show progress: one line on a terminal, or a line every few seconds."""
     if quiet or sys.stderr is None:
         yield ()
         return
     from oddlot.report.live_view import progress_line, progress_lines
 
-    # stderr is no terminal in a notebook, or if a logger replaces it.
+    # In a notebook, or if a logger replaces it, stderr has no `isatty` or is not a terminal.
     with (progress_line if getattr(sys.stderr, "isatty", bool)() else progress_lines)() as line:
         yield (line,)
 

@@ -1,4 +1,4 @@
-"""A run on a mesh of local processes: the launcher, which starts them, follows their logs and returns the result."""
+"""A run on a mesh of local processes: it starts the peers, reads their logs and returns the result."""
 
 import tempfile
 from contextlib import ExitStack, suppress
@@ -26,11 +26,11 @@ from oddlot.run.spec import Recipe, rows_named
 from oddlot.run.user_observers import announce_stop
 
 END_SECONDS = 30.0
-"""Seconds until peers must have ended after the model is saved."""
+"""Seconds until peers are killed after the model is saved."""
 
 
 class LocalHosts(RunControl):
-    """The launcher of a run: what `Training` is for a run with a hub."""
+    """A run on a mesh of local processes, as `Training` is a run with a hub."""
 
     folder: RunFolder
 
@@ -62,7 +62,7 @@ class LocalHosts(RunControl):
         self.observers.append(self.launcher.heard)
 
     def run(self) -> Run:
-        """Start the peers, and follow them until the model is saved."""
+        """Start the peers, wait until the model is saved, and return the result."""
         try:
             self._train()
         except JobError as error:
@@ -76,7 +76,7 @@ class LocalHosts(RunControl):
         return run if self.is_kept else replace(run, summary=run.summary | {"run_dir": None}, folder=None)
 
     def _train(self) -> None:
-        """Follow the peers until the model is saved and all have ended."""
+        """Handle records, exits and faults of peers until the model is saved and all peers have ended."""
         with self.stop.heard():
             self.launcher.start_all()
             self._note_processes()
@@ -95,7 +95,7 @@ class LocalHosts(RunControl):
             self._pass_on()
 
     def _is_over(self) -> bool:
-        """Whether the model is saved and all peers have ended. Kill those that do not end."""
+        """Return whether the model is saved. If so, wait for the peers to end, and kill the others."""
         if not read_ending(self.folder):
             return False
         self.launcher.wait_for_end(END_SECONDS)
@@ -108,10 +108,10 @@ class LocalHosts(RunControl):
                 observer(record)
 
     def _check_processes(self) -> None:
-        """Replace peers that have ended. Raise the error of one that failed, or JobError if no peer is left."""
+        """Replace peers that have ended. Raise the error of a failed peer, or JobError if no peer is left."""
         ended = self.launcher.newly_ended()
         if ended:
-            self._pass_on()  # what they have logged before
+            self._pass_on()  # their last records
         with rows_named(self.recipe):
             self.launcher.replace(ended)
             self._check_any_left()
@@ -125,19 +125,19 @@ class LocalHosts(RunControl):
             raise self.launcher.lost_all()
 
     def _has_begun(self, node: NodeId) -> bool:
-        """Whether a peer that joins has got the state of another one."""
+        """Return whether a joining peer has received the state of another peer."""
         return self.folder.log_of(node).exists()
 
     def _note_processes(self) -> None:
-        """Write into the lock which processes hold it: the peers do too, when the launcher has ended."""
+        """Write the ids of the processes that hold the lock into it. Peers may outlive the launcher."""
         processes = self.launcher.pids
         if self.folder.lock is not None and processes != self.noted:
             self.noted = processes
-            with suppress(OSError):  # of a full disk
+            with suppress(OSError):  # the disk may be full
                 note_holder(self.folder.lock, processes)
 
     def _faults(self) -> MeshFaults | None:
-        """Return the faults of the run; None without faults."""
+        """Return the faults of the run, or None if it has no faults."""
         chaos, launcher = self.recipe.config.chaos, self.launcher
         if chaos is None:
             return None

@@ -1,4 +1,4 @@
-"""A run on a simulated mesh: all peers in this process, under one virtual clock."""
+"""A run on a simulated mesh: all peers run in this process, with one virtual clock."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -44,7 +44,7 @@ from oddlot.run.watchdogs import check_learned
 
 
 class SimulatedHosts(RunControl):
-    """All peers of a run on simulated machines: what `Training` is for a run with a hub."""
+    """A run on a simulated mesh, as `Training` is a run with a hub."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SimulatedHosts(RunControl):
         self.records: list[Record] = []
         self.runs: dict[NodeId, PeerRun] = {}
         self.sources: dict[NodeId, list[IncludedModel]] = {}
-        """Models that the first weights of each peer include."""
+        """Models that the initial weights of each peer include."""
         past = continue_mesh(recipe, folder, self.layout, self.names) if folder and resume else None
         self.start = past.start if past else MeshStart()
         self.earlier = past.earlier if past else []
@@ -78,7 +78,7 @@ class SimulatedHosts(RunControl):
             self.tally(record)
 
     def run(self) -> Run:
-        """Train until every peer has reached its share of the goal; return the average of all."""
+        """Train until every peer has reached its share of the goal, and return the average of their models."""
         try:
             with self.stop.heard():
                 ended = drive(self, self.mesh, self._ended, self._due)
@@ -108,25 +108,25 @@ class SimulatedHosts(RunControl):
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.records)
 
     def _end_logs(self) -> None:
-        """Let all peers stop, and flush their logs."""
+        """Complete and flush the logs of all peers."""
         for run in self.runs.values():
             run.close_log(self.mesh.now)
             run.flush_log()
 
-    # --- what `drive` needs of a host ----------------------------------------------------------
+    # --- the host interface of `drive` ----------------------------------------------------------
 
     @property
     def alarm(self) -> float:
-        """Return never: the mesh plans the alarms of peers itself."""
+        """Return infinity, because the mesh schedules the alarms of peers."""
         return inf
 
     def ring(self, now: float) -> None:
-        """Let all peers see that time has passed."""
+        """Let all peers act at the present time."""
         for run in list(self.runs.values()):
             run.follow(now)
 
     def receive(self, envelope: Envelope, now: float) -> None:
-        """Let a peer handle its message."""
+        """Deliver a message to its peer."""
         node, message = envelope.to, envelope.message
         if isinstance(message, ReceivedUpdate) and node in self.runs:
             self.runs[node].peer.lose_replaced(self.mesh.replaced.__contains__, now)
@@ -143,7 +143,7 @@ class SimulatedHosts(RunControl):
     # --- setting up ----------------------------------------------------------------------------
 
     def _make(self, node: NodeId, port: SimulatedPort) -> "Peer | Newcomer":
-        """Return a peer that begins the run or, once others train, one that asks them for their state."""
+        """Return a peer with the initial state or, if other peers have trained, one that requests their state."""
         trained = [name for name, run in self.runs.items() if run.tally.versions or self.sources[name]]
         if node in self.start.conductors or not trained:
             weights = self.start.copied_weights(self.model, self.layout)
@@ -181,7 +181,7 @@ class SimulatedHosts(RunControl):
         return run.peer
 
     def _introduce(self, node: NodeId) -> None:
-        """Let a peer that starts with the others and them know each other."""
+        """Introduce a peer to all others, and all others to it."""
         now, peer = self.mesh.now, self.runs[node].peer
         for name, other in self.runs.items():
             if name != node:
@@ -197,7 +197,7 @@ class SimulatedHosts(RunControl):
         given: FlatBuffer,
         optimizer: Mapping[str, Tensor] | None,
     ) -> None:
-        """Replace a newcomer by a peer with the state of another one."""
+        """Replace a newcomer by a peer with the state that it received."""
         weights = FlatBuffer.empty(self.layout)
         weights.copy_(given)
         there, now = self.mesh.peers[node], self.mesh.now
@@ -210,8 +210,8 @@ class SimulatedHosts(RunControl):
             peer.receive(message, now)
 
     def _included(self, *sources: IncludedModel) -> IncludedSamples:
-        """Return the samples in the models of all peers, lost ones included."""
-        if self.folder is not None and self.earlier:  # the numbers of records count lost work
+        """Return the samples in the models of all peers, including lost peers."""
+        if self.folder is not None and self.earlier:  # record numbers include lost work
             for run in self.runs.values():
                 run.flush_log()
             return IncludedSamples.read(self.folder, sources)
@@ -226,7 +226,7 @@ class SimulatedHosts(RunControl):
     # --- under way -----------------------------------------------------------------------------
 
     def _log(self, node: NodeId, record: Record) -> None:
-        """Pass a record of a peer on, numbered by the merges of all peers."""
+        """Pass a record of a peer to observers. Evaluations get the number of merges of all peers as version."""
         event = record.event
         if isinstance(event, Evaluated):
             event = replace(event, version=self.tally.versions)
@@ -246,7 +246,7 @@ class SimulatedHosts(RunControl):
         )
 
     def _note_fault(self, injected: FaultInjected) -> None:
-        """Log a fault with a peer to which it does not happen, if there is one."""
+        """Write a fault into the log of another peer than the affected one, if possible."""
         others = [run for node, run in self.runs.items() if node != injected.node]
         for run in (others or list(self.runs.values()))[:1]:
             run.peer.host.handle(injected, self.mesh.now)

@@ -1,4 +1,4 @@
-"""A run on a mesh, on any engine that has one."""
+"""Preparation of a run on a mesh: `prepared_mesh` selects the host class of the engine."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ from oddlot.run.spec import Recipe
 def prepared_mesh(
     recipe: Recipe, folder: RunFolder | None = None, resume: bool = False
 ) -> Iterator[SimulatedHosts | LocalHosts | MeshEnded]:
-    """Yield a run on a mesh that is ready, and close it afterwards."""
+    """Yield a run on a mesh that is ready to start, and close it afterwards."""
     mesh = _mesh_of(recipe)
     is_memory = folder is not None and folder.checkpoints.startswith("memory:")
     if folder is not None and is_memory and isinstance(mesh, PeerProcesses):
@@ -40,7 +40,7 @@ def prepared_mesh(
 
 
 def _mesh_of(recipe: Recipe) -> PeerProcesses | OpenMesh:
-    """Return how peers run on the engine of a run. Raise UsageError if it has no mesh."""
+    """Return the mesh of the engine. Raise UsageError if it has none or computes nothing."""
     engine, name = recipe.engine, type(recipe.strategy).__name__
     if engine.mesh is None:
         message = (

@@ -1,4 +1,4 @@
-"""What a run on a mesh writes into its folder, on every engine."""
+"""The run folder of a mesh: its model and summary, and `MeshEnded` for runs that already reached their goal."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,21 +25,21 @@ from oddlot.run.spec import Recipe
 from oddlot.run.watchdogs import warn_if_large
 
 UNSAVED = "unsaved.safetensors"
-"""File with buffers that are not in `model.safetensors`."""
+"""File for buffers that are not in `model.safetensors`."""
 
 
 def make_peers_folder(folder: RunFolder) -> None:
-    """Make the folder of the peers' logs, or remove what peers have left there that is no log."""
-    for left in (folder.path / PEERS).glob("*.json"):  # of peers that have failed, or were asked to finish
+    """Create the folder of the peers' logs, and remove files of earlier peers except their logs."""
+    for left in (folder.path / PEERS).glob("*.json"):  # errors and marks of replaced peers
         left.unlink()
     with naming_path(folder.path / PEERS):
         make_folder(folder.path / PEERS)
 
 
 def write_average(folder: RunFolder, model: nn.Module, mean: FlatBuffer) -> None:
-    """Write the model of a run, which has the weights `mean`.
+    """Write `model`, which has the weights `mean`, into the run folder.
 
-    Buffers that are not in its `state_dict`, but that the job merges, get a file of their own for `read_average`.
+    Merged buffers that are not in its `state_dict` are written to a separate file for `read_average`.
     """
     path, saved = folder.path / PEERS / UNSAVED, model.state_dict()
     if unsaved := {name: each.clone() for name, each in mean.views() if name not in saved}:
@@ -49,7 +49,7 @@ def write_average(folder: RunFolder, model: nn.Module, mean: FlatBuffer) -> None
 
 
 def read_average(folder: RunFolder, model: nn.Module) -> None:
-    """Give a model the weights of a run that has ended. Raise CheckpointError if a file is damaged."""
+    """Load the weights of an ended run into `model`. Raise CheckpointError if a file is damaged."""
     read_model(model, folder.model)
     buffers = dict(model.named_buffers())
     path = folder.path / PEERS / UNSAVED
@@ -66,7 +66,7 @@ def mesh_summary(
     folder: RunFolder | None,
     included: IncludedSamples,
 ) -> dict[str, Any]:
-    """Return the summary of a run, from the records of all peers and their final average."""
+    """Return the summary of a run from the records of all peers and their final average."""
     peers = final.peers if final else []
     use_saved_model(tally, records, peers)
     proof = prove_model(included, tally.size, {"ended": ended, "peers_averaged": peers})
@@ -89,7 +89,7 @@ def mesh_summary(
 
 
 def write_failure(folder: RunFolder, recipe: Recipe, error: JobError, now: float) -> None:
-    """Write the summary of a run that has failed, if the disk has space. Its peers have ended."""
+    """Write the summary of a failed run, if possible. Call this after its peers have ended."""
     if (folder.path / SUMMARY).exists():
         return
     with suppress(OddlotError, OSError):
@@ -102,7 +102,7 @@ def write_failure(folder: RunFolder, recipe: Recipe, error: JobError, now: float
 
 
 def warn_of_ending(summary: Mapping[str, Any], tally: Tally, model: FlatBuffer) -> None:
-    """Warn if the saved model lacks samples or is very large, or if peers have accepted no model of another one."""
+    """Warn if the saved model lacks samples or has large weights, or if peers rejected all models of each other."""
     warn_if_large(norm_of(model))
     missing = summary["peers_missing"]
     if count := summary["samples_left_out"]:
@@ -120,13 +120,13 @@ def warn_of_ending(summary: Mapping[str, Any], tally: Tally, model: FlatBuffer) 
 
 
 def has_reached(recipe: Recipe, folder: RunFolder) -> bool:
-    """Whether the run in the folder has ended by this goal."""
+    """Return whether the run in the folder ended by reaching this goal."""
     ended = read_ending(folder).get("ended") if folder.model.exists() else None
     return ended in {str(term) for term in recipe.goal.terms}
 
 
 def ended_run(recipe: Recipe, folder: RunFolder, model: nn.Module) -> Run:
-    """Return the run in the folder, which has ended. `model` gets its weights."""
+    """Return the result of the ended run in the folder, with its weights in `model`."""
     summary = read_ending(folder) | {"run_dir": str(folder.path)}
     read_average(folder, model)
     records = read_run_log(folder)
@@ -135,7 +135,7 @@ def ended_run(recipe: Recipe, folder: RunFolder, model: nn.Module) -> Run:
 
 
 class MeshEnded(RunControl):
-    """What `fit` runs when the goal was reached before: it starts no peer."""
+    """A resumed run that has already reached its goal. No peer is started."""
 
     folder: RunFolder
 
@@ -145,5 +145,5 @@ class MeshEnded(RunControl):
         self.earlier = read_run_log(folder)
 
     def run(self) -> Run:
-        """Return the run as it has ended."""
+        """Return the result of the ended run."""
         return ended_run(self.recipe, self.folder, self.model)

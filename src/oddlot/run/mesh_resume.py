@@ -1,4 +1,4 @@
-"""Resuming a run on a mesh: each peer goes on with its own state, and with the average of all models."""
+"""Resuming a run on a mesh: each peer restores its own state and the average of all models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from oddlot.run.resume import Past, read_past, set_aside
 from oddlot.run.spec import Recipe
 
 RECENT_SECONDS = 5.0
-"""A peer whose last record is this much older than a checkpoint had ended before it."""
+"""A peer counts as ended if it has no records in this many seconds before a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,30 @@ class MeshPast:
     """A run on a mesh up to its newest complete checkpoint."""
 
     now: float
-    """Time just after the last record of any peer. The clock continues, because the time of lost work was real."""
+    """Time of the resume, just after the last record of any peer. It includes the time of lost work."""
     start: MeshStart
-    """How the peers begin."""
+    """Initial state of the peers."""
     taken: frozenset[NodeId]
-    """Names of peers that do not go on."""
+    """Names of peers that do not continue."""
     earlier: list[Record]
-    """The history of all peers up to the checkpoint, and then the resume in the log of each."""
+    """The history of all peers up to the checkpoint, followed by the resume record of each log."""
     log: list[Record]
-    """All records of all peers before the resume, with lost work."""
+    """All records of all peers before the resume, including lost work."""
 
 
 def continue_mesh(
     recipe: Recipe, folder: RunFolder, layout: Layout, machines: Sequence[str]
 ) -> MeshPast | None:
-    """Read the newest checkpoint of the run in the folder, and note in the logs of all peers that it is resumed.
+    """Read the newest checkpoint of the run in the folder, and write the resume into the logs of all peers.
 
-    Each peer continues after its last record that the average includes. If its state is older, or the checkpoint was
-    made without it, its state is computed from its log. A peer whose log lacks records from before the checkpoint is
-    replaced by a new one. If the machines are others, a new peer on each of them gets a share of the samples that the
-    average does not include.
-    Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is
-    another run or has no complete checkpoint.
+    - Each peer continues after its last record that the average includes. If its state in the checkpoint is older or
+      missing, the state is computed from the log.
+    - A peer is replaced by a new peer if its log lacks records from before the checkpoint.
+    - If the run had other `machines`, a new peer on each machine gets a share of the samples that the
+      average does not include.
+
+    Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if the
+    settings differ or no checkpoint is complete.
     """
     past = read_past(folder, recipe, layout)
     if past is None:
@@ -89,7 +91,7 @@ def continue_mesh(
         for node, log in logs.items()
     }
     now = max((log[-1].now for log in logs.values() if log), default=saved_at)
-    now = nextafter(now, inf)  # so that all records before come first in the common history
+    now = nextafter(now, inf)  # sorts the resume after all earlier records
     kept = {node: surviving(log, counts[node]) for node, log in logs.items()}
     outdated = [node for node, count in records.items() if counts.get(node, 0) > count]
     every = past.damage.keys() | records.keys()
@@ -135,7 +137,7 @@ def continue_mesh(
 def _cut_off(
     logs: Mapping[NodeId, Sequence[Record]], records: Iterable[NodeId], saved_at: float
 ) -> list[NodeId]:
-    """Return the peers that trained when a checkpoint was made without them, one for each machine."""
+    """Return the peers that were training during a checkpoint that does not include them, one per machine."""
     there = set(map(machine_of, records))
     trained = [
         node
@@ -147,7 +149,7 @@ def _cut_off(
 
 
 def _start(past: Past, recipe: Recipe, layout: Layout) -> MeshStart:
-    """Return how the peers in a checkpoint begin with it."""
+    """Return the initial state of the peers from the checkpoint."""
     with past.readable():
         store = WeightStore(FlatBuffer.empty(layout), recipe.rule)
         store.load_state(past.tensors)
@@ -157,7 +159,7 @@ def _start(past: Past, recipe: Recipe, layout: Layout) -> MeshStart:
 def _check_can_deal(
     checkpoint: Checkpoint, recipe: Recipe, before: Sequence[str], machines: Sequence[str]
 ) -> None:
-    """Raise CheckpointError if other machines cannot take over the samples: with shards, each has its own data."""
+    """Raise CheckpointError if the run has shards, because other machines cannot take them over."""
     if recipe.shards > 1:
         message = (
             f"the run has {recipe.shards} shards, each of which belongs to one of the peers {', '.join(before)}, and "
@@ -170,7 +172,7 @@ def _check_can_deal(
 def _too_short(past: Past, folder: RunFolder) -> list[NodeId]:
     """Return the peers with logs that lack records from before the checkpoint, and warn of each.
 
-    Raise CheckpointError if the records have a copy beside the checkpoints.
+    Raise CheckpointError if copies of the logs are stored with the checkpoints.
     """
     checkpoint, records = past.checkpoint, past.records
     found = {node: len(past.logs.get(node, ())) for node in records}
@@ -191,7 +193,7 @@ def _too_short(past: Past, folder: RunFolder) -> list[NodeId]:
 
 
 def _resumed(share: PeerShare, count: int, log: Sequence[Record], path: Path) -> Resumed:
-    """Return the event of a resume after this number of records of a peer."""
+    """Return the event of a resume after the first `count` records of a peer's log."""
     kept = surviving(log, count)
     lost = surviving(log)[len(kept) :]
     event = resumed_after(count, tally_of(kept, share.samples), lost, path)
@@ -199,7 +201,7 @@ def _resumed(share: PeerShare, count: int, log: Sequence[Record], path: Path) ->
 
 
 def _conductor_after(kept: Sequence[Record], path: Path, recipe: Recipe) -> Conductor:
-    """Return the conductor of a peer after these records."""
+    """Return the conductor of a peer, replayed from the records `kept`."""
     conductor = read_conductor(read_header(path)["conductor"], type(recipe.strategy))
     for record in kept:
         conductor.handle(record.event, record.now)
@@ -207,7 +209,7 @@ def _conductor_after(kept: Sequence[Record], path: Path, recipe: Recipe) -> Cond
 
 
 def _note(conductor: Conductor, resumed: Resumed, now: float, path: Path, sound: int) -> Record:
-    """Write a resume into the log of a peer, after its intact records, and return its record."""
+    """Write a resume into the log of a peer, after its `sound` intact records, and return its record."""
     log = Log(path, conductor, sound)
     record = conductor.handle(resumed, now)
     log(record)

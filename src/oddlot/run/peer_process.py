@@ -1,4 +1,4 @@
-"""The part of a peer's process that belongs to the run: what it begins with, and when it ends."""
+"""A peer's process: its initial state, its part of the run and the end of the run."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -35,7 +35,7 @@ from oddlot.train.job import made
 
 @dataclass(frozen=True, kw_only=True)
 class PeerProcessSetup(PeerSetup):
-    """What every peer of a run gets."""
+    """The data that every peer of a run receives."""
 
     recipe: Recipe
     start: MeshStart
@@ -73,7 +73,7 @@ class PeerProcess(MeshProcess):
             closing.callback(self.checkpoints.close)
 
     def begin(self) -> PeerRun:
-        """Return a peer that begins with the run."""
+        """Return a peer with the initial state of the run."""
         start = self.setup.start
         return self._run(
             start.conductor(self.share), start.copied_weights(self.model, self.layout), start.optimizer
@@ -82,14 +82,17 @@ class PeerProcess(MeshProcess):
     def join(
         self, source: IncludedModel, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None
     ) -> PeerRun:
-        """Return a peer that has the state of another one."""
+        """Return a peer that continues from the state of another peer."""
         included = IncludedSamples.read(self.folder, [source])
         self.share, conductor = self.share.taking_over(included, source, self.port.addresses)
         conductor.ledger.strikes.update(self.strikes)
         return self._run(conductor, weights, optimizer)
 
     def follow(self, now: float) -> str:
-        """Do what follows; when the run is complete, save its model. Return why the process ends; empty if not."""
+        """Let the peer act, and save the model if the run is complete.
+
+        Return why the process ends. Empty: it continues.
+        """
         run = self.run
         assert run is not None
         run.follow(now)
@@ -107,7 +110,7 @@ class PeerProcess(MeshProcess):
         return run.peer.ended or "done"
 
     def stop(self, reason: str, now: float) -> None:
-        """Finish, and ask all peers to do so."""
+        """Finish, and ask all peers to finish."""
         if self.run is not None:
             self.run.stop(reason or INTERRUPTED, now)
 
@@ -133,7 +136,7 @@ class PeerProcess(MeshProcess):
         )
 
     def _is_replacing(self, _: Collection[str]) -> bool:
-        """Whether the launcher, which replaces lost peers, still runs."""
+        """Return whether the launcher is running and replaces lost peers."""
         return self.recipe.engine.respawn and self.life.is_heard
 
     def _note(self, record: Record) -> None:
@@ -141,7 +144,7 @@ class PeerProcess(MeshProcess):
             self.run.heard(record)
 
     def _save(self, run: PeerRun, now: float) -> None:
-        """Save the average of all peers as the model of the run, unless another peer saves or has saved its own."""
+        """Save the average of all peers as the model of the run, unless another peer saves or has saved it."""
         with ExitStack() as closing, naming_path(self.folder.path / PEERS / LOCK):
             try:
                 hold(self.folder.path / PEERS, closing)

@@ -1,4 +1,4 @@
-"""One peer of a run on a mesh: its share of the training, and what it does for all when it leads."""
+"""One peer of a run on a mesh: its share of the training, and averages for all peers if it is the lead."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite
@@ -27,12 +27,12 @@ from oddlot.run.session import Session
 from oddlot.run.watchdogs import diverged
 
 SNAPSHOT_SECONDS = 5.0
-"""Time until a peer that has not sent its weights for an average is asked again."""
+"""Seconds between requests to a peer that has not sent its weights for an average."""
 REPEAT_SECONDS = 1.0
-"""Time between two messages of a peer that it has finished."""
+"""Seconds between two messages that a peer has finished."""
 
 REPLACEMENT_SECONDS = 30.0
-"""Longest wait at the end of a run for the replacement of a lost peer."""
+"""Most seconds to wait for the replacement of a lost peer at the end of a run."""
 
 
 class Purpose(NamedTuple):
@@ -46,8 +46,8 @@ class Purpose(NamedTuple):
 class PeerRun:
     """A peer with its store, its log, its metrics and its goal.
 
-    It owns the `weights` with which it begins, and copies the `optimizer` state. It continues its `log`, if there is
-    one. With `checkpoints`, it writes them when it leads. While lost peers `is_replacing`, it awaits them at the end.
+    It owns its initial `weights` and copies the `optimizer` state. It continues `log` if the file exists. As the lead,
+    it writes `checkpoints`. At the end it waits for replacements of lost machines while `is_replacing(machines)`.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class PeerRun:
         """The average that is being evaluated."""
         self.evaluating_since = inf
         self.purpose = Purpose()
-        """What the present average is made for."""
+        """Uses of the present average."""
         self.final: Averaging | None = None
-        """The average of all peers that have finished: the model of the run."""
+        """The average of all finished peers: the model of the run."""
         self.repeat_at = 0.0
         self.is_replacing = is_replacing
         self.waits_until = inf
-        """Time until which it waits for replacements, once all living peers have finished."""
+        """Time until which it waits for replacements, once all running peers have finished."""
 
     @property
     def name(self) -> NodeId:
@@ -96,13 +96,13 @@ class PeerRun:
         return self.share.node
 
     def due(self) -> float:
-        """Return the time at which `follow` is due without a message."""
+        """Return the time at which `follow` is due if no message arrives."""
         average = self.peer.averaging
         again = average.asked_at + SNAPSHOT_SECONDS if average is not None else inf
         return min(again, self.repeat_at if self.peer.finished else self.session.goal.due(self.tally))
 
     def follow(self, now: float) -> None:
-        """Do what follows from the last message: finish at the goal; if it leads, average and evaluate."""
+        """Finish if the goal is reached. As the lead, make averages and evaluate them. Call this after each message."""
         self.tally.advance(now)
         peer = self.peer
         if not peer.finished:
@@ -116,29 +116,32 @@ class PeerRun:
             self._lead(now)
 
     def stop(self, reason: str, now: float) -> None:
-        """Finish, and ask all peers to do so, unless the final average has been made."""
+        """Finish, and ask all peers to finish, unless the final average exists."""
         if self.final is None:
             self.peer.stop_all(reason)
             self.peer.finish(reason, now)
 
     def end(self, now: float) -> None:
-        """Tell all peers that the model is saved."""
+        """Notify all peers that the model is saved, and complete the log."""
         self.peer.end_all()
         self.close_log(now)
 
     def close_log(self, now: float) -> None:
-        """Log the traffic of the peer, and that it has stopped."""
+        """Log the traffic of the peer and its stop."""
         for traffic in self.peer.host.port.traffic():
             self.peer.host.handle(traffic, now)
         self.peer.host.handle(Stopped(), now)
 
     def flush_log(self) -> None:
-        """Write the log into its file. Raise JobError if the file was removed, replaced or changed."""
+        """Flush the log. Raise JobError if the file was removed, replaced or changed."""
         if self.log is not None:
             self.log.check()
 
     def _reached(self) -> str:
-        """Return the goal that is reached. A metric is that of the average, which only the lead knows."""
+        """Return the term of the goal that is reached, as text. Empty: none.
+
+        Only the lead knows the metrics of the average, so it notifies the other peers.
+        """
         if met := self.session.reached():
             if met.figure in self.tally.quality.metrics:
                 self.peer.stop_all(str(met))
@@ -158,20 +161,20 @@ class PeerRun:
             self.purpose = self._due_purpose(now)
             if any(self.purpose):
                 peer.begin_average(now, with_state=self.purpose.checkpoint)
-                self._lead(now)  # it is complete if there is no other peer
+                self._lead(now)  # the average is complete if there is no other peer
 
     def _due_purpose(self, now: float) -> Purpose:
-        """Return what an average is due for. Before the final one, a peer that has finished makes none."""
+        """Return the uses for which an average is due. A finished peer makes only the final average."""
         evaluation = self.session.evaluation_is_due()
         checkpoint = self.checkpoints is not None and self.session.checkpoint_is_due()
         if not self.peer.all_finished(now):
-            self.waits_until = inf  # of a replacement that came
+            self.waits_until = inf  # a replacement has arrived
         elif not self._awaits_replacement():
             return Purpose(self.session.evaluates, self.checkpoints is not None, True)
         return Purpose() if self.peer.finished else Purpose(evaluation, checkpoint)
 
     def _awaits_replacement(self) -> bool:
-        """Whether a lost peer will be replaced soon, which has a part of the run's goal left to reach."""
+        """Return whether to wait for the replacement of a lost peer that had not reached its share of the goal."""
         conductor, share = self.peer.host.conductor, self.share
         living = set(map(machine_of, conductor.peers.in_order()))
         missing = [name for name in share.names if name not in living]
@@ -182,7 +185,7 @@ class PeerRun:
         return self.tally.seconds < self.waits_until
 
     def _averaged(self, average: Averaging, now: float) -> None:
-        """Log an average, and use it for its purpose."""
+        """Log a complete average, and evaluate or save it."""
         self.peer.averaging = None
         host = self.peer.host
         is_saved = self.purpose.final or self.purpose.checkpoint
@@ -200,7 +203,7 @@ class PeerRun:
             host.port.evaluate(host.conductor.version, average.mean)
 
     def _save(self, average: Averaging, checkpoints: Checkpoints) -> None:
-        """Write a checkpoint of the average, with the optimizer of this peer."""
+        """Write a checkpoint of the average, with the optimizer state of this peer."""
         if self.purpose.final:
             checkpoints.finish()
         version = sum(one.conductor["version"] for one in average.host_states.values())
@@ -209,12 +212,12 @@ class PeerRun:
         checkpoints.write(version, average.host_states, tensors)
 
     def _state(self) -> HostState:
-        """Return the state of the peer, after its log is in the file."""
+        """Return the state of the peer, after flushing its log."""
         assert self.log is not None, "checkpoints need a log"
         self.log.check()
         return HostState(self.peer.host.conductor.to_plain(), self.log.records)
 
     def heard(self, record: Any) -> None:
-        """Note the records of the peer: the average was evaluated."""
+        """Handle a record of the peer: an evaluation may be finished."""
         if isinstance(record.event, Evaluated):
             self.evaluating = None

@@ -1,4 +1,4 @@
-"""The share of a run that one peer of a mesh has: samples, goal and conductor."""
+"""The share of one peer in a run on a mesh: its samples, goal and conductor, and the initial state of peers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,48 +18,48 @@ from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.run.spec import Recipe
 
 TOTALS = frozenset({"versions", "samples", "dollars"})
-"""Figures of a goal that peers reach together, each its share. Time, epochs and metrics are the same for all."""
+"""Figures of a goal that are divided among peers. Time, epochs and metrics are the same for all."""
 
 
 @dataclass(frozen=True)
 class PeerShare:
     """The share of the peer `node` in a run on the machines `names`.
 
-    Peer i of n has the positions from S i / n to S (i + 1) / n of each epoch, S being the samples. As in PyTorch's
-    DistributedSampler, all peers shuffle alike, so that together they process every sample once per epoch. With
-    `shards` = n, positions keep their samples: each peer trains on a part of the data of its own.
+    Peer i of n has the positions from S i / n to S (i + 1) / n of each epoch of S samples. As in PyTorch's
+    DistributedSampler, all peers use the same shuffled order. Together they process every sample once per epoch. With
+    `shards` = n, samples are shuffled within the share only: each peer trains on its own part of the data.
     """
 
     recipe: Recipe
     node: NodeId
     names: tuple[str, ...]
     done: float = 0.0
-    """Part of its share of the goal that others had reached before it joined."""
+    """Fraction of its share of the goal that was reached before it joined."""
 
     @property
     def first(self) -> int:
-        """Return the first position of an epoch that the peer processes."""
+        """Return the first position of the peer in each epoch."""
         return self.recipe.samples * self._number // len(self.names)
 
     @property
     def stop(self) -> int:
-        """Return the end of its positions."""
+        """Return the end (exclusive) of its positions."""
         return self.recipe.samples * (self._number + 1) // len(self.names)
 
     @property
     def samples(self) -> int:
-        """Return the number of samples that it processes per epoch."""
+        """Return its number of samples per epoch."""
         return self.stop - self.first
 
     @property
     def goal(self) -> Goal:
-        """Return the goal of the peer: of figures that peers reach together, its share."""
+        """Return the goal of the peer, with figures in `TOTALS` divided among all peers."""
         goal, part = self.recipe.goal, (1 - self.done) / len(self.names)
         terms = (one._replace(value=one.value * part) if one.figure in TOTALS else one for one in goal.terms)
         return replace(goal, terms=tuple(terms))
 
     def progress(self, tally: Tally) -> float:
-        """Return which part of its share of the goal a peer has reached: of what peers reach together."""
+        """Return the fraction of its share of the goal that the peer has reached, by the figures in `TOTALS`."""
         return self.done + (1 - self.done) * progress(self.goal, tally)
 
     @property
@@ -67,9 +67,9 @@ class PeerShare:
         return self.names.index(machine_of(self.node))
 
     def conductor(self, included: Iterable[Span] = (), sources: Sequence[IncludedModel] = ()) -> Conductor:
-        """Return the conductor of a peer that has yet to process all of its samples that are not `included`.
+        """Return the conductor of a peer that processes its samples except those `included`.
 
-        `sources` are the models that its initial weights include.
+        `sources`: models that its initial weights include.
         """
         peers = Peers(self.node, list(self.names), sources=list(sources))
         return self.recipe.conductor(self._ledger(included), peers)
@@ -77,9 +77,9 @@ class PeerShare:
     def taking_over(
         self, included: IncludedSamples, source: IncludedModel, others: Iterable[NodeId]
     ) -> tuple["PeerShare", Conductor]:
-        """Return share and conductor of a peer that takes over the samples of lost peers.
+        """Return the share and the conductor of a peer that takes over the samples of lost peers.
 
-        What their models had passed on to the `others`, or to the `source` of its weights, is not processed again.
+        Samples that the models of the `others` or the `source` of its weights include are not processed again.
         """
         cut = joined_cuts(included.known_to(others), included.cut_of([source]))
         tally = Tally(self.samples)
@@ -89,7 +89,7 @@ class PeerShare:
         return share, share.conductor(included.spans_in(self.first, self.stop, cut), [source])
 
     def _ledger(self, included: Iterable[Span]) -> SampleLedger:
-        """Return the ledger after these samples: gaps among them are leased first."""
+        """Return a ledger in which these samples are merged. Gaps between them are leased first."""
         done = sorted(included)
         last = done[-1].epoch if done else 0
         at = max((span.stop for span in done if span.epoch == last), default=self.first)
@@ -121,7 +121,7 @@ class PeerShare:
 
 
 def progress(goal: Goal, tally: Tally) -> float:
-    """Return which part of a goal is reached, by the figures that peers reach together."""
+    """Return the fraction of a goal that is reached, by the figures in `TOTALS`."""
     shares = [one for one in goal.terms if one.figure in TOTALS]
     parts = ((tally.value(one.figure) or 0.0) / one.value if one.value else 1.0 for one in shares)
     return min(1.0, max(parts, default=0.0))
@@ -129,27 +129,27 @@ def progress(goal: Goal, tally: Tally) -> float:
 
 @dataclass(frozen=True)
 class MeshStart:
-    """How the peers of a run begin. A peer that joins later begins as one that trains already."""
+    """The initial state of the peers of a run. A peer that joins later gets the state of another peer."""
 
     weights: FlatBuffer | None = None
-    """Weights of every peer. None: those of a new model."""
+    """Initial weights of every peer. None: the weights of a new model."""
     optimizer: Mapping[str, Tensor] | None = None
-    """Optimizer state of every peer. None: the initial one."""
+    """Optimizer state of every peer. None: the initial state."""
     conductors: Mapping[NodeId, Conductor] = field(default_factory=dict)
     """Conductors of the peers of a resumed run."""
     included: Mapping[str, Sequence[Span]] = field(default_factory=dict)
-    """Samples that the weights include, by machine, for peers that have no conductor here."""
+    """Samples that the weights include, by machine, for peers without an entry in `conductors`."""
     sources: Sequence[IncludedModel] = ()
     """Models that the weights include."""
     strikes: Mapping[str, int] = field(default_factory=dict)
-    """Samples that ended the computation of earlier peers."""
+    """Number of worker crashes per sample range in earlier peers."""
     done: float = 0.0
-    """Part of the goal that earlier peers have reached, if the samples were dealt to other machines."""
+    """Fraction of the goal that earlier peers have reached, if other machines take over their samples."""
     saved: frozenset[str] = frozenset()
-    """Names of the checkpoints that were there before."""
+    """Names of existing checkpoints."""
 
     def copied_weights(self, model: nn.Module, layout: Layout) -> FlatBuffer:
-        """Return the first weights of a peer, whose `model` is new."""
+        """Return a copy of the initial weights of a peer, from a new `model` if `weights` is None."""
         weights = FlatBuffer.empty(layout)
         if self.weights is None:
             weights.gather(model)
@@ -158,7 +158,7 @@ class MeshStart:
         return weights
 
     def conductor(self, share: PeerShare) -> Conductor:
-        """Return the conductor with which a peer begins."""
+        """Return the initial conductor of a peer."""
         if share.node in self.conductors:
             return self.conductors[share.node]
         conductor = share.conductor(self.included.get(machine_of(share.node), ()), self.sources)

@@ -17,7 +17,7 @@ INTERRUPTED = "interrupted"
 
 
 class Metrics(dict[str, float]):
-    """Metrics by name. An unknown name raises UsageError."""
+    """A dict of metrics by name. An unknown name raises UsageError."""
 
     def __missing__(self, name: str) -> float:
         error = UnknownName("metric", name, list(self))
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def loss(self) -> float | None:
-        """Return the loss of the final version on the evaluation set, or the running training loss without one."""
+        """Return the evaluation loss of the final version or, without evaluation data, the running training loss."""
         loss: float | None = self.summary["loss"]
         return loss
 

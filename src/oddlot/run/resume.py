@@ -1,4 +1,4 @@
-"""Reading the state from which a run is resumed: that of its hosts."""
+"""Reading the newest checkpoint and the logs of a run, to resume it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -28,10 +28,10 @@ MAX_NAMED = 3
 
 
 def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layout) -> None:
-    """Raise CheckpointError if the checkpoint, with the layout `saved`, is of a model with other tensors than `layout`.
+    """Raise CheckpointError if the tensors of the checkpoint, with the layout `saved`, differ from `layout`.
 
-    The field `different` has the dtype and shape in the run and now, by tensor name. If `saved` is not a layout,
-    another error is raised.
+    The field `different` of the error maps each tensor name to its dtype and shape in the run and now. If `saved` is
+    not a layout, another error is raised.
     """
     if checkpoint.job == layout.fingerprint:
         return
@@ -52,7 +52,7 @@ def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layou
 
 
 def _described(layout: Mapping[str, Any]) -> dict[str, str]:
-    """Return the dtype and shape of each tensor, its role if it is not trainable, and its group if that is not 0."""
+    """Return the dtype and shape of each tensor, with its role unless trainable and its group unless 0."""
     found = {}
     for entry in layout["entries"]:
         section = layout["sections"][entry["section"]]
@@ -73,26 +73,26 @@ class Past:
     conductors: Mapping[NodeId, Conductor]
     """Conductors of the hosts in the checkpoint."""
     records: Mapping[NodeId, int]
-    """Numbers of records in the logs of these hosts when it was made."""
+    """Number of records in the log of each of these hosts when the checkpoint was made."""
     logs: Mapping[NodeId, list[Record]]
-    """Intact records, by host. A log without any is not in it."""
+    """Intact records, by host, without logs that have none."""
     damage: Mapping[NodeId, CheckpointError | None]
-    """Damage of all logs, by host. None: the log is intact."""
+    """Damage of each log, by host. None: the log is intact."""
 
     @property
     def nodes(self) -> frozenset[NodeId]:
-        """Return the workers' names that were used."""
+        """Return all names of workers in the log."""
         log = self.logs[HUB]
         return frozenset(one.event.node for one in log if isinstance(one.event, Joined | Ordered))
 
     def readable(self) -> AbstractContextManager[None]:
-        """Raise CheckpointError if the code inside finds that the checkpoint has no state of a run."""
+        """Return a context that turns errors of reading the state into CheckpointError."""
         return readable(self.checkpoint)
 
 
 @contextmanager
 def readable(checkpoint: Checkpoint) -> Iterator[None]:
-    """Raise CheckpointError if the code inside finds that a checkpoint has no state of a run."""
+    """Raise CheckpointError if the code inside fails because a checkpoint has no valid state of a run."""
     try:
         yield
     except (*DAMAGED, ProtocolError, UsageError, RuntimeError) as error:
@@ -105,17 +105,17 @@ def readable(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def warn_of_damage(checkpoint: Checkpoint, logs: Iterable[CheckpointError | None]) -> None:
-    """Warn of the damage of logs, if there is any, and of newer checkpoints, all of which are left out."""
+    """Warn of damaged logs, and of newer checkpoints that are damaged and skipped."""
     for each in filter(None, (*logs, *checkpoint.warnings)):
         message = f"{each}. Resuming from {checkpoint.name}"
         warn(message, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
 
 
 def read_past(folder: RunFolder, recipe: Recipe, layout: Layout) -> Past | None:
-    """Read the state of a run of this job and strategy. Its goal and its engine may differ.
+    """Read the state of a run of this job and strategy. The goal and the engine may differ.
 
-    Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if it is another
-    run or has no complete checkpoint.
+    Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if the settings
+    differ or no checkpoint is complete.
     """
     folder.check_settings(recipe.identity(layout))
     sound = {host: _read_sound(host, path) for host, path in folder.logs().items()}
@@ -146,7 +146,7 @@ def _newest(
     logs: Mapping[NodeId, Sequence[Record]],
     damage: Mapping[NodeId, CheckpointError | None],
 ) -> Checkpoint:
-    """Return the newest complete checkpoint. Raise CheckpointError if a log is older than it, or another one."""
+    """Return the newest complete checkpoint. Raise CheckpointError if a log is older, or of another run."""
     own = logs.get(HUB)
     try:
         among = () if own is None else (len(own), partial(is_void, own))
@@ -161,7 +161,7 @@ def _newest(
 
 
 def _ended_before_checkpoint(folder: RunFolder, logs: Mapping[NodeId, Sequence[Record]]) -> bool:
-    """Whether the run ended before its first checkpoint was complete.
+    """Return whether the run ended before its first checkpoint was complete.
 
     Until then, a hub logs nothing, and a mesh makes one average at most.
     """
@@ -172,7 +172,7 @@ def _ended_before_checkpoint(folder: RunFolder, logs: Mapping[NodeId, Sequence[R
 
 
 def _read_sound(host: NodeId, path: Path) -> tuple[list[Record] | None, CheckpointError | None]:
-    """Return the intact records of a log, and an error about the damage or None. No records: nothing is intact."""
+    """Return the intact records of a log, or None without any, and the error about its damage, if any."""
     try:
         return read_sound(path)
     except CheckpointError as error:

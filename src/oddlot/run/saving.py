@@ -1,4 +1,4 @@
-"""Writing of the log, of checkpoints in the background, and of the model and the summary."""
+"""Writing the log, checkpoints, the model and the summary of a run into its folder."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
@@ -32,7 +32,7 @@ HURRY_SECONDS = 2.0
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run in the background. Those that cannot be written cause warnings."""
+    """Writes the checkpoints of a run in the background, and warns if a write fails."""
 
     def __init__(self, saver: BackgroundWriter, layout: Layout) -> None:
         self.saver, self.layout = saver, layout
@@ -41,10 +41,10 @@ class Checkpoints:
     def of_peers(
         cls, recipe: Recipe, folder: RunFolder, layout: Layout, there: Collection[str], launch: str = ""
     ) -> "Checkpoints":
-        """Return the checkpoints of a mesh, which the peer that leads writes.
+        """Return the checkpoints of a mesh. The lead writes them.
 
-        `launch` is the same for all processes of the run, until it is resumed. Checkpoints that were `there` before may
-        be of other launches.
+        `launch` identifies the processes that were started together. `there` are the names of checkpoints from before,
+        which may be of other launches.
         """
         keep, is_elsewhere = recipe.config.keep_checkpoints, folder.is_elsewhere
         logs, storage = folder.logs, folder.storage
@@ -70,15 +70,15 @@ class Checkpoints:
         self.saver.close(HUNG_WRITE_SECONDS)
 
     def warn(self) -> None:
-        """Warn of each checkpoint that could not be written."""
+        """Warn of each checkpoint that was not written."""
         for problem in self.saver.problems():
             warn(str(problem), problem.code, **problem.fields)
 
 
 class Saving:
-    """Writes the folder of a run with a hub while it trains. Without a folder it keeps the records in memory.
+    """Writes the folder of a run with a hub during training. Without a folder, records are kept in memory.
 
-    `snapshot` returns the current tensors. `divergence` ends a run whose weights must not be saved.
+    `snapshot` returns the current tensors. `divergence` raises JobError before weights that are not finite are saved.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Saving:
 
     @property
     def saver(self) -> BackgroundWriter | None:
-        """Return what writes the checkpoints. None: the run has no folder."""
+        """Return the writer of checkpoints. None: the run has no folder."""
         return self.checkpoints.saver if self.checkpoints is not None else None
 
     @property
@@ -113,7 +113,10 @@ class Saving:
     def open(
         self, begin: Callable[[RunFolder], None], past: Past | None, now: float, closing: ExitStack
     ) -> None:
-        """Start or continue the log, after `begin` has written run.json. Records after the checkpoint are lost work."""
+        """Start or continue the log, after `begin` has written run.json.
+
+        Records after the checkpoint `past` count as lost work.
+        """
         closing.push(self._close)
         if self.folder is None:
             self.host.observers.append(self.records.append)
@@ -129,7 +132,7 @@ class Saving:
         self.host.observers.append(self.log)
         if past is not None:
             self.host.observers.append(self.earlier.append)
-            # A round may end with it, which observers must see.
+            # The event may end a round, and observers need that record too.
             with past.readable():
                 self.host.handle(event, now)
             self.host.observers.remove(self.earlier.append)
@@ -152,7 +155,7 @@ class Saving:
         """
         if self.checkpoints is None or self.saver is None or self.log is None:
             return
-        self.log.check()  # without it no checkpoint can be written
+        self.log.check()  # a checkpoint needs the log
         self.divergence.check()
         conductor, records = self.host.conductor, self.log.records
         if self.folder is not None and self.saver.newest > self.tally.resumed_at:
@@ -166,13 +169,13 @@ class Saving:
             self.log.flush()
 
     def end(self, model: nn.Module, summary: dict[str, Any]) -> bool:
-        """Write the last checkpoint, the model and the summary. Return False if Ctrl-C ended the wait for it."""
+        """Write the last checkpoint, the model and the summary. Return False if Ctrl-C ended the wait for a write."""
         if self.folder is None or self.saver is None:
             return True
         written, waited = False, True
         try:
             written = self.saver.wait(LONG_WRITE_SECONDS if self.stop.signal else HUNG_WRITE_SECONDS)
-        except KeyboardInterrupt:  # the model is saved even if the storage of checkpoints hangs
+        except KeyboardInterrupt:  # save the model even if the storage of checkpoints hangs
             self.stop.interrupt()
             waited = False
         if written:
@@ -192,7 +195,7 @@ class Saving:
         return waited
 
     def end_failed(self, summary: Callable[[], dict[str, Any]]) -> None:
-        """Save the state of a failed run and its summary, if the disk has space."""
+        """Save the state and the summary of a failed run, if possible."""
         with suppress(JobError, OSError):
             if self.saver is not None and self.tally.versions and self.host.settled:
                 self.saver.wait()
@@ -204,7 +207,7 @@ class Saving:
                 self.folder.write(SUMMARY, summary())
 
     def _look_back(self, past: Past, folder: RunFolder) -> Resumed:
-        """Count valid and lost records of the past. Raise CheckpointError if the log is not a valid history."""
+        """Return the event of the resume, with the lost work. Raise CheckpointError if the log is inconsistent."""
         self.earlier = surviving(past.logs[HUB], past.records[HUB])
         lost = surviving(past.logs[HUB])[len(self.earlier) :]
         take_into_account(self.tally, self.earlier, folder.log)
@@ -231,6 +234,6 @@ class Saving:
         timeout = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
         problems = self.saver.close(timeout) if self.saver is not None else []
         if isinstance(error, JobError) and error.code == "log_changed":
-            return  # this is why they could not be written
+            return  # the error explains these problems
         for problem in problems:
             warn(str(problem).removesuffix("; the run continues"), problem.code, **problem.fields)

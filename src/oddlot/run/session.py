@@ -1,4 +1,4 @@
-"""The life of one host of a run: its store, metrics and goal, and what is due. A hub has one, a mesh one per peer."""
+"""The store, metrics, goal and schedules of one host of a run: of the hub, or of each peer of a mesh."""
 
 from oddlot.core.conductor import Conductor
 from oddlot.history.goals import TIME_FIGURES, Goal, Term
@@ -16,10 +16,10 @@ HUNG_MEASURE_SECONDS = 600.0
 
 
 class Session:
-    """The parts that the hosts of all runs have in common.
+    """The parts that a hub and a peer have in common.
 
-    A host has a `goal`, and counts its own records in `tally`, with `tally.size` samples per epoch. It owns the
-    `weights` with which it begins. With `saves_first`, a checkpoint is due after its first merge.
+    A host has a `goal`, and counts its own records in `tally`, with `tally.size` samples per epoch. It owns its
+    initial `weights`. With `saves_first`, a checkpoint is due after its first merge.
     """
 
     def __init__(
@@ -46,29 +46,29 @@ class Session:
         self.evaluation = recipe.config.evaluate_every.reminder(tally)
         self.checkpoint = recipe.config.checkpoint_every.reminder(tally)
         self.saves_after = tally.versions if saves_first else None
-        """Version after which the first checkpoint is due. None: it was written."""
+        """Version after which the first checkpoint is due. None: no first checkpoint is due."""
         self.may_not_wait = False
-        """Whether the reached goal is one of time or cost."""
+        """Whether the goal that was reached is a time or a cost."""
 
     def reached(self) -> Term | None:
-        """Return the alternative of the goal that is reached; None if none is."""
+        """Return the term of the goal that is reached. None if no term is."""
         met = self.goal.reached(self.tally)
         self.may_not_wait = met is not None and met.figure in TIME_FIGURES
         return met
 
     @property
     def reached_epochs(self) -> str:
-        """Return the goal of epochs if all samples are merged; empty otherwise."""
+        """Return the epochs term of the goal as text if all samples are merged. Empty otherwise."""
         return self.goal.by_epochs if self.conductor.done else ""
 
     def evaluation_is_due(self) -> bool:
-        """Return whether an evaluation is due. Do not ask while one is running: it is then due afterwards."""
+        """Return whether an evaluation is due. Do not call this while one is running."""
         return self.evaluates and self.evaluation.due(self.tally)
 
     def gives_up_measuring(self, since: float, now: float) -> bool:
-        """Return whether the run ends without its final metrics, which it has awaited `since` then, and warn of that.
+        """Return whether the run ends without its final metrics, and warn if it does.
 
-        A run with a goal of time or cost does not wait for ever.
+        A run that reached a goal of time or cost waits for them for at most 600 s, counted from `since`.
         """
         if not self.may_not_wait or now - since < HUNG_MEASURE_SECONDS:
             return False

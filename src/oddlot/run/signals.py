@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP as a stop request that is handled between two events."""
+"""Stop requests by Ctrl-C, SIGTERM and SIGHUP, handled between two events."""
 
 import signal
 import threading
@@ -11,10 +11,10 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:
-    """The signal that requested a stop; 0 if none has."""
+    """Catches the signals that request a stop."""
 
     _listens: ClassVar["StopRequest | None"] = None
-    """The request that handles signals now."""
+    """The request with active signal handlers."""
 
     def __init__(self) -> None:
         self._signal = 0
@@ -26,18 +26,19 @@ class StopRequest:
 
     @property
     def signal(self) -> int:
-        """Return the signal, of this request or an enclosing one."""
+        """Return the number of the signal that this request or an enclosing one received. 0: none."""
         return self._signal or (self._around.signal if self._around else 0)
 
     @contextmanager
     def heard(self) -> Iterator["StopRequest"]:
-        """Handle signals inside this context. The first Ctrl-C, SIGTERM or SIGHUP requests a stop; a second Ctrl-C
-        raises KeyboardInterrupt.
+        """Handle signals inside this context.
+
+        The first Ctrl-C, SIGTERM or SIGHUP requests a stop. A second Ctrl-C raises KeyboardInterrupt.
 
         Clouds and job queues send SIGTERM before they reclaim a machine. A closed terminal sends SIGHUP. A second
-        SIGTERM is ignored, because `timeout` and others send two at once, to the process and to its group. Signals
-        that the program ignores or handles itself stay as they are. A context inside another one leaves signals to the
-        outer one.
+        SIGTERM is ignored, because `timeout` and other programs send it to the process and to its group at the same
+        time. Signals that the program already ignores or handles keep their handlers. In nested contexts, the outermost
+        one handles signals.
         """
         if StopRequest._listens and threading.current_thread() is threading.main_thread():
             self._around = StopRequest._listens
@@ -58,7 +59,7 @@ class StopRequest:
         try:
             for number in before:
                 signal.signal(number, ask)
-        except ValueError:  # not the main thread: it cannot handle signals
+        except ValueError:  # only the main thread can handle signals
             yield self
             return
         StopRequest._listens = self

@@ -92,19 +92,19 @@ class Recipe:
 
     @property
     def cuts(self) -> Cuts:
-        """Return the shards: the parts, if the data have parts."""
+        """Return the boundaries of the parts, if the data have parts, or else the number of shards."""
         data = self.job.train_data
         return data.cuts if isinstance(data, Shards) else self.shards
 
     def resuming(self, saved: Any) -> "Recipe":
         """Return the recipe with the `saved` number of shards of a resumed run, unless `shards` is set."""
         if self.config.shards is not None or type(saved) is not int or not 1 <= saved <= self.samples:
-            return self  # what does not fit is found when all settings are compared
+            return self  # an invalid number is reported when all settings are compared
         return self if saved == self.shards else replace(self, config=replace(self.config, shards=saved))
 
     @property
     def effective_batch(self) -> EffectiveBatch | None:
-        """Return the effective batch; None if it is unknown."""
+        """Return the effective batch, or None if it is unknown."""
         engine = self.engine
         tasks = engine.max_workers * self.in_flight
         is_elastic = engine.min_workers < engine.max_workers
@@ -122,7 +122,7 @@ class Recipe:
 
     @property
     def until(self) -> str:
-        """Return the goal as text: that of the run settings, or the job's."""
+        """Return the goal as text: from the run settings, or else from the job."""
         return self.config.until or self.job.until
 
     @cached_property
@@ -139,11 +139,11 @@ class Recipe:
 
     @property
     def rule(self) -> Any:
-        """Return the optimizer at the hub: the strategy's, or the job's."""
+        """Return the optimizer of the hub: from the strategy, or else from the job."""
         return self.traits.server_optimizer or self.job.optimizer
 
     def new_model(self, where: str) -> nn.Module:
-        """Return the model with its initial weights. `where` is the process that makes it, for errors."""
+        """Return the model with its initial weights. `where` names the calling process in errors."""
         seed_all(self.config.seed)
         with users_code(where):
             model = made(self.job)
@@ -151,7 +151,7 @@ class Recipe:
         return model
 
     def run_data(self, layout: Layout, model: nn.Module, logs: Path | None = None) -> RunData:
-        """Return what an engine or a peer needs from the run. `model` has the constants."""
+        """Return the data that an engine or a peer needs. The layout's constants are read from `model`."""
         how = self.config
         return RunData(
             job=self.job,
@@ -166,14 +166,14 @@ class Recipe:
         )
 
     def rows(self, spans: Iterable[Span]) -> list[int]:
-        """Return the indices of samples in the data, which the conductor does not know."""
+        """Return the sorted dataset indices of the samples at these positions."""
         how, size = self.config, self.samples
         parts = [order(how.seed, epoch, size, self.cuts)[start:stop] for epoch, start, stop in spans]
         return sorted(int(row) for part in parts for row in part)
 
     @property
     def epoch_barrier(self) -> bool:
-        """Whether epochs do not overlap: by the setting or the strategy."""
+        """Whether epochs do not overlap, because of the setting or the strategy."""
         return self.config.epoch_barrier or self.traits.epoch_barrier
 
     @property
@@ -187,9 +187,9 @@ class Recipe:
         }
 
     def conductor(self, ledger: SampleLedger | None = None, peers: Peers | None = None) -> Conductor:
-        """Return the conductor of a new run or, with its ledger, of one of its peers."""
+        """Return the conductor of a new run or, given `ledger` and `peers`, of one peer."""
         return Conductor(
-            deepcopy(self.strategy),  # it gathers state
+            deepcopy(self.strategy),  # strategies have state
             ledger or self._ledger(),
             self.job.batch_size,
             self.in_flight,
@@ -204,7 +204,7 @@ class Recipe:
         return SampleLedger(self.samples, epochs, self.shards, barrier, skip_bad, cuts=cuts)
 
     def identity(self, layout: Layout) -> dict[str, Any]:
-        """Return what must be equal when a run is resumed."""
+        """Return the settings that must be equal when a run is resumed."""
         job = self.job
         given = {"lr_schedule": _schedule(job.lr_schedule), "max_grad_norm": job.max_grad_norm}
         given |= {"keep_optimizer": job.keep_optimizer or None}
@@ -224,7 +224,7 @@ class Recipe:
 
 
 def _schedule(schedule: Schedule | None) -> str | None:
-    """Return a schedule as text; for a function its name, because its address differs between processes."""
+    """Return a schedule as text. A function is given by its name, because its address differs between processes."""
     if schedule is None:
         return None
     if is_dataclass(type(schedule)):
@@ -248,12 +248,12 @@ def _settings(strategy: Any) -> str:
 
 
 MAX_ROWS = 64
-"""Rows that an error names."""
+"""Largest number of rows that an error lists."""
 
 
 @contextmanager
 def rows_named(recipe: Recipe) -> Iterator[None]:
-    """Name bad samples by their index in the data."""
+    """Raise JobError with the dataset indices of the samples if BadSamples is raised inside."""
     try:
         yield
     except BadSamples as bad:

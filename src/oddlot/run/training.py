@@ -1,4 +1,4 @@
-"""A training run from its recipe to its end, on any engine."""
+"""A training run with a hub, on any engine: `prepared` sets it up, and `Training` runs it."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -49,10 +49,10 @@ def engine_with_faults(
     left: Collection[NodeId] = (),
     flush: Callable[[], None] = lambda: None,
 ) -> "Engine | FaultInjector":
-    """Return the engine with the faults of `chaos`, injected while the run trains.
+    """Return the engine, wrapped to inject the faults of `chaos` during the run.
 
-    `numbers` is the host's store. A fault that is in `past`, the whole log of a resumed run, is not injected again;
-    `left` are the workers that it had at its end. `flush` is called before the hub is killed.
+    `numbers` is the host's store. A fault in `past`, the complete log of a resumed run, is not injected again. `left`
+    are the workers at the end of that log. `flush` is called before the hub is killed.
     """
     engine = served(opened, numbers)
     if chaos is None:
@@ -65,21 +65,21 @@ def engine_with_faults(
 
 
 def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: list[Observer] | None = None) -> Host:
-    """Return the host of these observers, with an adviser if the strategy needs estimated durations of rounds."""
+    """Return a host with these observers, and with an adviser if the strategy needs estimated round times."""
     loads = conductor.strategy.traits(conductor.batch).measured_loads
     advisers: list[Adviser] = [RoundEstimator(loads)] if loads else []
     return Host(conductor, numbers, engine, [] if observers is None else observers, advisers)
 
 
 LONG_MEASURE_SECONDS = 60.0
-"""Seconds of the final evaluation after which a line says what the run waits for."""
+"""Seconds after which a log line reports that the final evaluation is still running."""
 logger = logging.getLogger(__name__)
 
 
 class Training(RunControl):
-    """A host with its engine, log, metrics and checkpoints, which `fit` sets up and runs.
+    """A run with a hub: the host, its engine, log, metrics and checkpoints.
 
-    `closing` closes what is opened here.
+    Resources are closed with `closing`.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class Training(RunControl):
     ) -> None:
         super().__init__(recipe, folder, "the hub", resume=resume)
         self.met_at: int | None = None
-        """Version whose metrics reached the goal."""
+        """Version that reached the goal."""
         past = None
         if folder is not None and resume:
             past = read_past(folder, recipe, self.layout)
         if past is not None and recipe.job.keep_optimizer:
             warn_of_kept_optimizer()
         conductor = past.conductors[HUB] if past else recipe.conductor()
-        # The clock continues where it stopped: the time of lost work was real.
+        # The clock continues after the last record, because the time of lost work was real.
         now = max(conductor.now, past.logs[HUB][-1].now if past and past.logs[HUB] else 0.0)
         self.opened = open_engine(self.run_data, now, past.nodes if past else frozenset())
         self.session = self._session(conductor, past)
@@ -178,13 +178,13 @@ class Training(RunControl):
         return self.store.state_tensors(self._kept(self.host.conductor))
 
     def _kept(self, conductor: Conductor) -> list[int]:
-        """Return the versions that the strategy keeps, as often as it keeps each."""
+        """Return the versions that the strategy keeps. A version that it keeps twice is listed twice."""
         return [int(version) for version, holds in conductor.kept.items() for _ in range(holds)]
 
     # --- under way -----------------------------------------------------------------------------
 
     def _ended(self) -> str:
-        """Return why the run ends now; empty to continue. Also start evaluations and checkpoints that are due."""
+        """Return why the run ends now, or an empty string. Also start evaluations and checkpoints that are due."""
         self.tally.advance(self.opened.engine.now)
         if self.stop.signal:
             announce_stop(self.host.observers)
@@ -217,14 +217,14 @@ class Training(RunControl):
 
     @property
     def _version_reported(self) -> int:
-        """Return the version in the summary: the newest or, if the run failed, the newest evaluated one."""
+        """Return the version in the summary: the newest evaluated version, or the newest if none was evaluated."""
         measured = self.tally.quality.evaluated_version
         return self.tally.versions if measured < 0 else measured
 
     def _measure_final(self, ended: str) -> str:
         """Wait for the final version's metrics, and return why the run ended.
 
-        Other messages are too late to count. An interrupted run saves immediately and does not wait.
+        Other messages are ignored. An interrupted run saves immediately and does not wait.
         """
         final = self.host.conductor.version
         if ended == INTERRUPTED or not self.session.evaluates:
@@ -238,7 +238,7 @@ class Training(RunControl):
                 return INTERRUPTED
             if self.session.gives_up_measuring(began, engine.now):
                 return ended
-            message = engine.next(engine.now + LONG_MEASURE_SECONDS)  # or sooner, with nothing
+            message = engine.next(engine.now + LONG_MEASURE_SECONDS)  # returns None at this time, or earlier
             if message is None and not text and engine.now - began >= LONG_MEASURE_SECONDS:
                 text = True
                 logger.info(
@@ -253,7 +253,7 @@ class Training(RunControl):
 
 @contextmanager
 def prepared(recipe: Recipe, folder: RunFolder | None = None, resume: bool = False) -> Iterator[Training]:
-    """Yield a training that is ready to run, and close it afterwards."""
+    """Yield a run that is ready to start, and close it afterwards."""
     if folder is not None and resume:
         recipe = recipe.resuming(folder.settings().get("shards"))
     with ExitStack() as closing:

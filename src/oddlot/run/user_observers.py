@@ -13,9 +13,10 @@ from oddlot.run.spec import Recipe
 
 
 class StopRun(Exception):
-    """Raise this in an observer to end the run. The run is evaluated, saved and returned, as at its goal.
+    """Raise this in an observer to end the run.
 
-    The text is in `Run.ended`, such as "stopped: no progress".
+    The run is evaluated, saved and returned, as if it had reached its goal. `Run.ended` contains the text, such as
+    "stopped: no progress".
     """
 
     @property
@@ -25,7 +26,7 @@ class StopRun(Exception):
 
 
 class SafeObserver:
-    """A user's observer. After an exception it causes one OddlotWarning and is not called again."""
+    """Wraps a user's observer. After an exception it shows one OddlotWarning and is not called again."""
 
     def __init__(self, observer: Observer, stop: Callable[[str], None]) -> None:
         self.observer = observer
@@ -40,7 +41,7 @@ class SafeObserver:
         self._call(getattr(self.observer, "begin", _nothing), name, samples, goal)
 
     def replay(self, record: Record) -> None:
-        """Pass a record of an earlier process to the observer's `replay`, or else to the observer."""
+        """Pass a record of an earlier process to the observer's `replay` if it has one, or else to the observer."""
         self._call(getattr(self.observer, "replay", self.observer), record)
 
     def stopping(self) -> None:
@@ -54,7 +55,7 @@ class SafeObserver:
             method(*arguments)
         except StopRun as stop:
             self.stop(stop.ended)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the model must not be lost by it
+        except Exception as error:  # noqa: BLE001 - an observer must never end the training
             self.failed = True
             reason = trace_of(error).rstrip()
             message = (
@@ -66,7 +67,7 @@ class SafeObserver:
 def safe_observers(
     observers: Iterable[Observer], stop: Callable[[str], None], recipe: Recipe, earlier: Sequence[Record]
 ) -> list[SafeObserver]:
-    """Return users' observers, which have seen the beginning of the run and its records of earlier processes."""
+    """Return wrapped observers, after `begin` and the records of earlier processes were passed to them."""
     safe = [SafeObserver(observer, stop) for observer in observers]
     for one in safe:
         one.begin(recipe.job.name, recipe.samples, recipe.goal)
@@ -76,7 +77,7 @@ def safe_observers(
 
 
 def announce_stop(observers: Iterable[Observer]) -> None:
-    """Call `stopping` of all observers that have it, after Ctrl-C."""
+    """Call `stopping` of each observer that has it, after Ctrl-C."""
     for observer in observers:
         getattr(observer, "stopping", _nothing)()
 

@@ -1,4 +1,4 @@
-"""Checks of what a run has learned: an overflow ends it, very large weights cause a warning."""
+"""Checks during a run: of weights, losses, metrics, workers and task times. They warn or end the run."""
 
 from collections import deque
 from collections.abc import Collection
@@ -21,26 +21,26 @@ from oddlot.run.checks import LEAST
 from oddlot.train.job import Job
 
 LARGE_SHARE = 1 / 3
-"""Share of the assigned samples, lost with machines, above which the warning is shown."""
+"""Share of assigned samples lost with machines above which a warning is shown."""
 MIN_LOSSES = 5
-"""Least number of losses for a mean lifetime."""
+"""Minimum number of lost machines for a mean lifetime."""
 TASKS_A_LIFE = 10
-"""Tasks per mean lifetime with the suggested task size; about a tenth of them is then lost."""
+"""Tasks per mean lifetime with the suggested task size. About a tenth of them are then lost."""
 MAX_TASKS = 1_000
-"""Newest tasks whose times are kept."""
+"""Number of newest tasks with recorded times."""
 
 
 class ShortLives:
-    """An observer that measures task times, and warns at the end if tasks take too long for the machines' lifetimes."""
+    """An observer that measures task times, and warns if tasks are too long for the lifetimes of machines."""
 
     def __init__(self, tally: Tally, strategy: Strategy, batch: int, shards: int) -> None:
         self.tally = tally
         traits = strategy.traits(batch)
         self.shards = shards if traits.whole_shards else None
-        """Number of shards, if a task is a whole shard."""
+        """Number of shards if a task is a complete shard, or else None."""
         self.batch = batch
         self.setting = f"strategy.{traits.task_setting}" if traits.task_setting else "job.batch_size"
-        """Setting of the task size otherwise."""
+        """Name of the setting for the task size."""
         self.seconds: deque[float] = deque(maxlen=MAX_TASKS)
 
     def __call__(self, record: Record) -> None:
@@ -49,7 +49,7 @@ class ShortLives:
             self.seconds.append(sum(record.event.update.seconds.values()))
 
     def warn(self) -> None:
-        """Warn if more than a third of the samples was lost with machines, and shorter tasks would avoid that."""
+        """Warn if over a third of the assigned samples were lost with machines, and shorter tasks would avoid that."""
         tally = self.tally
         lost = tally.samples.wasted["lost"] / max(1, tally.samples.assigned)
         losses = tally.timeline.workers_lost + tally.timeline.workers_left
@@ -82,11 +82,11 @@ def _text(seconds: float) -> str:
 
 
 LOSS_GREW = 1_000.0
-"""Growth of the loss that causes a warning, as a factor."""
+"""Factor by which the loss must grow to show a warning."""
 
 
 def warning_observers(job: Job) -> list[Observer]:
-    """Return the observers of a run that warn of its metrics and its workers."""
+    """Return observers that warn of invalid metrics, a growing loss and hung workers."""
     return [WarnOfMissing({"loss", *job.metrics}), WarnOfLoss(), warn_of_hung]
 
 
@@ -109,7 +109,7 @@ class WarnOfMissing:
 
 
 class WarnOfLoss:
-    """Warns once if the evaluation loss grows to a thousand times its least value, and above its first one."""
+    """Warns once if the evaluation loss exceeds a thousand times its minimum, and its first value."""
 
     def __init__(self) -> None:
         self.least: float | None = None
@@ -132,13 +132,13 @@ class WarnOfLoss:
 
 
 def warn_of_not_measured(version: int, seconds: float) -> None:
-    """Warn that a run ends without the metrics of its final version."""
+    """Warn that the run ends without metrics of its final version."""
     message = f"the final version {version} was not evaluated within {seconds:g} s: the run ends without its metrics"
     warn(message, "final_not_measured", version=version, seconds=seconds)
 
 
 def warn_of_kept_optimizer() -> None:
-    """Warn that a resumed run has lost the optimizer state of its workers' local steps."""
+    """Warn that the optimizer state of local steps was not restored."""
     warn(
         "keep_optimizer=True: the optimizer state of local steps is not saved, so each worker starts again with a new "
         "optimizer. The resumed run differs from an uninterrupted one",
@@ -159,26 +159,26 @@ LARGE_NORM = 1e18
 
 
 class Divergence:
-    """Checks the norm of the weights: sums of large valid updates can overflow."""
+    """Checks that weights are finite: the sum of large valid updates can overflow."""
 
     def __init__(self, store: WeightStore) -> None:
         self.store = store
         self.saver: BackgroundWriter | None = None
-        """Saver, which knows the last valid checkpoint."""
+        """The writer of checkpoints, if there is one."""
         self.warned = False
 
     def check(self) -> None:
-        """Raise JobError if a weight is not finite: such weights are neither saved nor returned."""
+        """Raise JobError if a weight is not finite. Warn once if the norm is very large."""
         norm = self.store.norm
         if not isfinite(norm):
             if self.saver is not None:
-                self.saver.wait()  # the one that is being written is sound too
+                self.saver.wait()  # this checkpoint is valid too
             raise diverged(self.store.version, -1 if self.saver is None else self.saver.newest)
         self.warned = self.warned or warn_if_large(norm)
 
 
 def warn_if_large(norm: float) -> bool:
-    """Return whether the norm of the weights is very large, and warn of it."""
+    """Return whether the norm of the weights is very large, and warn if it is."""
     if norm > LARGE_NORM:
         message = f"the norm of the weights is {norm:.2g}: training diverges. Lower the learning rate"
         warn(message, "weights_too_large", norm=norm)
@@ -186,7 +186,7 @@ def warn_if_large(norm: float) -> bool:
 
 
 def diverged(version: int, newest: int = -1) -> JobError:
-    """Return the error for weights that are not finite. `newest` is the version of an intact checkpoint; -1: none."""
+    """Return the error for weights that are not finite. `newest`: version of the newest valid checkpoint. -1: none."""
     saved = f"; the checkpoint of version {newest:,} is intact" if newest >= 0 else ""
     message = (
         f"the weights of version {version} are not finite: training has diverged. Lower the learning rate"
@@ -195,7 +195,7 @@ def diverged(version: int, newest: int = -1) -> JobError:
 
 
 def check_learned(tally: Tally, ended: str) -> None:
-    """Raise JobError if all samples were skipped, so that there is no version besides the initial weights."""
+    """Raise JobError if all samples were skipped and the model still has its initial weights."""
     skipped = tally.samples.skipped
     if skipped and not tally.versions and ended != INTERRUPTED:
         raise JobError(

@@ -1,4 +1,4 @@
-"""The active sets of a batch: the rows of the output layer that are computed for each example."""
+"""The labels of a batch, and its active sets: the rows of the output layer to compute for each example."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +22,10 @@ class Labels:
 
     @classmethod
     def of(cls, given: Any, out_features: int) -> "Labels":
-        """Read one label each (a 1-D tensor; -1: none), several (2-D, padded with -1), or the arrays (starts, rows).
+        """Read a tensor of labels or the arrays (starts, rows) of a CSR matrix.
 
-        Raise ValueError for a label that is not below `out_features`, or for arrays that are not from a CSR matrix.
+        A 1-D tensor has one label per example (-1: no label). A 2-D tensor has a row of labels per example, padded with
+        -1. Raise ValueError if a label is not below `out_features`, or if arrays are not from a CSR matrix.
         """
         if isinstance(given, tuple):
             rows = as_array(given[-1], "labels") if len(given) == 2 else None
@@ -57,7 +58,7 @@ class Labels:
 
 
 def _table(given: Any) -> NDArray[Any]:
-    """Return labels as a table with a row per example. Raise ValueError for other values, such as zeros and ones."""
+    """Return labels as a table with a row per example. Raise ValueError for multi-hot labels."""
     try:
         table: NDArray[Any] = torch.as_tensor(given, device="cpu").numpy()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -75,7 +76,7 @@ def _table(given: Any) -> NDArray[Any]:
 
 
 BYTES_OF_A_SLOT = 40
-"""Bytes of a slot: row, weight, logit and its gradient, and two copies of row, example and slot for the grouping."""
+"""Bytes per slot: row, weight, logit and its gradient, and two copies of row, example and slot for grouping."""
 
 
 @dataclass
@@ -103,9 +104,9 @@ class ActiveSet:
     """Whether this is a training batch."""
 
     def begin(self, crew: Crew, labels: Labels, most: int, marks: "Marks", learns: bool = True) -> None:
-        """Start an active set for each example with its labels, and with room for `most` other rows.
+        """Start the active set of each example with its labels, and reserve memory for `most` other rows.
 
-        Raise MemoryError if they need too much memory, or more slots than 32 bits can count.
+        Raise MemoryError if there is not enough memory, or if 32 bits cannot count the slots.
         """
         examples, self.given, self.learns = len(labels), labels.rows, learns
         width = labels.most + min(most, self.out_features)
@@ -131,9 +132,9 @@ class ActiveSet:
 
 @dataclass
 class Marks:
-    """Marks of the last example that took each row, for each thread.
+    """The last example that took each row, for each thread.
 
-    They prevent duplicate rows in an active set, without being cleared for each example.
+    Marks prevent duplicate rows in an active set without clearing a table for each example.
     """
 
     out_features: int

@@ -1,4 +1,4 @@
-"""Clusters of rows with similar directions: a learned hash that is rebuilt as the rows change."""
+"""Nearest centers, and clusters of rows with similar directions: a learned hash that is rebuilt as rows change."""
 
 from collections.abc import Sequence
 from math import isqrt
@@ -15,7 +15,7 @@ from oddlot.sparse.threads import Crew
 
 GROUPING_ROUNDS = 2
 SCORES = 1 << 21
-"""Number of scores that are computed at once, 8 MB."""
+"""Number of scores to compute at once (8 MB)."""
 
 
 def nearest(
@@ -26,7 +26,7 @@ def nearest(
     chance: np.random.Generator,
     wanted: int = 1,
 ) -> NDArray[np.int32]:
-    """Return the centers with the largest inner products with each row, [wanted, rows], the largest first.
+    """Return the `wanted` centers with the largest inner products for each row, [wanted, rows], largest first.
 
     Centers are grouped by k-means. There are about as many groups as centers per group. A row is compared only with the
     centers of the `few` groups nearest to its own, with one matrix product for all rows of a group. If these groups
@@ -62,7 +62,7 @@ def _near(heads: Tensor, few: int, begins: NDArray[np.int32]) -> list[Sequence[i
 def _names(
     near: list[Sequence[int]], begins: NDArray[np.int32], members: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the centers that rows of each group are compared with, [groups, most], and their number, [groups]."""
+    """Return the centers to compare with the rows of each group, [groups, most], and their number, [groups]."""
     parts = np.split(members, begins[1:-1])
     called = [np.concatenate([parts[i] for i in some]) for some in near]
     widths = np.array([len(one) for one in called])
@@ -103,10 +103,10 @@ def sort_by_group(
 
 
 MAX_CLUSTERS = 1 << 13
-"""Largest number of clusters. All are scored for each example."""
+"""Largest number of clusters, because all are scored for each example."""
 REACH = 0.15
 """Weight of a cluster's spread in its score, because the largest logit of a cluster is above the mean. 0.1, 0.15 and
-0.2 all find more than 0."""
+0.2 all have a higher recall than 0."""
 
 
 class Clustering:

@@ -1,4 +1,4 @@
-"""Python's own exceptions and warnings with a code and fields, like oddlot's."""
+"""Built-in exceptions and warnings with a code and fields, as in oddlot, and a memory check."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 def coded(error: AnyError, code: str, **fields: Any) -> AnyError:
-    """Return the error with a stable `code`, and `fields` with its values.
+    """Return the error with a stable `code`, and `fields` with the values in its message.
 
     The field `reason` is the message of another library or of the system.
     """
@@ -23,7 +23,7 @@ def invalid_value(name: str, given: Any, must: str) -> ValueError:
 
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Files with the memory limit of a container."""
+"""Files that contain the memory limit of a container."""
 
 
 def check_memory(bytes_needed: int, what: str) -> None:
@@ -35,7 +35,7 @@ def check_memory(bytes_needed: int, what: str) -> None:
 
 
 def bytes_held() -> int:
-    """Return the resident memory of this process; 0 if unknown."""
+    """Return the resident memory of this process in bytes, or 0 if it is unknown."""
     message = Path("/proc/self/statm")
     return int(message.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if message.is_file() else 0
 

@@ -1,4 +1,4 @@
-"""Search for the outputs with the largest logits, with an index of clusters and a given recall."""
+"""Search for the largest logits and their rows: exact, or with an index of clusters and a given recall."""
 
 import logging
 from functools import cached_property
@@ -16,7 +16,7 @@ from oddlot.sparse.products import rounded
 from oddlot.sparse.threads import Crew
 
 BLOCK = 1 << 14
-"""Rows that are scored at once. With more rows, allocating memory for their logits would be slow."""
+"""Number of rows to score at once. With more rows, allocating memory for their logits is slow."""
 
 
 def exact_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -41,9 +41,9 @@ def _best(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def exact_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean softmax loss over all rows, of the examples that have a label.
+    """Return the mean softmax loss over all rows, for the examples with a label.
 
-    The loss of an example is the mean over its labels, [examples, most], padded with -1.
+    `labels` are [examples, most], padded with -1. The loss of an example is the mean over its labels.
     """
     total = hidden.new_full((len(hidden),), -torch.inf)
     for low in range(0, len(weight), BLOCK):
@@ -71,7 +71,7 @@ SHARE_THAT_PAYS = 1 / 20
 CALIBRATED = 512
 """Number of examples for measuring the recall."""
 MAX_WANTED = 100
-"""Largest number of labels per example; for more, all rows are scored."""
+"""Largest number of labels per example with the index. For more, all rows are scored."""
 logger = logging.getLogger(__name__)
 
 
@@ -94,7 +94,7 @@ class Index:
     def topk(
         self, hidden: NDArray[np.float32], k: int, probes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the logits and rows, [examples, k], from the best clusters; -inf and -1 if there are fewer."""
+        """Return logits and rows, [examples, k], from the best clusters, padded with -inf and -1."""
         crew, own = Crew.of(len(hidden)), self.clustering
         values, rows = np.empty((len(hidden), k), np.float32), np.empty((len(hidden), k), np.int64)
         best = own.room(len(hidden), probes)
@@ -107,10 +107,10 @@ class Index:
 
 
 class Search:
-    """A search for the largest logits of a layer that scores only as many rows as a recall needs.
+    """Searches for the largest logits of a layer, and scores only the rows that a given recall needs.
 
-    The recall is measured on the first 512 different examples. Until then, all rows are scored, and there is no index.
-    It is thread-safe.
+    The recall is measured on the first 512 different examples. Before that, all rows are scored without an index. The
+    class is thread-safe.
     """
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
@@ -125,7 +125,7 @@ class Search:
         return max(0, CALIBRATED - len(self.shown))
 
     def show(self, hidden: NDArray[np.float32]) -> None:
-        """Add examples, [examples, columns], to measure the recall with, until there are enough."""
+        """Add examples, [examples, columns], for measuring the recall, until there are enough."""
         with self.lock:
             for vector in hidden:
                 if self.missing:
@@ -138,8 +138,9 @@ class Search:
         return Index(self.weight, self.bias, self.seed)
 
     def probes_for(self, k: int, recall: float) -> tuple[int, float]:
-        """Return the fewest clusters (4, 5, 6, 7, 8, 10, 12 ...) with this recall of the k largest logits, and their
-        recall; 0 and 1.0 if all rows are to be scored."""
+        """Return the smallest number of clusters (4, 5, 6, 7, 8, 10, 12 ...) with this recall of the k largest logits,
+        and the measured recall. Return 0 and 1.0 if all rows must be scored.
+        """
         if self.missing or k > MAX_WANTED:
             return 0, 1.0
         with self.lock:

@@ -3,7 +3,7 @@
     def test_my_strategy() -> None:
         check_strategy(lambda: MyStrategy(k=3))
 
-`check_strategy` and `check_codec` need Hypothesis. `check_codec` and `check_engine` need PyTorch.
+`check_strategy` and `check_codec` require Hypothesis. `check_codec` and `check_engine` require PyTorch.
 """
 
 from importlib import import_module

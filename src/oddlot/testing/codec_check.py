@@ -1,4 +1,4 @@
-"""A check that a codec returns the tensors that it encoded."""
+"""`check_codec`: a property test that a codec decodes the tensors that it encoded."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ SPECIAL = [0.0, -0.0, 1.0, torch.nan, torch.inf, -torch.inf]
 
 
 class BrokenCodec(AssertionError):
-    """A codec does not return what it encoded. `code` identifies the fault."""
+    """A codec does not decode the tensors that it encoded. `code` identifies the fault."""
 
     def __init__(self, sentence: str, code: str) -> None:
         super().__init__(sentence)
@@ -31,11 +31,11 @@ def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 10
     """Raise BrokenCodec unless a codec decodes every packet to the encoded tensors.
 
     - Names, dtypes and lengths are equal.
-    - Values are equal; for float32 and float64, within `relative_error` (2**-8 for bfloat16, 2**-11 for float16;
-      tried from 0.001 to 10,000). NaN, infinities and zeros are always equal.
+    - Values are equal. For float32 and float64, absolute values from 0.001 to 10,000 are tested and may differ by
+      `relative_error` (2**-8 for bfloat16, 2**-11 for float16). NaN, infinities and zeros are always equal.
     - Packets are plain data, and the same tensors give the same packet.
 
-    A codec with state is tried in its present state, which is not changed. Raise UsageError if Hypothesis is missing.
+    A codec with state is tested on copies in its present state. Raise UsageError if Hypothesis is missing.
 
     Args:
         codec: The codec.
@@ -56,7 +56,7 @@ def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 10
         max_examples=examples,
         deadline=None,
         database=None,
-        phases=[Phase.generate, Phase.shrink],  # the explain phase takes longer than both
+        phases=[Phase.generate, Phase.shrink],  # the explain phase takes longer than these two
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )

@@ -1,12 +1,12 @@
-"""A check of engines: one suite of failure scenarios.
+"""`check_engine`: a test suite of failure scenarios for engines.
 
     def test_my_engine() -> None:
         check_engine(lambda workers: MyEngine(workers))
 
-`MyEngine` is an engine config, as `fit` takes it: see `oddlot.engines.base.EngineConfig`.
+`MyEngine` is an engine config for `fit`. See `oddlot.engines.base.EngineConfig`.
 
-Killed workers must be replaced under a new name, as by `Local(respawn=True)`, `Ray(respawn=True)` or machines with
-`seconds_to_return`. If the engine can carry the peers of a mesh, the suite has scenarios of gossip too.
+Killed workers must be replaced under a new name, as with `Local(respawn=True)`, `Ray(respawn=True)` or machines with
+`seconds_to_return`. If the engine has a mesh, scenarios with `Gossip` run too.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,11 +45,11 @@ from oddlot.train.job import Job
 
 SAMPLES, EPOCHS, BATCH = 64, 2, 8
 STEP_SECONDS = 0.1
-"""Time of a minibatch in scenarios in which a message must come before its end."""
+"""Seconds per minibatch in scenarios with a message that must arrive before the end of the minibatch."""
 
 
 class DrivenRun:
-    """A run that is driven message by message. Its sample accounting is checked after each message."""
+    """A run that is advanced one message at a time. The sample accounting is checked after each message."""
 
     def __init__(self, training: Training) -> None:
         self.host, self.engine = training.host, training.opened.engine
@@ -60,39 +60,39 @@ class DrivenRun:
         self.host.observers.append(self._note)
 
     def next(self) -> Message | None:
-        """Wait for the next message. An alarm that is due rings."""
+        """Wait for the next message, and return it. If the alarm is due first, fire it and return None."""
         message = self.engine.next(self.host.alarm)
         if message is None:
             self.host.ring(self.engine.now)
         return message
 
     def deliver(self, message: Message | None) -> None:
-        """Hand a message to the host."""
+        """Pass a message to the host. None is ignored."""
         if message is not None:
             self.host.receive(message, self.engine.now)
 
     def joined(self) -> NodeId:
-        """Wait for a worker that joins. The host does not know it until you `deliver` its `Joined`."""
+        """Wait for a worker to join, and return its name. Call `deliver` with its `Joined` to notify the host."""
         while not isinstance(message := self.next(), Joined):
             self.deliver(message)
         return message.node
 
     def until(self, fact: Callable[[], bool]) -> None:
-        """Deliver messages until the fact holds."""
+        """Deliver messages until `fact()` is true."""
         while not fact():
             self.deliver(self.next())
 
     def finish(self) -> None:
-        """Deliver messages until every sample of every epoch is merged, and check that nothing is left over."""
+        """Deliver messages until every sample of every epoch is merged, and check that the inbox is empty."""
         self.until(lambda: self.host.conductor.done)
         assert not self.host.conductor.inbox, "updates are left in the inbox"
 
     def has(self, event: type, node: str) -> bool:
-        """Return whether the log has such an event of this worker."""
+        """Return whether the log has an event of this type and worker."""
         return any(isinstance(r.event, event) and getattr(r.event, "node", "") == node for r in self.records)
 
     def answered(self, task: TaskId) -> bool:
-        """Return whether the worker of this task has brought an update or stopped."""
+        """Return whether this task has returned an update or was cancelled."""
         events = (r.event for r in self.records)
         return any(
             (isinstance(e, Arrived) and e.update.id == task) or (isinstance(e, Cancelled) and e.task == task)
@@ -100,7 +100,7 @@ class DrivenRun:
         )
 
     def answers(self, node: str, echo: bool) -> int:
-        """Return how many updates of this worker arrived, either in time or late (`echo`)."""
+        """Return the number of updates of this worker that arrived late (`echo`) or in time."""
         events = ((r.event, r.remark == ECHO) for r in self.records)
         return sum(isinstance(e, Arrived) and e.update.sender == node and late is echo for e, late in events)
 
@@ -113,7 +113,7 @@ class DrivenRun:
 
 @dataclass
 class Impatient(Strategy):
-    """Gives every task of another strategy a short timeout."""
+    """Gives every task of the inner strategy a short timeout."""
 
     inner: Asynchronous = field(default_factory=Asynchronous)
     seconds: float = 0.3
@@ -126,7 +126,7 @@ class Impatient(Strategy):
 
 @dataclass
 class Quitter(Strategy):
-    """Cancels its first task, of the whole epoch, when its alarm rings."""
+    """Cancels its first task, a complete epoch, when its alarm fires."""
 
     inner: Asynchronous = field(default_factory=lambda: Asynchronous(samples=SAMPLES))
     seconds: float = 0.1
@@ -143,7 +143,7 @@ class Quitter(Strategy):
 
 @dataclass
 class Sleeper(Strategy):
-    """Assigns tasks only after its alarm has rung."""
+    """Assigns tasks only after its alarm has fired."""
 
     inner: Asynchronous = field(default_factory=Asynchronous)
     seconds: float = 0.2
@@ -151,7 +151,7 @@ class Sleeper(Strategy):
     rang: float = 0.0
 
     def on(self, event: Event, view: View) -> Iterator[Command]:
-        """Set the alarm at the first worker, and wait for it."""
+        """Set the alarm at the first event. Yield the inner strategy's commands once it has fired."""
         if not self.due:
             self.due = view.now + self.seconds
             yield Wake(self.due)
@@ -163,12 +163,12 @@ class Sleeper(Strategy):
 
 @dataclass
 class Slowly:
-    """A training step that waits first, so that a message which was sent before it comes before its end."""
+    """A training step that sleeps first, to let messages arrive before its end."""
 
     seconds: float
 
     def __call__(self, model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Return the loss of a minibatch."""
+        """Sleep, and return the loss of a minibatch."""
         sleep(self.seconds)
         return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
 
@@ -194,10 +194,10 @@ def trial(place: EngineConfig, strategy: Strategy, step_seconds: float = 0.0) ->
 
 
 def a_worker_dies_while_computing(make: Callable[[int], EngineConfig]) -> None:
-    """Its samples go to other workers, and the run does not wait for it."""
+    """The samples of a killed worker are assigned to other workers, and the run does not wait for it."""
     with trial(make(2), Synchronous()) as run:
         node = run.joined()
-        run.faults.freeze(node)  # so that it has surely not answered
+        run.faults.freeze(node)  # before it can send an update
         run.deliver(Joined(node))
         assert run.host.conductor.busy[node], "a worker that joins gets a task"
         run.faults.kill(node)
@@ -207,7 +207,7 @@ def a_worker_dies_while_computing(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_dies_after_sending(make: Callable[[int], EngineConfig]) -> None:
-    """The update that it had sent counts once. Other workers compute its later tasks."""
+    """The update that a killed worker has sent counts once. Other workers compute its later tasks."""
     with trial(make(2), Asynchronous()) as run:
         while not isinstance(message := run.next(), ReceivedUpdate):
             run.deliver(message)
@@ -220,7 +220,7 @@ def a_worker_dies_after_sending(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_joins_in_mid_round(make: Callable[[int], EngineConfig]) -> None:
-    """The replacement of a lost worker, under a new name, sends updates too."""
+    """The replacement of a lost worker has a new name and sends updates."""
     with trial(make(2), Asynchronous()) as run:
         node = run.joined()
         run.faults.kill(node)
@@ -232,7 +232,7 @@ def a_worker_joins_in_mid_round(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_answers_late(make: Callable[[int], EngineConfig]) -> None:
-    """Its task times out, other workers compute the samples, and its late update is ignored."""
+    """The task of a frozen worker times out. Other workers compute its samples, and its late update is ignored."""
     with trial(make(2), Impatient()) as run:
         node = run.joined()
         run.faults.freeze(node)
@@ -245,10 +245,10 @@ def a_worker_answers_late(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_is_told_to_stop(make: Callable[[int], EngineConfig]) -> None:
-    """It stops before its next minibatch, confirms that, and gets a task again."""
+    """A worker with a cancelled task stops before its next minibatch, confirms that, and gets another task."""
     with trial(make(1), Quitter(), STEP_SECONDS) as run:
         node = run.joined()
-        run.faults.freeze(node)  # so that it has surely not come to the last minibatch
+        run.faults.freeze(node)  # before its last minibatch
         run.deliver(Joined(node))
         run.until(lambda: not run.host.conductor.open)
         run.faults.thaw(node)
@@ -258,10 +258,10 @@ def a_worker_is_told_to_stop(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_hands_over(make: Callable[[int], EngineConfig]) -> None:
-    """A worker that has not begun computes one minibatch. The rest of its samples is returned."""
+    """A worker that hands over before its first minibatch computes one. Its other samples are returned."""
     with trial(make(1), Deadline(Asynchronous(samples=SAMPLES), 0.1), STEP_SECONDS) as run:
         node = run.joined()
-        run.faults.freeze(node)  # so that it has surely not answered
+        run.faults.freeze(node)  # before it can send an update
         run.deliver(Joined(node))
         run.until(lambda: any(isinstance(action, HandOver) for r in run.records for action in r.actions))
         run.faults.thaw(node)
@@ -272,10 +272,10 @@ def a_worker_hands_over(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_leaves(make: Callable[[int], EngineConfig]) -> None:
-    """After notice, in the middle of a task: it gets no more tasks, finishes its open ones, and ends."""
+    """A worker with notice gets no more tasks, finishes its open tasks, and ends."""
     with trial(make(2), Asynchronous(samples=SAMPLES // 2)) as run:
         node = run.joined()
-        run.faults.freeze(node)  # so that it has surely not answered
+        run.faults.freeze(node)  # before it can send an update
         run.deliver(Joined(node))
         tasks = list(run.host.conductor.busy[node])
         run.faults.leave(node)
@@ -283,13 +283,13 @@ def a_worker_leaves(make: Callable[[int], EngineConfig]) -> None:
         run.until(lambda: run.has(Leaving, node))
         assert node not in run.host.conductor.slots
         run.until(lambda: run.has(Lost, node))
-        # One that it gets between its answer and the notice may be lost with it.
+        # A task that it got between its update and the notice may be lost.
         assert all(map(run.answered, tasks)), "a leaving worker ends only after its open tasks"
         run.finish()
 
 
 def an_alarm_rings(make: Callable[[int], EngineConfig]) -> None:
-    """It rings at its time, not before, on every clock."""
+    """An alarm fires at its time, and not earlier, on every clock."""
     with trial(make(1), Sleeper()) as run:
         sleeper = run.host.conductor.strategy
         assert isinstance(sleeper, Sleeper)
@@ -299,7 +299,7 @@ def an_alarm_rings(make: Callable[[int], EngineConfig]) -> None:
 
 
 def no_worker_is_left(make: Callable[[int], EngineConfig]) -> None:
-    """Without workers the run waits, and it continues when they are back."""
+    """A run without workers waits, and continues when workers join."""
     with trial(make(2), Synchronous()) as run:
         nodes = [run.joined(), run.joined()]
         for node in nodes:
@@ -320,7 +320,7 @@ def no_worker_is_left(make: Callable[[int], EngineConfig]) -> None:
 
 
 def gossip(place: EngineConfig, *faults: Fault) -> Run:
-    """Return a run of peers that exchange models after each step. Every sample is in the model."""
+    """Return the result of a run with `Gossip`, and check that its model includes every sample."""
     settings = RunConfig(until=f"epochs>={EPOCHS}", chaos=Chaos(faults) if faults else None)
     with prepared_mesh(Recipe(small_job(), Gossip(), place, settings)) as mesh:
         run = mesh.run()
@@ -330,7 +330,7 @@ def gossip(place: EngineConfig, *faults: Fault) -> Run:
 
 
 def peers_exchange_models(make: Callable[[int], EngineConfig]) -> None:
-    """Every task of a peer brings an update, and every request another peer's model."""
+    """Every task of a peer returns an update, and every request returns another peer's model."""
     place = make(2)
     if place.mesh is None:
         return
@@ -343,13 +343,13 @@ def peers_exchange_models(make: Callable[[int], EngineConfig]) -> None:
         assert started == arrived, f"updates of {peer} are lost: {started - arrived}"
         asked = [action.tag for action in actions if isinstance(action, Request)]
         received = {r.event.model.answers for r in log if isinstance(r.event, ModelReceived)}
-        lost = {*asked[:-1]} - received  # the run may end before the last model comes
+        lost = {*asked[:-1]} - received  # the run may end before the last model arrives
         assert len(asked) > 1
         assert not lost, f"requests {lost} of {peer} or the models that answer them are lost"
 
 
 def a_peer_dies(make: Callable[[int], EngineConfig]) -> None:
-    """The others notice, and its replacement, under a new name, takes over its samples."""
+    """The other peers detect a killed peer. Its replacement has a new name and takes over its samples."""
     place = make(2)
     if place.mesh is None:
         return

@@ -1,23 +1,23 @@
-"""A run without an engine: lines of text are the events of its workers.
+"""A run without an engine: each line of text is an event.
 
 join a                      worker a joins
-finish a, finish a:3        its oldest task, or task a:3, is finished; options: samples=4 (a part), loss=0.5
+finish a, finish a:3        its oldest task, or task a:3, returns an update; options: samples=4 (partial), loss=0.5
 late a:1                    an update of a task that was lost, cancelled, timed out or finished before
 refuse a                    the update of its oldest task has invalid numbers
-cancelled a                 it stopped a task: first one that was cancelled, then its oldest
-leave a, lose a             it gets notice; it is lost
-wait 2.5                    seconds pass; alarms and timeouts ring when they are due
+cancelled a                 it stopped a task: its oldest cancelled task or, without any, its oldest task
+leave a, lose a             it gets a preemption notice; it is lost
+wait 2.5                    seconds pass; alarms and timeouts fire when they are due
 wait alarm                  time passes until the next alarm or timeout
 change norm=1 inner=-1      the store reports a measured merge; option: drift=0.1, relative to the marked weights
 evaluated accuracy=0.9      the oldest requested evaluation is finished
-peer p, peer_lost p         peer p of a mesh can be reached; it is lost. The first worker that joins is the own one
+peer p, peer_lost p         peer p of a mesh is reachable; it is lost. The first worker that joins is peer a itself
 request p 3                 peer p asks for the model, with tag 3
-model p answers=1           a model of peer p arrives; options: reply=2, the tag of its answer; loss=0.5; weight=0.25;
-                            layers=0,2 (only these)
+model p answers=1           a model of peer p arrives, in reply to request 1; options: reply=2, the tag for a reply to
+                            it; loss=0.5; weight=0.25; layers=0,2 (only these)
 bad_model p answers=1       a model of peer p is rejected
-fitted 2x8=0.5 3x8=0.7      mean seconds until 2 or 3 workers have finished tasks of 8 samples
+fitted 2x8=0.5 3x8=0.7      estimated mean seconds until 2 or 3 workers have finished tasks of 8 samples
 resume                      the run is resumed from a checkpoint: all workers are lost
-show                        nothing happens; the state of the run is shown
+show                        no event: the state of the run is printed
 """
 
 from collections.abc import Callable, Iterator
@@ -55,21 +55,21 @@ from oddlot.core.support.errors import ProtocolError, UnknownName, UsageError
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId
 
 RINGS_AT_MOST = 1000
-"""Largest number of alarms in one `wait`. A strategy that always sets an alarm for the present time would never end."""
+"""Largest number of alarms in one `wait`, for strategies that always set an alarm at the present time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The data of a run and how they are assigned: `data size=64 epochs=2 barrier=true in_flight=1 batch=8`."""
+    """The sizes of a run, from a line such as `data size=64 epochs=2 barrier=true in_flight=1 batch=8`."""
 
     size: int = 64
     """Number of samples."""
     epochs: int | None = None
     """Number of epochs. None: no limit."""
     barrier: bool = False
-    """Whether an epoch begins only when the previous one is merged."""
+    """Whether an epoch starts only when the previous one is merged."""
     in_flight: int = 1
-    """Open tasks of each worker."""
+    """Number of open tasks per worker."""
     batch: int = 8
     """Samples per minibatch."""
     shards: int = 1
@@ -97,7 +97,7 @@ class Data:
         return " ".join(["data", *parts])
 
     def conductor(self, strategy: Strategy) -> Conductor:
-        """Return a conductor at the start of a run on these data: of peer `a`, if the strategy wants a mesh."""
+        """Return the conductor of a new run or, if the strategy runs on a mesh, of its peer `a`."""
         ledger = SampleLedger(self.size, self.epochs, self.shards, self.barrier, self.skip_bad)
         peers = Peers("a", ["a"]) if strategy.traits(self.batch).mesh else Peers()
         return Conductor(strategy, ledger, self.batch, self.in_flight, peers=peers)
@@ -105,23 +105,23 @@ class Data:
 
 @dataclass
 class ScenarioRun:
-    """A conductor, driven by lines of text."""
+    """Passes events from lines of text to a conductor."""
 
     conductor: Conductor
     now: float = 0.0
     tasks: dict[TaskId, Task] = field(default_factory=dict)
     """All tasks that were started."""
     evaluating: list[int] = field(default_factory=list)
-    """Versions whose `Evaluated` is still to come."""
+    """Versions with a requested evaluation, before their `Evaluated`."""
     measuring: int = 0
-    """Number of `Changed` of measured merges that are still to come."""
+    """Number of measured merges without a `Changed` so far."""
     requests: list[tuple[NodeId, int]] = field(default_factory=list)
-    """Peers and tags of requests that were not answered yet."""
+    """Peers and tags of requests without a reply so far."""
     models: int = 0
     """Number of models that peers have sent."""
 
     def do(self, line: str) -> Iterator[Record]:
-        """Carry out a line and yield its records. Raise UsageError if it is not possible now."""
+        """Handle the events of a line and yield their records. Raise UsageError if the line is not possible now."""
         verb, *words = line.split()
         if verb not in VERBS:
             raise UnknownName("verb", verb, VERBS)
@@ -222,7 +222,7 @@ class ScenarioRun:
         self.models += 1
         tag = int(answers) if answers else None
         if (peer, tag) in self.requests:
-            self.requests.remove((peer, tag))  # type: ignore[arg-type]  # it is a number then
+            self.requests.remove((peer, tag))  # type: ignore[arg-type]  # `tag` is an int here
         yield ModelReceived(
             PeerModel(
                 f"{peer}>{self.models}",
@@ -257,7 +257,7 @@ class ScenarioRun:
         yield from ()
 
     def _task(self, whose: str, fits: Callable[[TaskId], bool]) -> Task:
-        """Return the task of that name, or the worker's oldest matching task."""
+        """Return the task with this name, or the oldest matching task of the worker with this name."""
         held = [whose] if ":" in whose else list(self.conductor.busy.get(whose, ()))
         task = next((self.tasks[task] for task in held if task in self.tasks and fits(task)), None)
         if task is None:
@@ -297,7 +297,7 @@ VERBS: dict[str, Callable[..., Iterator[Stimulus]]] = {
 
 
 def decisions(record: Record) -> list[str]:
-    """Return a record's decisions, one per line: `> assign a:1 8 [0:0-8] v0`, `> step a:1*0.50 b:2*0.50`."""
+    """Return the decisions of a record as lines, such as `> assign a:1 8 [0:0-8] v0` or `> step a:1*0.50 b:2*0.50`."""
     lines = [f"at {record.now:g} s"] if isinstance(record.event, Ticked) else []
     lines += [record.remark] if record.remark else []
     return [f"> {line}" for line in lines + [_notation(action) for action in record.actions]]
@@ -306,7 +306,7 @@ def decisions(record: Record) -> list[str]:
 def state_line(conductor: Conductor) -> str:
     """Return a line with the state of the run.
 
-    `owed` are cancelled or timed-out tasks whose workers have not confirmed that yet.
+    `owed` are cancelled or timed-out tasks that their workers have not confirmed yet.
     """
     ledger = conductor.ledger
     owed = [task for held in conductor.busy.values() for task in held if task not in conductor.open]

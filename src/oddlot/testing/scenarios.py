@@ -1,12 +1,12 @@
-"""Story files: tests of a strategy as lines of events, each followed by the strategy's decisions.
+"""Story files: tests of a strategy as lines of events, each followed by the expected decisions.
 
-    # The last straggler is lost: the round closes with what it has.
+    # The last straggler is lost: the round closes without its update.
     strategy FastestK(k=2, samples=8)
     data size=64 in_flight=1
     join a
     > assign a:1 8 [0:0-8] v0
 
-A line that begins with `>` is a decision that follows from the event above it; `run_story` writes these lines.
+A line that starts with `>` is a decision after the event above it. `run_story` writes these lines.
 `oddlot.testing.run_scenario` lists the events.
 """
 
@@ -28,9 +28,10 @@ NO_NAMES: Names = MappingProxyType({})
 
 
 def run_story(text: str, names: Names = NO_NAMES) -> str:
-    """Run the events of a story file, and return its lines with the present decisions.
+    """Run the events of a story file, and return its lines with the actual decisions.
 
-    `names` are your own strategies that the file may use. Raise UsageError, with the line number, for an invalid line.
+    `names`: your own classes that the file may use, by name. Raise UsageError with the line number if a line is
+    invalid.
     """
     teller = _Teller(names)
     out: list[str] = []
@@ -52,9 +53,9 @@ def run_story(text: str, names: Names = NO_NAMES) -> str:
 
 
 def check_story(path: Path | str, rewrite: bool = False, names: Names = NO_NAMES) -> None:
-    """Raise AssertionError, with the difference, unless a story file has the strategy's present decisions.
+    """Raise AssertionError with a diff unless the decisions in a story file are the actual decisions.
 
-    `rewrite` writes the present decisions into the file instead: review them before you keep them.
+    `rewrite` writes the actual decisions into the file instead. Review them before you keep them.
     """
     path = Path(path).expanduser()
     written = path.read_text(encoding="utf-8")
@@ -69,7 +70,7 @@ def check_story(path: Path | str, rewrite: bool = False, names: Names = NO_NAMES
 
 
 class _Teller:
-    """Runs a story file: first its strategy and data, then its events."""
+    """Runs the lines of a story file: first its strategy and data, then its events."""
 
     def __init__(self, names: Names) -> None:
         self.known = dict(vars(strategies))
@@ -104,7 +105,7 @@ class _Teller:
         return [*lines, state_line(play.conductor)] if line.startswith("show") else lines
 
     def _build(self, node: ast.expr) -> Any:
-        """Return the value of a literal or of a call of a known name. Other expressions are errors."""
+        """Return the value of a literal, or of a call of a known name. Other expressions are errors."""
         if not isinstance(node, ast.Call):
             return ast.literal_eval(node)
         name = ast.unparse(node.func)

@@ -1,4 +1,4 @@
-"""An independent check of the sample accounting, from the records of a run alone."""
+"""An independent check of the sample accounting, based on the records of a run."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,11 @@ from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import TaskId
 
 Place = tuple[int, int]
-"""Epoch and position."""
+"""Epoch and position of a sample."""
 
 
 class Inconsistency(NamedTuple):
-    """An inconsistency of the sample accounting."""
+    """An inconsistency in the sample accounting, with its code and a message."""
 
     code: str
     sentence: str
@@ -28,19 +28,19 @@ class Inconsistency(NamedTuple):
 
 @dataclass
 class StateChecks:
-    """The merged samples, tracked independently of the ledger and compared with it."""
+    """Tracks merged samples independently of the ledger, and compares them with it."""
 
     given: dict[TaskId, list[Place]] = field(default_factory=dict)
-    """Samples of each task; once its update has arrived, only those of the update."""
+    """Samples of each task. After its update has arrived, only the samples of the update."""
     merged: list[Place] = field(default_factory=list)
     skipped: int = 0
     whole: int = 0
-    """Number of epochs that are completely merged and were checked."""
+    """Number of completely merged epochs at the start of the run."""
     rest: Counter[Place] = field(default_factory=Counter)
-    """Number of merges of each place, minus one for those of whole epochs."""
+    """Number of merges per place, minus one for places in the first `whole` epochs."""
 
     def note(self, record: Record, conductor: Conductor) -> None:
-        """Follow one record, after the conductor has handled it."""
+        """Track one record. Call this after the conductor has handled it."""
         match record.event:
             case Arrived(facts) if record.remark != ECHO:
                 del self.given[facts.id][facts.samples :]
@@ -66,7 +66,7 @@ class StateChecks:
         yield from _mistaken_workers(conductor)
 
     def _put_aside(self, size: int) -> None:
-        """Put whole epochs aside, so that a check takes no longer in a long run than in a short one."""
+        """Remove complete epochs from `rest`, so that the time of a check does not grow with the run."""
         while all(self.rest[self.whole, position] == 1 for position in range(size)):
             for position in range(size):
                 del self.rest[self.whole, position]
@@ -128,7 +128,7 @@ def _mistaken_workers(conductor: Conductor) -> Iterator[Inconsistency]:
     for task in conductor.open.keys() - held:
         yield Inconsistency("open_without_worker", f"{task} is open, but no worker has it")
     for task in conductor.ledger.leases.keys() ^ (conductor.open.keys() | conductor.inbox.keys()):
-        # An open task whose samples another task has merged has no lease.
+        # An open task has no lease if another task with its samples was merged.
         if task not in conductor.open:
             yield Inconsistency("lease_or_inbox", f"{task} has a lease or waits in the inbox, but not both")
 

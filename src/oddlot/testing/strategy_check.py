@@ -1,4 +1,4 @@
-"""A check of a strategy's promises on random histories."""
+"""`check_strategy`: a property test of a strategy with random histories."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ class Case:
     workers: int
     moves: tuple[Move, ...]
     copied_after: int
-    """Number of moves after which the run is copied."""
+    """Number of moves before the run is copied."""
 
 
 def check_strategy(
@@ -34,8 +34,8 @@ def check_strategy(
 ) -> None:
     """Raise BrokenPromise, with the shortest history found, unless the strategy keeps its promises.
 
-    Random histories of workers that join, leave and are lost, of whole, partial, late and invalid updates, of
-    cancellations and passing time drive the strategy through one to three epochs. Then all open tasks finish.
+    Random histories run the strategy for one to three epochs. Workers join, leave and are lost. Updates are complete,
+    partial, late or invalid. Tasks are cancelled, and time passes. At the end, all open tasks finish.
 
     - Promise 0: the sample accounting is exact.
     - Promise 1: the same history gives the same actions.
@@ -45,12 +45,12 @@ def check_strategy(
     - Promise 5: when all open tasks finish and no worker is lost, every sample is merged.
     - Promise 6: the strategy sends only valid commands.
 
-    An exception of the strategy is raised unchanged, with the history in its notes. Raise UsageError if Hypothesis is
-    missing.
+    An exception that the strategy raises is raised unchanged, with the history in its notes. Raise UsageError if
+    Hypothesis is missing.
 
     Args:
         make: Function that returns a new strategy.
-        in_flight: Numbers of open tasks of each worker to try.
+        in_flight: Numbers of open tasks per worker to test.
         examples: Number of random histories.
         size: Largest number of samples of an epoch.
         batch: Samples per minibatch.
@@ -70,7 +70,7 @@ def check_strategy(
 
 
 class _FoundError(Exception):
-    """Ends the search."""
+    """Raised to end the search."""
 
 
 def _each_case(
@@ -100,7 +100,7 @@ def _each_case(
         max_examples=examples,
         deadline=None,
         database=None,
-        phases=[Phase.generate],  # _shortest shrinks faster, and further
+        phases=[Phase.generate],  # `_shortest` shrinks faster and further
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
@@ -109,7 +109,7 @@ def _each_case(
 
 
 def _outcome(make: Callable[[], Strategy], case: Case) -> Exception | None:
-    """Return the exception of this history; None if there is none."""
+    """Return the exception that this history raises, or None."""
     return _result(StrategyTrial(make, case.data, case.workers), case)
 
 
@@ -117,13 +117,13 @@ def _result(trial: StrategyTrial, case: Case) -> Exception | None:
     try:
         trial.live(case.moves, case.copied_after)
         trial.end()
-    except Exception as error:  # noqa: BLE001  # a strategy may raise anything
+    except Exception as error:  # noqa: BLE001  # strategies may raise any exception
         return error
     return None
 
 
 def _shortest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exception:
-    """Return the same failure for the shortest history found: one of few moves with one sample if possible."""
+    """Return the same failure with the shortest history found, if possible of few moves with one sample."""
     if (tiny := _tiniest(make, case, error)) is not None:
         return tiny
     simpler = True
@@ -142,12 +142,12 @@ def _kind(error: Exception) -> object:
 
 
 def _tiniest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exception | None:
-    """Return the same failure for a history of at most three moves with one sample; None if there is none."""
+    """Return the same failure with at most three moves and one sample, or None."""
     data = replace(case.data, size=1, epochs=1, in_flight=1, shards=1, barrier=False)
     seen = set[tuple[str, ...]]()
     begun: list[tuple[Move, ...]] = [()]
     for length in range(4):
-        # A faulty copy may show only at the end.
+        # A wrong copy may fail only at the end.
         copied = sorted({0, length}) if _kind(error) == 2 else [0]
         histories, begun = begun, []
         for moves in histories:
@@ -156,14 +156,14 @@ def _tiniest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exce
                 again = _result(trial, Case(data, length, moves, after))
                 if again is not None and _kind(again) == _kind(error):
                     return again
-            if trial.lived not in seen:  # otherwise an impossible move was replaced by another one
+            if trial.lived not in seen:  # not if an impossible move was replaced
                 seen.add(trial.lived)
                 begun += [(*moves, (verb, 0, 0)) for verb in dict.fromkeys(MOVES)]
     return None
 
 
 def _simpler(case: Case) -> Iterator[Case]:
-    """Yield cases that are simpler in one respect, the largest simplifications first."""
+    """Yield cases with one simplification each, the largest simplifications first."""
     for moves in _shorter(case.moves):
         yield replace(case, moves=moves)
         yield replace(case, moves=tuple((verb, 0, amount) for verb, _, amount in moves))

@@ -1,4 +1,4 @@
-"""One random history of a strategy. Its promises are checked after each event."""
+"""One random history of a strategy, with a check of its promises after each event."""
 
 import copy
 import json
@@ -30,11 +30,11 @@ PROMISES = {
     6: "a strategy sends only valid commands",
 }
 Move = tuple[str, int, int]
-"""Kind of an event, which of the possible candidates it happens to, and its amount."""
+"""Type of an event, index of the worker, task or peer among the candidates, and amount (0 to 3)."""
 WEIGHTS = {"join": 8, "finish": 8, "lose": 8, "cancelled": 4, "leave": 2, "late": 2, "wait": 2, "refuse": 2}
 RARE = {"evaluated": 2, "fitted": 2, "resume": 1}
 MESH = {"peer": 2, "peer_lost": 1, "request": 3, "model": 4, "push": 2, "bad_model": 1}
-"""Moves of peers, which strategies with a hub do not get."""
+"""Moves of peers, for strategies on a mesh only."""
 MOVES = [verb for verb, weight in (WEIGHTS | RARE | MESH).items() for _ in range(weight)]
 PEERS = ("p", "q", "r")
 FITTED = "fitted 1x1=1", "fitted 1x1=0.1 2x1=0.3 2x4=1", "fitted 3x2=1", "fitted 1x4=0.5 4x4=2 9x8=9"
@@ -44,8 +44,8 @@ LINES_AT_MOST = 400
 class BrokenPromise(AssertionError):
     """A strategy broke a promise.
 
-    `promise` is its number, and `story` the history, which `run_story` can run. For promise 0, `code` identifies the
-    inconsistency.
+    `promise` is its number. `story` is the history, as a story file for `run_story`. For promise 0, `code` identifies
+    the inconsistency.
     """
 
     def __init__(self, promise: int, why: str, story: str, code: str = "") -> None:
@@ -55,9 +55,9 @@ class BrokenPromise(AssertionError):
 
 
 class StrategyTrial:
-    """A run of a strategy, compared with a second one of the same history and with copies made during the run.
+    """A run of a strategy, compared with a second run of the same history and with copies made during the run.
 
-    At most `workers` are present at the same time.
+    At most `workers` workers run at the same time.
     """
 
     def __init__(self, make: Callable[[], Strategy], data: Data, workers: int) -> None:
@@ -69,20 +69,20 @@ class StrategyTrial:
         self.data = data
         self.play = ScenarioRun(data.conductor(strategy))
         self.others = [(1, data.conductor(make()))]
-        """Conductors that must make the same decisions, and the number of the promise."""
+        """Numbers of promises, and conductors that must make the same decisions."""
         self.log: list[Record] = []
         self.checks = StateChecks()
         self.joined = 0
         self.history = [f"strategy {make()!r}", str(data)]
         self.lived: tuple[str, ...] = ()
-        """The history before the open tasks finished."""
+        """The history before the open tasks finish, without decisions."""
 
     @property
     def conductor(self) -> Conductor:
         return self.play.conductor
 
     def live(self, moves: Sequence[Move], copied_after: int) -> None:
-        """Carry out the possible moves, and copy the run between them."""
+        """Run the possible moves, and copy the run after the first `copied_after`."""
         for move in moves[:copied_after]:
             self._move(*move)
         self._copy()
@@ -91,8 +91,8 @@ class StrategyTrial:
         self.lived = tuple(line for line in self.history if not line.startswith(">"))
 
     def end(self) -> None:
-        """Finish open tasks, the oldest first, until nothing is left to do."""
-        limit = 10 + self.data.size * (self.data.epochs or 1)  # every sample may have an update of its own
+        """Finish open tasks, the oldest first, until no work is left."""
+        limit = 10 + self.data.size * (self.data.epochs or 1)  # each update may have a single sample
         merged, unmerged = 0, 0
         while (line := self._next_answer()) is not None:
             self._do(line)
@@ -107,7 +107,7 @@ class StrategyTrial:
             if other.to_plain() != self.conductor.to_plain():
                 self._break(promise, "the states differ at the end")
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- moves -----------------------------------------------------------------------------------
 
     def _move(self, verb: str, pick: int, amount: int) -> None:
         if self.conductor.done:
@@ -120,7 +120,7 @@ class StrategyTrial:
             self._do(f"change norm=1 inner={amount - 1} drift=0.{amount}")
 
     def _line(self, verb: str, pick: int, amount: int) -> str | None:
-        """Return the line of a move if it is possible now."""
+        """Return the line of a move, or None if the move is not possible now."""
         if verb in MESH:
             return self._peer_line(verb, PEERS[pick % len(PEERS)], amount) if self.is_mesh else None
         if self.is_mesh and verb in {"lose", "leave", "resume"}:
@@ -155,7 +155,7 @@ class StrategyTrial:
         return f"{verb} {peer}"
 
     def _candidates(self, verb: str) -> list[str]:
-        """Return the workers or tasks to which this may happen."""
+        """Return the workers or tasks that this event may happen to."""
         expects = self.conductor.expects
         match verb:
             case "leave":
@@ -189,7 +189,7 @@ class StrategyTrial:
             return "evaluated loss=1 accuracy=0.5"
         return "wait alarm" if self.conductor.alarm < inf and not self.conductor.done else None
 
-    # --- what is promised ------------------------------------------------------------------------
+    # --- promises --------------------------------------------------------------------------------
 
     def _do(self, line: str) -> None:
         self.history.append(line)
@@ -239,7 +239,7 @@ class StrategyTrial:
             self._break(3, f"the late update {late.id} was not ignored")
 
     def _state(self) -> Any:
-        """Return the strategy's state as plain data."""
+        """Return the strategy's state as plain data, or raise BrokenPromise."""
         try:
             return to_plain(self.conductor.strategy)
         except TypeError as error:
@@ -272,7 +272,7 @@ class StrategyTrial:
 
 
 def _decide(conductor: Conductor, record: Record) -> tuple[Action, ...] | str:
-    """Return the conductor's actions for the record's event."""
+    """Return the conductor's actions for the event of a record, or the text of its ProtocolError."""
     try:
         return conductor.handle(record.event, record.now).actions
     except ProtocolError as error:

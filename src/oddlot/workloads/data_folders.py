@@ -1,4 +1,4 @@
-"""The search for a dataset's files."""
+"""Folders of datasets: the search for files, checks before writing, and checks of their size."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from oddlot.core.support.errors import InvalidValue, UsageError
 
 
 def check_average(name: str, given: float, of: str, most: int) -> None:
-    """Raise UsageError unless the mean number per point is finite and at most `most`."""
+    """Raise UsageError unless a mean number per data point is finite and at most `most`."""
     if not isfinite(given):
         raise InvalidValue(name, given, "a finite number")
     if given > most:
@@ -33,11 +33,11 @@ def check_place(folder: str, force: bool) -> None:
 MAX_NAMED = 5
 """Largest number of files that an error lists."""
 MAX_LISTED = 1000
-"""Largest number of files of a folder that are listed."""
+"""Largest number of files to read from a folder."""
 
 
 def roots(data_dir: str | Path | None) -> list[Path]:
-    """Return the folder `data_dir`, or else the folder $ODDLOT_DATA, if it is set.
+    """Return the folder `data_dir` or, if it is not set, the folder $ODDLOT_DATA. Empty if neither is set.
 
     Raise UsageError if `data_dir` is not a folder.
     """
@@ -66,7 +66,7 @@ def looked_in(folders: Sequence[str]) -> str:
 def found_instead(folders: Sequence[str | Path], missing: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
     """Return a sentence about the files in the first of these folders that exists, and fields for the error.
 
-    The field `there` has the first few names, and `other_names` the missing names with similar names in the folder.
+    The field `there` has the first file names. `other_names` maps missing names to similar names in the folder.
     """
     folder = next((Path(each) for each in folders if Path(each).is_dir()), None)
     names = _listed(folder) if folder else []
@@ -82,7 +82,7 @@ def found_instead(folders: Sequence[str | Path], missing: Sequence[str] = ()) ->
 
 
 def _listed(folder: Path) -> list[str]:
-    """Return the names in a folder, with a slash after folders. Return an empty list if it cannot be read."""
+    """Return the names in a folder, with a slash after folders, or an empty list if it cannot be read."""
     try:
         return sorted(path.name + "/" * path.is_dir() for path in islice(folder.iterdir(), MAX_LISTED))
     except OSError:
@@ -90,7 +90,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def other_names(names: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
-    """Return the missing names, each with the first of `names` that starts with the same letters and digits.
+    """Map each missing name to the first of `names` that starts with the same letters and digits, if any.
 
     Names of gzipped files keep their suffix: `a.idx.gz` is suggested for `a-idx.gz`.
     """
@@ -105,5 +105,5 @@ def other_names(names: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
 
 
 def _letters(name: str) -> str:
-    """Return a file's name without case and punctuation."""
+    """Return the letters and digits of a file name in lower case."""
     return "".join(filter(str.isalnum, name.casefold()))

@@ -1,4 +1,4 @@
-"""Workloads by name: ready-made jobs on real data, and users' own."""
+"""Workloads by name: built-in jobs on real data, and users' functions that return a job."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ MAX_NAMED = 5
 
 
 def script_given(name: str) -> UsageError | None:
-    """Return an error with the right name for a Python file such as `mymodule.py:job`; None for other names."""
+    """Return an error that suggests the right name for a file such as `mymodule.py:job`. None for other names."""
     file, _, function = name.partition(":")
     path = Path(file if file.endswith(".py") else f"{file}.py").expanduser()
     if not (file.endswith(".py") or (not function and path.is_file())):
@@ -39,9 +39,9 @@ def script_given(name: str) -> UsageError | None:
 
 
 def functions_of(path: Path) -> list[str]:
-    """Return the public functions of a Python file, first those that make a Job.
+    """Return the public functions of a Python file. Functions that create a Job are first.
 
-    Return an empty list if it cannot be read.
+    Return an empty list if the file cannot be read.
     """
     try:
         tree = ast.parse(path.read_bytes())
@@ -66,9 +66,9 @@ class Workload:
     """A built-in workload."""
 
     place: str
-    """Its function, as `module:function`."""
+    """Import path of its function, `module:function`."""
     description: str
-    """One line about it."""
+    """Description in one line."""
 
 
 WORKLOADS = {
@@ -91,11 +91,11 @@ WORKLOADS = {
         "sparse features and many labels, from your files in the format of the Extreme Classification Repository",
     ),
 }
-"""The built-in workloads. Their modules are imported on first use."""
+"""The built-in workloads by name. Their modules are imported on first use."""
 
 
 def check_workload(name: str) -> None:
-    """Raise UsageError unless the name is a built-in workload or has the form of `package.module:function`."""
+    """Raise UsageError unless the name is a built-in workload or has the form `package.module:function`."""
     if name in WORKLOADS:
         return
     if script := script_given(name):
@@ -115,7 +115,7 @@ def check_workload(name: str) -> None:
 def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     """Return the job of a built-in workload, or of the function at `package.module:function`, with these options.
 
-    A job without a name gets the name of the function. Raise UsageError if there is no such workload or option, and
+    A job without a name gets the name of the function. Raise UsageError if the workload or an option is unknown, and
     JobError if the function raises an exception.
     """
     from oddlot.train.job import Job
@@ -153,7 +153,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _hides_one_here(module: ModuleType) -> bool:
-    """Return whether the current folder, which is last on the import path, also has a module of this name."""
+    """Return whether the current folder, which is last on the import path, has another module with this name."""
     here, name = Path.cwd(), module.__name__.partition(".")[0]
     there = (here / f"{name}.py").is_file() or (here / name).is_dir()
     return there and here not in Path(module.__file__ or here).parents
@@ -164,7 +164,7 @@ def _import(name: str) -> ModuleType:
         return user_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but one that it imports does not
+            raise  # the module exists, but an import inside it failed
         message = f"there is no module {error.name}: add its folder to PYTHONPATH"
         raise UsageError(message, "missing_module", module=error.name) from None
 
@@ -175,13 +175,13 @@ def _call(what: str, act: Callable[[], Any]) -> Any:
         return act()
     except OddlotError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is raised again as a JobError
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again as a JobError
         reason = trace_of(error)
         raise JobError(f"{what} failed:\n{reason}", "user_code_failed", where=what, reason=reason) from None
 
 
 def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[str, Any]) -> None:
-    """Raise UsageError, with the option as key, unless the workload's function takes these options."""
+    """Raise UsageError, with the option as key, unless the workload's function has these parameters."""
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
         return
     for key, value in options.items():

@@ -1,1 +1,1 @@
-"""."""
+"""Support code without knowledge of runs: errors, text, serialization and validation."""

@@ -1,18 +1,18 @@
-"""Error classes.
+"""Classes of errors and warnings.
 
     OddlotError
     ├── UsageError        invalid input                               exit code 2
     │   ├── UnknownName   ... an unknown name
     │   ├── InvalidValue  ... a value out of range or of another type
     │   └── UsageErrors   ... several errors together
-    ├── JobError          the job failed: its code, its numbers       exit code 3
+    ├── JobError          the job failed: its code or its numbers     exit code 3
     │   ├── BadSamples    ... updates of these samples are not finite
-    │   └── ClusterLost   the cluster's head ended: resume the run      exit code 4
+    │   └── ClusterLost   ... the cluster's head ended                exit code 4
     ├── CheckpointError   a saved run cannot be used                  exit code 2
     ├── ProtocolError     a bug in a strategy                         exit code 1
     └── Refusal           an update is invalid: caught internally
 
-Each error has a stable `code`, and `fields` with the values that it is about. Failures of machines and links are
+Each error has a stable `code`, and `fields` with the values in its message. Failures of machines and connections are
 events, not exceptions.
 """
 
@@ -45,7 +45,7 @@ class OddlotError(Exception):
         super().__init__(sentence)
         self.code, self.fields = code or self.code, fields
 
-    def __reduce__(self) -> Any:  # a subclass's arguments may differ from its message
+    def __reduce__(self) -> Any:  # the arguments of a subclass may differ from its message
         return _restored, (type(self), self.args, vars(self))
 
     def retold(self, sentence: str, **fields: Any) -> Self:
@@ -62,9 +62,9 @@ def _restored(kind: type[OddlotError], args: tuple[Any, ...], state: dict[str, A
 
 
 class UsageError(OddlotError):
-    """Invalid input. The message says how to fix it.
+    """Invalid input. The message explains how to fix it.
 
-    `key` is the setting that the error is about. It locates the line in a file.
+    `key` is the invalid setting. It is used to find the line in a file.
     """
 
     exit_code = 2
@@ -75,7 +75,7 @@ class UsageError(OddlotError):
         self.key = key
 
     def inside(self, name: str) -> Self:
-        """Return a copy whose key is inside the setting `name`."""
+        """Return a copy with its key inside the setting `name`."""
         other = copy(self)
         other.key = f"{name}.{self.key}"
         return other
@@ -108,7 +108,7 @@ class InvalidValue(UsageError):
 
 
 class UsageErrors(UsageError):
-    """Several errors, one per line. They are in `errors`."""
+    """Several errors. The message has one per line, and `errors` contains them."""
 
     code = "several_errors"
 
@@ -118,7 +118,7 @@ class UsageErrors(UsageError):
 
 
 def joined(errors: Sequence[UsageError]) -> UsageError:
-    """Return one error for all of these, without duplicates."""
+    """Return one error that contains all of these, without duplicates."""
     distinct = list({str(error): error for error in errors}.values())
     return distinct[0] if len(distinct) == 1 else UsageErrors(distinct)
 
@@ -133,8 +133,8 @@ class JobError(OddlotError):
 class BadSamples(JobError):
     """Updates of the same samples were rejected repeatedly. `spans` are their positions in the shuffled order.
 
-    Field `others`: number of other samples that were rejected and not merged since, as when training diverges.
-    Field `all_invalid`: whether every update of the run was rejected, as when each loss is NaN.
+    Field `others`: number of other samples that were rejected and not merged since, for example if training diverges.
+    Field `all_invalid`: whether every update of the run was rejected, for example if each loss is NaN.
     """
 
     code = "bad_samples"
@@ -153,7 +153,7 @@ class BadSamples(JobError):
 
 
 class ClusterLost(JobError):
-    """The head of the cluster ended, or this machine's connection to it. The run is saved and can be resumed."""
+    """The head of the cluster, or the connection to it, was lost. The run is saved and can be resumed."""
 
     exit_code = 4
     code = "cluster_lost"
@@ -167,7 +167,7 @@ class CheckpointError(OddlotError):
 
 
 class ProtocolError(OddlotError):
-    """A strategy returned an invalid command. The message has the latest events."""
+    """A strategy returned an invalid command. The message contains the latest events."""
 
     code = "protocol"
 
@@ -179,7 +179,7 @@ class Refusal(OddlotError):
 
 
 class OddlotWarning(UserWarning):
-    """A warning with a code and fields, as errors have."""
+    """A warning with a code and fields, like an error."""
 
     def __init__(self, sentence: str, code: str, **fields: Any) -> None:
         super().__init__(sentence)

@@ -1,4 +1,4 @@
-"""A queue of future events, and a clock that jumps from one to the next."""
+"""A queue of future events with a virtual clock."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -9,7 +9,7 @@ Message = TypeVar("Message")
 
 
 class EventQueue(Generic[Message]):
-    """A heap of callbacks by time. Those with the same time run in the order of planning."""
+    """A heap of callbacks by time. Callbacks with the same time run in the order in which they were added."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -18,16 +18,16 @@ class EventQueue(Generic[Message]):
 
     @property
     def next_time(self) -> float:
-        """Return the time of the next callback; infinity if there is none."""
+        """Return the time of the next callback, or infinity if the queue is empty."""
         return self.heap[0][0] if self.heap else inf
 
     def at(self, when: float, happen: Callable[[], Message | None]) -> None:
-        """Plan a callback. It may return a message."""
+        """Schedule a callback at a time. It may return a message."""
         self.entries += 1
         heappush(self.heap, (when, self.entries, happen))
 
     def next(self, until: float) -> Message | None:
-        """Run callbacks up to a time, until one returns a message. Return that message."""
+        """Run callbacks that are due by the time `until`, until one returns a message. Return the message, or None."""
         while self.heap and self.heap[0][0] <= until:
             self.now, _, happen = heappop(self.heap)
             if (message := happen()) is not None:

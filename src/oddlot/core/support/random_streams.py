@@ -4,5 +4,5 @@ from random import Random
 
 
 def stream(seed: int, name: str) -> Random:
-    """Return the generator for a seed and a name."""
+    """Return a random generator that is determined by a seed and a name."""
     return Random(f"{seed}:{name}")

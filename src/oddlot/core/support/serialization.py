@@ -1,9 +1,9 @@
 """Conversion of dataclasses to JSON-serializable data and back, by their type hints.
 
 A dataclass becomes a dict with its class name under "is", without fields that are None by default. A named tuple
-becomes a list. To read data, you need their type. "is" distinguishes the members of a union of dataclasses, and the
-subclasses of a base class that is not a dataclass (`Optimizer`), to which users can add. Subclasses of a base class
-with `@saved_by_place` have `package.module:Class` under "is", which is unique.
+becomes a list. Reading requires the expected type. "is" distinguishes the members of a union of dataclasses, and the
+subclasses of a base class that is not a dataclass (`Optimizer`), including subclasses of users. Subclasses of a base
+class with `@saved_by_place` have `package.module:Class` under "is", which is unique.
 
 Reading checks every value against its type hint. `Misfit` names the value and its location.
 """
@@ -21,9 +21,9 @@ from oddlot.core.support.user_code import place_of
 DAMAGED = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError
 )  # fmt: skip
-"""Exceptions raised by data that were changed, or that `to_plain` did not write."""
+"""Exceptions raised while reading data that are damaged or not from `to_plain`."""
 MOST = 2**63
-"""Limit for the magnitude of integers."""
+"""Limit (exclusive) for the magnitude of integers."""
 _LISTS = frozenset({list, tuple})
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -46,7 +46,7 @@ def _word(kind: type) -> str:
 
 @cache
 def _shape(kind: type) -> tuple[str, tuple[tuple[str, bool], ...]] | None:
-    """Return the identifier of a dataclass, and its fields with whether each is None by default."""
+    """Return the identifier of a dataclass, and its field names, each with whether its default is None."""
     if not is_dataclass(kind):
         return None
     return _word(kind), tuple((each.name, each.default is None) for each in fields(kind))
@@ -65,7 +65,7 @@ def to_plain(value: Any) -> Any:
             if part is not None or not is_optional:
                 plain[name] = part if type(part) in _SCALARS else to_plain(part)
         return plain
-    if isinstance(value, Real):  # numpy's
+    if isinstance(value, Real):  # NumPy numbers
         return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, Mapping):
         return {key: to_plain(part) for key, part in value.items()}
@@ -81,7 +81,7 @@ class Misfit(ValueError):
 
 
 def from_plain(kind: Any, plain: Any) -> Any:
-    """Return the value of type `kind` for data of `to_plain`. Raise one of `DAMAGED` if the data are invalid."""
+    """Return a value of type `kind` from data of `to_plain`. Raise one of `DAMAGED` if the data are invalid."""
     return _reader(kind)(plain)
 
 
@@ -155,7 +155,7 @@ def _table(plain: Any, what: str = "table") -> Any:
 
 def _row_reader(kinds: tuple[Any, ...], make: Callable[[Any], Any]) -> _Reader:
     """Return a reader of tuples with one type per position."""
-    if set(kinds) == {int}:  # fast path for spans, the most frequent ones
+    if set(kinds) == {int}:  # fast path for spans, the most frequent tuples
 
         def read_whole(plain: Any) -> Any:
             if len(_listed(plain)) != len(kinds):
@@ -178,7 +178,7 @@ def _dataclass_reader(kind: type) -> _Reader:
     hints = get_type_hints(kind)
     parts = [(field.name, hints[field.name]) for field in fields(kind)]
     unless_said = {field.name for field in fields(kind) if field.default is None}
-    # Built when first used: types may refer to each other.
+    # Built on first use, because types may refer to each other.
     readers: dict[str, _Reader] = {}
 
     def read(plain: Any) -> Any:
@@ -199,7 +199,7 @@ def _dataclass_reader(kind: type) -> _Reader:
 
 
 def _base_reader(base: type) -> _Reader:
-    """Return a reader of any dataclass that subclasses `base` when a value is read."""
+    """Return a reader of any dataclass that is a subclass of `base` at the time of reading."""
 
     def read(plain: Any) -> Any:
         word = _table(plain, base.__name__).get("is")
@@ -210,7 +210,7 @@ def _base_reader(base: type) -> _Reader:
 
 
 def known_subclass(base: type, word: object) -> type | None:
-    """Return the newest dataclass that subclasses `base` and has this identifier; None if there is none."""
+    """Return the newest dataclass with this identifier that is a subclass of `base`, or None."""
     kinds = [kind for kind in _subclasses(base) if is_dataclass(kind) and _word(kind) == word]
     return kinds[-1] if kinds else None
 

@@ -1,4 +1,4 @@
-"""Formatting of numbers, times and metrics as text."""
+"""Text for messages and reports: escaping, masking, suggestions, field documentation and number formats."""
 
 import ast
 import inspect
@@ -37,7 +37,7 @@ def passwords(text: str) -> list[str]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that is most similar to `word`, ignoring case; None if none is similar."""
+    """Return the choice that is most similar to `word`, ignoring case, or None if none is similar."""
     folded = {choice.casefold(): choice for choice in choices}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
     return folded[close[0]] if close else None
@@ -72,13 +72,13 @@ def _own_docs(kind: type) -> dict[str, str]:
 
 
 LONG = 0.01
-"""Share of the run's time without workers above which availability is shown."""
+"""Share of time without workers above which availability is shown."""
 SHORTEST = 0.05
-"""Seconds without workers below which availability is not shown."""
+"""Minimum seconds without workers to show availability."""
 WASTE_NAMES = {"resumed": "redone after a resume", "unfinished": "unfinished at the end"}
-"""Reasons for waste that have another name in text than in a summary."""
+"""Reasons for waste with a different name in text than in the summary."""
 MINUTES_FROM, HOURS_FROM = 600.0, 7200.0
-"""Lengths of a time axis, in seconds, from which it is in minutes or hours."""
+"""Minimum lengths of a time axis in minutes or hours, in seconds."""
 
 
 def money(dollars: float) -> str:
@@ -104,7 +104,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Return a time, right-aligned for a column of progress lines."""
+    """Format a time, right-aligned for a column of progress lines."""
     return f"{duration(seconds):>12}"
 
 
@@ -116,7 +116,7 @@ def clock(seconds: float) -> tuple[str, float]:
 
 
 def in_bytes(count: float) -> str:
-    """Return a number of bytes with its unit, such as `1.92 kB`."""
+    """Format a number of bytes: `1.92 kB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -141,7 +141,7 @@ def traffic(figures: Mapping[str, Any]) -> str:
 
 
 def samples(figures: Mapping[str, Any]) -> str:
-    """Return the numbers of samples that were assigned, merged and wasted, with the reasons for waste."""
+    """Return the numbers of assigned, merged and wasted samples as text, with the reasons for waste."""
     assigned, used = figures["samples_assigned"], figures["samples_merged"]
     wasted, why = figures["samples_wasted"], figures["wasted"]
     rest = {"skipped": figures["samples_skipped"], "returned": figures["samples_returned"]}
@@ -166,9 +166,9 @@ def share(part: float) -> str:
 
 
 def availability(figures: Mapping[str, Any], virtual: bool) -> str:
-    """Return the share of the time with workers, and their mean number.
+    """Return the share of time with workers and their mean number as text.
 
-    For real workers, return an empty string if none were missing.
+    For real workers, return an empty string if workers were never missing.
     """
     alone, part, mean = (
         figures.get(key) for key in ("seconds_without_workers", "availability", "workers_mean")
@@ -181,25 +181,25 @@ def availability(figures: Mapping[str, Any], virtual: bool) -> str:
 
 
 def rejected(figures: Mapping[str, Any]) -> str:
-    """Return the number of rejected updates by reason; empty if there are none."""
+    """Return the number of rejected updates by reason as text. Empty if there are none."""
     why = {"updates_invalid": "invalid", "updates_rejected": "too large"}
     return ", ".join(f"{figures[name]:,} {reason}" for name, reason in why.items() if figures.get(name))
 
 
 def overwritten(figures: Mapping[str, Any]) -> str:
-    """Return the number of updates that a store without transactions lost; empty if there are none."""
+    """Return the number of updates that a store without transactions lost as text. Empty if there are none."""
     lost = figures.get("overwritten")
     return f"{lost:,} of {figures['versions']:,} merges were overwritten by another server" if lost else ""
 
 
 def went(lost: int, left: int, starts: int) -> str:
-    """Return the numbers of workers that were lost or left; empty if there are none."""
+    """Return the numbers of workers that were lost or left as text. Empty if there are none."""
     counts = ((lost, "lost"), (left, "left with notice"), (starts, "lost while starting"))
     return ", ".join(f"{count:,} {how}" for count, how in counts if count)
 
 
 def cost(figures: Mapping[str, Any]) -> str:
-    """Return the cost of a run, the part lost to preemptions, and the cost per point of accuracy."""
+    """Return the cost of a run as text, with the part lost to preemptions and the cost per point of accuracy."""
     lost, per_point = figures.get("dollars_lost"), figures.get("dollars_per_point")
     to_preemptions = f", {money(lost)} lost to preemptions" if lost else ""
     for_what = f", {money(per_point)} per point of accuracy" if figures["dollars"] and per_point else ""

@@ -1,4 +1,4 @@
-"""Users' own code: classes by their import path, and errors with a traceback short enough for a log and a message."""
+"""Users' code: imports by path, checks during imports, shortened tracebacks, and objects that functions use."""
 
 import re
 import sys
@@ -24,12 +24,12 @@ class _Process:
 
 
 def enter_worker() -> None:
-    """Mark this process as a worker or peer of a run: modules that it imports must not start runs."""
+    """Mark this process as a worker or peer, so modules that it imports cannot start runs."""
     _Process.is_worker = True
 
 
 def user_module(name: str) -> ModuleType:
-    """Import a module by its name. `check_not_importing` raises UsageError while it is imported."""
+    """Import a module by its name. During the import, `check_not_importing` raises UsageError."""
     token = _importing.set(True)
     try:
         return import_module(name)
@@ -51,7 +51,7 @@ def check_not_importing() -> None:
 
 
 def _importing_frame() -> FrameType | None:
-    """Return the innermost frame of a module that is being imported; None if there is none."""
+    """Return the innermost frame of a module that is being imported, or None."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and (
         frame.f_code.co_name != "<module>" or frame.f_globals.get("__name__") == "__main__"
@@ -74,12 +74,12 @@ def is_import_path(name: str) -> bool:
 
 
 def place_of(kind: type) -> str:
-    """Return `package.module:Class`."""
+    """Return the import path of a class, `package.module:Class`."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
-    """Return the class at an import path, a subclass of `base`. `kind` is its noun, such as `strategy`.
+    """Return the class at an import path, which must be a subclass of `base`. `kind` is its noun in errors.
 
     Raise UsageError, about the setting `key`, if the module cannot be imported or has no such class.
     """
@@ -88,10 +88,10 @@ def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
         module = user_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _not_importable(path, kind, key, error) from None  # a module that it imports is missing
+            raise _not_importable(path, kind, key, error) from None  # an import inside the module failed
         message = f"the {kind} {path} cannot be imported: there is no module {error.name}. Add its folder to PYTHONPATH"
         raise UsageError(message, f"{kind}_not_importable", key, given=path, reason=str(error)) from None
-    except Exception as error:  # noqa: BLE001 - a module may raise anything
+    except Exception as error:  # noqa: BLE001 - modules may raise any exception
         raise _not_importable(path, kind, key, error) from None
     found = getattr(module, class_name, None)
     if found is None:
@@ -113,7 +113,7 @@ def _not_importable(path: str, kind: str, key: str, error: Exception) -> UsageEr
 
 
 def user_code_failed(where: str, trace: str, message: str = "", **fields: Any) -> JobError:
-    """Return the error for an exception of the job's code. `message` is inserted before its traceback."""
+    """Return the error for an exception in the job's code. `message` is inserted before the traceback."""
     sentence = f"the job's code failed on {where}{message}:\n{trace}"
     return JobError(sentence, "user_code_failed", where=where, **fields, reason=trace)
 
@@ -131,7 +131,7 @@ def trace_of(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Shorten a text to `MAX_TRACE_CHARACTERS`: cut characters after its first fifth."""
+    """Shorten a text to `MAX_TRACE_CHARACTERS` by removing characters after its first fifth."""
     if len(text) <= MAX_TRACE_CHARACTERS:
         return text
     head, mark = text[: MAX_TRACE_CHARACTERS // 5], f"\n... ({len(text):,} characters) ...\n"
@@ -148,22 +148,23 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def parts_of_function(function: Any) -> dict[str, Any]:
-    """Return the globals and closure variables that a Python function uses; an empty dict for another object."""
+    """Return the globals and closure variables that a Python function uses. Empty for other objects."""
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
     if code is None:
         return {}
     names = getattr(function, "__globals__", {})
     used = {name: names[name] for name in _globals_of(code) if name in names}
     for name, cell in zip(code.co_freevars, cells, strict=True):
-        with suppress(ValueError):  # it has no value yet
+        with suppress(ValueError):  # the variable has no value yet
             used[name] = cell.cell_contents
     return used
 
 
 def used_by(function: Any, path: str, depth: int = MAX_CALLS) -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of everything that a user's function uses: `training_step.scaler`, also through others.
+    """Yield the path, such as `training_step.scaler`, and the value of each object that a user's function uses.
 
-    For a bound method or a callable object, this includes the attributes of the object.
+    This includes objects used by functions that it calls, up to `depth`. For a bound method or a callable object, it
+    includes the attributes of the object.
     """
     of_object = getattr(getattr(function, "__self__", function), "__dict__", {})
     for name, value in (*of_object.items(), *parts_of_function(function).items()):
@@ -173,7 +174,7 @@ def used_by(function: Any, path: str, depth: int = MAX_CALLS) -> Iterator[tuple[
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
-    """Yield the names of the globals that code loads, also in functions inside it."""
+    """Yield the names of the globals that code loads, including nested functions."""
     yield from (one.argval for one in get_instructions(code) if one.opname == "LOAD_GLOBAL")
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

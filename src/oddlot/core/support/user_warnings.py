@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line."""
+"""Warnings that point at the line in the user's code."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ NUMBER = re.compile(r"(?<!\w)\d[\d.,]*")
 
 
 def warn(text: str, code: str, **fields: Any) -> None:
-    """Show an OddlotWarning at the line outside this package that led here."""
+    """Show an OddlotWarning at the innermost line outside this package."""
     message, masked = _text.get(), NUMBER.sub("#", text)
     if message is not None and masked in message:
         return
@@ -31,7 +31,7 @@ def warn(text: str, code: str, **fields: Any) -> None:
 
 @contextmanager
 def once() -> Iterator[None]:
-    """Show each warning only once inside this context, for several runs that may cause the same warning."""
+    """Show each warning only once inside this context, for example for several runs."""
     before = _text.set(set())
     try:
         yield

@@ -1,4 +1,7 @@
-"""Validation of settings by their type hints, such as `lr: NotNegative = 0.1` or `steps: AtLeastOne = 8`."""
+"""Validation of settings by their type hints, such as `lr: NotNegative = 0.1`, and limits that are shared.
+
+The shared limits are the decompressed size of files, `MAX_UPDATE_RATIO` and `KEEP_CHECKPOINTS`.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -11,29 +14,29 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from oddlot.core.support.errors import InvalidValue
 
 MIN_BYTES = 1 << 26
-"""Bytes that any file may decompress to."""
+"""Decompressed bytes that are allowed for any file."""
 MAX_RATIO = 200
-"""Largest compression ratio. Real data have 2-20; gzip reaches 1,032 with zeros."""
+"""Largest allowed compression ratio. Real data have 2-20. With zeros, gzip reaches 1,032."""
 
 
 def most_unpacked(packed: int) -> int:
-    """Return the limit of decompressed bytes for a compressed file of this size."""
+    """Return the limit of decompressed bytes for a compressed file with `packed` bytes."""
     return max(MIN_BYTES, MAX_RATIO * packed)
 
 
 MAX_UPDATE_RATIO = 1000.0
-"""Largest norm of an update that is accepted, relative to the running median."""
+"""Largest accepted norm of an update, relative to the running median."""
 KEEP_CHECKPOINTS = 3
 """Number of newest checkpoints to keep."""
 
 
 Check = Callable[[Any], str]
-"""A check returns the requirement, such as `at least 1`, or an empty string if the value is valid."""
+"""Function that returns the requirement, such as `at least 1`, or an empty string if the value is valid."""
 UNIONS = {Union, UnionType}
 NOT_IN_FILES = MappingProxyType({"in_files": False})
-"""Metadata of a setting that only Python code sets: it has no key and no flag."""
+"""Metadata of a setting without a key in files and without a flag."""
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}
-"""Abstract types, which include NumPy's numbers."""
+"""Abstract types that include NumPy numbers."""
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
 
 
@@ -47,7 +50,7 @@ class Must:
     def __call__(self, value: Any) -> str:
         return "" if self.holds(value) else self.words
 
-    def __repr__(self) -> str:  # as `help` shows it
+    def __repr__(self) -> str:  # shown by `help`
         return f"<{self.words}>"
 
 
@@ -59,9 +62,9 @@ def at_least(least: int) -> Must:
 NOT_NEGATIVE = Must("finite and not negative", lambda value: 0 <= value < inf)
 ABOVE_ZERO = Must("finite and above 0", lambda value: 0 < value < inf)
 OVER_ZERO = Must("above 0", lambda value: value > 0)
-"""Infinity is valid."""
+"""A check that a value is above 0. Infinity is valid."""
 SEED = Must(f"a whole number from 0 to {2**32 - 1}", lambda value: 0 <= value < 2**32)
-"""The seeds that NumPy's global generator accepts."""
+"""A check for the seeds that NumPy's global generator accepts."""
 
 AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, NOT_NEGATIVE]
@@ -75,8 +78,8 @@ Seed = Annotated[int, SEED]
 def check_settings(settings: Any, of: str | None = None) -> None:
     """Raise InvalidValue if a field of a dataclass does not match its type hint.
 
-    Only classes, unions of classes and the checks of `Annotated` are validated. `of` is the name of the class in the
-    message. None: its own name.
+    Only classes, unions of classes and the checks in `Annotated` are validated. `of` is the name of the class in the
+    message. None: the name of the dataclass.
     """
     of = settings.__class__.__name__ if of is None else of
     for name, hint in hints_of(settings.__class__).items():
@@ -96,7 +99,7 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 
 def settings_of(kind: type) -> dict[str, "Field[Any]"]:
-    """Return the settings of a dataclass that files and flags set. Dicts, lists and fields with `STATE` are state."""
+    """Return the fields that files and flags can set. Dicts, lists and fields with `STATE` are state."""
     hints = get_type_hints(kind)
     kept = [
         one for one in fields(kind) if not one.metadata.get("state") and one.metadata.get("in_files", True)
@@ -126,7 +129,7 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
 
 
 def _word(kind: type) -> str:
-    """Return the name of a type in messages. A base class has a subclass as an example."""
+    """Return the name of a type for messages. For a base class, add a subclass as an example."""
     examples: list[type] = [] if kind in _WORDS or is_dataclass(kind) else kind.__subclasses__()
     if examples:
         return f"of class {kind.__name__}, such as {examples[0].__name__}(...)"
@@ -134,5 +137,5 @@ def _word(kind: type) -> str:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Return whether a value is of a type. Integers count as floats, NumPy's numbers as Python's; booleans do not."""
+    """Return whether a value has a type. Integers are valid floats, NumPy numbers are valid, and bools are not."""
     return isinstance(value, _NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))

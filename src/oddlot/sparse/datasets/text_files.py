@@ -1,4 +1,4 @@
-"""Reading datasets in the text format of the Extreme Classification Repository."""
+"""Reading and writing datasets in the text format of the Extreme Classification Repository."""
 
 import gzip
 import zlib
@@ -13,13 +13,13 @@ from oddlot.sparse.kernels import parsing
 
 
 def write_xmc(path: str | Path, x: Csr, y: Csr) -> None:
-    """Write features and labels, with values to 5 digits; gzipped if the name ends in .gz. Writing is atomic."""
+    """Write features and labels atomically, with values to 5 digits. Gzip the file if its name ends in .gz."""
     path = Path(path).expanduser()
     new = path.with_name(f"{path.name}.new")
     try:
         _write(new, path.suffix == ".gz", x, y)
         new.replace(path)
-    except BaseException:  # Ctrl-C too
+    except BaseException:  # including Ctrl-C
         new.unlink(missing_ok=True)
         raise
 
@@ -39,10 +39,10 @@ POWERS = 10.0 ** np.arange(309)
 MAX_COLUMNS = np.iinfo(np.int32).max
 MAX_DIGITS = 18
 PIECE_BYTES, MIN_BYTES, MAX_RATIO = 1 << 20, 1 << 26, 200
-"""Bytes decompressed at once; limits of the decompressed size: in bytes, and relative to the compressed size (usually 3
-to 20)."""
+"""Bytes to decompress at once, and limits of the decompressed size. It may be up to `MIN_BYTES`, or `MAX_RATIO` times
+the compressed size (usually 3-20 times)."""
 SHOWN = 40
-"""Number of characters of an invalid line that an error shows."""
+"""Number of characters of an invalid line that errors show."""
 FAULTS = {
     parsing.LABEL: ("invalid_label", "labels must be whole numbers, separated by commas"),
     parsing.LABEL_RANGE: (
@@ -68,7 +68,7 @@ OTHERS = {
 
 
 class BadSet(ValueError):
-    """A file is not a valid dataset. The message has the file, the line and the fault."""
+    """A file is not a valid dataset. The message contains the file, the line and the fault."""
 
 
 def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
@@ -80,7 +80,7 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     if path.is_dir():
         message = f"{path} is a folder: pass one of its files, such as {path / 'train.txt'}"
         raise coded(BadSet(message), "not_a_file", path=str(path))
-    if path.exists() and not path.is_file():  # reading it may never end
+    if path.exists() and not path.is_file():  # reading a pipe may never end
         message = f"{path} is a pipe, a socket or a device: save its content in a file and pass that file"
         raise coded(BadSet(message), "not_a_file", path=str(path))
     data = _unzipped(path)
@@ -152,7 +152,7 @@ def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
 def _fault(
     path: Path, data: bytes | bytearray, fault: NDArray[np.int64], before: int, **sizes: int
 ) -> BadSet:
-    """Return the error for a parser's fault: its kind, its line (from 0 after the first line), and its position."""
+    """Return the error for a `fault` of the parser: kind, line (from 0 after the first line) and position."""
     what, line, at = (int(number) for number in fault)
     at += before
     begin = max(data.rfind(b"\n", 0, at) + 1, at - SHOWN)

@@ -1,4 +1,4 @@
-"""Operations on single rows. Loops over slices vectorize, unlike loops with computed indices."""
+"""Compiled operations on rows: products, sums and optimizer steps. Loops over slices vectorize."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from oddlot.sparse.kernels.views import row
 
 SGD, ADAGRAD, ADAM = 0, 1, 2
 LR, BETA1, BETA2, EPS, SCALE1, SCALE2, STEP = range(7)
-"""Indices of an optimizer's numbers, `how`. SCALE1 and SCALE2 are the bias corrections of Adam's moments."""
+"""Indices of the parameters `how` of an optimizer. SCALE1 and SCALE2 are the bias corrections of Adam's moments."""
 NOTHING = np.float32(1e-9)
 """Size of a skipped step of Adam, relative to the first skipped step, below which the remaining steps are ignored."""
 
 
 @kernel
 def dot(a, b):
-    """Return the inner product. `b` may be an array of integers."""
+    """Return the inner product of two vectors. `b` may be an array of integers."""
     total = np.float32(0)
     for i in range(a.shape[0]):
         total += a[i] * np.float32(b[i])
@@ -25,9 +25,10 @@ def dot(a, b):
 
 @kernel
 def total_of(a):
-    """Return the sum.
+    """Return the sum of a vector.
 
-    In a loop that also writes, the order of summation would depend on the memory addresses of the arrays.
+    The sum is a separate function because in a loop that also writes, the order of summation would depend on the memory
+    addresses of the arrays.
     """
     total = np.float32(0)
     for i in range(a.shape[0]):
@@ -44,7 +45,7 @@ def add_scaled(a, x, y):
 
 @kernel
 def add_both(a, hidden, gradient, weight, hidden_gradient):
-    """Add a pair's terms to the gradients of its row and of its hidden vector. `a` is the gradient of its logit."""
+    """Add the terms of one logit to the gradients of its row and its hidden vector. `a` is the logit's gradient."""
     for i in range(hidden.shape[0]):
         gradient[i] += a * hidden[i]
         hidden_gradient[i] += a * weight[i]
@@ -87,9 +88,9 @@ def update(kind, row, weight, gradient, first, second, how):
 def catch_up(row, weight, first, second, how, touched, step, corrections):
     """Apply the steps of dense Adam that a row skipped, from step `touched + 1` to `step`.
 
-    Step `touched` was its last one with a gradient. After it, the moments shrink by the factors b1 and b2 at each step,
-    so step `touched + j` moves a weight by `lr * m / sqrt(v) * (b1 / sqrt(b2)) ** j * corrections[touched + j]`. All
-    weights of the row share the sum over j. eps is ignored. Weights that never had a gradient do not move.
+    Step `touched` was its last step with a gradient. Afterwards the moments shrink by b1 and b2 at each step, so step
+    `touched + j` moves a weight by `lr * m / sqrt(v) * (b1 / sqrt(b2)) ** j * corrections[touched + j]`. All weights of
+    the row share the sum over j. eps is ignored. Weights that never had a gradient do not move.
     """
     gap = step - touched
     ratio, factor, total = how[BETA1] / np.sqrt(how[BETA2]), np.float32(1), np.float32(0)
@@ -110,7 +111,7 @@ def catch_up(row, weight, first, second, how, touched, step, corrections):
 
 @kernel
 def squared_distance(a, b):
-    """Return the squared Euclidean distance."""
+    """Return the squared Euclidean distance of two vectors."""
     total = np.float32(0)
     for column in range(a.shape[0]):
         apart = a[column] - b[column]
