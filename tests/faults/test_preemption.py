@@ -41,7 +41,7 @@ def arrivals(machine: str, until: float) -> int:
     "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
 )
 def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_counts_once(on: Place) -> None:
-    """The run takes longer than the period of 3.6 s, so that workers are preempted even if they start late."""
+    """The run is longer than the period of 3.6 s. Workers are preempted even if they start late."""
     if on is not FLEET:
         trained(a_job(), Asynchronous(), local(1))  # starts the fork server
     chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(REPEATED))

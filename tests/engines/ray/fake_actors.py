@@ -25,7 +25,7 @@ LOST_AFTER_SECONDS = 9.0
 
 
 class Call(NamedTuple):
-    """A call of an actor's method, which does nothing."""
+    """A call of an actor's method without effect."""
 
     method: str
 

@@ -1,4 +1,4 @@
-"""Test of a cluster whose head ends during training."""
+"""Test of the loss of the cluster's head during training."""
 
 import json
 import os

@@ -71,7 +71,7 @@ def test_a_picture_that_claims_to_be_vast_is_not_decoded(tmp_path: Path) -> None
 
 def test_an_unknown_class_is_told(tmp_path: Path) -> None:
     for form, read in FORMS.items():
-        for kind, meant in (("unicorn", None), ("catt", "cat")):  # the class is checked first
+        for kind, meant in (("unicorn", None), ("catt", "cat")):  # sorted before "unicorn"
             with raises(UsageError, "unknown_name", member=f"train/{kind}/1.png", given=kind, nearest=meant):
                 read(tmp_path / form, {f"train/{kind}/1.png": GOOD})
 
@@ -92,7 +92,7 @@ def test_members_with_odd_names_are_refused_and_nothing_is_unpacked(
     with raises(UsageError, "invalid_name", path=str(path), member=name) as refusal:
         read_archives([path])
     assert str(refusal.value).isprintable()
-    assert sorted(os.listdir(tmp_path)) == ["cifar10.tar", "here"]  # noqa: PTH208 - names alone
+    assert sorted(os.listdir(tmp_path)) == ["cifar10.tar", "here"]  # noqa: PTH208 - only names are needed
     assert not list((tmp_path / "here").iterdir())
 
 

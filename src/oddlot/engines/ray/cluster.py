@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, and checks of its resources and memory."""
+"""The connection to a Ray cluster, checks of its resources and memory, and `put` for its object store."""
 
 import contextlib
 import logging
@@ -28,7 +28,7 @@ HEAD_SECONDS = 2.0
 """Longest wait for a reply of the head, in seconds."""
 SHARED_MEMORY = "/dev/shm"
 MIN_SHARED_BYTES = 1 << 30
-"""Size of the shared-memory folder below which there is a warning."""
+"""Minimum size of the shared-memory folder. A smaller folder causes a warning."""
 
 
 class Connection(NamedTuple):
@@ -37,7 +37,7 @@ class Connection(NamedTuple):
     is_own: bool
     """Whether the cluster was started for this run."""
     runtime_env: Mapping[str, Any]
-    """The runtime environment that actors need in addition to that of the connection."""
+    """The runtime environment of actors, in addition to the environment of the connection."""
     messages: RayMessages
 
 

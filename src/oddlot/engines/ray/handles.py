@@ -37,13 +37,13 @@ class ActorHandle(WorkerState):
     heard: float | None = None
     """Time of its last sign of life. None: it has not started."""
     silence: float = 0.0
-    """Seconds without a sign of life in which the hub has listened."""
+    """Seconds without a sign of life while the hub was listening."""
     avoids: bool = False
     """Whether it was requested for nodes other than some that seemed to be lost."""
     started: Started | None = None
     """Its process, node and machine. None: unknown yet."""
     judged_by: float = inf
-    """Time until which the hub waits for the output of its process, which has ended. Infinity: it has not ended."""
+    """Deadline for the output of its process after its end. Infinity: it has not ended."""
     noticed: bool = False
     """Whether it was given notice because its node is drained."""
     calls: set[Any] = field(default_factory=set)

@@ -18,7 +18,7 @@ SETTINGS_FRAME = 4
 def check_head(address: str, is_noted: bool = False) -> None:
     """Raise UsageError with the likely reason if no cluster at HOST:PORT accepts this process.
 
-    This takes at most 20 s. `is_noted`: Ray has noted the address as that of a cluster on this machine.
+    This takes at most 20 s. `is_noted`: the address is Ray's note of a cluster on this machine.
     """
     if not is_open(address):
         raise no_cluster(address, "the port is closed or cannot be reached")

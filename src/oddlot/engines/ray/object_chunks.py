@@ -1,4 +1,4 @@
-"""Blocks of bytes in Ray's object store: written in pieces, and read as one array without copying.
+"""Blocks of bytes in Ray's object store: written in pieces, read as one array without copying, and mapped for writing.
 
 Ray copies an array above 1 MiB with six threads. Their start takes longer than the copy unless the array is large.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 PIECE_BYTES = 1 << 20
-"""Largest array that Ray copies with one thread. A multiple of 64, so that pieces in the store have no gaps."""
+"""Largest array that Ray copies with one thread. A multiple of 64, to avoid gaps between pieces in the store."""
 MAX_BYTES = 32 << 20
 """Largest block that is split. For larger blocks, several threads are faster."""
 
@@ -82,7 +82,7 @@ def _open_shared(device: int, inode: int) -> int:
     """Open a file of shared memory that this process or its parent, the raylet, has open."""
     for process in ("self", os.getppid()):
         for link in Path(f"/proc/{process}/fd").iterdir():
-            with suppress(OSError):  # closed meanwhile
+            with suppress(OSError):  # closed in the meantime
                 found = link.stat()
                 if (found.st_dev, found.st_ino) == (device, inode):
                     return os.open(link, os.O_RDONLY)

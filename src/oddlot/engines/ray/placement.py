@@ -1,4 +1,4 @@
-"""Requests for actors, with their resources and the nodes on which they may run."""
+"""Requests for actors, with their resources and allowed nodes."""
 
 from collections.abc import Collection
 from functools import partial

@@ -27,7 +27,7 @@ class RayMessages:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.path: Path | None = None
-        """The file. None: there is no run folder yet, or none at all."""
+        """The file. None: the run has no folder yet, or no folder at all."""
         self._clock = clock
         self._shown: dict[tuple[str, ...], float] = {}
         """Times of shown losses, by the worker's address and process id or by the line."""
