@@ -1,4 +1,4 @@
-"""What a log has of some events. Workers import this module, so it knows neither pytest nor the tests."""
+"""Queries of a log by kind of event. Workers import this module, so it imports neither pytest nor tests."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,26 +9,26 @@ from oddlot.core.tasks import Facts, machine_of
 
 
 def records_of(records: Iterable[Record], *kinds: type) -> list[Any]:
-    """Those of events of these kinds."""
+    """Return the records of events of these kinds."""
     return [record for record in records if isinstance(record.event, kinds)]
 
 
 def events(records: Iterable[Record], *kinds: type) -> list[Any]:
-    """The events of these kinds."""
+    """Return the events of these kinds."""
     return [record.event for record in records_of(records, *kinds)]
 
 
 def names(records: Iterable[Record], *kinds: type) -> list[str]:
-    """What these events are called."""
+    """Return the class names of events of these kinds."""
     return [type(event).__name__ for event in events(records, *kinds)]
 
 
 def times(records: Iterable[Record], *kinds: type) -> list[float]:
-    """When they were."""
+    """Return the times of events of these kinds."""
     return [record.now for record in records_of(records, *kinds)]
 
 
 def updates(records: Iterable[Record], machine: str = "") -> list[Facts]:
-    """What came in: of this machine, in whichever of its lives, or of all."""
+    """Return the updates that arrived: of all workers of a machine, or of all machines."""
     found = [event.update for event in events(records, Arrived)]
     return [update for update in found if machine in ("", machine_of(update.sender))]

@@ -1,4 +1,4 @@
-"""Runs on zones of simulated machines, which compute nothing, whose bills add up."""
+"""Runs on simulated zones, without computation by default, with a check of their costs."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,13 +17,13 @@ from tests.engines.log import events, records_of
 from tests.fits import SAMPLES, a_job
 
 LIKE = Machine("any", seconds_per_sample=0.05)
-"""0.4 s a batch of 8"""
+"""A machine that needs 0.4 s for a batch of 8."""
 OFFER = Offer("big", dollars_per_hour=3600.0, spot_dollars_per_hour=Steps((0.0,), (360.0,)))
-"""0.1 dollars a second on the spot market, 1 on demand"""
+"""An offer for 0.1 dollars per second on the spot market, and 1 dollar per second on demand."""
 
 
 def alive(*moves: tuple[float, float], period: float | None = None) -> Alive:
-    """A capacity: when, and how many there are from then on."""
+    """Return a capacity with changes `(seconds, count)`."""
     seconds, counts = zip(*moves, strict=True)
     return Alive(Steps(seconds, counts, period))
 
@@ -33,7 +33,7 @@ def zone(
     count: int = 2,
     name: str = "east",
     like: Machine = LIKE,
-    prices: Steps = OFFER.spot_dollars_per_hour,  # type: ignore[assignment]  # it has some
+    prices: Steps = OFFER.spot_dollars_per_hour,  # type: ignore[assignment]  # not None
     **offer: float,
 ) -> Zone:
     changes: dict[str, Any] = {"spot_dollars_per_hour": prices, **offer}
@@ -49,7 +49,7 @@ def run(
     job: Job | None = None,
     **options: Any,
 ) -> Run:
-    """The log, the summary and the machines' own accounts of it say the same."""
+    """Return a run, after checking that log, summary and machines report the same costs."""
     on = Simulated(fleet, hub=hub, computes=computes)
     found = fit(job or a_job(), strategy or Asynchronous(), on, until=until, **options)
     tally, resumed = tally_of(found.records, SAMPLES), events(found.records, Resumed)
@@ -64,5 +64,5 @@ def run(
 
 
 def when(found: Run, *kinds: type) -> list[tuple[float, str]]:
-    """When these events were, and of which nodes."""
+    """Return the times and nodes of events of these kinds."""
     return [(round(record.now, 6), record.event.node) for record in records_of(found.records, *kinds)]

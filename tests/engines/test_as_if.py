@@ -1,4 +1,4 @@
-"""Workers that take as long as machines would: never less, by delays of the same model, in every task."""
+"""Tests of workers with `as_if`: each task takes as long as on the given machine, by the same delay model."""
 
 import os
 from pathlib import Path
@@ -26,13 +26,13 @@ FAST, SLOW = Machine("fast", 0.0005), Machine("slow", 0.002, Trace((1.0, 4.0)))
 
 
 def paces(run: Run | DrivenRun, node: str) -> list[float]:
-    """Seconds for each sample of this worker's answers."""
+    """Return the seconds per sample of each update of a worker."""
     taken = updates(run.records, node)
     return [(update.seconds["load"] + update.seconds["compute"]) / update.samples for update in taken]
 
 
 def until_all_answered(times: int, strategy: Strategy, machines: tuple[Machine, ...]) -> DrivenRun:
-    """So many times or more: any of them may work for long before another one is there."""
+    """Drive a run until each worker has sent at least `times` updates, even if some start late."""
     place = Local(len(machines), 1, as_if=machines)
     with prepared(Recipe(a_job(), strategy, place, RunConfig(until="epochs>=1e6"))) as training:
         run = DrivenRun(training)
@@ -49,7 +49,7 @@ is_there = pytest.mark.skipif(not REAL.is_file(), reason=f"ODDLOT_DATA names no 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=is_there)], ids=["made", "alibaba"])
 def test_a_record_is_replayed_in_its_order(real: bool, tmp_path: Path) -> None:
-    """Each task takes as long as the recorded one, from the place on at which the run's seed begins."""
+    """Each task takes as long as the recorded one. The seed sets the start of the replay."""
     record = REAL if real else tmp_path / "times.csv"
     if not real:
         record.write_text(RECORDED)
@@ -63,7 +63,7 @@ def test_a_record_is_replayed_in_its_order(real: bool, tmp_path: Path) -> None:
 
 
 def test_one_code_two_clocks() -> None:
-    """While the slow one computes, the fast one answers as often as under the virtual clock, if nobody disturbs it."""
+    """During a task of the slow worker, the fast worker sends about as many updates as under the virtual clock."""
     machines = Machine("w1", 0.001), Machine("w2", 0.01)
     here = in_between(until_all_answered(10, Asynchronous(), machines))
     there = in_between(trained(a_job(), Asynchronous(), Simulated(list(machines)), "epochs>=10")[0])
@@ -72,13 +72,13 @@ def test_one_code_two_clocks() -> None:
 
 
 def in_between(run: Run | DrivenRun) -> list[int]:
-    """The numbers of answers of w1 between two of w2."""
+    """Return the numbers of updates of w1 between two updates of w2."""
     senders = "".join("." if facts.sender == "w1" else " " for facts in updates(run.records))
     return list(map(len, senders.split()[1:-1]))
 
 
 def test_slowness_makes_it_longer() -> None:
-    """As under the virtual clock: four times as long to wait after each minibatch."""
+    """A worker waits four times the duration of each minibatch, as under the virtual clock."""
     chaos = oddlot.faults.Chaos([oddlot.faults.Fault("slow", "w1", at_versions=(1,), factor=4.0)])
     run, _ = trained(a_job(), Synchronous(), Local(1, 1, as_if=(SLOW,)), "epochs>=1", chaos=chaos)
     assert min(paces(run, "w1")[-2:]) >= 5 * 0.002

@@ -1,4 +1,4 @@
-"""However a run ends, nothing is left of it; and it may begin anywhere."""
+"""Tests that every end of a run releases its resources, and that runs start from threads and standard input."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("warm_start")
 
 
 def held() -> dict[str, Any]:
-    """What this process has open, below it and mapped."""
+    """Return the open files, descendants, mappings and threads of this process."""
     gc.collect()
     files = Path("/proc/self/fd").iterdir()
     open_files = sorted(str(file.readlink()) for file in files if file.is_symlink())
@@ -69,7 +69,7 @@ def test_nothing_is_left_of_a_run_that_is_done(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkClient]:
-    """For several runs: to start one takes more time than these."""
+    """A fork server for several runs, because its start is slow."""
     fork_server = ForkClient()
     yield fork_server
     fork_server.close()
@@ -79,7 +79,7 @@ def server() -> Iterator[ForkClient]:
 def test_nothing_is_left_after_any_end(
     end: str, server: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fork server, which would end its workers, is closed; here they end as their sockets are."""
+    """Workers end when their sockets are closed: the fork server, which would end them, is not closed here."""
     closed, (changes, options, error, code) = list[None](), ENDS[end]
     mask(node=r"w\d with train_data\[[\d, ]+\]")
     monkeypatch.setattr(on_local, "ForkClient", lambda: server)
@@ -95,7 +95,7 @@ def test_nothing_is_left_after_any_end(
 
 
 def test_a_fork_server_that_is_killed_is_replaced_with_all_workers() -> None:
-    """Twice; the third time in a row, without an answer between, is too much."""
+    """It is replaced twice. The third time in a row without an update between fails."""
     settings = RunConfig(until="epochs>=1000000")
     with prepared(Recipe(a_job(), Asynchronous(), local(2), settings)) as training:
         run = DrivenRun(training)
@@ -111,7 +111,7 @@ def test_a_fork_server_that_is_killed_is_replaced_with_all_workers() -> None:
                 os.kill(run.engine.processes.fork_server.process.pid, signal.SIGKILL)
                 ended = run.engine.processes.server_ends
                 while run.engine.processes.server_ends == ended:
-                    run.engine.next(run.engine.now + 1)  # which no host hears
+                    run.engine.next(run.engine.now + 1)  # no host receives the messages
 
 
 def test_a_fork_server_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

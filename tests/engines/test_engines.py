@@ -1,4 +1,4 @@
-"""Every engine keeps the same promises."""
+"""Tests of local and simulated engines with the scenarios of `check_engine`."""
 
 from collections.abc import Callable
 from itertools import product
@@ -30,7 +30,7 @@ def simulated(workers: int) -> Simulated:
 
 
 LONG = (local, peers_exchange_models), (local, a_peer_dies)
-"""Peers of processes, which start slowly: tests/engines/mesh/test_processes.py has them in a short test too."""
+"""Cases with slow starts of peer processes. `tests/engines/mesh/test_processes.py` has a short test of them."""
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_an_engine_survives(make: Callable[[int], Any], scenario: Callable[[Any]
     scenario(make)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the peer that hangs without its update
+@pytest.mark.filterwarnings("ignore")  # about the peer that hangs without its update
 @pytest.mark.parametrize(
     ("name", "kind"), [("send", ModelRequest), ("send", ModelMessage), ("_answer", TaskExecution)]
 )

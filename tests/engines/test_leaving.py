@@ -1,4 +1,4 @@
-"""Machines that are taken back with notice hand over what they have done, and nothing is computed twice."""
+"""Tests of preemptions with notice: workers send finished parts of tasks, and no sample is computed twice."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ SECONDS_PER_MINIBATCH = 0.01 * BATCH
 
 
 def noticed_at(seconds: float, strategy: Strategy, on: Simulated = ONE) -> list[Record]:
-    """What a simulated fleet does when its first machine is wanted back at this time."""
+    """Return the records of a simulated run with a preemption notice for its first machine at time `seconds`."""
     with prepared(Recipe(a_job(), strategy, on, RunConfig(until="epochs>=2"))) as training:
         run = DrivenRun(training)
         while message := run.engine.next(seconds):
@@ -83,7 +83,7 @@ def test_a_machine_is_wanted_back_once() -> None:
 
 
 def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
-    """It stops at its next minibatch, though word of the cancelling reaches it later."""
+    """It stops at its next minibatch, although the request to cancel arrives later."""
     far = replace(ONE.machines[0], link=Link(latency_milliseconds=200))  # type: ignore[arg-type]  # no zone
     on = Simulated([far])
     with prepared(Recipe(a_job(), WHOLE, on, RunConfig(until="epochs>=1"))) as training:
@@ -102,7 +102,7 @@ def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
 
 
 class Recalled:
-    """A training step whose worker is sent SIGTERM in the third minibatch that anybody computes."""
+    """A training step that sends SIGTERM to its worker in the third minibatch of the run."""
 
     def __init__(self, folder: Path, signals: int) -> None:
         self.folder, self.signals = folder, signals
@@ -124,12 +124,12 @@ def recalled(folder: Path, strategy: Strategy, on: Place, signals: int = 1) -> R
 
 
 def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path) -> None:
-    """However often it is told."""
+    """A second notice changes nothing."""
     run = recalled(tmp_path, WHOLE, local(1), signals=2)
     (first, *rest) = merges(run.records)
     assert first == [Span(0, 0, 3 * BATCH)]
     assert rest[0] == [Span(0, 3 * BATCH, SAMPLES)], "its replacement computes the rest"
-    # A part of a task moves the model by its part.
+    # A part of a task has a proportional share in the step.
     steps = [action for r in run.records for action in r.actions if isinstance(action, Step)]
     assert [share for step in steps for share in step.shares.values()] == [0.5, 0.5, 1.0]
     assert run.summary["samples_wasted"] == 0
@@ -143,13 +143,13 @@ def test_what_a_worker_had_not_begun_is_cancelled(tmp_path: Path) -> None:
 
 
 def test_local_steps_are_handed_over_too(tmp_path: Path) -> None:
-    """The change of three local steps counts as three."""
+    """The change after three local steps counts as three steps."""
     run = recalled(tmp_path, LocalSGD(steps=6), local(1))
     assert next(merges(run.records)) == [Span(0, 0, 3 * BATCH)]
 
 
 def test_nothing_is_lost_for_the_model(tmp_path: Path) -> None:
-    """A round of one worker with notice and one without is the step that one loop makes of the same samples."""
+    """A round with notice to one of two workers makes the same step as a plain loop over the same samples."""
     torch.manual_seed(0)
     run = recalled(tmp_path, Synchronous(samples=SAMPLES // 2), local(2))
     assert distance(run.model, plain_loop(a_job(), list(merges(run.records)))) < 1e-6

@@ -1,4 +1,4 @@
-"""Processes that a worker leaves behind: none of them writes into memory that is used again, or outlives the run."""
+"""Tests of orphaned worker processes: none writes to memory that is reused, and none outlives the run."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ from tests.processes import ends, program, says
 
 
 def close_socket(path: Path) -> None:
-    """The hub takes the worker for dead."""
+    """Close the worker's socket and continue to run. The hub counts the worker as lost."""
     path.write_text(str(os.getpid()))
     this_worker().hub.close()
     signal.pause()
 
 
 def daemonize(path: Path) -> None:
-    """The worker goes on as another process, in a session of its own."""
+    """End the worker, and continue as its child process in a new session."""
     has_id, says = os.pipe()
     if os.fork():
         os.read(has_id, 1)
@@ -64,7 +64,7 @@ def test_a_lost_worker_has_ended_before_its_memory_is_used_again(act: Any, tmp_p
 
 
 def start_a_program(path: Path) -> None:
-    """In a session of its own; its parent does not wait for it."""
+    """Start a program in a new session without waiting for its end."""
     started = subprocess.Popen(["sleep", "600"], start_new_session=True)
     path.write_text(str(started.pid))
 
@@ -86,7 +86,7 @@ oddlot.fit(job, oddlot.Asynchronous(), local(1), until="hours>=1", observers=[wa
 @pytest.mark.usefixtures("warm_start")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_a_worker_has_started_ends_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
-    """Whether the run ends by itself or its hub is killed."""
+    """This is so if the run is stopped and if its hub is killed."""
     path = tmp_path / "pid"
     with program("-c", RUN.replace("PATH", str(path))) as process:
         says(process, "started")

@@ -1,4 +1,4 @@
-"""Workers that talk nonsense, and numbers that are bad."""
+"""Tests of invalid messages of workers, and of updates with NaN or infinity."""
 
 import json
 import os
@@ -46,14 +46,14 @@ HUB = os.getpid()
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 
 
-# --- liars ---------------------------------------------------------------------------------------
+# --- invalid messages ----------------------------------------------------------------------------
 
 
 class Puppets:
-    """A fork server whose workers are no processes: they say what a test has them say."""
+    """A fork server without processes. A test sends the messages of its workers."""
 
     pid = 2**31 - 1
-    """that no process has"""
+    """A process id that is not in use."""
 
     def __init__(self) -> None:
         self.socket, self.other = packet_pair()
@@ -82,7 +82,7 @@ class Puppets:
 
 @contextmanager
 def puppet() -> Iterator[tuple[DrivenRun, Callable[[bytes], Message]]]:
-    """A run whose only worker has the task w1:1, and what comes of it when the worker says something."""
+    """Yield a run with the open task w1:1, and a function that sends a frame of its worker and returns the message."""
     puppets = Puppets()
     with (
         patch.object(on_local, "ForkServer", lambda: puppets),
@@ -101,12 +101,12 @@ def puppet() -> Iterator[tuple[DrivenRun, Callable[[bytes], Message]]]:
 
 
 class NeverForks(Puppets):
-    """A fork server to which the system gives no more processes."""
+    """A fork server that cannot fork."""
 
     def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
         number, ours = super().fork(index, fds)
         self.message[-1] = Say.NOT_FORKED, {"number": number, "reason": "no more processes"}
-        if number % 2:  # the fork server closes the worker's socket too; the hub may notice either first
+        if number % 2:  # the fork server closes the worker's socket too, and the hub may detect this first
             self.workers[-1].close()
         else:
             self.other.send(b"there is something to receive")
@@ -205,7 +205,7 @@ def test_the_truth_is_believed() -> None:
 
 
 def patched(owner: Any, name: str, other: Callable[..., Any]) -> Callable[[], nn.Module]:
-    """A model factory that puts something in place of a function of the workers'."""
+    """Return a model factory that patches a function in workers."""
 
     def model() -> nn.Module:
         if os.getpid() != HUB:
@@ -216,7 +216,7 @@ def patched(owner: Any, name: str, other: Callable[..., Any]) -> Callable[[], nn
 
 
 def test_the_run_goes_on_without_processes_that_talk_nonsense() -> None:
-    """One sends garbage, another one lies."""
+    """Worker w1 sends garbage, and w2 sends facts with an unknown field."""
 
     def lies(facts: Facts) -> Any:
         if facts.sender == "w1":
@@ -234,7 +234,7 @@ def test_the_run_goes_on_without_processes_that_talk_nonsense() -> None:
 
 
 def test_workers_of_whom_each_talks_nonsense_end_the_run() -> None:
-    """Nobody has killed them but the hub, for that."""
+    """They have no exit code, because only the hub has killed them."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         this_worker().hub.send(b"nonsense")
@@ -261,7 +261,7 @@ def test_a_damaged_packet_is_refused(tmp_path: Path) -> None:
     transcribe(events(run.records, UpdateRejected)[0].reason, reason=r"(?<=not a packet: ).*")
 
 
-# --- bad numbers ---------------------------------------------------------------------------------
+# --- NaN and infinity ----------------------------------------------------------------------------
 
 
 def unsound(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -298,7 +298,7 @@ def test_a_run_whose_every_sample_is_skipped_has_failed(strategy: Strategy) -> N
 
 def test_one_that_was_stopped_has_not() -> None:
     def stop(record: Record) -> None:
-        if len(refused) == 6:  # three times a sample: some have been skipped by then
+        if len(refused) == 6:  # three for each task: some samples are skipped by now
             signal.raise_signal(signal.SIGINT)
         refused.extend(events([record], UpdateRejected))
 

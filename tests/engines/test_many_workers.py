@@ -1,4 +1,4 @@
-"""Many workers on few processors: told when a run begins."""
+"""Tests of the warning about too many local workers for the number of cores."""
 
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -23,6 +23,6 @@ def test_workers_far_above_the_processors_are_told() -> None:
 
 @pytest.mark.parametrize("on", [Local(12), Local(13, as_if=tuple(Machine(f"m{i}", 1.0) for i in range(13)))])
 def test_others_are_not(on: Local) -> None:
-    """Those that wait on purpose need no processor."""
+    """Workers with `as_if` wait most of the time, and cause no warning."""
     with ExitStack() as closing:
         on.begin(closing)

@@ -1,4 +1,4 @@
-"""What simulated machines cost through stops, resumes and starts in vain: the log alone says all."""
+"""Tests of the costs of simulated machines with stops, resumes and failed starts, computed from the log."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ FLAPS = alive((0.0, 2.0), (1.0, 0.0), period=2.0)
 
 
 def test_a_budget_that_is_raised_again_and_again_is_one_budget(tmp_path: Path) -> None:
-    """Two machines at 0.1 dollars a second each, whose tasks take 400 s: nothing is ever brought."""
+    """Two machines cost 0.1 dollars per second each. Their tasks need 400 s, so no update arrives."""
     slow = zone(like=replace(LIKE, seconds_per_sample=50.0))
     for dollars, resume in ((5, None), (6, "latest"), (7, "latest")):
         found = run(slow, until=f"dollars<={dollars}", out=tmp_path, resume=resume)
@@ -36,7 +36,7 @@ def test_a_hub_alone_may_have_a_budget() -> None:
 
 
 def test_the_hub_s_time_alone_is_in_the_log_when_a_run_stops(tmp_path: Path) -> None:
-    """Two machines are gone after 2 s, and the run is stopped at 5,000 s."""
+    """Two machines are preempted at 2 s, and the run is stopped at 5,000 s."""
     gone, hub = zone(alive((0.0, 2.0), (2.0, 0.0))), Hub(dollars_per_hour=36.0)
     found = run(gone, hub=hub, until="seconds>=5000", out=tmp_path)
     assert found.dollars == pytest.approx(50 + 2 * 0.2)
@@ -53,7 +53,7 @@ def test_who_was_starting_at_a_stop_is_another_one_afterwards(tmp_path: Path) ->
 
 
 def test_a_zone_is_as_it_is_then_when_a_run_goes_on(tmp_path: Path) -> None:
-    """Its machines are there at once, at the price of then."""
+    """Its machines join immediately, at the current price."""
     dear = zone(prices=Steps((0.0, 0.5, 1.5), (360.0, 720.0, 1440.0)))
     run(dear, until="seconds>=1", out=tmp_path)
     found = run(dear, until="epochs>=4", out=tmp_path, resume="latest")
@@ -63,7 +63,7 @@ def test_a_zone_is_as_it_is_then_when_a_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_zone_that_was_restless_is_quiet_when_a_run_goes_on(tmp_path: Path) -> None:
-    """What came and went while the hub was gone happens to nobody."""
+    """Changes of capacity while the hub was stopped have no events."""
     restless = zone(Memoryless(1.0, 0.5), count=3)
     run(restless, until="seconds>=60", out=tmp_path)
     found = run(restless, until="seconds>=61", out=tmp_path, resume="latest")
@@ -82,12 +82,12 @@ def test_machines_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
 
 
 def test_starts_in_vain_end_no_run_that_somebody_trains() -> None:
-    """1,400 machines are lost while they start; one beside them needs 48 x 30 s."""
+    """More than 1,400 machines are lost while starting. Another machine trains for 48 x 30 s."""
     assert run(zone(FLAPS, seconds_to_start=3.0), Machine("steady", 30.0)).summary["starts_lost"] > 1_400
 
 
 def test_one_start_that_succeeds_is_luck_again() -> None:
-    """Twice 700 machines in a row are lost while they start, and between them two get ready and are preempted."""
+    """700 machines in a row are lost while starting, two become ready and are preempted, and 700 more are lost."""
     falls = [
         (at + 2 * n + half, 2.0 - 2 * half) for at in (0.0, 2000.0) for n in range(350) for half in (0, 1)
     ]
@@ -98,7 +98,7 @@ def test_one_start_that_succeeds_is_luck_again() -> None:
 
 
 def test_who_was_lost_while_starting_is_blamed() -> None:
-    """Not the one that would come next, which may bring the run to its end."""
+    """The error names the machine that was lost, not the next machine, which might complete the run."""
     flaps, late = zone(FLAPS, seconds_to_start=3.0), Machine("late", 0.05, joins_at_seconds=1031.5)
     assert run(flaps, late).summary["starts_lost"] > 1_030
     with raises(JobError, "lost_while_starting", seconds_to_start=3.0) as caught:
@@ -107,7 +107,7 @@ def test_who_was_lost_while_starting_is_blamed() -> None:
 
 
 def test_zones_that_never_agree_with_the_chaos_end_the_run() -> None:
-    """One has room in the first second of each two, the other in the last half."""
+    """The zone has capacity in the first half of each 2 s, and the fault injection has capacity in the second half."""
     never = Chaos(capacity=alive((0.0, 0.0), (1.2, 2.0), (1.8, 0.0), period=2.0))
     with raises(JobError, "kept_away", times=1021):
         run(zone(FLAPS), chaos=never)

@@ -1,4 +1,4 @@
-"""What a codec changes in an update, and what it does not."""
+"""Tests of encoded updates: codecs change parameters, but not buffers."""
 
 import pytest
 import torch

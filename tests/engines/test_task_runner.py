@@ -1,4 +1,4 @@
-"""One task on a learner: what the hub hears of it, and what its engine is asked meanwhile."""
+"""Tests of the task runner: the result of a task, and its calls of the control."""
 
 from collections.abc import Callable
 from itertools import count
@@ -21,7 +21,7 @@ TASK = Task("w1:1", "w1", (Span(0, 0, 3 * BATCH),), 7)
 
 
 class Scripted:
-    """Stops at this look, or cancels the task; notes what it is asked."""
+    """A control that stops at the check number `stop_at`, and may cancel the task. It records all calls."""
 
     def __init__(self, stop_at: int = 99, cancelled: bool = False) -> None:
         self.stop_at, self.cancelled = stop_at, cancelled
@@ -49,7 +49,7 @@ class Scripted:
 def ran(
     control: Scripted, codec: Codec | None = None, clock: Callable[[], float] = lambda: 0.0
 ) -> Facts | Cancelled:
-    """The answer to the task, of a new learner; the update has been written if there is one."""
+    """Return the result of the task on a new learner, after checking that an update was written."""
     job = a_job()
     model = job.model()
     layout = Layout.from_module(model)

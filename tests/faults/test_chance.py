@@ -1,4 +1,4 @@
-"""When faults strike and whom: at their rate, by their seed, and through any number of lives of the hub."""
+"""Tests of the times and victims of random and periodic faults, also after kills of the hub."""
 
 from collections import Counter
 from dataclasses import replace
@@ -25,14 +25,14 @@ BY_CHANCE = Fault("slow", per_hour=36_000.0, factor=1e-9)
 
 
 def struck(fault: Fault, epochs: int = 20, seed: int = 0, on: Simulated = MACHINES) -> list[Record]:
-    """What strikes three machines."""
+    """Return the records of faults injected into three machines."""
     chaos = Chaos([fault], seed)
     run = oddlot.fit(a_job(), Asynchronous(), on, until=f"epochs>={epochs}", chaos=chaos)
     return records_of(run.records, FaultInjected)
 
 
 def lives(folder: Path, fault: Fault, *kills: float) -> list[Record]:
-    """Return the log of a run whose hub is killed at these times, without strikes that only go on after a kill."""
+    """Return the log of a run with kills of the hub at these times, without faults continued after a kill."""
     for number, kill in enumerate([*kills, inf]):
         resume = "latest" if number > 0 else None
         options: dict[str, Any] = {"out": folder, "resume": resume, "observers": [KillAt(kill)]}
@@ -60,7 +60,7 @@ def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
 
 
 def test_in_which_order_they_came_is_nothing_to_the_victims() -> None:
-    """It is a race among worker processes."""
+    """The order in which worker processes join is random."""
     fleets = MACHINES, replace(MACHINES, machines=MACHINES.machines[::-1])
     one, other = ([event.node for event in events(struck(OFTEN, on=on), FaultInjected)] for on in fleets)
     assert one[:10] == other[:10]
@@ -72,7 +72,7 @@ def test_a_period_keeps_step_through_lives_of_the_hub(tmp_path: Path) -> None:
 
 
 def test_chance_is_not_the_same_in_each_life_of_the_hub(tmp_path: Path) -> None:
-    """Otherwise a hub that dies at a rate would die in the same moment of each of its lives."""
+    """Otherwise a hub with random kills would always be killed at the same time after its start."""
     log = lives(tmp_path, BY_CHANCE, 0.8, 1.6)
     begins, at = [0.0, *times(log, Resumed)], times(log, FaultInjected)
     assert len({round(next(now for now in at if now > begin) - begin, 3) for begin in begins}) == 3

@@ -1,4 +1,4 @@
-"""What an engine's config declares of faults, asked before a run starts."""
+"""Tests of the check, before a run starts, that the engine supports its faults."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ NEEDED: dict[str, dict[str, Any]] = {"slow": {"factor": 1.0}, "delay": {"delay_s
 
 @dataclass(frozen=True)
 class KillsOnly(Local):
-    """An engine that cannot freeze, slow or take back a worker."""
+    """An engine that can only kill workers."""
 
     kind: ClassVar[str] = "kills_only"
     faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill"})
@@ -36,7 +36,7 @@ class NoFaults(Local):
 
 
 def fault(kind: str) -> Fault:
-    """One at the beginning."""
+    """Return a fault of this kind at 0 s."""
     return Fault(kind, at_seconds=(0.0,), **NEEDED.get(kind, {}))
 
 

@@ -1,4 +1,4 @@
-"""Misfortune on purpose, the same on every engine: the books stay exact, and each fault is in the log."""
+"""Tests of fault injection on all engines: sample accounting stays exact, and the log has each fault."""
 
 import signal
 from dataclasses import replace
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("fork_server", "warm_start")
 
 
 def machines(count: int = 3, computes: bool = False) -> Simulated:
-    """They come back when they are killed."""
+    """Return a fleet of `count` machines that return 0.5 s after a loss."""
     return Simulated(
         [Machine(f"w{i + 1}", 0.01, seconds_to_return=0.5) for i in range(count)], computes=computes
     )
@@ -37,7 +37,7 @@ def machines(count: int = 3, computes: bool = False) -> Simulated:
 def struck_by(
     on: Place, *faults: Fault, strategy: Strategy | None = None, epochs: int = 4, **settings: Any
 ) -> Run:
-    """A run whose books are checked after every record, and proved and replayed at its end."""
+    """Return a run with these faults. Its state is checked after every record, and its log is replayed at the end."""
     chaos = Chaos(faults, **settings)
     run, state = trained(a_job(), strategy or Asynchronous(), on, f"epochs>={epochs}", chaos=chaos)
     assert len(state.merged) == epochs * SAMPLES
@@ -49,7 +49,7 @@ def struck(run: Run, kind: str = "") -> list[FaultInjected]:
 
 
 def struck_at(run: Run, kind: str) -> float:
-    """When the first one of this kind struck."""
+    """Return the time of the first fault of this kind."""
     return next(r.now for r in run.records if isinstance(r.event, FaultInjected) and r.event.kind == kind)
 
 
@@ -74,7 +74,7 @@ FAULTS = (
 
 @pytest.fixture(scope="module", params=[local(4), machines(4, computes=True)], ids=["local", "simulated"])
 def everything_strikes(request: pytest.FixtureRequest, fork_server: None) -> Run:
-    """In as many epochs as it takes until everybody has joined, and has been struck."""
+    """A run that is long enough for all workers to join and all faults to be injected."""
     return struck_by(request.param, *FAULTS, epochs=100 if isinstance(request.param, Local) else 25)
 
 
@@ -109,7 +109,7 @@ def test_a_dropped_answer_is_as_cancelled(everything_strikes: Run) -> None:
 
 
 def test_an_answer_is_late(everything_strikes: Run) -> None:
-    """On a real clock the time begins a moment before it is told."""
+    """On a real clock, the delay starts shortly before the fault is logged."""
     at = struck_at(everything_strikes, "delay")
     assert min(now - at for now in answered(everything_strikes, "w3") if now > at) >= 0.25
 
@@ -121,7 +121,7 @@ def test_a_frozen_worker_goes_on_later(everything_strikes: Run) -> None:
 
 
 def test_a_frozen_machine_hears_of_its_end_when_it_goes_on(everything_strikes: Run) -> None:
-    """SIGTERM waits for SIGCONT."""
+    """SIGTERM is only handled after SIGCONT."""
     frozen, message = (
         next(r.now for r in everything_strikes.records if r.event == event)
         for event in (FaultInjected(str(FAULTS[6]), "freeze", "w1"), Leaving("w1"))
@@ -129,18 +129,18 @@ def test_a_frozen_machine_hears_of_its_end_when_it_goes_on(everything_strikes: R
     assert message - frozen >= 0.5 - 1e-9
 
 
-# --- worker processes alone ------------------------------------------------------------------------
+# --- only worker processes -------------------------------------------------------------------------
 
 
 def test_everything_at_once_while_tasks_are_cancelled() -> None:
-    """Under the virtual clock this happens to every strategy: tests/simulation."""
+    """`tests/simulation` does this under the virtual clock, with every strategy."""
     each = enumerate(FAULTS)
     faults = [replace(one, machine="", at_seconds=(), at_versions=(2 + at, 10 + at)) for at, one in each]
     assert struck(struck_by(local(3), *faults, strategy=FastestK(k=2), epochs=12))
 
 
 def test_a_worker_process_is_slow() -> None:
-    """It waits twenty times as long as each step takes."""
+    """It waits for 20 times the duration of each step."""
     run = struck_by(local(1), Fault("slow", at_versions=(10,), factor=20.0), epochs=4)
     seconds = [update.seconds["compute"] for update in updates(run.records)]
     before, after = sorted(seconds[2:10]), sorted(seconds[12:])
@@ -148,12 +148,12 @@ def test_a_worker_process_is_slow() -> None:
 
 
 def test_what_is_dropped_is_given_back() -> None:
-    """Its memory too: a worker has two blocks."""
+    """Its memory is released too: a worker has only two blocks."""
     run = struck_by(local(1), Fault("drop", at_versions=tuple(range(2, 12))))
     assert len(struck(run)) == 10
 
 
-# --- the virtual clock alone -----------------------------------------------------------------------
+# --- only the virtual clock ------------------------------------------------------------------------
 
 
 def test_a_fault_waits_for_its_machine() -> None:
@@ -164,7 +164,7 @@ def test_a_fault_waits_for_its_machine() -> None:
 
 
 def test_a_run_in_which_nothing_can_happen_any_more_ends() -> None:
-    """Misfortune goes on for ever, but nobody is left to suffer it."""
+    """Faults are due forever, but no machine is left."""
     gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)], computes=False)
     chaos = Chaos([Fault("kill", every_seconds=0.1)])
     with raises(JobError, "stalled", machines=0, traces=[]) as caught:
@@ -173,7 +173,7 @@ def test_a_run_in_which_nothing_can_happen_any_more_ends() -> None:
 
 
 def test_a_run_looks_at_its_goal_while_only_misfortune_goes_on() -> None:
-    """The only machine is frozen for long, and struck again and again."""
+    """The only machine is frozen, and faults are injected into it repeatedly."""
     faults = (
         Fault("freeze", at_seconds=(0.1,), for_seconds=1000.0),
         Fault("slow", every_seconds=0.5, factor=1.0),
@@ -194,7 +194,7 @@ def test_the_longest_of_several_freezes_counts() -> None:
 
 
 def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
-    """A short, weak one hides the long, strong one at no time, and ends when it does."""
+    """A short, weak fault never hides a long, strong fault, and ends at its own time."""
     faults = (
         Fault("slow", "w1", at_seconds=(0,), factor=9, for_seconds=5.0),
         Fault("slow", "w1", at_seconds=(1.0,), factor=1, for_seconds=0.5),
@@ -216,7 +216,7 @@ def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
 
 
 def test_what_is_outdone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault for good that strikes again and again is one."""
+    """A repeated fault without an end is kept once."""
     kept, apply = list[int](), LastingFaults.apply
 
     def counted(lasting: LastingFaults, kind: str, node: str, now: float) -> None:
@@ -231,7 +231,7 @@ def test_what_is_outdone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_nobody_dies_twice(seed: int) -> None:
-    """Two faults of one moment strike two machines."""
+    """Two simultaneous faults hit two machines."""
     faults = Fault("kill", at_versions=(3,)), Fault("leave", at_versions=(3,))
     run = struck_by(machines(), *faults, epochs=20, seed=seed)
     assert len({event.node for event in struck(run)}) == 2
@@ -246,7 +246,7 @@ def test_what_was_meant_for_a_lost_worker_s_answer_is_for_another_s() -> None:
 
 
 def test_a_fault_has_chance_of_its_own() -> None:
-    """Another fault, or another machine, leaves its times as they were."""
+    """Its times do not depend on other faults or machines."""
 
     def at(on: Place, *others: Fault) -> list[float]:
         run = struck_by(on, *others, Fault("slow", "w1", per_hour=7200.0, factor=1e-9), epochs=20)
@@ -261,18 +261,18 @@ def test_without_chaos_the_engine_is_itself() -> None:
     assert list(run.records) == list(plain.records)
 
 
-# --- a hub that dies -------------------------------------------------------------------------------
+# --- a killed hub ----------------------------------------------------------------------------------
 
 
 def test_a_resumed_run_is_struck_by_what_has_not_struck_yet(tmp_path: Path) -> None:
-    """Every time of a fault counts once, whatever the run goes on from; another file's faults count from the start."""
+    """Each time of a fault counts once, from any checkpoint. Faults of another file count from the start of the run."""
     faults = [
         Fault("slow", at_seconds=(0.1, 0.3, 0.9, 1.2), factor=1e-9),
         Fault("corrupt", at_versions=(3, 30)),
     ]
 
     def goes(until: str, resume: Resume | None, kill: float, *faults: Fault) -> list[tuple[str, float]]:
-        """What has struck until then, and when."""
+        """Return the kinds and times of injected faults."""
         options: dict[str, Any] = {"chaos": Chaos(faults), "observers": [KillAt(kill)], "resume": resume}
         on = machines(2)
         oddlot.fit(
@@ -313,7 +313,7 @@ oddlot.fit(
 def test_the_hub_is_killed_once_and_the_run_goes_on(
     tmp_path: Path, on: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal to a program of its own; then, and under the virtual clock, an exception in place of the signal."""
+    """A program of its own is killed by a signal. Under the virtual clock, an exception replaces the signal."""
     chaos = Chaos([Fault("kill_hub", at_versions=(20,))])
     options: dict[str, Any] = {"until": "epochs>=6", "out": tmp_path, "chaos": chaos}
 

@@ -1,4 +1,4 @@
-"""Machines that are taken away and come back as a trace says: the same on worker processes and simulated ones."""
+"""Tests of preemption by a capacity trace, on worker processes and on simulated machines."""
 
 from collections import Counter
 from itertools import takewhile
@@ -24,15 +24,15 @@ from tests.transcripts import mask, raises
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 TRACE = Steps((0.0, 0.6, 1.2, 1.8, 2.4, 3.0, 3.6, 4.2), (3.0, 1.0, 0.0, 2.0, 3.0, 1.0, 0.0, 3.0))
-"""three workers, two of which go at 0.6 s, the last one at 1.2 s; two are back at 1.8 s, a third at 2.4 s; once more"""
+"""Workers: 3 until 0.6 s, 1 until 1.2 s, 0 until 1.8 s, 2 until 2.4 s, 3 until 3.0 s, then 1, 0 and 3."""
 REPEATED = Steps((0.0, 2.4, 3.0), (3.0, 1.0, 0.0), 3.6)
-"""three workers, two of which go at 2.4 s, the last one at 3.0 s; all are back at 3.6 s, and so on"""
+"""Workers: 3 until 2.4 s, 1 until 3.0 s and 0 until 3.6 s, repeated."""
 COUNT = 480
 FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)], computes=False)
 
 
 def arrivals(machine: str, until: float) -> int:
-    """How often the trace has this machine come by then."""
+    """Return the number of times that the trace lets this machine join until then."""
     moves = takewhile(lambda move: move[0] <= until, Alive(REPEATED).moves(3, stream(0, NAME)))
     return sum(here and f"w{number + 1}" == machine for _, number, here in moves)
 
@@ -41,9 +41,9 @@ def arrivals(machine: str, until: float) -> int:
     "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
 )
 def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_counts_once(on: Place) -> None:
-    """They need longer than the 3.6 s in which workers are taken once, however late they start."""
+    """The run is longer than the period of 3.6 s. Workers are preempted even if they start late."""
     if on is not FLEET:
-        trained(a_job(), Asynchronous(), local(1))  # the fork server is ready
+        trained(a_job(), Asynchronous(), local(1))  # starts the fork server
     chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(REPEATED))
     run, state = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=4", chaos=chaos)
     assert sorted(state.merged) == everything(COUNT, 4)
@@ -59,7 +59,7 @@ def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_count
 
 
 def test_a_resumed_run_finds_the_capacity_as_it_is_then(tmp_path: Path) -> None:
-    """It is stopped at 1 s, when one worker of three is there."""
+    """It is stopped at 1 s, when one of three workers is running."""
     job, folder, capacity = a_job(count=COUNT), RunFolder(tmp_path), Chaos(capacity=Alive(TRACE))
     trained(job, Asynchronous(), FLEET, "seconds>=1", folder, chaos=capacity)
     run, state = trained(job, Asynchronous(), FLEET, "epochs>=2", folder, resume=True, chaos=capacity)
@@ -86,7 +86,7 @@ def test_a_file_says_so_too(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*were lost with their machines")  # tasks are slow on a busy machine
 def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
-    """A task takes longer than a worker is left alone for in the first second."""
+    """During the first second, a task takes longer than the time between preemptions."""
     restless = Steps(tuple(0.1 * n for n in range(11)), (2.0, 0.0) * 5 + (2.0,))
     on, chaos = local(2, as_if=(Machine("any", 0.01),) * 2), Chaos(capacity=Alive(restless))
     _, state = trained(a_job(), Asynchronous(samples=SAMPLES // 2), on, "epochs>=1", chaos=chaos)
@@ -101,7 +101,7 @@ ENDS = Steps((0.0, 0.3), (2.0, 0.0))
 )
 @pytest.mark.parametrize("on", [local(2), FLEET], ids=["local", "simulated"])
 def test_a_capacity_that_ends_without_a_machine_ends_the_run(on: Place, faults: list[Fault]) -> None:
-    """Where it would wait without end, its goal being none of time."""
+    """Without a time limit, the run would wait forever."""
     mask(seconds=r"(?<=t = )[\d.]+(?= s)")
     with raises(JobError, "stalled", machines=0, traces=["chaos"]):
         trained(
@@ -110,7 +110,7 @@ def test_a_capacity_that_ends_without_a_machine_ends_the_run(on: Place, faults: 
 
 
 class Scripted(EngineWrapper):
-    """An engine that has these messages, each at its time, and then nothing."""
+    """An engine that returns these messages at their times, and nothing after them."""
 
     def __init__(self, *messages: tuple[float, Stimulus]) -> None:
         self.messages, self.time = list(messages), 0.0
@@ -136,7 +136,7 @@ class Scripted(EngineWrapper):
 
 @pytest.mark.parametrize("last", [Evaluated(3, {}), Lost("w2")], ids=["evaluation", "loss"])
 def test_what_is_under_way_is_awaited_before_the_run_is_given_up(last: Stimulus) -> None:
-    """An evaluation's figures may be the goal, and a worker may have brought something before it was lost."""
+    """The metrics may reach the goal, and a worker may have sent an update before it was lost."""
     coming: list[tuple[float, Stimulus]] = [
         (0.0, Joined("w1")),
         (0.1, Joined("w2")),

@@ -1,6 +1,6 @@
-"""Repeat one world: python -m tests.simulation STRATEGY SEED. Prints its machines, its faults and its trace.
+"""Repeat the world of one seed, and print its machines, faults and trace: `python -m tests.simulation STRATEGY SEED`.
 
-`python -m tests.simulation corpus` chooses the seeds that every run of the tests tries.
+`python -m tests.simulation corpus` selects the seeds of the regular tests.
 """
 
 import json
@@ -14,7 +14,7 @@ SEEDS, KEPT = 400, 30
 
 
 def corpus(name: str) -> list[int]:
-    """Seeds in which, together, all mishaps come about, and as many three of them at once as possible."""
+    """Return seeds that cover all mishaps, and as many combinations of three mishaps as possible."""
     threes = dict[int, set[tuple[str, ...]]]()
     for seed in range(SEEDS):
         world = World(name, seed)
@@ -30,7 +30,7 @@ def corpus(name: str) -> list[int]:
 
 
 def repeat(name: str, seed: int) -> None:
-    """Print what there is, and the trace as far as it gets."""
+    """Print the world of a seed, and its trace, even if the run fails."""
     world = World(name, seed)
     print(*world.machines, *world.chaos.faults, sep="\n")
     print(f"{world.strategy}, {world.size} samples, {world.epochs} epochs, lost after {world.losses} records")

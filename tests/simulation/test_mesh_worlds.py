@@ -1,6 +1,6 @@
-"""Whole runs of meshes in which nearly everything goes wrong, and which are killed and resumed on other machines.
+"""Tests of mesh runs with many random faults, which are killed and resumed on other machines.
 
-The model has a weight for every sample, which says whether it includes the sample. One seed is one trace.
+The model has one weight for each sample, which shows whether the sample is included. The seed determines the trace.
 """
 
 import shutil
@@ -24,17 +24,17 @@ from oddlot.strategies.support.topologies import Topology
 from tests.run.test_mesh_proof import ROWS, Rows, grow
 
 SEEDS, LONG = [*range(8), 51, 326], 500
-"""Seed 51: the last peer notices the loss of the lead when no message is in transit. Seed 326: a newcomer knows only
+"""Seed 51: the last peer detects the loss of the lead when no message is in transit. Seed 326: a newcomer knows only
 lost peers."""
 MODES: list[Mode] = ["pull", "push", "push_pull"]
 TOPOLOGIES: list[Topology] = ["random", "ring", "exponential"]
 STEP_SECONDS = 0.01
 SECONDS = 0.3
-"""Time in which faults are injected: more than the run takes without them."""
+"""Seconds in which faults are injected: longer than a run without faults."""
 
 
 def strategy_of(chance: Random, count: int) -> Strategy:
-    """A strategy for any number of peers."""
+    """Return a random strategy for any number of peers."""
     mode = chance.choice(MODES)
     overlap = mode != "push" and chance.random() < 0.3
     topology = chance.choice(TOPOLOGIES)
@@ -49,7 +49,7 @@ def strategy_of(chance: Random, count: int) -> Strategy:
 
 
 def machines_of(chance: Random, count: int) -> Simulated:
-    """Machines of different speeds."""
+    """Return a fleet of `count` machines with random speeds."""
     link = Link(
         megabits_per_second=chance.choice([0.3, 1.0, 10.0]), latency_milliseconds=chance.choice([0.1, 2.0])
     )
@@ -71,7 +71,7 @@ def machines_of(chance: Random, count: int) -> Simulated:
 
 
 def fault_of(chance: Random, count: int) -> Fault:
-    """A fault of any kind."""
+    """Return a random fault of any kind."""
     kind = chance.choice(["kill", "kill", "leave", "freeze", "slow", "partition", "drop", "delay", "corrupt"])
     settings: dict[str, Any] = {"at_seconds": (chance.uniform(0.0, SECONDS),)}
     if kind != "partition":
@@ -86,7 +86,7 @@ def fault_of(chance: Random, count: int) -> Fault:
 
 
 def live(seed: int, folder: Path) -> RunReport:
-    """Run one epoch, perhaps with kills of all peers at once and resumes on other machines. Return its report."""
+    """Run one epoch, perhaps with kills of all peers and resumes on other machines. Return its report."""
     chance = Random(seed)
     count = chance.randint(2, 6)
     strategy = strategy_of(chance, count)
@@ -123,7 +123,7 @@ def live(seed: int, folder: Path) -> RunReport:
 
 
 def kill(folder: Path, chance: Random) -> None:
-    """Leave what all peers leave that are killed at once, after some checkpoint."""
+    """Reduce the run folder to its state after a simultaneous kill of all peers, at a random checkpoint."""
     there = saved(RunFolder(folder).storage)
     for name in there[chance.randint(1, max(1, len(there))) :]:
         shutil.rmtree(folder / "checkpoints" / name)
@@ -132,7 +132,7 @@ def kill(folder: Path, chance: Random) -> None:
 
 
 def check(seed: int, folder: Path) -> None:
-    """Check what the report and the logs say against the model."""
+    """Check the report and the logs against the model."""
     try:
         figures = live(seed, folder)
         weights = load_file(RunFolder(folder).model)["first"]

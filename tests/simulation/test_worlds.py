@@ -1,5 +1,7 @@
-"""Whole runs in which nearly everything goes wrong: every sample counts exactly once. One seed is
-one trace, and one command repeats it."""
+"""Tests of exactly-once sample accounting in complete runs with many random faults.
+
+The seed determines the trace, and one command repeats it.
+"""
 
 import hashlib
 import json
@@ -13,13 +15,13 @@ from oddlot.testing import check_strategy
 from tests.simulation.world import MISHAPS, STRATEGIES, World, trace_of
 
 CORPUS: dict[str, list[int]] = json.loads((Path(__file__).parent / "corpus.json").read_text())
-"""seeds in which, together, everything goes wrong: `python -m tests.simulation corpus` chooses them anew"""
+"""Seeds that cover all mishaps. `python -m tests.simulation corpus` selects them again."""
 FRESH, LONG = 10, 1_000
 EACH = pytest.mark.parametrize("name", STRATEGIES)
 
 
 def lived(name: str, seeds: Iterable[int]) -> tuple[dict[int, str], set[str]]:
-    """The digest of each world's trace, and what has gone wrong in any of them."""
+    """Return the digest of each world's trace, and the events and mishaps of all worlds."""
     digests, seen = dict[int, str](), set[str]()
     for seed in seeds:
         world = World(name, seed)
@@ -54,11 +56,11 @@ def test_of_a_thousand_seeds(name: str) -> None:
 
 
 IN_HISTORIES = pytest.mark.parametrize("name", sorted({*STRATEGIES} - {"timed"}))
-"""but for the one whose alarms ring too often"""
+"""All strategies except `timed`, which has too many alarms."""
 
 
 def keeps_promises(name: str, seeds: int, examples: int) -> None:
-    """With any events, as users' strategies are checked."""
+    """Check a strategy with random events, like users' strategies."""
     for seed in range(seeds):
         check_strategy(lambda: STRATEGIES[name](Random(seed)), examples=examples)  # noqa: B023 - called at once
 

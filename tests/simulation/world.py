@@ -1,4 +1,4 @@
-"""A whole run of one seed in which nearly everything goes wrong: hub, machines, messages, all drawn from the seed."""
+"""`World`: a complete run with random machines, messages and faults of hub and workers, drawn from one seed."""
 
 import json
 from collections import Counter
@@ -61,9 +61,9 @@ MISHAPS = frozenset(f"fault {kind}" for kind in FAULTS) | {
     *("goes on", "nobody here", "twice", "later", "lie", "corrupt", "stray", "echo"),
     *("Priced", "Resumed", "Lost", "Leaving", "UpdateRejected", "Cancelled", "Ticked", "Evaluated"),
 }
-"""all that may go wrong"""
+"""All mishaps: faults, remarks, tampered messages and events."""
 MAX_STEPS = 20_000
-"""messages and alarms of one run, far more than any needs: beyond them it has stalled"""
+"""Number of messages and alarms after which a run counts as stalled."""
 BATCH = 4
 
 ROUNDS = (1, 2, 0.1), (2, 4, 0.3), (3, 9, 1.0)
@@ -71,12 +71,12 @@ NESTEROV = SGD(0.7, 0.9, nesterov=True)
 
 
 def chosen(*makers: Callable[[Random], Strategy]) -> Callable[[Random], Strategy]:
-    """One of several."""
+    """Return a maker that picks one of these makers at random."""
     return lambda chance: chance.choice(makers)(chance)
 
 
 def switch(chance: Random) -> ByGradients | ByPlateau:
-    """When k or the load rises."""
+    """Return a random rule for the increase of k or the load."""
     by_gradients = ByGradients(chance.choice([1, 2]), chance.choice([0, 1]), chance.choice([0, 2]))
     return by_gradients if chance.random() < 0.7 else ByPlateau(patience=1)
 
@@ -138,27 +138,27 @@ STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
     "backups": lambda chance: Backups(chance.choice([2, 4, 9])),
     "timed": lambda chance: Timed(chance.choice([0.05, 0.3]), chance.choice([2, 4, 9])),
 }
-"""the shipped ones, and two with words of their own"""
+"""Makers of random strategies: all included hub strategies, and two from `tests.toys`."""
 
 
 class Parcel:
-    """What an update weighs: held by somebody until it is released, once."""
+    """A payload of an update that must be released exactly once."""
 
     def __init__(self, alive: "set[Parcel]") -> None:
         self.alive, self.bad = alive, False
         alive.add(self)
 
     def release(self) -> None:
-        """Give the memory back."""
-        self.alive.remove(self)  # KeyError: twice
+        """Release the payload."""
+        self.alive.remove(self)  # KeyError if released twice
 
     def corrupt(self) -> None:
-        """Bad numbers."""
+        """Mark the payload as invalid."""
         self.bad = True
 
 
 class Shelf:
-    """A store and a computation that compute nothing and keep strict count of everything."""
+    """A store and a computation without a model, which check versions and payloads strictly."""
 
     bytes_down = bytes_up = 1000
 
@@ -171,34 +171,34 @@ class Shelf:
         self.gone: set[NodeId] = set()
 
     def compute(self, task: Task, weights: int) -> tuple[float, Parcel]:
-        """From the very version that the task was given."""
+        """Check that the weights are the task's version, and return a payload."""
         assert weights == task.version
         assert task.node not in self.gone
         return 1.0, Parcel(self.alive)
 
     def forget(self, node: NodeId) -> None:
-        """Once for each life."""
+        """Check that each worker is forgotten only once."""
         assert node not in self.gone
         self.gone.add(node)
 
     def evaluate(self, weights: int) -> dict[str, float]:
-        """Its version."""
+        """Return the version as loss."""
         assert self.holds[weights] > 0
         return {"loss": float(weights)}
 
     def acquire(self, version: int) -> int:
-        """Only the current version, or one that somebody holds, is there."""
+        """Hold a version. Only the current version and held versions exist."""
         assert version == self.version or self.holds[version] > 0, f"version {version} is gone"
         self.holds[version] += 1
         return version
 
     def release(self, version: int) -> None:
-        """Once for each time it was acquired."""
+        """Release a version, once for each time it was acquired."""
         assert self.holds[version] > 0, f"version {version} is released too often"
         self.holds[version] -= 1
 
     def receive(self, facts: Facts, payload: Parcel) -> None:
-        """Once."""
+        """Put an update into the inbox, once. Raise `Refusal` if its payload is corrupt."""
         if payload.bad:
             raise Refusal("its numbers are bad")
         assert facts.id not in self.inbox
@@ -212,7 +212,7 @@ class Shelf:
         merged: int | None = None,
         drift: DriftOf | None = None,
     ) -> MergeNorms | None:
-        """What is merged is in the inbox, and never comes back. Two of three measured ones point back."""
+        """Merge updates from the inbox, each once. Two of three measured steps have a negative inner product."""
         for update in shares:
             self.inbox.pop(update).release()
             self.merged.add(update)
@@ -222,25 +222,25 @@ class Shelf:
     blend = step
 
     def drop(self, update: UpdateId) -> None:
-        """Likewise."""
+        """Remove an update from the inbox."""
         self.inbox.pop(update).release()
 
 
 class Post:
-    """Mailbox and port through which answers come twice, late, out of order, with lies or with bad numbers."""
+    """Wraps an engine. Updates arrive twice, late, out of order, with false facts or with bad numbers."""
 
     def __init__(self, engine: Any, chance: Random, rate: float, shelf: Shelf) -> None:
         self.engine, self.chance, self.rate, self.shelf = engine, chance, rate, shelf
         self.late: list[tuple[float, int, Message]] = []
         self.count = 0
         self.done: set[str] = set()
-        """what it has done to answers"""
+        """Kinds of changes that were made to updates."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
     def next(self, until: float) -> Message | None:
-        """The next message, whatever has become of it."""
+        """Return the next message, which may be changed or delayed."""
         while True:
             due = self.late[0][0] if self.late else inf
             if due <= self.engine.now:
@@ -289,17 +289,17 @@ LIES: list[dict[str, Any]] = [
 
 @dataclass
 class World:
-    """Everything of one run; `run` lets it happen and finds what does not add up."""
+    """A run of one seed. `run` executes it and checks its results."""
 
     name: str
     seed: int
     log: list[Record] = field(default_factory=list)
-    """as a file would have it: what a resume made void too"""
+    """Log as in a file, including records that a resume discarded."""
     state: StateChecks = field(default_factory=StateChecks)
     tally: Tally = field(default_factory=Tally)
     steps: int = 0
     mishaps: set[str] = field(default_factory=set)
-    """what has gone wrong beside what the log tells"""
+    """Mishaps that are not in the log."""
 
     def __post_init__(self) -> None:
         self.chance = chance = Random(f"{self.name} {self.seed}")
@@ -320,12 +320,12 @@ class World:
         self.chaos = Chaos([self._fault() for _ in range(chance.randint(0, 4))], self.seed)
         self.mischief = chance.choice([0.0, 0.1, 0.3])
         self.every = chance.choice([1, 5, 20])
-        """records from checkpoint to checkpoint"""
+        """Number of records between checkpoints."""
         self.losses = [chance.randint(3, 60) for _ in range(chance.choice([0, 1, 1, 2]))]
-        """of the hub: after so many records of its life"""
+        """Losses of the hub, each as a number of records after its start."""
 
     def run(self) -> list[Record]:
-        """The whole log, once all that was promised has been found true."""
+        """Run to the end, check the results, and return the complete log."""
         saved = self.begin, 0
         for life in [*self.losses, None]:
             saved = self._live(*saved, life)
@@ -349,7 +349,7 @@ class World:
 
     @property
     def seen(self) -> set[str]:
-        """What has happened, that which has gone wrong included."""
+        """Return the events, remarks, faults and mishaps of the run."""
         seen = set(self.mishaps)
         for record in self.log:
             seen |= {type(record.event).__name__, record.remark}
@@ -358,7 +358,7 @@ class World:
         return seen
 
     def _accounted_for(self) -> int:
-        """Samples that were assigned, by what became of them."""
+        """Return the number of assigned samples, as the sum over their outcomes."""
         tally = self.tally
         open_tasks = [*tally.timeline.under_way.values(), *tally.timeline.inbox.values()]
         ended = (
@@ -370,13 +370,13 @@ class World:
         return ended + sum(task.samples for task in open_tasks)
 
     def _live(self, checkpoint: str, records: int, most: int | None) -> tuple[str, int]:
-        """One life of the hub, from a checkpoint on; the newest one that it leaves behind."""
+        """Run the hub from a checkpoint until its loss or the end. Return its last checkpoint."""
         self.conductor = conductor = Conductor.from_plain(json.loads(checkpoint), type(self.strategy))
         taken = frozenset(r.event.node for r in self.log if isinstance(r.event, Joined | Ordered))
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
         engine = SimulatedHub(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)
-        opened = Opened(engine, None, self.hub, engine)  # type: ignore[arg-type]  # no blocks here
+        opened = Opened(engine, None, self.hub, engine)  # type: ignore[arg-type]  # there are no blocks
         left = [node for node, row in tally_of(self.log, self.size).workers.items() if not row.gone]
         injector = engine_with_faults(opened, shelf, conductor, self.chaos, (), self.log or None, left)
         assert isinstance(injector, FaultInjector)
@@ -393,7 +393,7 @@ class World:
             self.tally(record)
             self._check(host, shelf)
             due = most is not None and len(self.log) + self.every > born + most
-            if due and len(self.log) % self.every == 0:  # those before the last one nobody would ever read
+            if due and len(self.log) % self.every == 0:  # earlier checkpoints are never read
                 saved = json.dumps(conductor.to_plain()), len(self.log)
 
         host.observers.append(watch)
@@ -435,7 +435,7 @@ class World:
             assert not faults, [str(fault) for fault in faults[:3]]
 
     def _check_end(self, host: Host, shelf: Shelf, post: Post, engine: SimulatedHub) -> None:
-        """Once everybody has answered or is gone, nothing is held but what the strategy keeps."""
+        """Check that only the strategy's versions are held after all tasks have ended."""
         conductor = host.conductor
         for node, tasks in conductor.busy.items():
             if tasks:
@@ -473,7 +473,7 @@ class World:
         )
 
     def _zone(self) -> Zone:
-        """Machines that come and go together, at prices that change."""
+        """Return a zone with changing capacity and prices."""
         chance = self.chance
         capacities: list[Capacity] = [
             Memoryless(1.0, 0.3),
@@ -498,7 +498,7 @@ class World:
             {"every_seconds": chance.choice([0.5, 2.0])},
             {"per_hour": 3600 * chance.choice([0.5, 2.0])},
         ]
-        # What goes on for ever may keep one machine from ever bringing anything, but not all of them.
+        # Endless faults may keep one machine from completing a task, but not all machines.
         when = chance.choice(once if len(self.machines) == 1 else once + again)
         whom = chance.choice(["", "m0"]) if when in once else "m0"
         hows: dict[str, dict[str, Any]] = {
@@ -510,5 +510,5 @@ class World:
 
 
 def trace_of(log: Iterable[Record]) -> str:
-    """The trace, a line a record."""
+    """Return the trace, with one line for each record."""
     return "\n".join(f"{r.now:.6f} {r.event} -> {', '.join(map(str, r.actions))} {r.remark}" for r in log)

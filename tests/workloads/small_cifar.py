@@ -1,4 +1,4 @@
-"""CIFAR-10 of a few pictures, in each form that the task reads. Programs of tests import this too."""
+"""CIFAR-10 with a few images, in each format that the workload reads. Programs that tests start import this too."""
 
 import io
 import pickle
@@ -17,11 +17,11 @@ from oddlot.workloads.formats.decoded_cache import SPLITS
 from oddlot.workloads.formats.image_folder import CLASSES
 
 COUNTS = {"train": 2, "test": 1}
-"""pictures of each class"""
+"""Number of images per class."""
 
 
 def picture(label: int, number: int = 0) -> NDArray[np.uint8]:
-    """Bytes [32, 32, 3]: red tells the row, green the column, blue the class and the number."""
+    """Return an image (uint8, [32, 32, 3]): red encodes the row, green the column, blue the class and the number."""
     row, column = np.mgrid[:32, :32]
     blue = np.full((32, 32), 20 * label + number)
     return np.stack([8 * row, 8 * column, blue], axis=-1).astype(np.uint8)
@@ -35,7 +35,7 @@ def encoded(pixels: NDArray[np.uint8], form: str = "PNG", mode: str | None = Non
 
 
 def photos() -> Iterator[tuple[str, bytes]]:
-    """Name and content of every picture, the last one first: the order is to be that of the names all the same."""
+    """Yield the name and content of each image, in reverse order. Readers must sort them by name."""
     for split in reversed(SPLITS):
         for label, kind in reversed(list(enumerate(CLASSES))):
             for number in reversed(range(COUNTS[split])):
@@ -43,9 +43,9 @@ def photos() -> Iterator[tuple[str, bytes]]:
 
 
 def archive(path: Path, contents: Mapping[str, bytes]) -> Path:
-    """A tar archive of these files, packed as its name says."""
+    """Write a tar archive of these files, compressed according to its suffix. Return its path."""
     mode = {".gz": "w:gz", ".tgz": "w:gz", ".xz": "w:xz"}.get(path.suffix, "w")
-    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]  # one of them
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]  # a valid mode
         for name, content in contents.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -54,7 +54,7 @@ def archive(path: Path, contents: Mapping[str, bytes]) -> Path:
 
 
 def tree(folder: Path, contents: Mapping[str, bytes]) -> Path:
-    """A folder of these files."""
+    """Write these files into a folder. Return the folder."""
     for name, content in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,21 +63,21 @@ def tree(folder: Path, contents: Mapping[str, bytes]) -> Path:
 
 
 def rows(numbers: range) -> tuple[NDArray[np.uint8], list[int]]:
-    """Pictures [n, 3072] in planes, as the published files have them, and their classes."""
+    """Return images ([n, 3072], one plane per colour) and labels, as in the published files."""
     labels = [number % 10 for number in numbers]
     flat = [picture(number % 10, number // 10).transpose(2, 0, 1).reshape(-1) for number in numbers]
     return np.stack(flat), labels
 
 
 def batches() -> dict[str, bytes]:
-    """The six published files: the classes of 20 pictures to train and 10 to test come in turn."""
+    """Return the contents of the six published files, with 20 training and 10 test images. Classes alternate."""
     cuts = [range(at, at + 4) for at in range(0, 20, 4)] + [range(10)]
     names = [name for names in PARTS.values() for name in names]
     return {f"{FOLDER}/{name}": pickled(*rows(cut)) for name, cut in zip(names, cuts, strict=True)}
 
 
 def pickled(images: NDArray[Any], labels: list[int]) -> bytes:
-    """As Python 2 and its numpy have written it, by the format's own words."""
+    """Return a pickle as Python 2 and its NumPy wrote it, assembled from opcodes."""
     dtype = b"cnumpy\ndtype\n" + _text(b"u1") + _number(0) + _number(1) + b"\x87R"
     dtype += b"(" + _number(3) + _text(b"|") + b"NNN" + _number(-1) + _number(-1) + _number(0) + b"tb"
     array = (

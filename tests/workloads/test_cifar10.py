@@ -1,4 +1,4 @@
-"""The task `cifar10`: the same pictures in every form, found, checked, and made into a job."""
+"""Tests of the workload `cifar10`: formats, search for data, checks, and the job."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from tests.workloads.small_cifar import archive, batches, encoded, photos, pictu
 
 
 def archives(folder: Path) -> list[Path]:
-    """One for each split."""
+    """Write one archive for each split."""
     return [
         archive(folder / f"cifar10-{split}.tar.xz", {n: c for n, c in photos() if n.startswith(split)})
         for split in ("train", "test")
@@ -39,7 +39,7 @@ FORMS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of the test's own, and no data but what it names."""
+    """Use a cache in the test's folder, and no data from the environment."""
     monkeypatch.setenv("ODDLOT_CACHE", str(tmp_path / "cache"))
     if os.environ.get("ODDLOT_DATA"):
         monkeypatch.setenv("REAL_DATA", os.environ["ODDLOT_DATA"])
@@ -55,7 +55,7 @@ def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) ->
     job = cifar10(data_dir=str(tmp_path / "data"), batch_size=4)
     images, labels = job.train_data
     assert (images.shape, images.dtype, labels.dtype) == ((20, 3, 32, 32), np.uint8, np.int64)
-    # The published files' order is kept, single pictures go by class and name.
+    # The order of the published files is kept. Single images are sorted by class and name.
     in_turn = form.startswith("python")
     expected = [(i % 10, i // 10) if in_turn else (i // 2, i % 2) for i in range(20)]
     assert labels.tolist() == [label for label, _ in expected]
@@ -111,7 +111,7 @@ def test_a_part_that_is_missing_is_told(tmp_path: Path, form: Any) -> None:
 
 
 def test_a_batch_that_is_missing_is_told(tmp_path: Path) -> None:
-    """Or one without some of the classes."""
+    """A batch without some of the classes is reported too."""
     few = batches()
     few[f"{FOLDER}/test_batch"] = few[f"{FOLDER}/data_batch_1"]
     tree(tmp_path / "few", few)
@@ -130,7 +130,7 @@ def test_a_batch_that_is_missing_is_told(tmp_path: Path) -> None:
 
 
 def test_the_data_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the environment says, and in the unpacked folder itself; the form without loss comes first."""
+    """Data are found in $ODDLOT_DATA and in the unpacked folder itself. Lossless formats come first."""
     monkeypatch.setenv("ODDLOT_DATA", str(tree(tmp_path, batches())))
     archive(tmp_path / "cifar10.tar", {})
     assert len(cifar10().train_data[0]) == 20
@@ -171,7 +171,7 @@ def test_the_command_line_trains_on_it_and_says_when_it_decodes(
 
 
 def test_the_real_pictures_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of JPEG files, whose loss moves the mean by less than one; the published means are 125.3, 123.0 and 113.9."""
+    """The published means are 125.3, 123.0 and 113.9. JPEG compression changes them by less than 1."""
     if not (place := os.environ.get("REAL_DATA")):
         pytest.skip("ODDLOT_DATA names no folder with the real pictures")
     monkeypatch.setenv("ODDLOT_DATA", place)

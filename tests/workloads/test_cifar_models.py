@@ -1,4 +1,4 @@
-"""ResNet-20 as published, and what is done by chance to pictures."""
+"""Tests of ResNet-20 and of random augmentation."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def test_resnet_20_has_the_published_number_of_parameters_and_shapes() -> None:
     model = resnet20(*SCALE, augment=True)
     assert sum(parameter.numel() for parameter in model.parameters()) == 269_722
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    assert len(convolutions) + 1 == 20  # and one linear layer: the option A of shortcuts has none
+    assert len(convolutions) + 1 == 20  # and one linear layer: shortcuts of option A have no weights
     assert all(each.kernel_size == (3, 3) and each.bias is None for each in convolutions)
     assert len([module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]) == 19
     shapes: list[list[int]] = []
@@ -54,7 +54,7 @@ def test_pictures_are_augmented_only_while_training(name: str) -> None:
 
 
 def test_every_place_and_both_sides_come_up_and_nothing_else() -> None:
-    """Each picture has another number in each pixel, so that the one in the middle tells where it was moved to."""
+    """All pixels of the image differ, so the pixel in the middle shows the shift."""
     torch.manual_seed(0)
     picture = torch.arange(1.0, 1025.0).view(1, 1, 32, 32).repeat(1, 3, 1, 1)
     padded = nn.functional.pad(picture, [4] * 4)

@@ -1,4 +1,4 @@
-"""The packaged digits: the split, and that they are learnt."""
+"""Tests of the workload `digits`: the split, options and training."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_options_change_the_job() -> None:
 
 
 def test_digits_are_learnt() -> None:
-    """The same numbers as on two local workers, whose clock is another one."""
+    """The metrics are the same as on two local workers."""
     on = Simulated([Machine("a"), Machine("b")])
     run = fit(digits(), Synchronous(), on, until="accuracy>=0.97 or epochs>=30")
     assert max(row["accuracy"] for row in run.history) >= 0.97

@@ -1,4 +1,4 @@
-"""Extreme classification as a task: files, strategies, bytes, and what is wrong with what was asked for."""
+"""Tests of the workload `xmc`: files, strategies, bytes of updates, and invalid options."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +26,13 @@ from tests.transcripts import raises, transcribe
 SHAPE, POINTS = Shape(600, 600, 10.0, 1.0), 768
 TEST = generate(256, SHAPE, 2)
 COMMONEST = np.bincount(TEST[1].indices).max() / 256
-"""P@1 of who has learnt nothing but which label is the commonest"""
+"""P@1 of a model that always predicts the most frequent label."""
 ON = Simulated([Machine("a", 0.001), Machine("b", 0.001)])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small set, one file packed and one not."""
+    """Write a small data set with one compressed and one plain file. Return its folder."""
     path = tmp_path_factory.mktemp("set")
     write_xmc(path / "train.txt.gz", *generate(POINTS, SHAPE, 1))
     write_xmc(path / "test.txt", *TEST)
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def strategy(name: str) -> Strategy:
-    """One that makes more than a few steps here."""
+    """Return a strategy with settings that allow enough steps on this data set."""
     settings: dict[str, dict[str, Any]] = {
         "fastest_k": {"k": 1},
         "local_sgd": {"steps": 2},
@@ -55,13 +55,13 @@ def strategy(name: str) -> Strategy:
     "name", [*(name for name, kind in BY_NAME.items() if not kind().traits(1).mesh), "quorum"]
 )
 def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: Path) -> None:
-    """The same result with fewer bytes."""
+    """Sparse updates give the same metrics as plain updates, with fewer bytes."""
     shards = 4 if name in {"vc_asgd", "federated_averaging"} else 1
     job = xmc(str(folder), hidden=16, active=20, batch_size=32, sampler="uniform")
     job = replace(job, optimizer=oddlot.Adam(lr=2e-2))
     plain, sparse = (
         fit(job, strategy(name), ON, until="epochs>=4", shards=shards, codec=codec).summary
-        for codec in (Plain(), None)  # None: as a sparse job wants it
+        for codec in (Plain(), None)  # None: the default of a sparse job
     )
     assert plain["metrics"] == sparse["metrics"]
     assert plain["metrics"]["p1"] > 1.5 * COMMONEST
@@ -71,7 +71,7 @@ def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: 
 
 @pytest.mark.parametrize("sampler", ["uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed"])
 def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None:
-    """But on its weights, its seed and its samples: what an earlier one has taught the sampler is forgotten."""
+    """It depends only on its weights, seed and samples. The sampler keeps no state of earlier tasks."""
     job = xmc(str(folder), hidden=16, sampler=sampler, active=40, batch_size=64)
     torch.manual_seed(0)
     weights = {name: value.clone() for name, value in job.model().state_dict().items()}
@@ -80,7 +80,7 @@ def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None
     def losses(*before: int) -> list[float]:
         model = job.model()
         for number, task in enumerate((*before, 9)):
-            with torch.no_grad():  # in place, as a worker does: a sampler is not told
+            with torch.no_grad():  # in place, as in a worker: the sampler is not notified
                 for name, value in model.named_parameters():
                     value.copy_(weights[name])
                     value.mul_(1.0 if number == len(before) else -0.7)
@@ -106,7 +106,7 @@ def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Od
 
 
 def test_the_hubs_rule_is_that_of_local_steps_too() -> None:
-    """Adam that takes sparse gradients, at the rate that was set."""
+    """Local steps use Adam for sparse gradients, at the learning rate that was set."""
     table = torch.nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1])).sum().backward()
     made = local_optimizer(oddlot.Adam(lr=0.5), table.parameters())
@@ -198,7 +198,7 @@ def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
         write_xmc(tmp_path / name, x, y)
     job = replace(xmc(str(tmp_path), hidden=4, batch_size=2, sampler="dense"), optimizer=oddlot.Adam(lr=0.1))
     run = fit(job, LocalSGD(steps=1), ON, until="epochs>=100")
-    assert run.summary["loss"] < 1  # from ln 8 = 2.08 at first
+    assert run.summary["loss"] < 1  # initially ln 8 = 2.08
 
 
 def test_what_rows_are_by_chance_is_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

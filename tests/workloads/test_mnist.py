@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST from IDX files, which here hold a few pictures of our own."""
+"""Tests of the workloads `mnist` and `fashion_mnist`, with IDX files of a few images."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def write(path: Path, array: NDArray[Any]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Twelve pictures to train on, five to test; each has its class as brightness."""
+    """Write twelve training and five test images, with the class as brightness. Return their folder."""
     for part, count in (("train", 12), ("t10k", 5)):
         labels = (np.arange(count) % 10).astype("u1")
         write(tmp_path / f"{part}-labels-idx1-ubyte", labels)

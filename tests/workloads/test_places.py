@@ -1,4 +1,4 @@
-"""Where the data of built-in tasks are looked for, and what is said of another folder."""
+"""Tests of the search for the data of built-in workloads, and of the errors for a wrong folder."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ MNIST = [
 def test_a_data_dir_that_is_no_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, name: str, code: str
 ) -> None:
-    """Whatever $ODDLOT_DATA has is not taken in its place."""
+    """The data in $ODDLOT_DATA are not used instead."""
     monkeypatch.setenv("ODDLOT_DATA", str(tmp_path))
     for file in (*MNIST, "train.txt", "test.txt", "cifar-10-python.tar.gz", "a_file"):
         (tmp_path / file).touch()

@@ -1,4 +1,4 @@
-"""Workloads by name: the built-in ones, those of the user, and what a wrong name gets."""
+"""Tests of workloads by name: built-in workloads, users' workloads, and errors for wrong names."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Python file in place of a task's name: what to write is said, and nothing of it runs."""
+"""Tests of Python files given as a workload's name: the error has the right name, and the file does not run."""
 
 from pathlib import Path
 from typing import Any

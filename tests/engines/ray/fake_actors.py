@@ -1,4 +1,4 @@
-"""The hub of a Ray run with actors and nodes that do nothing: a test answers for them, and no process is started."""
+"""The hub of a Ray run with fake actors and nodes. A test sends their replies, and no process is started."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ LOST_AFTER_SECONDS = 9.0
 
 
 class Call(NamedTuple):
-    """A call of a method of an actor."""
+    """A call of an actor's method without effect."""
 
     method: str
 
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class FakeActor:
-    """An actor, and where it must not be."""
+    """An actor, and the nodes that it must avoid."""
 
     name: str
     avoid: set[str]
@@ -55,7 +55,7 @@ class FakeActor:
 
 @dataclass
 class FakePlacement:
-    """The requests for actors."""
+    """A replacement of `StartedActors`."""
 
     settings: RaySettings
     hub_node: str = HUB_NODE
@@ -66,21 +66,21 @@ class FakePlacement:
 
 @dataclass
 class World:
-    """A hub on a clock that the test sets. Each node is named by its address."""
+    """A hub with a clock that the test sets. The id of each node is its address."""
 
     workers: int = 2
     logs: Path | None = None
     now: float = 0.0
     silent: set[str] = field(default_factory=set)
-    """Nodes that do not answer."""
+    """Nodes that do not respond."""
     cluster: list[str] = field(default_factory=lambda: [HUB_NODE, "far"])
     """Nodes with the resources of a worker."""
     homes: dict[str, str] = field(default_factory=dict)
     """Nodes of workers, by name."""
     outputs: dict[str, bytes] = field(default_factory=dict)
-    """Output of workers on other machines, by worker."""
+    """Output of workers on other machines, by name."""
     questions: list[tuple[Any, ...]] = field(default_factory=list)
-    """Calls of nodes that were not answered yet."""
+    """Pending calls of nodes."""
     lost: list[Lost] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class World:
         return self.actors.nodes
 
     def start(self, name: str, node: str, *, tasks: int = 1) -> ActorHandle:
-        """A worker of this name becomes ready on this node, with some tasks."""
+        """Let a worker become ready on a node, with `tasks` open tasks."""
         if name not in self.actors.running:
             index = EVALUATOR_INDEX if name == "evaluator" else self.actors.ids.names.index(name)
             self.actors.spawn(index)
@@ -117,22 +117,22 @@ class World:
         then(ActorNode(home, home, {*self.cluster} - {home}))
 
     def answer(self, worker: ActorHandle, then: Callable[[ActorHandle, Any], None], answer: Any) -> None:
-        """Let the hub hear an answer of a worker, or an error instead of it."""
+        """Pass the result of a call, or an error, from a worker to the hub."""
         self.actors.hear(CallResult(worker, None, lambda value: then(worker, value), answer))
         self._collect()
 
     def fail(self, worker: ActorHandle, error: BaseException) -> None:
-        """Ray returns this error for all calls of a worker."""
+        """Return an error for all calls of a worker, as Ray does."""
         for _ in range(2):
             self.answer(worker, lambda *_: None, error)
 
     def beat(self, *workers: ActorHandle) -> None:
-        """These workers give a sign of life."""
+        """Send a heartbeat from each of these workers."""
         for worker in workers:
             self.answer(worker, self.actors._beaten, "alive")
 
     def wait(self, seconds: float, *beating: ActorHandle) -> None:
-        """Time passes, in which only some workers and the nodes that are not silent answer."""
+        """Advance the clock, with heartbeats of these workers and replies of nodes that are not silent."""
         for _ in range(round(seconds / BEAT_SECONDS)):
             self.now += BEAT_SECONDS
             self.beat(*(worker for worker in beating if self.actors.is_running(worker)))
@@ -141,7 +141,7 @@ class World:
             self._collect()
 
     def reply(self) -> None:
-        """Nodes that are not silent answer."""
+        """Reply to the pending calls of nodes that are not silent."""
         questions, self.questions = self.questions, []
         for question in questions:
             node, then, function = question[:3]
@@ -160,7 +160,7 @@ class World:
 
 @contextmanager
 def world(**settings: Any) -> Iterator[World]:
-    """Yield a hub."""
+    """Yield a hub with fake actors."""
     with (
         patch("oddlot.engines.ray.private_api.on_completed"),
         patch("oddlot.engines.ray.node_watch.DRAIN_SECONDS", 1e6),
@@ -176,7 +176,7 @@ def world(**settings: Any) -> Iterator[World]:
 
 
 def died(how: str, why: str = "") -> ray.exceptions.ActorDiedError:
-    """Ray's error about an actor of which this has died: its `node`, or its `worker process`."""
+    """Return Ray's error about an actor after the death of its `node` or its `worker process`."""
     from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
     return ray.exceptions.ActorDiedError(

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster that are driven by message, with tasks that take a known time."""
+"""Runs on a Ray cluster that a test drives message by message, with tasks of a known duration."""
 
 import time
 from collections.abc import Iterator
@@ -23,45 +23,45 @@ LOST_AFTER_SECONDS = 2.0
 
 
 def a_line() -> nn.Module:
-    """A model with two parameters."""
+    """Return a model with two parameters."""
     return nn.Linear(1, 1)
 
 
 def slow_job(seconds: float = 0.05, **changes: Any) -> Job:
-    """A hundred minibatches of this many seconds each per epoch."""
+    """Return a job with 100 minibatches per epoch, each of which takes `seconds`."""
     rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
     given = {"training_step": Slowly(seconds), **changes}
     return Job(a_line, (rows, 2 * rows), batch_size=BATCH, device="cpu", **given)
 
 
 def on_ray(workers: int | tuple[int, int] = 2, **settings: Any) -> Ray:
-    """Workers that do not need a processor each."""
+    """Return an engine with two workers per CPU and a short time until a worker counts as lost."""
     given = {"num_cpus": 0.5, "in_flight": 2, "lost_after_seconds": LOST_AFTER_SECONDS, **settings}
     return Ray(workers, **given)
 
 
 class Scene(DrivenRun):
-    """A run whose workers can be found. It trains until `finish` is called."""
+    """A run with access to its workers. It trains until `finish` is called."""
 
     def finish(self) -> None:
-        """Go on to the end of the present epoch, and check that nothing is left over."""
+        """Train to the end of the current epoch, and check the final state."""
         ledger = self.host.conductor.ledger
         ledger.epochs = ledger.epoch + 1
         super().finish()
 
     @property
     def actors(self) -> ActorPool:
-        """The workers as the hub sees them."""
+        """Return the hub's pool of actors."""
         actors: ActorPool = self.engine.actors  # type: ignore[attr-defined]  # it is a RayEngine
         return actors
 
     def work(self, updates: int = 6) -> None:
-        """Go on until so many more versions are there."""
+        """Train for `updates` more versions."""
         version = self.host.conductor.version + updates
         self.until(lambda: self.host.conductor.version >= version)
 
     def seconds_until_lost(self, node: str) -> float:
-        """Go on until the worker is lost. Return how long that took."""
+        """Train until the worker is lost. Return the seconds that this took."""
         began = time.monotonic()
         self.until(lambda: self.has(Lost, node))
         return time.monotonic() - began
@@ -72,14 +72,14 @@ class Scene(DrivenRun):
         return any(machine_of(node) == machine_of(lost) and life_of(node) > life_of(lost) for node in joined)
 
     def on_node(self, ray_node: str) -> list[str]:
-        """The workers of a node of the cluster that have joined."""
+        """Return the workers on a node of the cluster that are ready."""
         there = (one for one in self.actors.running.values() if one.ready and not one.is_evaluator)
         return [one.node for one in there if one.started and one.started.ray_node == ray_node]
 
 
 @contextmanager
 def scene(job: Job, on: Ray, folder: RunFolder | None = None, **settings: Any) -> Iterator[Scene]:
-    """Yield a run of the job. Its books are checked after every record."""
+    """Yield a run of the job. Its state is checked after every record."""
     given = {"until": "epochs>=1000", "epoch_barrier": True, **settings}
     with prepared(Recipe(job, Asynchronous(), on, RunConfig(**given)), folder) as training:
         yield Scene(training)

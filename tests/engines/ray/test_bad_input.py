@@ -1,4 +1,4 @@
-"""What users may get wrong about clusters. No cluster is started."""
+"""Tests of user errors with clusters: settings, addresses, resources and environments. No cluster is started."""
 
 import logging
 import os
@@ -64,10 +64,10 @@ def test_nothing_answers_at_an_address() -> None:
 
 @contextmanager
 def answering(*answers: bytes) -> Iterator[str]:
-    """The address of a server that sends the next of these answers on each connection, and closes it."""
+    """Yield the address of a server that sends one of `answers` on each connection, in order, and closes it."""
 
     def answer() -> None:
-        for each in (b"", *answers):  # nothing to the check of whether the port is open
+        for each in (b"", *answers):  # nothing on the first connection, which checks for an open port
             link = server.accept()[0]
             if each:
                 link.recv(1_000)
@@ -171,14 +171,14 @@ def test_an_address_of_ray_client() -> None:
 def test_resources_that_the_cluster_lacks(on: Ray, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     assert cluster.lacks(on, ray.cluster_resources()) == lacks
-    cluster.check_room(on, is_own=False)  # machines may come
+    cluster.check_room(on, is_own=False)  # machines may join
     if lacks:
         with raises(UsageError, "not_enough_resources", lacks=lacks):
             cluster.check_room(on, is_own=True)
 
 
 class Locked:
-    """A loss with a lock."""
+    """A loss with a lock, which cannot be pickled."""
 
     def __init__(self) -> None:
         self.inner = {"lock": threading.Lock()}
@@ -188,7 +188,7 @@ class Locked:
 
 
 def a_closure() -> Any:
-    """A function with a lock in its closure."""
+    """Return a function with a lock in its closure."""
     lock = threading.Lock()
     return lambda y, t: y.sum() * lock.locked()
 
@@ -251,7 +251,7 @@ def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("_no_ray")
 def test_only_the_connection_has_the_runtime_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray sends folders for a connection, and rejects them for actors."""
+    """Ray uploads folders for a connection, and rejects them for actors."""
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "init", lambda **settings: given.append(settings["runtime_env"]))
     monkeypatch.setattr(private_api, "is_head", lambda: True)

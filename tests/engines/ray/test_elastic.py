@@ -1,4 +1,4 @@
-"""Workers that come with nodes, faults on other machines, and a driver that dies."""
+"""Tests of nodes that join, faults on other machines, and a killed driver."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
-    """A head without processors."""
+    """Start a cluster with a head without CPUs."""
     with cluster(head_cpus=0) as made:
         yield made
 

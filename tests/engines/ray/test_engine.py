@@ -1,4 +1,4 @@
-"""The Ray engine on one small cluster: a whole run, a lost node, and the suite of failures."""
+"""Tests of the Ray engine on a small cluster: a complete run, a lost node, and `check_engine`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_the_suite_of_failures() -> None:
 
 @pytest.mark.usefixtures("nodes")
 def test_a_run_counts_every_sample_and_replays(tmp_path: Path) -> None:
-    """Its folders are sent to the cluster, to which the program is connected already."""
+    """Folders of the runtime environment are sent over the program's existing connection."""
     module = tmp_path / "my_module"
     module.mkdir()
     (module / "__init__.py").touch()
@@ -45,15 +45,15 @@ def test_a_run_counts_every_sample_and_replays(tmp_path: Path) -> None:
 
 
 def test_a_lost_node(nodes: Nodes) -> None:
-    """On a busy machine, a worker may have been silent for so long before that it is on another node already."""
+    """On a busy machine, a silent worker may already have been replaced on another node."""
     (added,) = nodes.alive
     with scene(slow_job(0.2), on_ray(num_cpus=1, lost_after_seconds=LOST_AFTER_SECONDS)) as run:
-        run.until(lambda: len(run.on_node(added.node_id)) > 0)  # the hub's node comes last
+        run.until(lambda: len(run.on_node(added.node_id)) > 0)  # the hub's node is used last
         run.work()
         run.until(lambda: len(run.on_node(added.node_id)) > 0)
         lost = run.on_node(added.node_id)
         nodes.kill(added)
         for node in lost:
             assert run.seconds_until_lost(node) <= LOST_AFTER_SECONDS + 1
-            run.until(lambda node=node: run.is_back(node))  # type: ignore[misc]  # elsewhere
+            run.until(lambda node=node: run.is_back(node))  # type: ignore[misc]  # on another node
         run.finish()

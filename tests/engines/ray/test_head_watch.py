@@ -1,4 +1,4 @@
-"""The end of a cluster's head, or of this machine's raylet, as the hub notices it. No cluster is started."""
+"""Tests of the detection of a lost head or raylet. No cluster is started."""
 
 import socket
 import threading
@@ -19,7 +19,7 @@ from tests.transcripts import raises, warns
 
 
 class Head:
-    """A head and a raylet that end on request, with the watch of them."""
+    """A fake head and raylet that end on request, and their `HeadWatch`."""
 
     def __init__(self) -> None:
         self.now, self.answers = 0.0, True
@@ -86,7 +86,7 @@ def test_a_lost_head_is_said_within_five_seconds() -> None:
 
 
 def test_a_raylet_that_ends(head: Head) -> None:
-    """Its workers are stopped at once: Ray ends this process when their updates arrive."""
+    """Workers are stopped immediately, because Ray would end this process when an update arrives."""
     head.watch.check()
     head.raylet.close()
     assert head.stopped.wait(30)
@@ -99,7 +99,7 @@ def test_the_end_of_a_runs_own_cluster_is_no_loss(head: Head, monkeypatch: pytes
     """A call of Ray after its shutdown would start another cluster."""
     head.ask_thrice()
     monkeypatch.setattr(head_watch, "ASK_SECONDS", 30.0)
-    while True:  # until it waits for the raylet alone
+    while True:  # until it only waits for the raylet
         try:
             head.asked.get(timeout=0.5)
         except Empty:

@@ -1,4 +1,4 @@
-"""Every way in which a worker of a Ray cluster can be lost."""
+"""Tests of lost workers on a Ray cluster: killed, frozen, crashed or silent."""
 
 import ctypes
 import os
@@ -57,7 +57,7 @@ def test_a_frozen_worker_is_replaced() -> None:
 
 
 class Broken:
-    """A loss that raises."""
+    """A training step that raises an exception."""
 
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         sys.stderr.write("what the worker said before\n")
@@ -89,7 +89,7 @@ class Deadly:
 
 
 class Holding:
-    """A training step that holds the interpreter's lock at one row for longer than `lost_after_seconds`."""
+    """A training step that holds Python's GIL at one row for longer than `lost_after_seconds`."""
 
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         if (batch[0] == 0).any():
@@ -111,7 +111,7 @@ def test_a_row_that_kills_three_workers_is_named() -> None:
 
 
 class Exiting:
-    """A training step that ends its process without a word at one row."""
+    """A training step that ends its process with `os._exit` at one row."""
 
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         if (batch[0] == 0).any():

@@ -1,4 +1,4 @@
-"""A cluster whose head ends while a run trains."""
+"""Test of the loss of the cluster's head during training."""
 
 import json
 import os
@@ -24,14 +24,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 
 class EndsOnce(Slowly):
-    """A slow step that ends its process once, as soon as the file `when` is there."""
+    """A slow step that ends one process after the file `when` is created."""
 
     def __init__(self, when: Path) -> None:
         super().__init__(0.05)
         self.when = when
 
     def __call__(self, model: nn.Module, batch: Any) -> Any:
-        with suppress(FileNotFoundError):  # or the other worker was first
+        with suppress(FileNotFoundError):  # the file is missing, or the other worker was first
             self.when.unlink()
             os._exit(7)
         return super().__call__(model, batch)

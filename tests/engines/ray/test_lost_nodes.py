@@ -1,4 +1,4 @@
-"""Every way in which a node of a Ray cluster can be lost."""
+"""Tests of lost, frozen and drained nodes of a Ray cluster."""
 
 import os
 import signal
@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 @pytest.fixture
 def one_node() -> Iterator[Nodes]:
-    """A cluster whose head has no room for workers, and another node."""
+    """Start a cluster with one node for workers. Its head has no CPU."""
     with cluster(workers=1, head_cpus=0) as made:
         yield made
 
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
-    """A cluster for one test, which loses a node of it."""
+    """Start a cluster with two more nodes. The test may lose one of them."""
     with cluster(workers=2) as made:
         yield made
 
@@ -36,7 +36,7 @@ def test_a_node_whose_raylet_is_killed(nodes: Nodes) -> None:
         os.kill(nodes.raylet(added), signal.SIGKILL)
         for node in lost:
             assert run.seconds_until_lost(node) <= LOST_AFTER_SECONDS + 1
-            run.until(lambda node=node: run.has(Joined, f"{node}.2"))  # type: ignore[misc]  # elsewhere, at once
+            run.until(lambda node=node: run.has(Joined, f"{node}.2"))  # type: ignore[misc]  # on another node
         run.finish()
 
 
@@ -48,7 +48,7 @@ def test_a_frozen_node(nodes: Nodes) -> None:
         nodes.send(added, signal.SIGSTOP)
         for node in lost:
             assert run.seconds_until_lost(node) <= LOST_AFTER_SECONDS + 1
-            run.until(lambda node=node: run.has(Joined, f"{node}.2"))  # type: ignore[misc]  # elsewhere, at once
+            run.until(lambda node=node: run.has(Joined, f"{node}.2"))  # type: ignore[misc]  # on another node
         run.finish()
 
 
@@ -67,7 +67,7 @@ def test_workers_of_a_drained_node_hand_over_and_leave(nodes: Nodes) -> None:
 
 
 def test_the_only_node_was_away_for_a_while(one_node: Nodes) -> None:
-    """Once it answers, the workers that wait for another node start on it."""
+    """Once it responds, the workers that wait for another node start on it."""
     (only,) = one_node.alive
     with scene(slow_job(0.2), on_ray(2)) as run:
         run.until(lambda: len(run.host.conductor.slots) == 2)

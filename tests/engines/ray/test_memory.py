@@ -1,4 +1,4 @@
-"""A node of a Ray cluster that runs out of memory."""
+"""Test of a node of a Ray cluster that runs out of memory."""
 
 import os
 import time
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 @dataclass
 class Hungry:
-    """A training step that once, in one process, takes more memory than the node may use."""
+    """A training step that allocates more memory than the node may use, once in one process."""
 
     flag: Path
 

@@ -1,4 +1,4 @@
-"""Blocks in pieces."""
+"""Tests of blocks in pieces."""
 
 import numpy as np
 import pytest

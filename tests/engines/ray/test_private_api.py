@@ -1,4 +1,4 @@
-"""Ray's private interface still is what the engine takes it for."""
+"""Tests that Ray's private interface works as the engine expects."""
 
 import os
 import select
@@ -28,7 +28,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 def answer_of(call: Any) -> Any:
-    """What `on_completed` brings."""
+    """Return the value that `on_completed` passes on."""
     answers: SimpleQueue[Any] = SimpleQueue()
     private_api.on_completed(call, answers.put)
     return answers.get(timeout=30)
@@ -43,19 +43,19 @@ class Mortal:
         os._exit(3)
 
     def wait(self) -> None:
-        """Wait for the end."""
+        """Wait for a minute."""
         time.sleep(60)
 
 
 @ray.remote
 def an_array() -> Any:
-    """More than Ray sends with a message."""
+    """Return an array that is too large for a message."""
     return np.arange(1_000_000)
 
 
 @ray.remote(max_retries=0)
 def broken() -> None:
-    """Raise."""
+    """Raise ArithmeticError."""
     raise ArithmeticError("my own mistake")
 
 
@@ -67,7 +67,7 @@ def a_minute() -> None:
 
 @ray.remote
 def files() -> list[str]:
-    """The files with this process's output."""
+    """Return the files with this process's output."""
     return private_api.output_files()
 
 
@@ -99,7 +99,7 @@ def test_drained_nodes(nodes: Nodes) -> None:
     (added,) = nodes.alive
     assert not private_api.draining_nodes()
     there = NodeAffinitySchedulingStrategy(added.node_id, soft=False)
-    busy = a_minute.options(scheduling_strategy=there).remote()  # an idle node ends at once
+    busy = a_minute.options(scheduling_strategy=there).remote()  # an idle node ends immediately
     answer_of(files.options(scheduling_strategy=there).remote())
     end = time.time() + 60
     drain(added.node_id, seconds=60)
@@ -142,7 +142,7 @@ def test_who_has_started_a_cluster() -> None:
 def test_the_noted_cluster_is_the_running_one(nodes: Nodes) -> None:
     assert private_api.noted_cluster() == nodes.cluster.address
     shown = "from oddlot.engines.ray.head_probe import check_head; import sys; check_head(sys.argv[1], is_noted=True)"
-    # In a process of its own, as it is done before a connection: a client beside one disturbs a later cluster.
+    # In a separate process, because a client during a connection would disturb a later cluster.
     subprocess.run([sys.executable, "-c", shown, nodes.cluster.address], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Arrays of a job that its code writes to, on a Ray cluster."""
+"""Tests of arrays that the job's code writes to, on a Ray cluster."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_an_array_that_cannot_be_mapped_is_copied(size: int) -> None:
 
 
 class Scratch(Dataset[tuple[Tensor, Tensor]]):
-    """Rows that are decoded in a scratch tensor, from a file with a relative path."""
+    """A dataset that writes to a scratch tensor and reads a file with a relative path."""
 
     def __init__(self, floats: int) -> None:
         self.scratch = torch.zeros(floats)
@@ -53,7 +53,7 @@ class Scratch(Dataset[tuple[Tensor, Tensor]]):
 
 
 def check_rows(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return a loss without an effect, if each row belongs to its label."""
+    """Return a loss without effect, after checking that rows and labels agree."""
     assert (batch[0] == batch[1]).all()
     loss: Tensor = model(batch[0]).sum() * 0
     return loss

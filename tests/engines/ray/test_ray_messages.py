@@ -1,4 +1,4 @@
-"""What is printed of Ray's own messages, and what is kept in a file."""
+"""Tests of Ray's own messages: printed lines, and lines in the file."""
 
 import time
 from functools import partial
@@ -31,7 +31,7 @@ CRASH = (
     "",
     "Extension modules: msgpack._cmsgpack, google._upb._message, psu",
 )
-"""Output of a worker that crashes. Ray passes on the rest of the last line in another message."""
+"""Output of a worker that crashes. Ray sends the rest of the last line in another message."""
 REST = "til._psutil_linux, yaml._yaml (total: 24)"
 
 
@@ -47,10 +47,10 @@ def test_a_loss_is_one_line_and_its_dump_is_kept(tmp_path: Path) -> None:
     messages, own, losses = RayMessages(lambda: 0.0), list[str](), list[str]()
     messages.path = tmp_path / "workers" / "ray.log"
     for given in (
-        *(event(RAYLET), event(RAYLET)),  # of two processes
+        *(event(RAYLET), event(RAYLET)),  # from two processes
         *(output(7, "the job's own", "", *CRASH), output(7, REST), output(7, "own", is_err=False)),
         event(DIED.format(pid=7)),
-        *(output(8, *CRASH), output(8, REST)),  # in place of 7, with its name
+        *(output(8, *CRASH), output(8, REST)),  # replaces 7, with the same name
         *(event(DIED.format(pid=9)), event(DIED.format(pid=10))),
     ):
         left, lost = messages.rest(given)

@@ -1,4 +1,4 @@
-"""Why a worker was lost: its process, its samples or its node. The hub alone, without a cluster."""
+"""Tests of the reasons of losses: process, samples or node. They run the hub without a cluster."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ UNREACHABLE = ray.exceptions.ActorUnavailableError("its connection broke", bytes
 
 
 def test_lost_nodes_do_not_count_as_workers_that_cannot_start() -> None:
-    """A worker is lost with its node again and again, during its first task each time."""
+    """A worker is repeatedly lost with its node, each time during its first task."""
     with world() as hub:
         losses = [died("node"), UNREACHABLE, UNREACHABLE, died("node"), UNREACHABLE]
         for number, error in enumerate(losses):
@@ -32,7 +32,7 @@ def test_lost_nodes_do_not_count_as_workers_that_cannot_start() -> None:
 
 
 def test_a_silent_node_is_used_again_once_it_answers(caplog: pytest.LogCaptureFixture) -> None:
-    """No sample is suspected, and workers that wait for another node start."""
+    """No samples are blamed, and workers that wait for another node start."""
     with world() as hub, warns("node_silent", node="w1", address="far"):
         w1, w2 = hub.start("w1", "far"), hub.start("w2", HUB_NODE)
         hub.silent.add("far")
@@ -63,7 +63,7 @@ def test_a_node_of_which_ray_has_noticed_the_loss_is_forgotten() -> None:
 
 @pytest.mark.parametrize("where", ["far", HUB_NODE])
 def test_samples_are_suspected_if_a_worker_is_silent_and_its_node_is_not(where: str) -> None:
-    """A step holds the interpreter's lock."""
+    """For example, a step holds Python's GIL."""
     with world() as hub, warns("worker_silent", node="w1"):
         hub.start("w1", where)
         hub.wait(LOST_AFTER_SECONDS + 2)
@@ -75,7 +75,7 @@ def test_a_node_with_another_worker_that_answers_is_not_lost() -> None:
     with world() as hub, warns("worker_silent", node="w1"):
         hub.start("w1", "far")
         w2 = hub.start("w2", "far")
-        hub.silent.add("far")  # it is too busy to start a process
+        hub.silent.add("far")  # the node is too busy to start a process
         hub.wait(LOST_AFTER_SECONDS + 2, w2)
         assert hub.lost[0].cause is not None
 
@@ -129,18 +129,18 @@ def test_a_node_that_does_not_send_the_output_of_a_worker_is_lost() -> None:
 
 
 def cannot_start() -> ray.exceptions.ActorDiedError:
-    """The error of a node without oddlot."""
+    """Return the error of a node without oddlot."""
     message = "WorkerActor failed to import on the worker.\nModuleNotFoundError: No module named 'oddlot'\n\nAn error"
     return died("worker process", message)
 
 
 def full() -> ray.exceptions.RayTaskError:
-    """The error of a node without room for weights or updates."""
+    """Return the error of a node without space for weights or updates."""
     return ray.exceptions.RayTaskError("compute", "...", ray.exceptions.OutOfDiskError())
 
 
 def no_environment() -> ray.exceptions.RuntimeEnvSetupError:
-    """The error of a node that cannot unpack the working directory."""
+    """Return the error of a node that cannot unpack the working directory."""
     return ray.exceptions.RuntimeEnvSetupError("Traceback:\nOSError: No space left on device\n")
 
 
@@ -182,7 +182,7 @@ def test_a_run_without_another_node_ends_unless_it_has_had_workers(was_ready: bo
 
 
 def test_a_run_whose_only_node_is_full_ends() -> None:
-    """Nothing would change if it waited."""
+    """Waiting would not help."""
     with world(cluster=["far"]) as hub:
         w1 = hub.start("w1", "far")
         with raises(JobError, "node_full", node="w1"):
@@ -212,7 +212,7 @@ def test_an_evaluator_without_memory_waits_until_its_node_has_rested() -> None:
 
 
 def test_actors_that_do_not_end_are_killed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster that other runs use must not keep the actors of a run that has ended."""
+    """A shared cluster must not keep the actors of a run that has ended."""
     killed = Counter[str]()
     with world() as hub:
         w1, w2 = hub.start("w1", "far"), hub.start("w2", "far")
@@ -229,7 +229,7 @@ def test_actors_that_do_not_end_are_killed_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_kills_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray waits for the registration of an actor before it kills it."""
+    """`ray.kill` waits for the registration of the actor."""
     over = threading.Event()
     with world() as hub:
         monkeypatch.setattr(ray, "kill", lambda _: over.wait(60))
@@ -258,7 +258,7 @@ def test_a_run_on_many_nodes_that_cannot_run_workers_ends() -> None:
 
 
 def test_a_node_that_is_short_of_memory_rests_and_the_run_waits() -> None:
-    """Ray kills the worker for want of memory again and again, during its first task each time."""
+    """Ray repeatedly kills the worker to free memory, each time during its first task."""
     with world() as hub, warns("worker_out_of_memory"):
         for _ in range(5):
             name = next(iter(hub.actors.running), "w1")

@@ -1,4 +1,4 @@
-"""What a machine of the simulator is doing when, to the second."""
+"""Tests of the simulator with one machine: exact times of updates, cancelled tasks, faults and losses."""
 
 from dataclasses import replace
 from math import inf
@@ -20,7 +20,7 @@ from tests.transcripts import raises
 
 
 class Noted(NullComputation):
-    """Notes what is computed."""
+    """Records the ids of computed tasks."""
 
     def __init__(self) -> None:
         super().__init__(bytes_up=1000)
@@ -32,11 +32,11 @@ class Noted(NullComputation):
 
 
 Heard = tuple[float, str, str]
-LINK = Link(megabits_per_second=0.016)  # 2,000 bytes a second
+LINK = Link(megabits_per_second=0.016)  # 2,000 bytes per second
 
 
 class Stage:
-    """One machine that takes 4 s for a task of four minibatches, and half a second for an answer."""
+    """A simulator with one machine. A task of four minibatches takes 4 s, and sending its update takes 0.5 s."""
 
     def __init__(self, link: Link = LINK, **settings: Any) -> None:
         self.noted = Noted()
@@ -44,7 +44,7 @@ class Stage:
         self.simulator = SimulatedHub([machine], self.noted, batch=2)
         self.messages: list[Message] = []
         self.heard: list[Heard] = []
-        """when, what, about which task"""
+        """Time, kind and task of each message."""
         assert self.simulator.next(inf) == Joined("m", 0.0)
 
     def start(self, *ids: str) -> None:
@@ -52,14 +52,14 @@ class Stage:
             self.simulator.start(Task(name, "m", (Span(0, 0, 8),), 0), None)
 
     def do(self, time: float, verb: str, *arguments: Any) -> None:
-        """Once everything until then was heard."""
+        """Call a method of the simulator at `time`, after all earlier messages."""
         while self.hear(time):
             pass
         arguments = (*arguments, "m") if verb == "abort" else ("m", *arguments)
         getattr(self.simulator, verb)(*arguments)
 
     def hear(self, until: float = inf) -> Message | None:
-        """The next message."""
+        """Return the next message before `until`, and record it."""
         message = self.simulator.next(until)
         if message is not None:
             self.messages.append(message)
@@ -70,7 +70,7 @@ class Stage:
 
 
 def plays(stage: Stage, tasks: str, acts: list[tuple[Any, ...]], heard: list[Heard]) -> None:
-    """Given these tasks, and what is done when, so much is heard first."""
+    """Start `tasks`, perform `acts`, and check that the first messages are `heard`."""
     stage.start(*tasks)
     for act in acts:
         stage.do(*act)
@@ -132,7 +132,7 @@ def test_what_a_machine_does_when(scene: str) -> None:
 
 
 def test_word_that_a_task_is_unwanted_takes_its_time() -> None:
-    """A second: it comes at 1.5 s, in the first minibatch, and the answer a second after its end."""
+    """The request takes 1 s and arrives at 1.5 s, in the first minibatch. The reply takes 1 s too."""
     stage = Stage(replace(LINK, latency_milliseconds=1000))
     plays(stage, "a", [(0.5, "abort", "a")], [(3.0, "Cancelled", "a")])
 
@@ -193,10 +193,10 @@ AT_ONCE: dict[str, tuple[str, list[tuple[Any, ...]], list[Heard]]] = {
 
 
 class TestStopsAtOnce:
-    """Papers on fastest-k have workers begin anew as soon as the k-th has answered."""
+    """Tests of `stops_at_once`: in papers on fastest-k, workers restart as soon as the k-th update has arrived."""
 
     def stage(self) -> Stage:
-        """Down until 1.0, computed until 5.0, up until 6.5."""
+        """Return a stage on which a task downloads until 1.0 s, computes until 5.0 s and uploads until 6.5 s."""
         return Stage(replace(LINK, latency_milliseconds=1000), stops_at_once=True)
 
     @pytest.mark.parametrize("scene", AT_ONCE)
@@ -218,7 +218,7 @@ class TestStopsAtOnce:
 
 
 def lost_after(lifetime: float, tasks: int) -> SimulatedHub:
-    """A machine that is lost this long after it has joined, again and again, with a task each time."""
+    """Return a simulator after `tasks` losses of a machine, each `lifetime` seconds after it joined with a task."""
     life = Lifetime(lifetime, Deterministic())
     machine = Machine("m", seconds_per_sample=0.5, lifetime=life, seconds_to_return=1.0)
     simulator = SimulatedHub([machine], Noted(), batch=2)

@@ -1,4 +1,4 @@
-"""Simulated machines that are ordered, paid for, preempted and replaced, to the second and the cent."""
+"""Tests of the lifecycle of simulated machines: exact times and costs of orders, preemptions and replacements."""
 
 from dataclasses import replace
 from itertools import groupby
@@ -42,7 +42,7 @@ def test_what_is_bought_on_demand_stays() -> None:
 
 
 def test_a_start_takes_its_time_and_is_paid_for() -> None:
-    """Each machine is ordered at 0 s and ready at 3 s; one that is gone before has cost its money all the same."""
+    """Each machine is ordered at 0 s and ready at 3 s. A machine that is preempted before 3 s costs money too."""
     found = run(zone(seconds_to_start=3.0))
     assert when(found, Joined) == [(3.0, "east1"), (3.0, "east2")]
     assert found.summary["seconds"] == pytest.approx(3.0 + SAMPLES / 2 * 0.05)
@@ -56,7 +56,7 @@ def test_a_start_takes_its_time_and_is_paid_for() -> None:
 
 
 def test_the_bill_follows_the_price() -> None:
-    """0.1 dollars a second, twice that from 1 s on; the other zone has prices of its own."""
+    """One zone costs 0.1 dollars per second, and 0.2 from 1 s on. The other zone has other prices."""
     rising = Steps((0.0, 1.0), (360.0, 720.0))
     found = run(zone(prices=rising), zone(name="west", count=1), until="epochs>=4")
     seconds = found.summary["seconds"]
@@ -84,7 +84,7 @@ def test_prices_that_change_for_ever_do_not_keep_a_run_that_nobody_serves() -> N
 
 
 def test_what_was_lost_with_a_machine_is_told_in_dollars() -> None:
-    """east1 computes from 0 to 0.4 s and from 0.4 s on; it is gone at 0.5 s and back at 1.5 s."""
+    """east1 starts tasks at 0 and 0.4 s. It is preempted at 0.5 s and returns at 1.5 s."""
     found = run(zone(alive((0.0, 1.0), (0.5, 0.0), (1.5, 1.0)), count=1))
     assert when(found, Lost) == [(0.5, "east1")]
     assert when(found, Joined) == [(0.0, "east1"), (1.5, "east1.2")]
@@ -94,11 +94,11 @@ def test_what_was_lost_with_a_machine_is_told_in_dollars() -> None:
 
 
 def test_a_loss_that_nobody_tells_is_noticed_late_and_not_paid_for() -> None:
-    """Given work at 0.8 s, gone at 1 s, which is noticed 5 s after it was last given anything."""
+    """It receives a task at 0.8 s and is lost at 1 s. The loss is detected 5 s after the task was sent."""
     lifetime = Lifetime(1.0, Trace((1.0, 100.0)))
     seed = next(seed for seed in range(9) if lifetime.start(stream(seed, "machine m"))() == 1.0)
     settings = {"dollars_per_hour": 360.0, "seconds_to_return": 0.0, "noticed_after_seconds": 5.0}
-    one = Machine("m", 0.1, lifetime=lifetime, **settings)  # type: ignore[arg-type]  # numbers all
+    one = Machine("m", 0.1, lifetime=lifetime, **settings)  # type: ignore[arg-type]  # all are numbers
     found = fit(a_job(), Asynchronous(), Simulated([one], seed=seed, computes=False), until="epochs>=1")
     assert when(found, Gone) == [(1.0, "m")]
     assert when(found, Lost) == [(5.8, "m")]
@@ -108,7 +108,7 @@ def test_a_loss_that_nobody_tells_is_noticed_late_and_not_paid_for() -> None:
 
 @pytest.mark.parametrize(("gone", "noticed"), [(0.3, 5.2), (0.5, 5.4)])
 def test_a_loss_is_noticed_so_long_after_work_last_came_or_went(gone: float, noticed: float) -> None:
-    """In rounds: the quick one computes until 0.2 s and waits until 0.4 s, when it is given more."""
+    """In each round of 0.4 s, the fast machine computes for 0.2 s and waits for the slow machine."""
     quick, slow = (
         Machine(name, pace / 8, noticed_after_seconds=5.0) for name, pace in [("q", 0.2), ("s", 0.4)]
     )
@@ -119,7 +119,7 @@ def test_a_loss_is_noticed_so_long_after_work_last_came_or_went(gone: float, not
 
 
 def test_what_came_in_after_the_end_was_not_paid_for_in_vain() -> None:
-    """The answer is on its way when the machine is gone at 0.45 s, and the loss is noticed at 10 s."""
+    """The update is in transit when the machine is lost at 0.45 s. The loss is detected at 10 s."""
     link = Link(latency_milliseconds=40)
     mortal = Machine("m", 0.05, dollars_per_hour=3600.0, link=link, noticed_after_seconds=10.0)
     chaos = Chaos([Fault("kill", "m", at_seconds=(0.45,))])
@@ -147,7 +147,7 @@ def test_a_zone_replaces_what_is_killed() -> None:
 
 
 def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> None:
-    """Four machines for 2 s, none for two hours, all back within a second: meanwhile the run pays for the hub alone."""
+    """The zone has four machines for 2 s, none for two hours, and four again. Only the hub costs money in between."""
     falls = alive((0.0, 4.0), (2.0, 0.0), (7_200.0, 2.0), (7_201.0, 4.0), period=7_202.0)
     on = Simulated([zone(falls, count=4)], hub=Hub(dollars_per_hour=0.36))
     strategy, folder = VCASGD(alpha=0.9), RunFolder(tmp_path)
@@ -164,7 +164,7 @@ def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> 
 
 
 def test_what_was_paid_for_a_start_in_vain_is_told_even_if_nobody_ever_comes() -> None:
-    """0.1 dollars a second from 0 to 2 s, and again from 10 s on, when the budget ends it at 0.35 dollars."""
+    """The machine costs 0.1 dollars per second until 2 s, and from 10 s until the budget of 0.35 dollars is spent."""
     found = run(zone(GONE_AT_2, count=1, seconds_to_start=3.0), until="dollars<=0.35")
     assert found.dollars == pytest.approx(0.35)
     assert found.summary["seconds"] == pytest.approx(11.5), "it ends when the money is spent"
@@ -172,7 +172,7 @@ def test_what_was_paid_for_a_start_in_vain_is_told_even_if_nobody_ever_comes() -
 
 
 def test_a_price_that_rises_after_a_death_costs_nothing() -> None:
-    """Gone at 1 s, noticed at 30.8 s, and the price rises a hundredfold at 10 s."""
+    """The machine is lost at 1 s, and the loss is detected at 30.8 s. The price rises 100-fold at 10 s."""
     like, rising = replace(LIKE, noticed_after_seconds=30.0), Steps((0.0, 10.0), (360.0, 36_000.0))
     falls = alive((0.0, 1.0), (1.0, 0.0), (60.0, 1.0))
     found = run(zone(falls, count=1, like=like, prices=rising), until="seconds>=50")
@@ -180,7 +180,7 @@ def test_a_price_that_rises_after_a_death_costs_nothing() -> None:
     assert found.summary["dollars_lost"] == pytest.approx(0.1 * 0.2)
 
 
-# --- a capacity of the chaos -----------------------------------------------------------------------
+# --- capacity of the fault injection ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_who_was_starting_when_its_machine_was_taken_is_paid_for_no_longer() -> 
 
 
 def test_nobody_is_ordered_where_a_capacity_has_nobody(tmp_path: Path) -> None:
-    """At the beginning, and when a run goes on at 1.5 s."""
+    """This is so at the start, and when a run resumes at 1.5 s."""
     chaos = Chaos(capacity=alive((0.0, 0.0), (0.5, 2.0), (1.0, 0.0), (30.0, 2.0)))
     fleet = [Machine(name, 0.05, seconds_to_start=0.2, seconds_to_return=0.0) for name in "mn"]
     run(*fleet, until="seconds>=1.5", out=tmp_path, chaos=chaos)

@@ -1,4 +1,4 @@
-"""Parameter servers of a simulated hub: who waits for how long."""
+"""Tests of update servers of a simulated hub: waiting times, losses, costs and overwritten updates."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ from tests.fits import SAMPLES, a_job
 from tests.transcripts import raises
 
 SHARDS, SECONDS = 8, 0.6
-"""a task of one shard takes so long"""
+"""Number of shards, and seconds of a task with one shard."""
 
 
 def run(hub: Hub, machines: int = 4, epochs: int = 4, chaos: Chaos | None = None, **each: float) -> Run:
-    fleet = Fleet([Machine(f"m{i}", SECONDS * SHARDS / SAMPLES, **each) for i in range(machines)], hub)  # type: ignore[arg-type]  # numbers all
+    fleet = Fleet([Machine(f"m{i}", SECONDS * SHARDS / SAMPLES, **each) for i in range(machines)], hub)  # type: ignore[arg-type]  # all are numbers
     on, until = Simulated.of(fleet, computes=False), f"epochs>={epochs}"
     return fit(a_job(), VCASGD(alpha=0.5), on, until=until, shards=SHARDS, chaos=chaos)
 
 
 def test_a_server_takes_one_update_after_the_other() -> None:
-    """Four answers come at once, at 0.6 s: one server needs 0.4 s for them, two need 0.2 s without transactions."""
+    """Four updates arrive at 0.6 s. One server needs 0.4 s for them, and two need 0.2 s without transactions."""
     for servers, overwrites, waits in (
         (1, False, [0.1, 0.2, 0.3, 0.4]),
         (2, False, [0.1, 0.2, 0.3, 0.4]),
@@ -37,7 +37,7 @@ def test_a_server_takes_one_update_after_the_other() -> None:
 
 
 def test_one_server_is_the_bottleneck_and_more_lift_it() -> None:
-    """8 machines bring an update each 0.075 s, and a server takes 0.2 s for one."""
+    """8 machines send an update every 0.075 s, and a server needs 0.2 s for each."""
     seconds = {
         servers: run(Hub(0.0, 0.2, servers, overwrites=servers > 1), machines=8).summary["seconds"]
         for servers in (1, 2, 4)
@@ -51,7 +51,7 @@ def test_one_server_is_the_bottleneck_and_more_lift_it() -> None:
 
 
 def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
-    """m0's first answer is at the hub at 0.6 s and taken in until 1.1 s; it is killed at 0.8 s."""
+    """The first update of m0 arrives at 0.6 s and is processed at 1.1 s. m0 is killed at 0.8 s."""
     found = run(Hub(seconds_per_update=0.5, servers=4), machines=1, epochs=1, joins_at_seconds=0.0)
     assert found.summary["seconds"] == pytest.approx(SHARDS * (SECONDS + 0.5))
     killed = Chaos([Fault("kill", at_seconds=(0.8,))])
@@ -64,8 +64,8 @@ def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
 
 
 def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> None:
-    """m0 computes from 0.2 to 1.4 s; its first answer is taken in from 1 to 6 s, its second one would be there at
-    1.6 s, and it is killed at 1.5 s."""
+    """m0 computes from 0.2 to 1.4 s, and is killed at 1.5 s. Its first update is processed from 1 to 6 s, and the
+    second update would arrive at 1.6 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES, link=Link(latency_milliseconds=200))]
     late = [Machine("late", 0.001, joins_at_seconds=20.0)]
     on = Simulated([*fleet, *late], in_flight=2, hub=Hub(seconds_per_update=5.0), computes=False)
@@ -102,7 +102,7 @@ def test_what_takes_no_time_cannot_be_overwritten(setting: dict[str, Any]) -> No
 
 
 def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None:
-    """Two answers of m0 come at 0.6 s and 1.2 s; the one server has them at 1.5 s and 2.4 s. It is killed at 1.3 s."""
+    """Updates of m0 arrive at 0.6 and 1.2 s. The server has processed them at 1.5 and 2.4 s. m0 is killed at 1.3 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES), Machine("m1", 10.0)]
     on = Simulated(fleet, hub=Hub(seconds_per_update=0.9), computes=False, in_flight=2)
     killed = Chaos([Fault("kill", machine="m0", at_seconds=(1.3,))])

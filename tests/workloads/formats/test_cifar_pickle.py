@@ -1,4 +1,4 @@
-"""The published pickles: right arrays or an error, and never a call of what they name."""
+"""Tests of the reader of pickled batches. It returns correct arrays or raises, and never calls named functions."""
 
 import os
 import pickle
@@ -38,7 +38,7 @@ def test_a_pipe_among_the_files_is_refused(tmp_path: Path) -> None:
 
 
 class Harm:
-    """Pickled, it is a call of whatever it was given."""
+    """An object with a pickle that calls the given function."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.call = function, arguments
@@ -62,7 +62,7 @@ def test_a_pickle_that_calls_anything_is_refused(
 
 
 def test_numpy_never_sees_what_a_pickle_says_of_an_array() -> None:
-    """One of objects, whose addresses it names itself, would be followed."""
+    """NumPy would follow the addresses in an array of objects."""
     objects = WHOLE.replace(b"u1J\0\0\0\0", b"O8J\0\0\0\0")
     count, most = (number.to_bytes(4, "little") for number in (len(LABELS), 2**31 - 1))
     for content in (objects, WHOLE.replace(b"(J" + count, b"(J" + most, 1)):
@@ -72,7 +72,7 @@ def test_numpy_never_sees_what_a_pickle_says_of_an_array() -> None:
 
 
 def test_a_few_bytes_do_not_take_much_memory() -> None:
-    """They say that a value is number so and so of those to be remembered."""
+    """The pickle stores a value in the memo at a very large index."""
     tracemalloc.start()
     try:
         for number in (2**24, 2**31 - 1):
@@ -84,7 +84,7 @@ def test_a_few_bytes_do_not_take_much_memory() -> None:
 
 
 def test_what_a_pickle_names_cannot_be_turned_into_anything_else() -> None:
-    """Called with itself, given a state or other attributes, made anew."""
+    """The pickles call the named object, set its state or attributes, or create it again."""
     for harm in (b"h\0\x85R", b"h\0N\x86b", b"N}X\4\0\0\0nameh\0s\x86b0h\0)R", b"h\0)\x81"):
         with pytest.raises(UsageError) as refusal:
             read_batch(b"cnumpy\nndarray\nq\0" + harm + b".")

@@ -1,4 +1,4 @@
-"""Decoded once: whatever happens to the process, the disk and the files, what is opened is whole."""
+"""Tests of the cache of decoded data: it is complete or unused after kills, full disks and changed files."""
 
 import errno
 import io
@@ -50,7 +50,7 @@ print("sum", cached("few", [Path(sys.argv[1])], make)["train"][0].sum())
 
 
 def some(value: int) -> Splits:
-    """Pictures and classes of this value."""
+    """Return splits in which all pixels and labels have this value."""
     return {
         split: (np.full((10, 3, 32, 32), value, np.uint8), np.full(10, value)) for split in ("train", "test")
     }
@@ -87,7 +87,7 @@ def test_what_is_made_once_is_mapped_afterwards(source: Path) -> None:
         for split in SPLITS:
             for at in (0, 1):
                 array = splits[split][at]
-                np.testing.assert_array_equal(array, some(1)[split][at], strict=True)  # its dtype too
+                np.testing.assert_array_equal(array, some(1)[split][at], strict=True)  # checks the dtype too
                 assert isinstance(array, np.memmap)
                 assert array.mode == "r"
     names = [f"{split}-{what}.npy" for split in ("test", "train") for what in ("images", "labels")]
@@ -98,7 +98,7 @@ def test_a_cache_that_can_only_be_read_is_read(source: Path) -> None:
     cached("few", [source], lambda: some(1))
     lock = folder_of(source) / "lock"
     lock.unlink()
-    lock.mkdir()  # no process can write in it now, not even root's
+    lock.mkdir()  # now no process can lock it, not even one of root
     assert cached("few", [source], never)["test"][1].tolist() == [1] * 10
 
 
@@ -185,7 +185,7 @@ def test_a_process_that_is_killed_leaves_nothing_that_counts(source: Path, step:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_of_two_processes_one_decodes_and_the_other_waits_for_it(source: Path, killed: bool) -> None:
-    """And decodes itself if that one is killed."""
+    """The other process decodes the data itself if the first is killed."""
     with program("-c", PROGRAM, source, "make") as first:
         says(first, "stopped in make")
         with program("-c", PROGRAM, source) as second:
@@ -199,7 +199,7 @@ def test_of_two_processes_one_decodes_and_the_other_waits_for_it(source: Path, k
 
 
 def test_a_disk_that_is_full_is_told_and_nothing_half_written_counts(source: Path) -> None:
-    """A limit on the size of files fails in the midst of a write too."""
+    """A limit on file sizes makes a write fail halfway too, like a full disk."""
     mask(**STATE)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
@@ -222,7 +222,7 @@ def test_a_cache_that_cannot_be_used_is_told_and_the_run_goes_on(
         raise RuntimeError("no home")
 
     mask(**STATE)
-    monkeypatch.setenv("ODDLOT_CACHE", str(source / "below"))  # a file
+    monkeypatch.setenv("ODDLOT_CACHE", str(source / "below"))  # its parent is a file
     with warns("no_cache", reason=os.strerror(errno.ENOTDIR)):
         assert cached("few", [source], lambda: some(1))["test"][1].tolist() == [1] * 10
     monkeypatch.delenv("ODDLOT_CACHE")
@@ -237,7 +237,7 @@ def test_the_folder_is_where_users_expect_it(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.delenv("ODDLOT_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache_folder() == tmp_path / ".cache" / "oddlot"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the standard says to ignore
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # ignored, as the standard requires
     assert cache_folder() == tmp_path / ".cache" / "oddlot"
     monkeypatch.setenv("XDG_CACHE_HOME", "/shared")
     assert cache_folder() == Path("/shared/oddlot")

@@ -1,4 +1,4 @@
-"""IDX files: right arrays or an error, whatever the bytes are."""
+"""Tests of the reader of IDX files: it returns correct arrays or raises, for any bytes."""
 
 import gzip
 import os
@@ -22,7 +22,7 @@ same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixtur
 
 
 def written(array: NDArray[Any], code: int) -> bytes:
-    """The array as an IDX file, by the format's own words."""
+    """Return the bytes of an IDX file with this array."""
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
     return header + array.astype(DTYPES[code]).tobytes()
 
@@ -77,7 +77,7 @@ def test_a_damaged_gzip_file_is_refused_or_harmless(tmp_path: Path, place: int, 
         back = read_idx(placed(tmp_path, bytes(content), "a.gz"))
     except UsageError:
         return
-    np.testing.assert_array_equal(back, array)  # the damage was in gzip's header, where nothing depends on it
+    np.testing.assert_array_equal(back, array)  # the damage was in a part of gzip's header that is not used
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_files_are_found_by_argument_before_variable_and_with_or_without_gz(
 
 
 def test_missing_files_are_named_with_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of two folders are never mixed."""
+    """Files from two folders are never mixed."""
     monkeypatch.setenv("ODDLOT_DATA", str(make(tmp_path / "variable", *NAMES)))
     make(tmp_path / "mine", NAMES[0])
     make(tmp_path / "mine" / "mnist", NAMES[1])

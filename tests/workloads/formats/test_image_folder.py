@@ -1,4 +1,4 @@
-"""Pictures in archives and folders: hostile ones get an error with file and member, and nothing is unpacked."""
+"""Tests of images in archives and folders: errors name file and member, and nothing is unpacked to disk."""
 
 import gzip
 import lzma
@@ -27,7 +27,7 @@ GREY = np.zeros((32, 32), np.uint8)
 
 
 def png_that_claims(side: int) -> bytes:
-    """A few bytes whose header speaks of side x side pixels."""
+    """Return a small PNG file with a header that claims `side` x `side` pixels."""
     header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     return GOOD[:8] + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)) + GOOD[33:]
 
@@ -71,7 +71,7 @@ def test_a_picture_that_claims_to_be_vast_is_not_decoded(tmp_path: Path) -> None
 
 def test_an_unknown_class_is_told(tmp_path: Path) -> None:
     for form, read in FORMS.items():
-        for kind, meant in (("unicorn", None), ("catt", "cat")):  # which comes first
+        for kind, meant in (("unicorn", None), ("catt", "cat")):  # sorted before "unicorn"
             with raises(UsageError, "unknown_name", member=f"train/{kind}/1.png", given=kind, nearest=meant):
                 read(tmp_path / form, {f"train/{kind}/1.png": GOOD})
 
@@ -92,7 +92,7 @@ def test_members_with_odd_names_are_refused_and_nothing_is_unpacked(
     with raises(UsageError, "invalid_name", path=str(path), member=name) as refusal:
         read_archives([path])
     assert str(refusal.value).isprintable()
-    assert sorted(os.listdir(tmp_path)) == ["cifar10.tar", "here"]  # noqa: PTH208 - names alone
+    assert sorted(os.listdir(tmp_path)) == ["cifar10.tar", "here"]  # noqa: PTH208 - only names are needed
     assert not list((tmp_path / "here").iterdir())
 
 
@@ -128,9 +128,9 @@ def test_a_damaged_archive_is_told(tmp_path: Path, end: str) -> None:
     noise = np.random.Generator(np.random.PCG64(0)).bytes(20_000)
     path = archive(tmp_path / f"cifar10{end}", dict(photos()) | {"train/cat/.noise": noise})
     whole = path.read_bytes()
-    byte = len(whole) - 9_000  # within the noise, which nobody looks at
+    byte = len(whole) - 9_000  # within the noise, which is not decoded
     flipped = whole[:byte] + bytes([whole[byte] ^ 1]) + whole[byte + 1 :]
-    # A bare archive has no checksum of what is in it.
+    # An uncompressed archive has no checksum of its contents.
     for content in (whole[:-12_000], b"no archive", b"", *([flipped] if end != ".tar" else [])):
         path.write_bytes(content)
         with raises(UsageError, "damaged_file", path=str(path)):
@@ -138,7 +138,7 @@ def test_a_damaged_archive_is_told(tmp_path: Path, end: str) -> None:
 
 
 def test_a_header_that_claims_to_be_vast_is_not_believed(tmp_path: Path) -> None:
-    """Of an archive of a few bytes, which would unpack to all of the memory."""
+    """The archive has a few bytes, but would fill the memory when unpacked."""
     member = tarfile.TarInfo("././@LongLink")
     member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
     path = tmp_path / "cifar10.tar"
@@ -163,13 +163,13 @@ def test_an_archive_that_unpacks_to_far_more_than_its_size_is_not_read_to_its_en
     plain = archive(tmp_path / "a.tar", {member: bytes(20 << 20)} if member else {}).read_bytes()
     path = tmp_path / f"cifar10{end}"
     path.write_bytes((gzip if end == ".tar.gz" else lzma).compress(plain.ljust(20 << 20, b"\0")))
-    mask(most=r"[\d,]+(?= bytes)")  # of the packed size, which depends on the libraries that pack
+    mask(most=r"[\d,]+(?= bytes)")  # depends on the compressed size, and so on the compression libraries
     with raises(UsageError, "unpacks_to_too_much", path=str(path)):
         read_archives([path])
 
 
 def test_headers_that_announce_headers_without_end_are_damage(tmp_path: Path) -> None:
-    """Each tells a long name of what follows, which is another one."""
+    """Each header announces a long name for the next member, which is such a header again."""
     member = tarfile.TarInfo("././@LongLink")
     member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1
     path = tmp_path / "cifar10.tar"

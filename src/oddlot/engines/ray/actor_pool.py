@@ -1,4 +1,5 @@
-"""The workers of a Ray cluster as the hub sees them: started, watched and replaced."""
+"""The workers of a Ray cluster at the hub: `ActorPool` starts, watches and replaces them. `JobEntry` delays the start
+of a run until enough workers are ready."""
 
 import logging
 import signal
@@ -33,14 +34,14 @@ from oddlot.engines.ray.worker_actor import CONTROL, Beat, Failure, HubInfo, Sta
 from oddlot.engines.ray.worker_logs import WorkerLogs
 
 TELL_SECONDS = 5.0
-"""Seconds without enough workers after which a line says what the run waits for."""
+"""Seconds with too few workers after which a line reports the reason."""
 WARN_SECONDS = 30.0
-"""Seconds after which that line is a warning, which scripts show, even if the workers may just be starting."""
+"""Seconds after which that line is a warning, which scripts show, even if the workers may still be starting."""
 logger = logging.getLogger(__name__)
 
 
 class JobEntry:
-    """Holds workers back until the least number of them is ready."""
+    """Holds workers back until the minimum number of them is ready."""
 
     def __init__(self, settings: RaySettings, now: float) -> None:
         self.settings = settings
@@ -63,7 +64,7 @@ class JobEntry:
         return self._waiting is not None and self._waiting.pop(node, None) is not None
 
     def tell(self, now: float, ready: int, avoided: Collection[str] = ()) -> None:
-        """Say what the run waits for, before its start and while no worker is ready; again when it changes.
+        """Log why workers are missing, before the start of the run and while no worker is ready, and after changes.
 
         `avoided` are Ray's ids of nodes that get no workers.
         """
@@ -80,17 +81,17 @@ class JobEntry:
 
 
 KILL_SECONDS = 2.0
-"""Longest time that the end of a run waits for the end of its actors before it kills them again, in seconds."""
+"""Longest wait for killed actors to end before they are killed again, in seconds."""
 KILLS = 3
-"""Number of times that actors are killed which do not end: a busy cluster may lose a request."""
+"""Number of attempts to kill an actor, because a busy cluster may lose a request."""
 BEAT_SECONDS = 1.0
 """Interval of heartbeats, in seconds."""
 
 
 class ActorPool:
-    """Requests actors, hears their signs of life, and handles their ends.
+    """Requests actors, receives their heartbeats, and handles their ends.
 
-    `setup` is a reference to the pickled `WorkerSetup`. Answers wait in a queue until `hear` handles them.
+    `setup` is a reference to the pickled `WorkerSetup`. Results of calls wait in a queue until `hear` handles them.
     """
 
     def __init__(
@@ -109,9 +110,9 @@ class ActorPool:
         """Called when the evaluator is ready."""
         self.running: dict[NodeId, ActorHandle] = {}
         self.not_ended: set[ActorHandle] = set()
-        """Actors, lost ones included, of whose end Ray has not told yet."""
+        """Actors, including lost ones, until Ray reports their end."""
         self.messages: deque[Message] = deque()
-        """For the host."""
+        """Messages for the host."""
         self.news: SimpleQueue[CallResult | NodeNews] = SimpleQueue()
         self.nodes = NodeWatch(
             started.hub_node, self.settings, clock, NodeCalls(self.news, self.settings.runtime_env)
@@ -121,10 +122,10 @@ class ActorPool:
         self._host, self._hub = host(), HubInfo.here()
         self._looked = clock()
         self._evaluator_at = inf
-        """Time from which the evaluator is requested again. Infinity: it is there, or is not needed."""
+        """Time from which the evaluator is requested again. Infinity: it is running, or not needed."""
 
     def spawn(self, index: int) -> ActorHandle:
-        """Request a worker, or the evaluator. It is heard from once the cluster has room for it."""
+        """Request a worker, or the evaluator. It starts once the cluster has room for it."""
         node = self.ids.next(index)
         avoid = self.nodes.avoided
         actor = self.started.take(index, node, avoid)
@@ -139,7 +140,7 @@ class ActorPool:
         return worker
 
     def is_running(self, worker: ActorHandle) -> bool:
-        """Return whether the worker's answers still count."""
+        """Return whether results of the worker still count."""
         return self.running.get(worker.node) is worker
 
     def control(self, node: NodeId, method: str, *arguments: Any) -> None:
@@ -157,19 +158,22 @@ class ActorPool:
         self.nodes.call(worker.started.ray_node, lambda _: None, send_signal, worker.started.pid, int(number))
 
     def bar(self, index: int, barred: bool) -> None:
-        """Set whether the worker stays away once it has ended."""
+        """Suspend the replacement of a worker, or allow it again."""
         for worker in self.running.values():
             worker.taken_away = worker.taken_away or (barred and worker.index == index)
         self.policy.bar(index, barred, self.clock())
 
     def take_away(self, node: NodeId) -> None:
-        """End a worker that hangs, and replace it. This is not a failed start."""
+        """Kill a worker that hangs, and replace it. This does not count as a failed start."""
         if worker := self.running.get(node):
             worker.taken_away = True
             self.lose(worker)
 
     def lose(self, worker: ActorHandle) -> None:
-        """Count a worker as lost, and kill it: it may only be unreachable. Raise JobError after failed starts."""
+        """Count a worker as lost, and kill it, because it may only be unreachable.
+
+        Raise JobError after too many failed starts.
+        """
         if not self.is_running(worker):
             return
         del self.running[worker.node]
@@ -179,7 +183,7 @@ class ActorPool:
             with suppress(ray.exceptions.RayError, ValueError):
                 ray.kill(worker.actor)
         if not worker.has_ended:
-            self.signal(worker, signal.SIGKILL)  # a frozen process hears nothing of Ray
+            self.signal(worker, signal.SIGKILL)  # a frozen process does not respond to Ray
         busy = bool(self.evaluations.requested if worker.is_evaluator else worker.tasks)
         death = worker.death(bool(worker.tasks), busy)
         if worker.ready and not worker.is_evaluator and not self.entrance.lost(worker.node):
@@ -191,24 +195,24 @@ class ActorPool:
             self._spawn_evaluator()
 
     def _spawn_evaluator(self) -> None:
-        """Request the evaluator if it is due: not while its node is short of memory."""
+        """Request the evaluator if it is due. It is not requested while its node is short of memory."""
         if self.clock() >= self._evaluator_at:
             self._evaluator_at = inf
             self.spawn(EVALUATOR_INDEX)
 
     def dismiss(self, worker: ActorHandle) -> None:
-        """End a leaving worker once it has answered all tasks."""
+        """End a leaving worker once all of its tasks have ended."""
         if worker.leaving and not worker.tasks:
             self.lose(worker)
 
     def call(self, worker: ActorHandle, then: Callable[[Any], None], method: Any, *arguments: Any) -> None:
-        """Call a method of a worker. `then(answer)` handles the answer unless the worker is lost before."""
+        """Call a method of a worker. `then` handles the result unless the worker is lost before."""
         call = method.remote(*arguments)
-        worker.calls.add(call)  # without a reference there is no answer
+        worker.calls.add(call)  # without a reference Ray drops the result
         private_api.on_completed(call, lambda answer: self.news.put(CallResult(worker, call, then, answer)))
 
     def hear(self, news: CallResult | NodeNews) -> None:
-        """Handle an answer."""
+        """Handle the result of a call."""
         if isinstance(news, NodeNews):
             news.then(news.answer)
             return
@@ -224,11 +228,11 @@ class ActorPool:
         news.then(news.answer)
 
     def fail(self, worker: ActorHandle, failure: Failure) -> None:
-        """Raise the error of a worker, unless its node is left out because of it."""
+        """Raise the error of a worker, or exclude its node because of it."""
         self.losses.failed(worker, failure)
 
     def check(self) -> None:
-        """Replace workers that are due, end those that are silent, and say what the run waits for."""
+        """Request replacements that are due, end silent workers, and log why workers are missing."""
         now = self.clock()
         pause, self._looked = now - self._looked, now
         for worker in list(self.running.values()):
@@ -243,26 +247,26 @@ class ActorPool:
         self.entrance.tell(now, ready, self.nodes.avoided)
 
     def _request_again(self) -> None:
-        """Request actors again that wait for a node, because they must not be on one that may be used now."""
+        """Request waiting actors again that avoid nodes, because one of these nodes may be used again."""
         for worker in list(self.running.values()):
             if worker.avoids and not worker.ready:
                 worker.taken_away = True
                 self.lose(worker)
 
     def close(self) -> None:
-        """Kill all actors, and wait until they have ended, unless the cluster does not answer."""
+        """Kill all actors, and wait until they have ended, unless the cluster does not respond."""
         self.nodes.close()
         for _ in range(KILLS):
             if not self.kill() or self._have_ended():
                 return
 
     def kill(self) -> bool:
-        """Kill all actors, also from another thread. Return whether the cluster has answered."""
+        """Kill all actors. Return whether the cluster has responded. Any thread may call this."""
         kills = [in_thread(partial(ray.kill, worker.actor)) for worker in list(self.not_ended)]
         return not wait(kills, KILL_SECONDS).not_done
 
     def _have_ended(self) -> bool:
-        """Wait until all actors have ended. Return whether they have."""
+        """Wait for `KILL_SECONDS` at most until all actors have ended. Return whether they have."""
         until = self.clock() + KILL_SECONDS
         while self.not_ended and (left := until - self.clock()) > 0:
             try:
@@ -274,10 +278,12 @@ class ActorPool:
         return not self.not_ended
 
     def _note_end(self, news: CallResult) -> None:
-        if isinstance(news.answer, ray.exceptions.ActorDiedError):  # others may be unreachable for a while
+        if isinstance(
+            news.answer, ray.exceptions.ActorDiedError
+        ):  # after other errors it may only be unreachable
             self.not_ended.discard(news.worker)
 
-    # --- what workers tell ---------------------------------------------------------------------
+    # --- results of workers --------------------------------------------------------------------
 
     def _beat(self, worker: ActorHandle) -> None:
         beat = worker.actor.beat.options(concurrency_group=CONTROL)

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, and what the cluster lacks."""
+"""The connection to a Ray cluster, checks of its resources and memory, and `put` for its object store."""
 
 import contextlib
 import logging
@@ -21,14 +21,14 @@ from oddlot.engines.ray.settings import RaySettings
 from oddlot.engines.ray.threads import in_thread
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
-"""Address that other machines do not reach. Ray replaces 127.0.0.1 by an outer address on Linux."""
+"""Address that other machines cannot reach. On Linux, Ray replaces 127.0.0.1 by an external address."""
 OWN_CLUSTER: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": LOOPBACK}
-"""Settings of a cluster that is started for one run: it listens to this machine alone."""
+"""Settings of a cluster that is started for one run. It accepts connections from this machine only."""
 HEAD_SECONDS = 2.0
-"""Longest wait for the head of a cluster that has started, in seconds."""
+"""Longest wait for a reply of the head, in seconds."""
 SHARED_MEMORY = "/dev/shm"
 MIN_SHARED_BYTES = 1 << 30
-"""Size of the shared-memory folder below which there is a warning."""
+"""Minimum size of the shared-memory folder. A smaller folder causes a warning."""
 
 
 class Connection(NamedTuple):
@@ -37,15 +37,15 @@ class Connection(NamedTuple):
     is_own: bool
     """Whether the cluster was started for this run."""
     runtime_env: Mapping[str, Any]
-    """The runtime environment that actors need in addition to that of the connection."""
+    """The runtime environment of actors, in addition to the environment of the connection."""
     messages: RayMessages
 
 
 def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing: ExitStack) -> Connection:
     """Connect to the cluster of `address`, or start one on this machine.
 
-    A connection that the program has already is used, and stays. Raise UsageError if Ray is not installed, the cluster
-    does not answer, or Ray rejects the runtime environment.
+    An existing connection of the program is used, and stays open. Raise UsageError if Ray is not installed, the cluster
+    does not respond, or Ray rejects the runtime environment.
     """
     try:
         import ray
@@ -103,12 +103,12 @@ def _bad_settings(error: Exception, runtime_env: object) -> UsageError:
 
 
 def _own_if_stale(noted: str | None) -> str | None:
-    """Return `local` if Ray's note of a cluster on this machine names one that does not answer; else None."""
+    """Return `local` if the cluster that Ray has noted on this machine does not respond, else None."""
     return "local" if noted and _is_host_and_port(noted) and not is_open(noted) else None
 
 
 def _check_address(address: str) -> None:
-    """Raise UsageError if no cluster answers at HOST:PORT. Other forms of addresses are left to Ray."""
+    """Raise UsageError if no cluster responds at HOST:PORT. Other forms of addresses are not checked."""
     if "://" in address:
         message = (
             f"{address} is an address of Ray Client: run the command on a node of the cluster, for example with "
@@ -140,7 +140,7 @@ def _own_sigterm() -> Iterator[None]:
 
 
 def check_room(settings: RaySettings, is_own: bool) -> None:
-    """Raise UsageError if a cluster that was started for this run can never have the least number of workers."""
+    """Raise UsageError if a cluster that was started for this run has no room for the minimum number of workers."""
     import ray
 
     lacking = lacks(settings, ray.cluster_resources()) if is_own else ""
@@ -157,7 +157,7 @@ def check_room(settings: RaySettings, is_own: bool) -> None:
 
 
 def lacks(settings: RaySettings, there: Mapping[str, float]) -> str:
-    """Return which resources are missing for the least number of workers, as text; empty if none are."""
+    """Return a text with the resources that are missing for the minimum number of workers. Empty: none are missing."""
     total = {name: amount * settings.min_workers for name, amount in settings.needs.items()}
     missing = {
         name: amount - there.get(name, 0.0) for name, amount in total.items() if amount > there.get(name, 0.0)
@@ -171,9 +171,9 @@ def fits(settings: RaySettings, node: Mapping[str, float]) -> bool:
 
 
 def waiting_for(settings: RaySettings, ready: int, avoided: Collection[str] = ()) -> tuple[str, bool]:
-    """Return what a run waits for that has only `ready` of its least number of workers, and whether nodes must join.
+    """Return a text about the workers that are missing, and whether nodes must join the cluster.
 
-    `avoided` are Ray's ids of nodes that get no workers.
+    `ready` is the number of workers that are ready. `avoided` are Ray's ids of nodes that get no workers.
     """
     import ray
 
@@ -205,7 +205,7 @@ def check_shared_memory(needed: int) -> None:
     try:
         total = shutil.disk_usage(SHARED_MEMORY).total
     except OSError:
-        return  # a system without one
+        return  # this system has no such folder
     least = max(MIN_SHARED_BYTES, needed)
     if total < least:
         warn(

@@ -34,7 +34,7 @@ class Ray(RaySettings):
         is_own, runtime_env, messages = connect(self.address, self.runtime_env, closing)
         settings = replace(self, runtime_env=runtime_env)
         check_room(settings, is_own)
-        from oddlot.engines.ray.placement import StartedActors  # it needs Ray
+        from oddlot.engines.ray.placement import StartedActors  # imports Ray
 
         started = StartedActors(settings)
         closing.callback(started.close)
@@ -49,7 +49,7 @@ def _open(
     now: float,
     taken: Collection[NodeId],
 ) -> Opened:
-    """Send the job to the workers."""
+    """Open the engine, which sends the job to the workers."""
     from oddlot.engines.processes.process_setup import WorkerSetup
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine

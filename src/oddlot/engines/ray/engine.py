@@ -1,4 +1,4 @@
-"""The mailbox and port of workers on a Ray cluster."""
+"""The Ray engine at the hub: `RayEngine`, its `Evaluator`, and fault injection with `RayFaults`."""
 
 import signal
 import time
@@ -62,11 +62,11 @@ class RayFaults:
         self._send(node, signal.SIGTERM)
 
     def slow(self, node: NodeId, factor: float) -> None:
-        """Tell the worker, which waits from its next minibatch on."""
+        """Slow the worker down from its next minibatch on."""
         self.actors.control(node, "slow", factor)
 
     def bar(self, machine: str, barred: bool) -> None:
-        """Set whether a worker that ends is replaced only when this is over."""
+        """Suspend the replacement of the machine's worker, or allow it again."""
         self.actors.bar(self.actors.ids.names.index(machine), barred)
 
     def _send(self, node: NodeId, number: signal.Signals) -> None:
@@ -75,14 +75,14 @@ class RayFaults:
 
 
 class Evaluator:
-    """The evaluator, started at the first request at the latest. It is replaced if it ends or hangs."""
+    """Sends versions to the evaluator process. Starts the process if necessary, and replaces it if it ends or hangs."""
 
     def __init__(self, actors: ActorPool) -> None:
         self.actors, self.evaluations = actors, actors.evaluations
         actors.evaluator_ready = self._ask_all
 
     def evaluate(self, version: int, published: Published) -> None:
-        """Evaluate these weights."""
+        """Request the metrics of published weights."""
         self.evaluations.requested[version] = published
         worker = self.actors.running.get(EVALUATOR)
         if worker is None:
@@ -117,14 +117,15 @@ class Evaluator:
 
 
 CHECK_SECONDS = 0.25
-"""Longest wait, in seconds: signals, silent workers and due replacements are noticed after it."""
+"""Longest wait for a message, and interval of checks for silent workers and due replacements, in seconds."""
 
 
 class RayEngine:
     """Mailbox and port of the workers of a Ray cluster.
 
-    Weights are put into the object store once per version, and updates are returned into it. Workers of one node share
-    a copy of each version, and read it where it is, as the hub does with updates. The clock starts at `now` seconds.
+    Each version of the weights is put into the object store once, and updates return through it. Workers of one node
+    share one copy of a version. Workers and the hub read the store without copying. The clock starts at `now` seconds.
+    Workers do not get the ids in `taken`.
     """
 
     def __init__(
@@ -155,16 +156,19 @@ class RayEngine:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the run started."""
         return time.monotonic() - self._began
 
     @property
     def is_spent(self) -> bool:
-        """Never: `next` raises when nothing can come."""
+        """Always False: `next` raises JobError if no message can arrive."""
         return False
 
     def next(self, until: float) -> Message | None:
-        """Return the next message, waiting for it until the time `until` or a quarter of a second at most."""
+        """Return the next message, or None after `CHECK_SECONDS` or at the time `until`.
+
+        Raise JobError if all workers are lost and none is replaced, and ClusterLost if the cluster is lost.
+        """
         self.head.check()
         messages = self.actors.messages
         if not messages:
@@ -175,11 +179,11 @@ class RayEngine:
         return messages.popleft() if messages else None
 
     def _look(self, until: float) -> None:
-        """Wait for news, and do what is due."""
+        """Wait for results of calls, handle them, and run the checks that are due."""
         due = min(until, self.actors.policy.next_at) - self.now
         try:
             news = self.actors.news.get(timeout=min(max(due, 0.0), CHECK_SECONDS))
-            self.head.check()  # before the news are handled: they may be of a loss that it explains
+            self.head.check()  # first: the results may report losses that this explains
             self.actors.hear(news)
             while not self.actors.news.empty():
                 self.actors.hear(self.actors.news.get_nowait())
@@ -192,12 +196,12 @@ class RayEngine:
 
     @property
     def _is_deserted(self) -> bool:
-        """Whether no worker is there or will come, and nothing is being evaluated."""
+        """Whether no worker is running or will be started, and no evaluation is pending."""
         workers = self.actors.running.keys() - {EVALUATOR}
         return not (self.actors.policy.replaces or self.actors.evaluations.requested or workers)
 
     def _answered(self, worker: ActorHandle, task: TaskId, result: tuple[Answer, Sequence[Bytes]]) -> None:
-        """Handle the answer to a task."""
+        """Handle the result of a task."""
         answer, pieces = result
         start = worker.tasks.pop(task).weights
         if isinstance(answer, Failure):
@@ -211,7 +215,7 @@ class RayEngine:
         self.actors.dismiss(worker)
 
     def _arrival(self, facts: Facts, pieces: Sequence[Bytes], start: FlatBuffer) -> Message:
-        """Return the message of an update, whose tensors stay in the object store unless they were encoded."""
+        """Return the message about an update. Its tensors stay in the object store unless they were encoded."""
         layout, codec, update = self.setup.layout, self.setup.encoder, joined(pieces)
         if codec is None:
             return ReceivedUpdate(facts, Payload(facts.kind, FlatBuffer(layout, tensor_of(update))))
@@ -225,30 +229,30 @@ class RayEngine:
     # --- the port ------------------------------------------------------------------------------
 
     def start(self, task: Task, weights: Any) -> None:
-        """Call the worker. Its weights are in the object store afterwards: it reads nothing of the hub's memory."""
+        """Send the task to the worker, which reads a copy of the weights in the object store."""
         worker = self.actors.running.get(task.node)
         if worker is None or self.head.raylet_ended:
-            return  # it has just died: `Lost` waits to be reported, or `next` raises
+            return  # it has just died: `Lost` is pending, or `next` raises
         published = self._publish(task.version, weights)
         worker.tasks[task.id] = OpenTask(published, weights)
         answered = partial(self._answered, worker, task.id)
         self.actors.call(worker, answered, worker.actor.compute, task, published.ref)
-        if task.kind != "weights":  # weights are compared with the version that they started from
+        if task.kind != "weights":  # such updates are compared with their start version, which the hub keeps
             self._loaded.append(task.id)
 
     def _publish(self, version: int, weights: FlatBuffer) -> Published:
-        """Put weights into the object store, unless they are there."""
+        """Return a version in the object store, after putting it there if necessary."""
         published = self._published.get(version)
         if published is None:
             published = self._published[version] = self._newest = Published(weights)
         return published
 
     def abort(self, task: TaskId, node: NodeId) -> None:
-        """Tell the worker, which looks for this before each minibatch."""
+        """Ask the worker to stop the task before its next minibatch."""
         self.actors.control(node, "abort", task)
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """Tell the worker, which looks for this before each minibatch."""
+        """Ask the worker to end the task after its current minibatch."""
         self.actors.control(node, "hand_over", task)
 
     def evict(self, node: NodeId) -> None:
@@ -256,12 +260,12 @@ class RayEngine:
         self.actors.take_away(node)
 
     def evaluate(self, version: int, weights: Any) -> None:
-        """Ask the evaluator, an actor on the hub's node."""
+        """Request the metrics of a version from the evaluator, an actor on the hub's node."""
         if not self.head.raylet_ended:
             self.evaluator.evaluate(version, self._publish(version, weights))
 
     def loaded(self) -> Collection[TaskId]:
-        """Return the tasks whose weights are in the object store."""
+        """Return the tasks sent since the last call, which do not need the hub's copy of their weights."""
         loaded, self._loaded = self._loaded, []
         return loaded
 

@@ -1,4 +1,4 @@
-"""Workers of a Ray cluster, and their open tasks, as the hub sees them."""
+"""The hub's state of a worker on a Ray cluster, its open tasks, published weights, and results of calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from oddlot.model.flat_buffer import FlatBuffer
 
 
 class Published:
-    """Weights in the object store. They are removed with the last reference to this."""
+    """Weights in the object store. They are removed with the last reference to this object."""
 
     def __init__(self, weights: FlatBuffer) -> None:
         self.ref = put(pieces_of(weights.memory.numpy()))
@@ -24,7 +24,7 @@ class OpenTask(NamedTuple):
     """A task that was sent to a worker."""
 
     published: Published
-    """The weights that it reads."""
+    """The weights that the worker reads."""
     weights: FlatBuffer
     """The same weights at the hub."""
 
@@ -37,17 +37,17 @@ class ActorHandle(WorkerState):
     heard: float | None = None
     """Time of its last sign of life. None: it has not started."""
     silence: float = 0.0
-    """Seconds without a sign of life in which the hub has listened."""
+    """Seconds without a sign of life while the hub was listening."""
     avoids: bool = False
     """Whether it was requested for nodes other than some that seemed to be lost."""
     started: Started | None = None
-    """Where it runs. None: unknown yet."""
+    """Its process, node and machine. None: unknown yet."""
     judged_by: float = inf
-    """Time until which the hub waits for the output of its process, which has ended. Infinity: it has not ended."""
+    """Deadline for the output of its process after its end. Infinity: it has not ended."""
     noticed: bool = False
-    """Whether it got notice because its node is drained."""
+    """Whether it was given notice because its node is drained."""
     calls: set[Any] = field(default_factory=set)
-    """References to the answers that are to come."""
+    """References to results that are pending."""
     tasks: dict[TaskId, OpenTask] = field(default_factory=dict)
 
     @property
@@ -61,12 +61,12 @@ class ActorHandle(WorkerState):
 
 
 class CallResult(NamedTuple):
-    """An answer of a worker, which a thread of Ray's has received."""
+    """The result of a call of a worker, received by a thread of Ray."""
 
     worker: ActorHandle
     call: Any
-    """Reference to the answer."""
+    """Reference to the result."""
     then: Callable[[Any], None]
-    """Handles the answer."""
+    """Handles the result."""
     answer: Any
-    """An exception if the worker could not give one."""
+    """The result, or an exception if there is none."""

@@ -1,4 +1,4 @@
-"""Checks whether the head of a Ray cluster answers at an address. Ray itself would try for up to minutes."""
+"""Check of the head of a Ray cluster: open port, TLS and token. Ray itself would retry for minutes."""
 
 import os
 import socket
@@ -9,14 +9,17 @@ from oddlot.engines.ray import private_api
 from oddlot.engines.ray.threads import in_thread
 
 CONNECT_SECONDS = 4.0
-"""Longest time for a connection, for each answer on it, and for a request to the head, in seconds."""
+"""Longest time for a connection, for each reply on it, and for a request to the head, in seconds."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""Preface of HTTP/2 and empty settings, with which gRPC begins (RFC 9113, section 3.4)."""
+"""Preface of HTTP/2 with empty settings, the start of a gRPC connection (RFC 9113, section 3.4)."""
 SETTINGS_FRAME = 4
 
 
 def check_head(address: str, is_noted: bool = False) -> None:
-    """Raise UsageError with the likely reason, within 20 s, if no cluster at HOST:PORT accepts this process."""
+    """Raise UsageError with the likely reason if no cluster at HOST:PORT accepts this process.
+
+    This takes at most 20 s. `is_noted`: the address is Ray's note of a cluster on this machine.
+    """
     if not is_open(address):
         raise no_cluster(address, "the port is closed or cannot be reached")
     uses_tls = os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}
@@ -79,17 +82,17 @@ def _connect(address: str) -> socket.socket:
 
 
 def _is_grpc(address: str, *, tls: bool) -> bool:
-    """Return whether a server of HTTP/2 answers, as gRPC is."""
+    """Return whether an HTTP/2 server responds, such as gRPC."""
     try:
         with _connect(address) as plain, _context(checked=True).wrap_socket(plain) if tls else plain as link:
             link.sendall(GREETING)
             return link.recv(9)[3:4] == bytes([SETTINGS_FRAME])
-    except (OSError, TypeError):  # such as no files of certificates
+    except (OSError, TypeError):  # for example without certificate files
         return False
 
 
 def _has_tls(address: str) -> bool:
-    """Return whether a server answers in TLS, whatever its certificate."""
+    """Return whether a TLS server responds, with any certificate."""
     try:
         with _connect(address) as plain, _context(checked=False).wrap_socket(plain):
             return True
@@ -100,7 +103,7 @@ def _has_tls(address: str) -> bool:
 
 
 def _context(*, checked: bool) -> ssl.SSLContext:
-    """Return the settings of a TLS connection, with Ray's files of certificates if it is checked."""
+    """Return the settings of a TLS connection, with Ray's certificate files if `checked`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])

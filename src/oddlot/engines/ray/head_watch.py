@@ -1,4 +1,4 @@
-"""Watches the cluster's head and the raylet of this machine, without which a run cannot last."""
+"""Detection of the loss of the cluster's head, or of the raylet of this machine. A run cannot last without them."""
 
 import select
 import socket
@@ -12,25 +12,25 @@ from oddlot.core.support.user_warnings import warn
 from oddlot.engines.ray import private_api
 
 ASK_SECONDS = 1.0
-"""Time between two requests to the head, and the longest time for an answer, in seconds."""
+"""Time between two requests to the head, and longest time for a reply, in seconds."""
 SURE_SECONDS = 2.0
-"""Longest time for the answer to the second request, without which the head counts as lost, in seconds."""
+"""Longest time for a reply after a request without a reply, in seconds."""
 SURE = 2
-"""Number of requests in a row without an answer after which the head counts as lost."""
+"""Number of requests in a row without a reply after which the head counts as lost."""
 AGAIN_SECONDS = 0.25
-"""Time between a request without an answer and the next one, in seconds."""
+"""Time between a request without a reply and the next request, in seconds."""
 SPARE_SECONDS = 15.0
-"""Seconds before Ray would end this process at which the run ends."""
+"""Seconds between the end of the run and the time at which Ray would end this process."""
 SAVE_SECONDS = 5.0
 """Interval of checkpoints while the head is lost, in seconds."""
 
 
 class HeadWatch:
-    """Notices that the head does not answer or that the raylet has ended, in a thread: both can block a call of Ray.
+    """Detects in a thread that the head does not respond or that the raylet has ended. Both can block a call of Ray.
 
-    Without the head (the GCS), workers that have started continue to send updates, but Ray ends this process after a
-    minute. Without the raylet, Ray ends this process at the next use of the object store, as by an update that arrives:
-    `stop_workers` is called at once, in the thread, so that none does before the run is saved.
+    Without the head (the GCS), running workers continue to send updates, but Ray ends this process after a minute.
+    Without the raylet, Ray ends this process at the next use of the object store, for example when an update arrives.
+    The thread therefore calls `stop_workers` immediately, to prevent updates before the run is saved.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class HeadWatch:
         self.clock, self._answers, self._stop_workers = clock, answers, stop_workers
         self._link = link or private_api.raylet_link()
         self._silent = 0
-        """Requests in a row without an answer of the head. After a pause of this process the first may fail."""
+        """Requests to the head in a row without a reply. The first request after a pause of this process may fail."""
         self._lost_at: float | None = None
-        """Time at which the run was warned. None: the head answers."""
+        """Time of the warning. None: the head responds."""
         self._save_at = inf
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="oddlot cluster head", daemon=True).start()
@@ -99,7 +99,7 @@ class HeadWatch:
         with self._link:
             while not self._ended.is_set():
                 if _has_ended(self._link, AGAIN_SECONDS if self._silent else ASK_SECONDS):
-                    if not self._ended.is_set():  # or the run ends a cluster of its own
+                    if not self._ended.is_set():  # otherwise the run has shut down its own cluster
                         self._stop_workers()
                     self._ended.wait()
                     return
@@ -108,7 +108,7 @@ class HeadWatch:
 
 
 def _has_ended(link: socket.socket, seconds: float) -> bool:
-    """Return whether the other end is closed, waiting for it for this time at most."""
+    """Wait for `seconds` at most until the other end is closed. Return whether it is."""
     poll = select.poll()  # unlike `select.select`, it takes any descriptor
     poll.register(link, select.POLLIN | select.POLLHUP)
     return bool(poll.poll(seconds * 1000))

@@ -1,4 +1,4 @@
-"""Why workers are lost: because of their process, their samples or their node."""
+"""Detection of lost workers, and the reason of each loss: the process, its samples or its node."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,18 +17,18 @@ from oddlot.engines.ray.worker_actor import Failure, host
 from oddlot.engines.ray.worker_logs import WorkerLogs
 
 ASK_AFTER = 1 / 3
-"""Part of `lost_after_seconds` after which the node of a silent worker is asked for an answer."""
+"""Part of `lost_after_seconds` after which the node of a silent worker is called."""
 NODES_BEFORE_GIVING_UP = 3
-"""Nodes that cannot run workers after which a run ends if no worker was ready before."""
+"""Number of nodes that cannot run workers after which a run ends if no worker was ready before."""
 NODE_FAULTS = {"version_mismatch", "module_missing", "worker_failed", "node_full"}
-"""Errors of a worker that its node is the reason of, even before a worker was ready."""
+"""Errors of a worker that are due to its node, even before any worker was ready."""
 FULL = ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError
 
 
 class Losses:
-    """Decides what an error of Ray's, or a silence of `lost_after_seconds` seconds, means.
+    """Finds the reason of errors of Ray, and of workers without a sign of life for `lost_after_seconds`.
 
-    `running` are the workers that still count. `lose` counts one as lost, if it is among them.
+    `running` are the workers that still count. `lose` counts a worker as lost if it is in `running`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Losses:
         self._host = host()
 
     def died(self, worker: ActorHandle, error: BaseException) -> None:
-        """Handle an error of Ray's in place of an answer: the worker is lost."""
+        """Handle an error of Ray in place of a result: the worker is lost."""
         if worker.has_ended:
             return
         if reason := _fault_of_node(worker, error):
@@ -68,7 +68,7 @@ class Losses:
             self._judge(worker)
 
     def failed(self, worker: ActorHandle, failure: Failure) -> None:
-        """Raise the error of a worker, and keep the end of its output. Its node may be left out instead."""
+        """Keep the end of a failed worker's output. Raise its error, or exclude its node if that is the reason."""
         self.logs.write(worker.node, failure.log)
         error = failure_of(worker.node, failure.error)
         if error.code not in NODE_FAULTS:
@@ -76,16 +76,17 @@ class Losses:
         self._leave_out(worker, error)
 
     def check(self, worker: ActorHandle, pause: float, most: float) -> None:
-        """Lose a worker that is silent, or whose node does not say why it ended.
+        """Count a worker as lost if it is silent, or if it has ended and its node does not return the output.
 
-        `pause` seconds have passed since the last check, of which `most` count: the hub may have been away.
+        `pause` are the seconds since the last check. At most `most` of them count, because the hub may have been
+        suspended.
         """
         now = self.nodes.clock()
         if now > worker.judged_by:
             self.lose_node(worker)
         if worker.heard is None or worker.has_ended:
             return
-        # While the hub is away itself, it does not listen.
+        # The hub receives nothing while it is suspended itself.
         worker.silence = 0.0 if worker.heard >= now - pause else worker.silence + min(pause, most)
         if worker.silence > self.lost_after_seconds:
             self._silent(worker)
@@ -102,7 +103,7 @@ class Losses:
         return self.running.get(worker.node) is worker
 
     def _silent(self, worker: ActorHandle) -> None:
-        """Replace a worker that has given no sign of life for long. If its node has, its samples may be the reason."""
+        """Replace a silent worker. If its node responds, its samples may be the reason. Otherwise avoid the node."""
         node, seconds, started = worker.node, self.lost_after_seconds, worker.started
         if started is None or self.nodes.is_there(worker, self.running.values()):
             worker.silent_seconds = seconds
@@ -128,14 +129,14 @@ class Losses:
         self._judge(worker)
 
     def _lost_node(self, worker: ActorHandle, error: BaseException) -> bool:
-        """Return whether a worker was lost because its node was."""
+        """Return whether a worker was lost with its node."""
         ended = private_api.ended_part(error)
         if ended == "unknown":
             return worker.started is None or not self.nodes.is_there(worker, self.running.values())
         return ended == "node"
 
     def _judge(self, worker: ActorHandle) -> None:
-        """Find out from its output why a worker's process has ended. It is lost after that."""
+        """Read the output of a worker's process that has ended, and then count the worker as lost."""
         started = worker.started
         if started is None or worker.killed:
             self.lose(worker)
@@ -155,20 +156,20 @@ class Losses:
         return any(one.ready for one in self.running.values() if one is not worker and not one.is_evaluator)
 
     def _wait(self, worker: ActorHandle) -> None:
-        """Wait for the reason of a worker's end, but no longer than for a silent worker."""
+        """Set how long to wait for the reason of a worker's end: no longer than for a silent worker."""
         now = self.nodes.clock()
         heard = now if worker.heard is None else worker.heard
         worker.judged_by = max(heard + self.lost_after_seconds, now + self.lost_after_seconds * ASK_AFTER)
 
     def _leave_out(self, worker: ActorHandle, error: JobError) -> None:
-        """Use the node of a worker no longer, because of this error."""
+        """Exclude the node of a worker from the run because of this error."""
         self._wait(worker)
         self.nodes.find(worker.actor, partial(self._left_out, worker, error))
 
     def _left_out(self, worker: ActorHandle, error: JobError, found: ActorNode | BaseException) -> None:
         if not self._is_running(worker):
             return
-        if isinstance(found, BaseException):  # the head does not answer
+        if isinstance(found, BaseException):  # the head does not respond
             self.lose_node(worker)
             return
         there = self.nodes.left_out | {found.node}
@@ -184,7 +185,7 @@ class Losses:
 
 
 def _fault_of_node(worker: ActorHandle, error: BaseException) -> JobError | None:
-    """Return why a node cannot run workers, if this is the reason for Ray's error."""
+    """Return the error of a node that cannot run workers. None: Ray's error has another reason."""
     if private_api.cannot_start(error):
         why = private_api.exception_in(error)
         message = f"{worker.node} did not start ({why}): install the same packages on all nodes"

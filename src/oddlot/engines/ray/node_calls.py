@@ -12,27 +12,27 @@ from oddlot.engines.ray.threads import in_thread
 
 
 class NodeNews(NamedTuple):
-    """The answer of a node, or an exception."""
+    """The result of a call on a node, or an exception."""
 
     then: Callable[[Any], None]
-    """Handles the answer."""
+    """Handles the result."""
     answer: Any
 
 
 class NodeCalls:
-    """Calls functions on nodes. The answers are put into the hub's queue."""
+    """Calls functions on nodes. The results are put into the hub's queue."""
 
     def __init__(self, news: SimpleQueue[Any], runtime_env: Mapping[str, Any] | None = None) -> None:
         self.news = news
         self._env = dict(runtime_env or {})
-        """With it, a node can import what workers import."""
+        """Runtime environment of workers, with their modules."""
         self._remote: dict[Any, Any] = {}
-        """Functions that Ray has sent to the cluster, which it does once for each."""
+        """Remote functions, by function. Ray sends each to the cluster only once."""
         self._calls = set[Any]()
-        """References to answers that are to come."""
+        """References to results that are pending."""
 
     def __call__(self, ray_node: str, then: Callable[[Any], None], function: Any, *arguments: Any) -> None:
-        """Call a function on the node with this id of Ray's. `then(answer)` handles the answer."""
+        """Call a function on the node with this id of Ray's. `then` handles the result."""
 
         def request() -> None:
             there = NodeAffinitySchedulingStrategy(ray_node, soft=False)
@@ -44,17 +44,17 @@ class NodeCalls:
                 "runtime_env": self._env,
             }
             call = remote.options(**options).remote(*arguments)
-            self._calls.add(call)  # without a reference there is no answer
+            self._calls.add(call)  # without a reference Ray drops the result
             private_api.on_completed(call, lambda answer: self._answered(call, then, answer))
 
         self._in_thread(request, then)
 
     def call_here(self, then: Callable[[Any], None], function: Callable[[], Any]) -> None:
-        """Call a function here, which may wait for the cluster's head. `then(answer)` handles the answer."""
+        """Call a function in this process that may wait for the cluster's head. `then` handles the result."""
         self._in_thread(lambda: self.news.put(NodeNews(then, function())), then)
 
     def _in_thread(self, request: Callable[[], None], then: Callable[[Any], None]) -> None:
-        """Call `request` in a thread: Ray waits for the cluster's head if that does not answer."""
+        """Call `request` in a thread, because Ray blocks while the cluster's head does not respond."""
 
         def run() -> None:
             try:

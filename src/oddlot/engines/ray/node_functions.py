@@ -1,4 +1,4 @@
-"""Functions that are called on nodes of a cluster. This module imports neither Ray nor PyTorch, so calls start fast."""
+"""Functions that are called on nodes of a cluster. Calls start fast: this module imports neither Ray nor PyTorch."""
 
 import os
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from contextlib import suppress
 from pathlib import Path
 
 MAX_LOG_BYTES = 256_000
-"""Largest part of the output of a worker that is kept, from its end."""
+"""Number of bytes that are kept from the end of each file with a worker's output."""
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Send a signal to a process of this machine, which may have ended."""
+    """Send a signal to a process of this machine, unless it has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def end_of(files: Sequence[str]) -> bytes:
-    """Return the end of these files, which may be gone."""
+    """Return the joined ends of these files. Files that cannot be read are left out."""
     parts = []
     for file in files:
         with suppress(OSError), Path(file).open("rb") as opened:
@@ -26,5 +26,5 @@ def end_of(files: Sequence[str]) -> bytes:
 
 
 def answer() -> bool:
-    """Return that this node is there."""
+    """Return True, to show that this node responds."""
     return True

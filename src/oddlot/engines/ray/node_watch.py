@@ -17,15 +17,15 @@ from oddlot.engines.ray.node_functions import answer
 from oddlot.engines.ray.settings import RaySettings
 
 DRAIN_SECONDS = 1.0
-"""Interval at which the cluster is asked for nodes that are drained, in seconds."""
+"""Interval at which the cluster is queried for drained nodes, in seconds."""
 ASK_SECONDS = 3.0
-"""Time between two questions to a node that seems to be lost, in seconds."""
+"""Time between two calls of a node that seems to be lost, in seconds."""
 REST_SECONDS = 60.0
-"""Seconds without new workers of a node on which Ray killed a worker for want of memory."""
+"""Seconds without new workers on a node after Ray killed a worker there to free memory."""
 RECENT_SECONDS = 2.0
-"""Age of a sign of life that shows that a node is there, in seconds."""
+"""Largest age of a sign of life that shows that a node is running, in seconds."""
 THERE = ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError
-"""Errors that a node reports, so that it is there."""
+"""Errors that a running node reports."""
 logger = logging.getLogger(__name__)
 
 
@@ -33,7 +33,7 @@ class ActorNode(NamedTuple):
     """The node of an actor."""
 
     node: str
-    """Ray's id of it. Empty: unknown."""
+    """Ray's id of the node. Empty: unknown."""
     address: str
     others: set[str]
     """Other nodes with the resources of a worker."""
@@ -47,10 +47,10 @@ class Suspect(NamedTuple):
 
 
 class NodeWatch:
-    """The nodes on which no worker must start, and those whose workers must leave.
+    """Tracks the nodes on which no worker must start, and the nodes that workers must leave.
 
-    Ray needs up to a minute to notice the loss of a node, and would start workers on it until then. A node that seems
-    to be lost is used again once it answers a call. Nodes have Ray's ids. `hub_node` is never suspected.
+    Ray needs up to a minute to detect the loss of a node, and would start workers on it until then. A node that seems
+    to be lost is used again once it responds to a call. Nodes have Ray's ids. `hub_node` never counts as lost.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class NodeWatch:
         self.resting: dict[str, float] = {}
         """Nodes that were running out of memory, with the time from which they may get workers again."""
         self._answered: dict[str, float] = {}
-        """Time of the last answer of each node."""
+        """Time of the last reply of each node."""
         self._ask_at: dict[str, float] = {}
-        """Time from which a node may be asked again. Infinity: it has not answered yet."""
+        """Time from which a node may be called again. Infinity: it has not responded yet."""
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="oddlot draining nodes", daemon=True).start()
 
@@ -76,12 +76,12 @@ class NodeWatch:
         return self.suspects.keys() | self.left_out | self.resting.keys()
 
     def suspect(self, worker: ActorHandle) -> None:
-        """Avoid the node of a worker until it answers."""
+        """Avoid the node of a worker until it responds."""
         if worker.started is not None and worker.started.ray_node != self.hub_node:
             self.suspects[worker.started.ray_node] = Suspect(worker.started.address, self.clock())
 
     def rest(self, worker: ActorHandle) -> None:
-        """Avoid the node of a worker for a while."""
+        """Avoid the node of a worker for `REST_SECONDS`."""
         if worker.started is not None:
             self.resting[worker.started.ray_node] = self.clock() + REST_SECONDS
 
@@ -90,7 +90,7 @@ class NodeWatch:
         return self.resting.get(node, -inf)
 
     def is_there(self, worker: ActorHandle, others: Iterable[ActorHandle] = ()) -> bool:
-        """Return whether the node of a silent worker has given a sign of life since the worker's last one."""
+        """Return whether the node of a silent worker, or one of `others` on it, has given a later sign of life."""
         if worker.started is None or worker.heard is None or worker.started.ray_node == self.hub_node:
             return True
         node, recent = worker.started.ray_node, self.clock() - RECENT_SECONDS
@@ -100,18 +100,18 @@ class NodeWatch:
         )
 
     def ask(self, node: str) -> None:
-        """Ask a node for an answer, unless it was asked just now or has not answered yet."""
+        """Check whether a node responds, unless it was called just now or a call is open."""
         if self.clock() >= self._ask_at.get(node, -inf):
             self._ask_at[node] = inf
             self.call(node, lambda _: None, answer)
 
     def call(self, node: str, then: Callable[[Any], None], function: Any, *arguments: Any) -> None:
-        """Call a function on a node. `then(answer)` handles the answer, which may be an exception."""
+        """Call a function on a node. `then` handles the result, which may be an exception."""
 
         def answered(value: Any) -> None:
             self._ask_at[node] = self.clock() + ASK_SECONDS
             if isinstance(value, ray.exceptions.TaskUnschedulableError):
-                self.suspects.pop(node, None)  # Ray has noticed the loss, and starts no workers there
+                self.suspects.pop(node, None)  # Ray has detected the loss, and starts no workers there
             elif not isinstance(value, BaseException) or isinstance(value, THERE):
                 self._answered[node] = self.clock()
             then(value)
@@ -119,7 +119,7 @@ class NodeWatch:
         self._call(node, answered, function, *arguments)
 
     def forgive(self) -> bool:
-        """Use nodes again that have answered or rested, and ask the others. Return whether there was one."""
+        """Use nodes again that have responded or rested, and call the others. Return whether any is used again."""
         rested = [node for node, until in self.resting.items() if self.clock() >= until]
         for node in rested:
             del self.resting[node]
@@ -131,7 +131,7 @@ class NodeWatch:
         return bool(back or rested)
 
     def find(self, actor: Any, then: Callable[[ActorNode | BaseException], None]) -> None:
-        """Ask the cluster for the node of an actor, which may have ended."""
+        """Look up the node of an actor, which may have ended. `then` handles the node, or an exception."""
 
         def look() -> ActorNode:
             node, address = private_api.node_of(actor)
@@ -149,7 +149,7 @@ class NodeWatch:
         self._ended.set()
 
     def _watch(self) -> None:
-        """Ask for drained nodes now and then, in a thread of its own: the cluster's head may not answer."""
+        """Query drained nodes at intervals, in a separate thread because the cluster's head may not respond."""
         while not self._ended.wait(DRAIN_SECONDS):
-            with suppress(Exception):  # it is asked again
+            with suppress(Exception):  # the next query may succeed
                 self.draining = private_api.draining_nodes()

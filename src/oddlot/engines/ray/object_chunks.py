@@ -1,6 +1,6 @@
-"""Blocks of bytes in Ray's object store: written in pieces, read as a whole and without copying.
+"""Blocks of bytes in Ray's object store: written in pieces, read as one array without copying, and mapped for writing.
 
-Ray copies an array above 1 MiB with six threads, whose start takes longer than the copy unless the array is large.
+Ray copies an array above 1 MiB with six threads. Their start takes longer than the copy unless the array is large.
 """
 
 import mmap
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 PIECE_BYTES = 1 << 20
-"""Largest array that Ray copies with one thread. A multiple of 64, so that pieces in the store have no gaps."""
+"""Largest array that Ray copies with one thread. A multiple of 64, to avoid gaps between pieces in the store."""
 MAX_BYTES = 32 << 20
-"""Size of a block from which several threads are faster."""
+"""Largest block that is split. For larger blocks, several threads are faster."""
 
 
 def pieces_of(block: Bytes) -> list[Bytes]:
@@ -27,25 +27,25 @@ def pieces_of(block: Bytes) -> list[Bytes]:
 
 
 def joined(pieces: Sequence[Bytes]) -> Bytes:
-    """Return the block of these pieces: a view if they are neighbours in memory, as in the object store."""
+    """Return the block of these pieces. It is a view if they are adjacent in memory, as in the object store."""
     first, sizes = pieces[0], [piece.nbytes for piece in pieces]
     at = first.ctypes.data
     for piece in pieces:
         if piece.ctypes.data != at:
             return np.concatenate(pieces)
         at += piece.nbytes
-    # The first piece keeps the whole object of the store alive.
+    # The first piece keeps the object in the store.
     return np.lib.stride_tricks.as_strided(first, (sum(sizes),), writeable=False)
 
 
 MIN_MAPPED_BYTES = 1 << 20
-"""Size of an array from which it is mapped instead of copied."""
+"""Minimum size of arrays that are mapped instead of copied."""
 
 
 def private(array: Bytes) -> Bytes:
-    """Return a writable view that copies a page at the first write to it. The array must outlive the view.
+    """Return a writable view that copies a page at the first write. The array must outlive the view.
 
-    Small arrays are copied, and all arrays if the raylet's memory cannot be mapped, as on systems other than Linux.
+    Small arrays are copied. So are all arrays if the raylet's memory cannot be mapped, as on systems other than Linux.
     """
     if array.nbytes >= MIN_MAPPED_BYTES:
         with suppress(OSError, ValueError):  # ValueError: the offset is not a multiple of a huge page
@@ -68,7 +68,7 @@ def _mapped(array: Bytes) -> Bytes:
 
 
 def _mapping(address: int) -> tuple[int, int, int, int]:
-    """Return the start address, file offset, device and inode of the mapping that has an address."""
+    """Return the start address, file offset, device and inode of the mapping that contains an address."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _, offset, device, inode = line.split()[:5]
         begin, end = (int(number, 16) for number in span.split("-"))
@@ -82,7 +82,7 @@ def _open_shared(device: int, inode: int) -> int:
     """Open a file of shared memory that this process or its parent, the raylet, has open."""
     for process in ("self", os.getppid()):
         for link in Path(f"/proc/{process}/fd").iterdir():
-            with suppress(OSError):  # closed meanwhile
+            with suppress(OSError):  # closed in the meantime
                 found = link.stat()
                 if (found.st_dev, found.st_ino) == (device, inode):
                     return os.open(link, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Requests for actors: on which nodes of the cluster workers run."""
+"""Requests for actors, with their resources and allowed nodes."""
 
 from collections.abc import Collection
 from functools import partial
@@ -14,13 +14,13 @@ from oddlot.engines.ray.worker_actor import CONTROL, CONTROL_THREADS, TASK_THREA
 
 
 class StartedActors:
-    """Actors that were requested before the run had ids for its workers."""
+    """Requests actors for workers. The first ones are requested before the run assigns ids to its workers."""
 
     def __init__(self, settings: RaySettings) -> None:
         self.settings = settings
         self.hub_node: str = ray.get_runtime_context().get_node_id()
         remote = ray.remote(
-            max_restarts=0,  # which samples are computed again is the ledger's to say
+            max_restarts=0,  # the ledger decides which samples are computed again
             max_task_retries=0,
             max_concurrency=TASK_THREADS,
             concurrency_groups={CONTROL: CONTROL_THREADS},
@@ -29,9 +29,9 @@ class StartedActors:
         self._early = [self._request(name) for name in settings.names]
 
     def take(self, index: int, name: str, avoid: Collection[str] = ()) -> Any:
-        """Return an actor for the worker `index`: the first time the one that was requested early.
+        """Return an actor for the worker `index`. The first call returns the actor that was requested early.
 
-        `avoid` are Ray's ids of nodes on which it must not be.
+        `avoid` are Ray's ids of nodes on which it must not run.
         """
         if index == EVALUATOR_INDEX:
             return self._class.options(
@@ -48,7 +48,7 @@ class StartedActors:
             in_thread(partial(ray.kill, actor))
 
     def _request(self, name: str, avoid: Collection[str] = ()) -> Any:
-        """Request an actor. It waits in Ray until the cluster has room for it. The hub's node comes last."""
+        """Request an actor. It starts once the cluster has room for it, preferably not on the hub's node."""
         settings = self.settings
         hard = {"ray.io/node-id": NotIn(*avoid)} if avoid else {}
         return self._class.options(

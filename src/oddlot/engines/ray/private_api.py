@@ -1,4 +1,4 @@
-"""Ray's private interface, as far as the engine needs it. Each function here has a test of its own."""
+"""All uses of Ray's private interface. Each function has its own test."""
 
 import os
 import re
@@ -13,16 +13,16 @@ TOKEN_MODE = "RAY_AUTH_MODE"
 
 
 def on_completed(ref: Any, call: Callable[[Any], None]) -> None:
-    """Call `call(value)` once an object is on this machine, in a thread of Ray's that must not be kept waiting.
+    """Call `call(value)` in a thread of Ray once an object is on this machine. The call must not block.
 
     The value is an exception if the object has none. Arrays in it share the memory of the object store.
     """
-    # `_on_ready` would not fetch an update of another machine, and the hub would have to wait for it.
+    # `_on_ready` would not fetch an update from another machine, and the hub would have to wait for it.
     ref._on_completed(call)
 
 
 def ended_part(error: BaseException) -> Literal["process", "node", "unknown"]:
-    """Return which part of the cluster ended, if that is the reason for Ray's error about an actor."""
+    """Return the part of the cluster that ended, according to Ray's error about an actor."""
     import ray
 
     if not isinstance(error, ray.exceptions.ActorDiedError):
@@ -38,7 +38,7 @@ def ended_part(error: BaseException) -> Literal["process", "node", "unknown"]:
 
 
 def cannot_start(error: BaseException) -> bool:
-    """Return whether Ray's error about an actor says that its class cannot be imported, or that it raised."""
+    """Return whether Ray's error about an actor reports that its class cannot be imported or raised an exception."""
     init_failed = getattr(error, "actor_init_failed", False)
     return init_failed or (ended_part(error) == "process" and "failed to import on the worker" in str(error))
 
@@ -58,14 +58,14 @@ def node_of(actor: Any) -> tuple[str, str]:
 
 
 def draining_nodes() -> dict[str, float]:
-    """Return the ids of nodes that are drained, each with its end in Unix seconds (0: unknown)."""
+    """Return the ids of drained nodes, each with its end in Unix seconds (0: unknown)."""
     from ray._private.state import state
 
     return {node: milliseconds / 1000 for node, milliseconds in state.get_draining_nodes().items()}
 
 
 def head_answers(seconds: float) -> bool:
-    """Return whether the cluster's head (its GCS) answers within these seconds."""
+    """Return whether the cluster's head (its GCS) responds within `seconds`."""
     import ray
     from ray._private.worker import global_worker
 
@@ -79,7 +79,7 @@ def head_answers(seconds: float) -> bool:
 def new_client(address: str, is_noted: bool) -> Any:
     """Return a client of the head at an address. Raise RayError if the head rejects it, or a token is missing.
 
-    As in `ray.init`, a cluster that Ray has noted gets the token that is there, whatever the mode.
+    As in `ray.init`, an existing token is sent to a cluster that Ray has noted, in every authentication mode.
     """
     import ray
     from ray._private.authentication import authentication_token_setup as tokens
@@ -92,7 +92,7 @@ def new_client(address: str, is_noted: bool) -> Any:
 
 
 def uploaded(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a runtime environment for actors, with addresses of its folders, which are sent to the cluster.
+    """Send the folders of a runtime environment to the cluster. Return the environment of actors, with their addresses.
 
     `ray.init` does this for the environment of a connection only.
     """
@@ -124,10 +124,10 @@ def head_timeout() -> float:
 
 
 def filter_messages(rest: Callable[[dict[str, Any]], tuple[dict[str, Any], list[str]]]) -> Callable[[], None]:
-    """Have `rest` split each message of Ray and each output of workers.
+    """Filter each message of Ray and each output of workers with `rest`. Return a function that removes the filter.
 
-    It returns the message with the lines that Ray prints, and lines that are printed even if other workers printed the
-    same. Return a function that ends this.
+    `rest` returns the message with the lines that Ray prints, and lines that are printed even if other workers have
+    printed the same.
     """
     from ray._private import worker
 
@@ -145,7 +145,7 @@ def filter_messages(rest: Callable[[dict[str, Any]], tuple[dict[str, Any], list[
 
 
 def _print_with(call: Callable[..., None]) -> None:
-    """Have Ray print with this function, also on a connection that exists, for which Ray has bound its function."""
+    """Make Ray print with this function, even on an existing connection, to which Ray has bound its own function."""
     from ray._private import worker
 
     before, outputs = worker.print_to_stdstream, worker.global_worker_stdstream_dispatcher
@@ -166,7 +166,7 @@ def output_files() -> list[str]:
 
 
 def noted_cluster() -> str | None:
-    """Return the address that Ray has noted of a cluster on this machine, which may have ended."""
+    """Return the noted address of a cluster on this machine, which may have ended. None: Ray has noted none."""
     from ray._private.utils import read_ray_address
 
     noted: str | None = read_ray_address()
@@ -174,7 +174,7 @@ def noted_cluster() -> str | None:
 
 
 def is_head() -> bool:
-    """Return whether this process has started the cluster to which it is connected."""
+    """Return whether this process has started its cluster."""
     import ray
 
     node: Any = ray._private.worker._global_node
@@ -182,7 +182,7 @@ def is_head() -> bool:
 
 
 def uses_tokens() -> bool:
-    """Return whether this process authenticates itself to the cluster."""
+    """Return whether this process uses tokens to authenticate itself."""
     import ray
 
     _raylet: Any = ray._raylet  # it is compiled
@@ -190,6 +190,6 @@ def uses_tokens() -> bool:
 
 
 def quiet_environment() -> dict[str, str]:
-    """Return environment variables for a cluster that is started for one run, which are not set yet."""
+    """Return environment variables to be set for a cluster that is started for one run. Existing variables stay."""
     wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
     return {name: value for name, value in wanted.items() if name not in os.environ}

@@ -1,4 +1,4 @@
-"""Messages of Ray itself, such as stack dumps of processes that crash. They are kept in a file."""
+"""Messages of Ray itself, such as stack dumps of crashed processes. They are written to a file."""
 
 import re
 import time
@@ -8,34 +8,34 @@ from pathlib import Path
 from typing import Any
 
 FILE = "ray.log"
-"""Name of the file, in the folder of the output of workers."""
+"""Name of the file in the folder with the output of workers."""
 CRASH = re.compile(r"\*\*\* (SIG[A-Z]+) received|Fatal Python error: (.+)")
-"""The first line of the stack dump of a process that crashes, by Ray or by Python's faulthandler."""
+"""First line of the stack dump of a crashed process, by Ray or by Python's faulthandler."""
 DUMP = re.compile(
     r"\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] "
     r"|(Current thread|Thread) 0x|Stack \(most recent call first\)|  File \".*\", line \d+ in "
 )
-"""The beginning of a line of Ray's C++ log, or of the stack dump of a process that runs on."""
+"""Start of a line of Ray's C++ log, or of the stack dump of a process that continues to run."""
 LOST_WORKER = re.compile(r"Worker IP address: (\S+).*Worker PID: (\d+)", re.DOTALL)
 AGAIN_SECONDS = 60.0
-"""Seconds in which a line is shown once: several of Ray's processes report a loss."""
+"""Seconds in which a line is shown only once, because several of Ray's processes report a loss."""
 MAX_CHARACTERS = 160
 
 
 class RayMessages:
-    """Splits messages that Ray would print: its own go into the file, with a line for each loss, others stay."""
+    """Splits messages that Ray would print. Ray's own messages go to the file, with one printed line for each loss."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.path: Path | None = None
-        """The file. None: there is no run folder, or not yet."""
+        """The file. None: the run has no folder yet, or no folder at all."""
         self._clock = clock
         self._shown: dict[tuple[str, ...], float] = {}
-        """What was shown, each with its time: a worker's address and process id, or a line."""
+        """Times of shown losses, by the worker's address and process id or by the line."""
         self._crashed: set[tuple[str, ...]] = set()
-        """Outputs that ended with a stack dump: addresses and process ids, each with whether it is stderr."""
+        """Outputs that ended with a stack dump, each as an address, a process id and whether it is stderr."""
 
     def rest(self, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """Return the message with the lines that are printed, and the lines about losses."""
+        """Return the message with its printed lines only, and the lines about losses."""
         lines = [str(line) for line in message["lines"]]
         own, kept, losses = (
             ([], lines, self._events(lines)) if is_event(message) else self._split(message, lines)
@@ -45,7 +45,7 @@ class RayMessages:
         return {**message, "lines": own}, losses
 
     def _events(self, lines: list[str]) -> list[str]:
-        """Return the lines to show about events of the cluster."""
+        """Return the printed lines about events of the cluster."""
         shown = []
         for line in lines:
             message, worker = first_sentence(line), LOST_WORKER.search(line)
@@ -56,9 +56,9 @@ class RayMessages:
         return shown
 
     def _split(self, message: Mapping[str, Any], lines: list[str]) -> tuple[list[str], list[str], list[str]]:
-        """Return a worker's own lines, those of stack dumps and of Ray, and the lines about its crash.
+        """Return a worker's own lines, the lines of stack dumps and of Ray, and the lines about its crash.
 
-        A crash ends an output: Ray passes on the dump in several messages, and lines of it in parts.
+        All output after a crash is its stack dump: Ray splits the dump, and even its lines, between messages.
         """
         own, kept, losses = list[str](), list[str](), list[str]()
         worker = str(message.get("ip")), str(message.get("pid"))
@@ -81,7 +81,7 @@ class RayMessages:
     def _keep(self, source: str, lines: list[str]) -> None:
         if self.path is None:
             return
-        with suppress(OSError):  # of a full disk: the run goes on
+        with suppress(OSError):  # a full disk does not end the run
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a") as file:
                 file.writelines(f"({source}) {line}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""The settings of `Ray`, which its engine reads."""
+"""The settings of the Ray engine. This module does not import Ray."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class RaySettings(WorkerSettings):
 
     @property
     def min_workers(self) -> int:
-        """Number of workers with which the run starts."""
+        """Minimum number of workers, with which the run starts."""
         return 1 if isinstance(self.workers, int) else self.workers[0]
 
     @property

@@ -1,4 +1,4 @@
-"""Threads for calls of Ray that wait for the cluster's head, which may have ended."""
+"""Threads for calls of Ray that block while the head of the cluster is lost."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 def in_thread(call: Callable[[], Value]) -> Future[Value]:
-    """Call a function in a thread of its own, which does not keep the process alive."""
+    """Call a function in a new daemon thread. Return the future of its result."""
     future: Future[Value] = Future()
 
     def run() -> None:

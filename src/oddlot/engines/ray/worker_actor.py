@@ -1,8 +1,8 @@
-"""A worker process of a Ray cluster: an actor that executes tasks.
+"""The actor of a worker on a Ray cluster, its messages to and from the hub, and checks of its environment.
 
-All of the job's code runs in one thread. Two more of Ray's threads bring tasks to it, and put finished updates into the
-object store while the next task is computed. Methods of the concurrency group `control` run in further threads.
-`oddlot.engines.ray.actor_pool` has the other side.
+All of the job's code runs in one thread. Two threads of Ray pass tasks to it, and put finished updates into the object
+store while the next task is computed. Methods of the concurrency group `control` run in other threads. The hub's side
+is in `oddlot.engines.ray.actor_pool`.
 """
 
 import os
@@ -42,34 +42,34 @@ from oddlot.wire.packet import Packet
 
 Result = TypeVar("Result")
 Beat = Literal["alive", "leaving", "node_lost"]
-"""A sign of life. `node_lost`: the raylet has ended, so that updates cannot be sent any more."""
+"""A heartbeat. `node_lost`: the raylet has ended, and updates can no longer be sent."""
 CONTROL = "control"
 """Name of the concurrency group for methods that are called while a task is computed."""
 CONTROL_THREADS, TASK_THREADS = 4, 2
 PARENT_SECONDS = 0.25
-"""Interval at which a worker looks whether its node's raylet is still there, in seconds."""
+"""Interval at which a worker checks that its node's raylet is running, in seconds."""
 
 
 @dataclass(frozen=True)
 class HubInfo:
-    """What a worker must know of the hub's process before it can read its setup."""
+    """Versions and folders of the hub's process, which a worker needs before it can read its setup."""
 
     versions: Mapping[str, str]
     path: Sequence[str]
-    """Folders in which modules are looked for."""
+    """Search path for modules."""
     folder: str
     """Current folder of the hub, for relative paths."""
 
     @classmethod
     def here(cls) -> "HubInfo":
-        """Return the facts of this process."""
+        """Return the versions and folders of this process."""
         folder = str(Path.cwd())
         return cls(versions(), [path or folder for path in sys.path], folder)
 
 
 @dataclass(frozen=True)
 class Started:
-    """Where a worker runs."""
+    """The process, node and machine of a worker."""
 
     pid: int
     ray_node: str
@@ -77,7 +77,7 @@ class Started:
     address: str
     """IP address of its node."""
     host: str
-    """Identifier of its machine and process namespace: a process with the same one can send it signals."""
+    """Identifier of its machine and process namespace. Processes with the same identifier can send it signals."""
     files: Sequence[str]
     """Files with its output."""
 
@@ -100,28 +100,28 @@ class WorkerActor(PacedControl):
         super().__init__()
         self.name, self.parent = name, os.getppid()
         self.thread = ThreadPoolExecutor(1)
-        """The thread of the job's code: some of PyTorch's settings belong to a thread."""
+        """The thread for the job's code, because some settings of PyTorch are per thread."""
         self.outs = threading.local()
-        """The block for updates of each of Ray's threads, which is free again once the thread has another task."""
+        """The update buffer of each of Ray's threads, which the thread's next task reuses."""
         self.news = threading.Event()
-        """Whether there is something to tell the hub."""
+        """Set when the next heartbeat must be sent immediately."""
         signal.signal(signal.SIGTERM, lambda *_: self.leave())
         note_exits()
         enter_worker()
 
-    def __repr__(self) -> str:  # Ray puts it before each line of output
+    def __repr__(self) -> str:  # Ray prefixes each line of output with it
         return self.name
 
     def where(self) -> Started:
-        """Return where this process runs."""
+        """Return the process, node and machine of this worker."""
         return Started(os.getpid(), *_ray_node(), host(), _output_files())
 
     def begin(self, hub: HubInfo, is_first: bool, parts: Sequence[Bytes]) -> Started | Failure:
-        """Prepare the job, of which `parts` are the pickled `WorkerSetup`."""
+        """Prepare the job from the pickled `WorkerSetup` in `parts`. Only the first worker shows warnings."""
         return self.thread.submit(_answer, self._begin, hub, is_first, parts).result()
 
     def compute(self, task: Task, weights: Sequence[Bytes]) -> tuple[Answer, list[Bytes]]:
-        """Compute a task. Return its facts and the update: the block, or the packet of a codec, in pieces."""
+        """Compute a task. Return its facts, and its update in pieces: the buffer, or the packet of a codec."""
         if not hasattr(self.outs, "block"):
             self.outs.block = FlatBuffer.empty(self.setup.layout)
         out: FlatBuffer = self.outs.block
@@ -139,11 +139,11 @@ class WorkerActor(PacedControl):
     def _begin(self, hub: HubInfo, is_first: bool, parts: Sequence[Bytes]) -> Started:
         check_versions(hub.versions, versions(), self.name)
         if not is_first:
-            warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
+            warnings.simplefilter("ignore", OddlotWarning)  # the first worker shows it
         sys.path += [path for path in hub.path if path not in sys.path and Path(path).exists()]
         if not _has_working_dir():
             enter(hub.folder)
-        self.parts = parts  # the memory of the setup's arrays, until they are written to
+        self.parts = parts  # holds the setup's arrays until they are written to
         setup = _unpickled([parts[0], *map(private, parts[1:])], self.name)
         setup.process.apply(setup.job)
         self.setup, self.pace = setup, Pace(None, setup.seed, setup.job.batch_size)
@@ -152,7 +152,7 @@ class WorkerActor(PacedControl):
         return self.where()
 
     def _device(self, wish: str) -> torch.device:
-        """Return the device: the first one that Ray shows this actor. The evaluator may have only the processor."""
+        """Return the device: the first one that Ray assigns to this actor. The evaluator falls back to the CPU."""
         try:
             return choose_device(wish)
         except UsageError:
@@ -175,7 +175,7 @@ class WorkerActor(PacedControl):
     # --- called while a task is computed -------------------------------------------------------
 
     def beat(self, seconds: float) -> Beat:
-        """Return after these seconds, or as soon as there is news: a notice of preemption, or the end of the raylet."""
+        """Return a heartbeat after `seconds`, or earlier after a preemption notice or the end of the raylet."""
         until = time.monotonic() + seconds
         while not self.news.wait(max(0.0, min(PARENT_SECONDS, until - time.monotonic()))):
             if os.getppid() != self.parent:
@@ -186,7 +186,7 @@ class WorkerActor(PacedControl):
         return "leaving"
 
     def leave(self) -> None:
-        """Take notice of a preemption: start no minibatch, and send finished parts."""
+        """Handle a preemption notice: start no further minibatch, and send finished parts."""
         if not self.leaving:
             self.leaving = True
             self.news.set()
@@ -196,17 +196,17 @@ class WorkerActor(PacedControl):
         self.aborted.add(task)
 
     def hand_over(self, task: TaskId) -> None:
-        """End a task after its present minibatch."""
+        """End a task after its current minibatch, and send the finished part."""
         self.hurried.add(task)
 
     def slow(self, factor: float) -> None:
-        """Wait after each step, `factor` times as long as it took."""
+        """Wait after each step for `factor` times its duration."""
         self.pace.slowness = factor
 
     # --- the control of a task -----------------------------------------------------------------
 
     def deliver(self, packet: Packet) -> int:
-        """Keep the packet until it is returned."""
+        """Keep the packet until the task ends. Return its size in bytes."""
         self.sent = np.empty(packet.size, np.uint8)
         return packet.write(self.sent)
 
@@ -231,7 +231,7 @@ def enter(folder: str) -> None:
 
 
 def note_exits() -> None:
-    """Have `os._exit` write the exit code into this process's output. Ray does not know it, and the hub asks why."""
+    """Make `os._exit` write the exit code to this process's output. Ray does not report it, and the hub looks there."""
     own, leave = os.getpid(), os._exit
 
     def noted(status: int) -> NoReturn:
@@ -289,7 +289,7 @@ def _output_files() -> list[str]:
 
 
 def _answer(function: Callable[..., Result], *arguments: Any) -> Result | Failure:
-    """Call a function. An exception becomes an answer too, because the hub must hear of it."""
+    """Return the result of a function, or a `Failure` for the hub if it raises an exception."""
     try:
         return function(*arguments)
     except BaseException as error:  # noqa: BLE001 - users' code may raise anything
@@ -301,7 +301,7 @@ def _answer(function: Callable[..., Result], *arguments: Any) -> Result | Failur
 
 
 def missing_here_advice(error: BaseException) -> str:
-    """Return what to do about a file with a relative path, or an environment variable, that only the script has."""
+    """Return advice for errors about files with a relative path and environment variables that this machine lacks."""
     for each in chain_of(error):
         name = each.filename if isinstance(each, FileNotFoundError) else None
         if isinstance(name, str) and not Path(name).is_absolute():

@@ -1,4 +1,4 @@
-"""Copies of the output of workers that failed, which their machines may take with them."""
+"""Copies of the output of failed workers, which remain when their machines are lost."""
 
 import re
 from contextlib import suppress
@@ -9,19 +9,19 @@ from oddlot.engines.processes.respawn import CRASHES
 
 ENDED = re.compile(
     rb"\*\*\* (SIG[A-Z]+) received|Fatal Python error: (Segmentation fault|Aborted|Bus error)"
-    rb"|oddlot: os\._exit\((\d+)\)"  # written by `actor.note_exits`
+    rb"|oddlot: os\._exit\((\d+)\)"  # written by `worker_actor.note_exits`
 )
 NAMES = {b"Segmentation fault": "SIGSEGV", b"Aborted": "SIGABRT", b"Bus error": "SIGBUS"}
 
 
 class WorkerLogs:
-    """Writes the output of failed workers into a folder, as `w1.log`. None: it is not kept."""
+    """Writes the output of failed workers to files such as `w1.log`. If `folder` is None, it is not kept."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def keep(self, node: NodeId, output: object) -> int | None:
-        """Keep the output of a worker that died. Return its exit code if the output has one, as `-SIGSEGV`."""
+        """Write the output of a worker that died. Return the exit code found in it, such as -SIGSEGV, or None."""
         self.write(node, output)
         return _exit_code(output) if isinstance(output, bytes) else None
 
@@ -29,13 +29,13 @@ class WorkerLogs:
         """Write the output of a worker into the folder."""
         if self.folder is None or not isinstance(log, bytes) or not log:
             return
-        with suppress(OSError):  # of a full disk: the run goes on
+        with suppress(OSError):  # a full disk does not end the run
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / f"{node}.log").write_bytes(log)
 
 
 def _exit_code(log: bytes) -> int | None:
-    """Return the exit code, for a crash the negative number of its signal. None: the output has neither."""
+    """Return the exit code in an output, or the negative signal number after a crash. None: neither was found."""
     found = ENDED.findall(log)
     if not found:
         return None

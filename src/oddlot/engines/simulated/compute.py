@@ -1,4 +1,7 @@
-"""Computation of a simulated run: the job's real gradients, or only their durations."""
+"""Computation of a simulated run: `ExactComputation` trains the model, and `NullComputation` computes nothing.
+
+`DataBytes` counts the bytes of sending samples to machines.
+"""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -21,17 +24,17 @@ from oddlot.wire.plain import Plain
 
 @dataclass(frozen=True)
 class DataBytes:
-    """The bytes of sending a task's samples to a machine: those of its shard."""
+    """Counts the bytes of sending the shard of a task to its machine."""
 
     cuts: tuple[int, ...] = ()
     """Start of each shard, and end of the last one. Empty: every machine has all of the data."""
     bytes_per_sample: float = 0.0
     keep: bool = True
-    """Whether machines keep the shards that they had."""
+    """Whether machines keep their earlier shards."""
 
     @classmethod
     def of(cls, job: Job, shards: Cuts, keep: bool) -> "DataBytes":
-        """Return the bytes per sample of arrays and of data in parts. Other data have no known size and count as 0."""
+        """Return the counter of a job. Only arrays and data in parts have a known size. Other data count as 0 bytes."""
         batches = Batches(job.train_data, job.collate)
         size = len(batches)
         if isinstance(shards, int):
@@ -44,7 +47,7 @@ class DataBytes:
         return cls(cuts, sum(array[:1].nbytes for array in first), keep)
 
     def missing(self, task: Task, has: set[int]) -> int:
-        """Return the bytes for a machine that `has` these shards, and add the task's shard."""
+        """Return the bytes for a machine with the shards in `has`. Add the task's shard to `has` if shards are kept."""
         if not self.cuts:
             return 0
         number = bisect_right(self.cuts, task.spans[0].start) - 1
@@ -56,16 +59,16 @@ class DataBytes:
 
 
 class ExactComputation:
-    """Computes real gradients, one task after the other, in this process."""
+    """Computes the updates of all workers, one task after the other, in this process."""
 
     def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
         self.pool, self.codec = pool, codec
         self.runner = TaskRunner(learner, None if isinstance(codec, Plain) else codec)
         self.own: dict[NodeId, Own] = {}
-        """State that each worker keeps."""
+        """State of each worker that is kept between tasks."""
         self.bytes_down = learner.weights.layout.bytes
         self.bytes_up = most_bytes(codec, learner.weights.layout)
-        """Bytes of the last update, from which the time of the next transfer is computed."""
+        """Bytes of the last update, used for the time of the next transfer."""
         self._packet: Packet | None = None
 
     def compute(self, task: Task, weights: FlatBuffer) -> tuple[float | None, Payload]:
@@ -81,21 +84,21 @@ class ExactComputation:
         return answer.loss, Payload(task.kind, out, lambda: self.pool.give(out))
 
     def loaded(self, task: Task) -> None:
-        """Do nothing."""
+        """Do nothing: workers have no process."""
 
     def is_stopped(self, task: Task) -> bool:
-        """Return False: a task is computed once its end is known."""
+        """Return False: a task is computed only after its last sample is known."""
         return False
 
     def computed(self, task: Task, samples: int | None) -> None:
-        """Do nothing."""
+        """Do nothing: times are simulated."""
 
     def is_cancelled(self, task: Task) -> bool:
-        """Return False."""
+        """Return False: cancelled tasks are not computed."""
         return False
 
     def deliver(self, packet: Packet) -> int:
-        """Keep the packet, which is unpacked later."""
+        """Keep the packet until it is decoded. Return its size in bytes."""
         self._packet = packet
         return packet.size
 

@@ -72,7 +72,7 @@ class Simulated:
 
     @property
     def min_workers(self) -> int:
-        """Number of machines without those of zones, which may have none at the start."""
+        """Number of machines outside zones, because zones may have no capacity at the start."""
         return sum(not isinstance(one, Zone) for one in self.machines)
 
     @property
@@ -136,7 +136,7 @@ def _computation(on: Simulated, run: RunData, pool: "Pool") -> "Computation":
 def _open_mesh(
     on: Simulated, run: RunData, make: "MakePeer", now: float, taken: Collection[NodeId]
 ) -> "SimulatedMesh":
-    """Open a mesh."""
+    """Open a mesh of simulated peers."""
     from oddlot.engines.mesh.simulated import PeerComputation, SimulatedMesh
     from oddlot.model.flat_buffer import FlatBuffer
     from oddlot.model.weight_store import Pool
@@ -147,7 +147,7 @@ def _open_mesh(
 
 
 def _learner(run: RunData) -> "Learner":
-    """Return the one that computes the tasks of all machines, in this process."""
+    """Return the learner that computes the tasks of all machines in this process."""
     from oddlot.engines.payloads import users_code
     from oddlot.engines.processes.process_setup import learner_of
     from oddlot.train.job import choose_device

@@ -1,7 +1,7 @@
-"""The simulator: one heap of events and a virtual clock, for a hub or for the peers of a mesh.
+"""The simulator, with one event queue and a virtual clock: `SimulatedHub`, and `Simulator` for hubs and meshes.
 
-A task is computed when its update is due, from the weights with which it started. Lost or cancelled tasks are never
-computed. One seed gives one trace.
+A task is computed when its update is due, from its start weights. Lost or cancelled tasks are never computed. Runs with
+the same seed have the same events.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class Computation(Protocol):
         """Return the mean loss and the payload of a task."""
 
     def forget(self, node: NodeId) -> None:
-        """Drop what a lost worker kept."""
+        """Drop the state of a lost worker."""
 
     def evaluate(self, weights: Any) -> dict[str, float]:
         """Return the metrics of weights."""
@@ -73,33 +73,33 @@ class Simulator(ABC):
 
     @property
     def now(self) -> float:
-        """Seconds of virtual time since the run began."""
+        """Seconds of virtual time since the run started."""
         return self.events.now
 
     def next_envelope(self, until: float) -> Envelope | None:
-        """Return the next message before `until`; the clock jumps to it."""
+        """Advance the clock to the next message before `until` and return it. Raise JobError if the run has stalled."""
         envelope = self.events.next(until)
         if envelope is None and until == inf:
             raise stalled(self.quiet_since, len(self.workers), self.lifecycle.zones.ended_traces)
         if envelope is None:
-            self.events.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past
+            self.events.now = max(self.now, until)  # an alarm that a resumed run has missed is in the past
         elif not isinstance(envelope.message, Priced):
             self.quiet_since = self.now
         return envelope
 
     @property
     def is_spent(self) -> bool:
-        """Whether no message will ever come of itself."""
+        """Whether no event is scheduled."""
         return not self.events.heap
 
     def plan(self, when: float, envelope: Envelope) -> None:
-        """Plan a message."""
+        """Schedule a message."""
         self.events.at(when, lambda: envelope)
 
     # --- the port ------------------------------------------------------------------------------
 
     def start(self, task: Task, weights: Any) -> None:
-        """Send the task, and the weights unless the worker has them. A lost worker does not respond."""
+        """Send the task, with its weights unless the worker has them. A lost worker does not respond."""
         worker = self.workers.get(task.node)
         if worker is None:
             return
@@ -123,12 +123,12 @@ class Simulator(ABC):
             worker.request_stop(place)
 
     def evict(self, node: NodeId) -> None:
-        """Kill the worker's process, and let another one start on its machine."""
+        """Kill the worker's process, and start another one on its machine."""
         self.lifecycle.restart(node)
         self.kill(node)
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """Ask the worker for what it has computed at the end of its next minibatch."""
+        """Ask the worker to end the task after its current minibatch, and to send the finished part."""
         worker, place = self._find(task, node)
         if worker is not None:
             worker.queue[place].min_samples = 1
@@ -141,11 +141,11 @@ class Simulator(ABC):
         )
 
     def loaded(self) -> tuple[TaskId, ...]:
-        """Return no task: each is computed at its virtual end, on the host's own memory."""
+        """Return no tasks: each reads the host's memory until its virtual end."""
         return ()
 
     def _find(self, task: TaskId, node: NodeId) -> tuple[SimulatedWorker | None, int]:
-        """Return the worker that has the task, and the task's place there; None if it has ended."""
+        """Return the worker that has the task, and the task's position in its queue. None: the task has ended."""
         worker = self.workers.get(node)
         place = worker.find(task) if worker else None
         return (None, -1) if place is None else (worker, place)
@@ -176,10 +176,10 @@ class Simulator(ABC):
 
     @abstractmethod
     def notice(self, node: NodeId) -> Envelope | None:
-        """Let the worker leave."""
+        """Give the worker notice of a preemption. Return the message about it, if any."""
 
     def lose(self, node: NodeId) -> Envelope | None:
-        """End the worker."""
+        """End the worker. Return the message about it, or None if it had ended before."""
         worker = self.workers.get(node)
         if worker is None or worker.is_gone:
             return None
@@ -195,7 +195,7 @@ class Simulator(ABC):
         """Return the message about a worker that has ended."""
 
     def _forget(self, worker: SimulatedWorker) -> None:
-        """Remove a worker whose loss is known. Updates that are still being sent are late."""
+        """Remove a worker after its loss is detected. Updates in transit are too late."""
         for execution in worker.queue:
             execution.unwanted = True
         del self.workers[worker.node]
@@ -203,19 +203,19 @@ class Simulator(ABC):
         self.lifecycle.loss_noticed(worker.node)
 
     def _end_if_idle(self, worker: SimulatedWorker) -> None:
-        """End a worker that leaves once it has handed over everything."""
+        """End a leaving worker once all of its tasks have ended."""
         if worker.is_leaving and not worker.queue:
             self.kill(worker.node)
 
     def _answer(self, worker: SimulatedWorker, execution: TaskExecution) -> Envelope:
-        """Return the message about the end of a task: its update, or that it has none."""
+        """Return the message about the end of a task: an update, or `Cancelled`."""
         self._end_if_idle(worker)
         if not execution.has_update:
             return Envelope(worker.host, execution.cancelled(self.now))
         self.lifecycle.progress.task_completed()
         moves_on = (
             execution.task.pull is not None and worker.node in self.workers
-        )  # its own weights, wanted or not
+        )  # the worker needs its own new weights in any case
         loss = payload = None
         if moves_on or not execution.unwanted:
             loss, payload = self.computation.compute(execution.computed_task, execution.weights)
@@ -225,7 +225,7 @@ class Simulator(ABC):
     # --- fault injection -----------------------------------------------------------------------
 
     def kill(self, node: NodeId) -> None:
-        """Lose the machine now. It returns as after a lifetime."""
+        """Lose the machine now. It returns as after a preemption."""
         self.events.at(self.now, partial(self.lose, node))
 
     def leave(self, node: NodeId) -> None:
@@ -233,12 +233,12 @@ class Simulator(ABC):
         self.events.at(self.now, partial(self.notice, node))
 
     def slow(self, node: NodeId, factor: float) -> None:
-        """Slow the worker down, in the present task too."""
+        """Slow the worker down from now on, including its current task."""
         if (worker := self.workers.get(node)) is not None:
             worker.slow(factor)
 
     def freeze(self, node: NodeId) -> None:
-        """Stop the worker where it is."""
+        """Suspend the worker."""
         worker = self.workers.get(node)
         if worker is not None and worker.frozen_at is None:
             worker.freeze()
@@ -252,10 +252,10 @@ class Simulator(ABC):
 
     @abstractmethod
     def _thawed(self, worker: SimulatedWorker) -> None:
-        """Let a worker learn what has come while it was frozen."""
+        """Deliver messages to a worker that came while it was frozen."""
 
     def bar(self, machine: str, barred: bool) -> None:
-        """Make a machine unavailable or available again; one that is starting is cancelled."""
+        """Make a machine unavailable, or available again. A machine that is starting is cancelled."""
         if not barred:
             self.events.at(self.now, partial(self.lifecycle.unbar, machine))
         elif (envelope := self.lifecycle.bar(machine)) is not None:
@@ -263,7 +263,7 @@ class Simulator(ABC):
 
 
 class SimulatedHub(Simulator):
-    """The engine of simulated machines: all workers have the hub as their host."""
+    """The engine of simulated machines. The hub is the host of all workers."""
 
     def next(self, until: float) -> Message | None:
         """Return the hub's next message before `until`."""
@@ -275,7 +275,7 @@ class SimulatedHub(Simulator):
         return HUB
 
     def notice(self, node: NodeId) -> Envelope | None:
-        """Let the worker stop at its next minibatch, hand over what it has computed, and leave."""
+        """Let the worker stop at its next minibatch, send the finished parts, and leave."""
         worker = self.workers.get(node)
         if worker is None or worker.is_leaving or worker.is_gone:
             return None

@@ -16,7 +16,7 @@ from oddlot.machines.market import Zone, all_machines
 
 
 class Workers(Protocol):
-    """The workers on these machines."""
+    """The workers on the machines."""
 
     def host_of(self, node: NodeId) -> NodeId:
         """Return the host that receives the messages about a worker."""
@@ -25,7 +25,7 @@ class Workers(Protocol):
         """Add a worker that is ready for tasks."""
 
     def notice(self, node: NodeId) -> Envelope | None:
-        """Let the worker send its finished part and leave."""
+        """Let the worker send its finished parts and leave."""
 
     def lose(self, node: NodeId) -> Envelope | None:
         """End the worker."""
@@ -45,7 +45,7 @@ class MachineLifecycle:
         self.events, self.workers, self.taken = events, workers, taken
         self.states = {machine.name: MachineState.of(machine, seed) for machine in all_machines(fleet)}
         self.restarts = set[NodeId]()
-        """Workers that end without their machine."""
+        """Workers that end while their machine keeps running."""
         self.progress = StallChecks(len(self.states))
         self.zones = Zones(events, self.order, self.reclaim, seed)
         for one in fleet:
@@ -54,29 +54,29 @@ class MachineLifecycle:
             else:
                 events.at(max(events.now, one.joins_at_seconds), partial(self.order, self.states[one.name]))
 
-    # --- what the simulator reports ------------------------------------------------------------
+    # --- reports of the simulator --------------------------------------------------------------
 
     def ended(self, node: NodeId) -> None:
-        """Record that the worker has ended, whether or not the hub knows."""
+        """Record that the worker has ended. The hub may detect it later."""
         state = self.states[machine_of(node)]
         state.node, state.is_ready = "", False
 
     def loss_noticed(self, node: NodeId) -> None:
-        """Order another machine if possible, because the hub knows that the worker is lost."""
+        """Order the machine again if possible, after the hub has detected the loss of its worker."""
         state = self.states[machine_of(node)]
         pause = 0.0 if node in self.restarts else state.machine.seconds_to_return
         self.restarts.discard(node)
         if pause is not None:
             self.events.at(self.events.now + pause, partial(self.order, state))
         elif state.is_barred:
-            state.is_owed = True  # what has taken it away brings it back
+            state.is_owed = True  # ordered again by `unbar`
 
     def restart(self, node: NodeId) -> None:
-        """Start another worker on the same machine when this one ends."""
+        """Start another worker on the same machine when this worker ends."""
         self.restarts.add(node)
 
     def bar(self, machine: str) -> Envelope | None:
-        """Make the machine unavailable once its worker has ended; one that is starting is cancelled."""
+        """Make the machine unavailable once its worker has ended. A machine that is starting is cancelled."""
         state = self.states[machine]
         state.is_barred = True
         if state.is_ready or not state.node:
@@ -93,7 +93,7 @@ class MachineLifecycle:
     # --- machines ------------------------------------------------------------------------------
 
     def order(self, state: MachineState) -> Envelope | None:
-        """Order the machine if possible; it is ready `seconds_to_start` later."""
+        """Order the machine if possible. It is ready after `seconds_to_start`."""
         state.is_owed = state.is_barred
         self.progress.barred_orders += state.has_capacity and state.is_barred
         self.progress.check_order(is_first=not state.workers)
@@ -127,7 +127,7 @@ class MachineLifecycle:
         return Envelope(self.workers.host_of(node), Joined(node, state.price, state.machine.zone))
 
     def _preempt(self, node: NodeId, machine: Machine) -> Envelope | None:
-        """Preempt the machine, with its notice."""
+        """Preempt the machine, after a notice if it has one."""
         if not machine.notice_seconds:
             return self.workers.lose(node)
         self.events.at(self.events.now + machine.notice_seconds, lambda: self.workers.lose(node))

@@ -1,4 +1,4 @@
-"""Failures of runs that make no progress: no machine can return, or all are lost before a task is completed."""
+"""Errors of runs without progress: no machine can return, or all are lost before they complete a task."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from oddlot.core.support.errors import JobError
 from oddlot.core.tasks import NodeId
 
 MAX_ATTEMPTS = 1_000
-"""Attempts in a row without a completed task, and ten more for each machine, after which the run fails."""
+"""Attempts in a row without a completed task after which the run fails. Each machine adds 10."""
 
 
 class StallChecks:
@@ -17,16 +17,16 @@ class StallChecks:
         self.lost_workers = 0
         self.lost_starts = 0
         self.last_lost_start = ("", 0.0)
-        """The worker, and the seconds that it needs to start."""
+        """The worker that was lost last while it started, and the seconds that it needs to start."""
         self.barred_orders = 0
-        """Number of times that a machine had capacity in its zone and was barred."""
+        """Number of orders of a machine that was barred although its zone had capacity."""
 
     def task_completed(self) -> None:
-        """Forget what was counted."""
+        """Reset all counts."""
         self.lost_workers = self.lost_starts = self.barred_orders = 0
 
     def joined(self) -> None:
-        """Forget what was counted of machines that never became ready."""
+        """Reset the counts of machines that did not become ready."""
         self.lost_starts = self.barred_orders = 0
 
     def start_lost(self, node: NodeId, seconds_to_start: float) -> None:
@@ -35,7 +35,10 @@ class StallChecks:
         self.last_lost_start = node, seconds_to_start
 
     def worker_lost(self, node: NodeId, lived: float, needs: float) -> None:
-        """Count a worker that was lost `lived` seconds after it joined, in a task that computes for `needs` seconds."""
+        """Count a worker that was lost `lived` seconds after it joined, during a task of `needs` seconds.
+
+        Raise JobError if too many were lost.
+        """
         self.lost_workers += 1
         if self.lost_workers > self.max_attempts:
             raise JobError(
@@ -50,7 +53,7 @@ class StallChecks:
             )
 
     def check_order(self, is_first: bool) -> None:
-        """Check before a machine is ordered. The first order of a machine may end lost starts."""
+        """Raise JobError if too many starts or orders have failed. A machine's first order is always allowed."""
         if not is_first and self.lost_starts > self.max_attempts:
             node, seconds = self.last_lost_start
             raise JobError(
@@ -71,9 +74,9 @@ class StallChecks:
 
 
 def stalled(seconds: float, machines: int, traces: Sequence[str] = ()) -> JobError:
-    """Return the error of a run without machines that could return.
+    """Return the error of a run to which no machine can return.
 
-    `traces` are the zones whose trace has ended, or `chaos` for that of a chaos file.
+    `traces` are the names of zones with an ended trace, and `chaos` if the trace of the fault injection has ended.
     """
     message = f"the simulation stalled at t = {seconds:.1f} s: {machines} machines are left and none is due to return. "
     if traces:

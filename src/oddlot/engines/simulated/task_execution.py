@@ -1,4 +1,4 @@
-"""A task on a simulated worker: its transfers, computation and end."""
+"""The execution of a task on a simulated worker: transfers, computation and end."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -12,38 +12,38 @@ from oddlot.machines.machine import Link
 
 @dataclass(slots=True, eq=False)
 class TaskExecution:
-    """A task that a worker has received or is about to; times in seconds on the virtual clock."""
+    """A task in the queue of a worker. All times are seconds on the virtual clock."""
 
     task: Task
     weights: Any
     ready: float
     """Time at which its weights and samples have arrived."""
     compute: float
-    """Seconds for the remaining samples, at the present pace."""
+    """Seconds for the remaining samples at the current pace."""
     weight_bytes: int
     """Bytes of weights that had to be sent."""
     data_bytes: int
     """Bytes of samples that had to be sent."""
     link_factor: float
-    """Duration of its transfers, relative to their mean."""
+    """Duration of its transfers relative to their mean."""
     begin: float = 0.0
     samples_before: float = 0.0
     """Samples computed at an earlier pace."""
     seconds_before: float = 0.0
-    """Seconds that these took."""
+    """Seconds spent on `samples_before`."""
     end: float = 0.0
     entry: int = 0
-    """Number of the valid entry in the queue; older entries are ignored."""
+    """Number of the valid entry in the event queue. Older entries are ignored. 0: none is valid."""
     unwanted: bool = False
-    """Whether its update will not count, so that it need not be computed."""
+    """Whether its update will not count and need not be computed."""
     stop_at: float = inf
     """Time at which the request to stop reaches the worker."""
     min_samples: int = 0
     """Samples that are computed before the request takes effect."""
     samples: int = 0
-    """Samples computed by the end."""
+    """Number of samples that are computed at the end."""
     is_partial: bool = False
-    """Whether these are only a part."""
+    """Whether the task ends before all of its samples are computed."""
 
     def received_bytes(self, now: float) -> tuple[int, int]:
         """Return the bytes of weights and samples that have arrived."""
@@ -51,18 +51,18 @@ class TaskExecution:
 
     @property
     def has_update(self) -> bool:
-        """Whether an update is sent at the end, possibly a partial one: the task was not cancelled."""
+        """Whether a complete or partial update is sent at the end. False: the task was cancelled."""
         return self.samples > 0 and not (self.is_partial and self.unwanted)
 
     def samples_at(self, now: float) -> float:
-        """Return how many samples are computed at this time."""
+        """Return the number of samples that are computed at time `now`, as a float."""
         samples = samples_in(self.task.spans)
         return self.samples_before + max(0.0, now - self.begin) / self.compute * (
             samples - self.samples_before
         )
 
     def set_end(self, stop_at: float, batch: int) -> None:
-        """Set the end: that of all samples, or of the minibatch in which the request to stop arrives."""
+        """Set the end: after all samples, or after the minibatch in which the request to stop arrives."""
         samples = samples_in(self.task.spans)
         self.end, self.samples, self.is_partial = self.begin + self.compute, samples, False
         if stop_at < self.end:
@@ -83,18 +83,18 @@ class TaskExecution:
         self.compute *= ratio
 
     def cancelled(self, now: float) -> Cancelled:
-        """Return the event of a task that has ended without an update."""
+        """Return the event for the end of the task without an update."""
         return Cancelled(self.task.id, self.task.node, *self.received_bytes(now))
 
     @property
     def computed_task(self) -> Task:
-        """Return the task with the computed samples."""
+        """Return the task, reduced to its computed samples."""
         if not self.is_partial:
             return self.task
         return replace(self.task, spans=split(self.task.spans, self.samples)[0])
 
     def facts(self, now: float, link: Link, loss: float | None, bytes_up: int) -> Facts:
-        """Return the facts of the update that arrives now."""
+        """Return the facts of the update, which arrives at time `now`."""
         seconds = {
             "down": self.link_factor * link.seconds(self.weight_bytes + self.data_bytes),
             "load": 0.0,

@@ -1,8 +1,8 @@
-"""An engine whose hub takes time for every update, with one or more parameter servers.
+"""An engine with a processing time for each update, on one or more parameter servers of the hub.
 
-A server reads the model when it starts with an update, and writes it when it ends. The model is one record. A store
-with transactions therefore lets one server at a time read and write it: more servers are not faster. In a store that
-overwrites, servers work at the same time, and lose what others have written meanwhile.
+A server reads the model when it starts an update, and writes it when the update is processed. The model is one record.
+A store with transactions therefore lets only one server at a time read and write it, and more servers are not faster.
+In a store that overwrites, servers work at the same time, and overwrite the changes of other servers.
 """
 
 from dataclasses import replace
@@ -24,30 +24,30 @@ def served(opened: Opened, store: ModelStore) -> Engine:
 
 
 class UpdateServers(EngineWrapper):
-    """Wraps an engine. Updates wait for a server before the hub receives them."""
+    """Wraps an engine. The hub receives updates after a server has processed them."""
 
     def __init__(self, engine: Engine, hub: Hub, store: ModelStore) -> None:
         super().__init__(engine)
         self.hub, self.store = hub, store
         self.events: EventQueue[Message] = EventQueue(engine.now)
         self.free_at = [engine.now] * (hub.servers if hub.overwrites else 1)
-        """When each server, or the one record of a store with transactions, is free."""
+        """Time at which each server, or the single record of a store with transactions, is free."""
         self.in_service: dict[NodeId, list[float]] = {}
-        """When the servers will have processed each worker's updates."""
+        """Times at which each worker's updates are processed."""
         self.lost: set[NodeId] = set()
-        """Lost workers whose last updates are still being processed, so that the hub does not know yet."""
+        """Lost workers with updates that are still being processed. The hub does not know of the loss yet."""
         self.read: list[int] = []
-        """Versions that are held for the update that the host was given."""
+        """Versions that are held for the last returned update."""
 
     # --- the mailbox ---------------------------------------------------------------------------
 
     @property
     def is_spent(self) -> bool:
-        """Whether no message will ever come of itself."""
+        """Whether no message is pending, here or in the engine."""
         return self.engine.is_spent and not self.events.heap
 
     def next(self, until: float) -> Message | None:
-        """Return the next message that needs no server, or that a server has processed."""
+        """Return the next message before `until` that needs no server or that a server has processed."""
         while self.read:
             self.store.release(self.read.pop())
         while True:
@@ -67,7 +67,7 @@ class UpdateServers(EngineWrapper):
                 return message
 
     def _take_in(self, arrival: ReceivedUpdate) -> None:
-        """Queue an update for a server. An update of a worker that was already lost is late."""
+        """Queue an update for a server. Drop the update if its worker is already lost."""
         sender = arrival.facts.sender
         if sender in self.lost:
             if arrival.payload is not None:
@@ -87,7 +87,7 @@ class UpdateServers(EngineWrapper):
         return lost
 
     def _begin(self, reads: list[int]) -> None:
-        """Hold the version that a server reads, until it writes."""
+        """Hold the version that a server reads until it writes."""
         reads.append(self.store.version)
         self.store.acquire(self.store.version)
 

@@ -1,4 +1,4 @@
-"""A simulated worker: a queue of tasks with their end times."""
+"""A simulated worker with its queue of tasks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,8 @@ from oddlot.machines.machine import Machine
 class SimulatedWorker:
     """A worker on a simulated machine. It computes one task at a time, in order.
 
-    Its link carries one transfer each way at the same time. `answer` is called when the end of a task reaches its host.
+    Its link carries one transfer in each direction at a time. `answer` is called when the end of a task reaches its
+    host.
     """
 
     node: NodeId
@@ -30,7 +31,7 @@ class SimulatedWorker:
     events: EventQueue[Envelope]
     batch: int
     bytes_up: Callable[[], int]
-    """Returns the bytes from which the transfer time of the next update is computed."""
+    """Returns the bytes of the next update, for its transfer time."""
     answer: Callable[["SimulatedWorker", TaskExecution], Envelope | None]
     joined_at: float
     free_at: float
@@ -39,20 +40,20 @@ class SimulatedWorker:
     """Time of its last transfer."""
     is_leaving: bool = False
     is_gone: bool = False
-    """Whether it was lost without the hub knowing yet."""
+    """Whether it was lost and the hub has not detected it yet."""
     slowness: float = 0.0
     queue: list[TaskExecution] = field(default_factory=list)
     version: int = -1
     """Version of the weights that it has."""
     shards: set[int] = field(default_factory=set)
-    """Shards of the data that it has."""
+    """Indices of the data shards that it has."""
     frozen_at: float | None = None
     thawed_at: float = 0.0
     has_pending_notice: bool = False
-    """Whether a notice waits until it thaws."""
+    """Whether a notice arrived while it was frozen."""
 
     def add(self, task: Task, weights: Any, weight_bytes: int, data_bytes: int) -> None:
-        """Send a task to it, with these bytes."""
+        """Queue a task, and schedule its transfers and computation."""
         now = self.events.now
         seconds = samples_in(task.spans) * self.machine.seconds_per_sample * self.delay()
         seconds *= 1.0 + self.slowness
@@ -62,7 +63,7 @@ class SimulatedWorker:
         self._schedule(len(self.queue) - 1)
 
     def find(self, task: TaskId) -> int | None:
-        """Return the place of a task in the queue; None if it is not there."""
+        """Return the position of a task in the queue, or None."""
         return next((place for place, one in enumerate(self.queue) if one.task.id == task), None)
 
     def request_stop(self, place: int) -> None:
@@ -80,7 +81,7 @@ class SimulatedWorker:
         self._schedule(self._first_unfinished(now))
 
     def remove(self, place: int) -> TaskExecution:
-        """End a task immediately, whatever its state, and return it."""
+        """End a task immediately in any state, and return it."""
         now, execution = self.events.now, self.queue.pop(place)
         execution.entry = 0
         if execution.ready > now:
@@ -93,7 +94,7 @@ class SimulatedWorker:
         return execution
 
     def slow(self, factor: float) -> None:
-        """Let each step take `1 + factor` times as long from now on."""
+        """Multiply the duration of each step by `1 + factor` from now on."""
         ratio, self.slowness = (1.0 + factor) / (1.0 + self.slowness), factor
         now = self.events.now if self.frozen_at is None else self.frozen_at
         first = self._first_unfinished(now)
@@ -102,12 +103,12 @@ class SimulatedWorker:
         self._schedule(first)
 
     def freeze(self) -> None:
-        """Stop where it is."""
+        """Suspend the worker."""
         self.frozen_at = self.events.now
         self.stop()
 
     def thaw(self, frozen_at: float) -> None:
-        """Continue where it stopped."""
+        """Resume a worker that was suspended at `frozen_at`."""
         now = self.thawed_at = self.events.now
         self.frozen_at = None
         first = next((place for place, one in enumerate(self.queue) if not one.entry), len(self.queue))
@@ -117,7 +118,7 @@ class SimulatedWorker:
         self._schedule(first)
 
     def stop(self) -> None:
-        """Stop computing. Updates that are being sent still arrive."""
+        """Stop computing. Updates in transit still arrive."""
         last = self.events.now if self.frozen_at is None else self.frozen_at
         for execution in self.queue:
             if execution.end > last:
@@ -127,7 +128,7 @@ class SimulatedWorker:
         return next((place for place, one in enumerate(self.queue) if one.end > now), len(self.queue))
 
     def _schedule(self, first: int) -> None:
-        """Set the times of the queue from this place on."""
+        """Set the times of the queue from position `first` on, and schedule the ends of its tasks."""
         free = self.queue[first - 1].end if first else self.free_at
         continues = self.frozen_at is None and not self.is_gone
         for execution in self.queue[first:]:
@@ -141,7 +142,7 @@ class SimulatedWorker:
                 self.events.at(arrival, partial(self._end, execution, entry))
 
     def _end(self, execution: TaskExecution, entry: int) -> Envelope | None:
-        """Take a task off the queue, unless its times have changed since."""
+        """Remove a task from the queue and return its message, unless the entry is outdated."""
         if execution.entry != entry:
             return None
         self.queue.remove(execution)

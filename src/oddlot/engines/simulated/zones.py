@@ -1,4 +1,4 @@
-"""Capacity and prices of zones over virtual time."""
+"""Capacity and prices of zones over virtual time, and the state of their machines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from oddlot.machines.market import Zone
 
 @dataclass(slots=True, eq=False)
 class MachineState:
-    """A machine, which has one worker after the other."""
+    """A machine, its prices and its current worker. A machine has one worker at a time."""
 
     machine: Machine
     delay: Times
@@ -31,7 +31,7 @@ class MachineState:
     is_barred: bool = False
     """Whether fault injection makes it unavailable."""
     node: NodeId = ""
-    """Its running or starting worker; empty if there is none."""
+    """Its running or starting worker. Empty: none."""
     is_ready: bool = False
     workers: int = 0
     """Number of its workers so far."""
@@ -40,8 +40,8 @@ class MachineState:
 
     @classmethod
     def of(cls, machine: Machine, seed: int) -> "MachineState":
-        """Return the state of a machine that was not ordered yet."""
-        # One stream a machine: one machine more or less leaves the others' random times as they were.
+        """Return the state of a machine before its first order."""
+        # One stream for each machine: more or fewer machines do not change the random times of the others.
         rng = stream(seed, f"machine {machine.name}")
         delay, link_delay = machine.delay.start(rng), machine.link.delay.start(rng)
         lifetime = machine.lifetime.start(rng) if machine.lifetime else None
@@ -49,7 +49,7 @@ class MachineState:
 
 
 Change = Callable[[MachineState], Envelope | None]
-"""Changes a machine. Returns the message about it, if there is one."""
+"""Changes the state of a machine. Returns the message about it, if any."""
 
 
 class Zones:
@@ -58,17 +58,17 @@ class Zones:
     def __init__(self, events: EventQueue[Envelope], order: Change, reclaim: Change, seed: int) -> None:
         self.events, self.order, self.reclaim, self.seed = events, order, reclaim, seed
         self.pending_prices = 0
-        """Entries of the queue that change nothing but a price."""
+        """Number of entries in the queue that only change a price."""
         self.ended_traces: list[str] = []
-        """Zones whose trace has ended."""
+        """Names of zones with an ended trace."""
 
     def open(self, zone: Zone, states: Sequence[MachineState]) -> None:
-        """Order the machines of a zone by its present capacity, and follow changes."""
+        """Order the machines of a zone by its current capacity, and schedule changes of capacity and price."""
         now = self.events.now
         for state in states:
             state.has_capacity, state.price = False, zone.prices.at(now)
         moves = self._moves(zone)
-        # A resumed run finds the zone as it is then; nothing happens of what was before.
+        # A resumed run starts with the capacity at its start time: earlier changes have no events.
         move = next(moves, None)
         while move is not None and move[0] < now:
             states[move[1]].has_capacity = move[2]
@@ -79,7 +79,7 @@ class Zones:
         self._await_price(zone, states, zone.prices.changes(now))
 
     def _moves(self, zone: Zone) -> Moves:
-        """Yield the zone's changes, and record the end of a trace."""
+        """Yield the zone's changes of capacity, and record the end of a trace."""
         yield from zone.capacity.moves(zone.count, stream(self.seed, f"zone {zone.name}"))
         if isinstance(zone.capacity, Alive):
             self.ended_traces.append(zone.name)
@@ -110,7 +110,7 @@ class Zones:
         prices: Iterator[tuple[float, float]],
         price: float,
     ) -> Envelope | None:
-        # Prices may change for ever; a run that waits for machines which never come must end.
+        # Price changes may be endless, but they must not prolong a run that waits for machines that never come.
         self.pending_prices -= 1
         if len(self.events.heap) > self.pending_prices or any(state.has_capacity for state in states):
             self._await_price(zone, states, prices)
