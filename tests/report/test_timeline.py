@@ -83,7 +83,7 @@ def test_how_many_results_of_how_many_samples_a_merge_used() -> None:
 
 
 def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
-    """An example is the last merge, of the remaining samples. A run of a single merge shows it."""
+    """An example is the last merge, which has the remaining samples. It is drawn if it is the only one."""
 
     def merges(*at: float) -> list[Interval]:
         begun = Record(0.0, Joined("a"), tuple(task(n) for n in range(len(at))))
