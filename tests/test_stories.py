@@ -1,4 +1,4 @@
-"""Each file in tests/stories is a test. `pytest --rewrite` writes the actual events to it."""
+"""Each file in tests/stories is a test. `pytest --rewrite` writes the actual output to it."""
 
 from pathlib import Path
 

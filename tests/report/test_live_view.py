@@ -302,7 +302,7 @@ def test_numbers_are_written_for_people() -> None:
 
 
 def test_every_time_that_nobody_is_there_is_told_once() -> None:
-    """A loss is reported again if a worker has returned an update since, even too late."""
+    """The message is repeated only if a worker has returned an update since, even a late one."""
     console, on_it = screen(width=100)
     lines, now = PrintedLines(console, Tally(64), ""), count(1.0)
     for number, remark in enumerate(["", None, ECHO, None], 1):

@@ -83,7 +83,7 @@ STRATEGIES = [
     Downpour(steps=2),
 ]
 REAL = FastestK, LocalSGD, ElasticAveraging
-"""Strategies that also run on local workers: they cancel tasks and send each kind of update."""
+"""Strategies that also run on local workers. Together, they cancel tasks and use each kind of update."""
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 
 

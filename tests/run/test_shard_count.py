@@ -72,7 +72,7 @@ def test_a_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
 
 
 def test_data_in_parts_have_as_many_shards(tmp_path: Path) -> None:
-    """A run whose run.json has 1 for them can be resumed."""
+    """A run with a count of 1 in its run.json can be resumed."""
     job, out = replace(a_job(), train_data=Shards.of(rows(), 3)), tmp_path / "run"
     fit(job, VCASGD(), fleet(2), until="epochs>=1", out=out)
     file = out / "run.json"

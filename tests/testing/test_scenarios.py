@@ -1,4 +1,4 @@
-"""Scenario files: their events, and errors for invalid lines."""
+"""Scenario files: their output, and errors for invalid lines."""
 
 from pathlib import Path
 
