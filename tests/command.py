@@ -1,4 +1,4 @@
-"""The command line in an empty folder, for tests."""
+"""Helpers that run the command line in an empty folder."""
 
 import json
 import sys
@@ -60,14 +60,14 @@ class Answer:
     out: str
     err: str
     error: OddlotError | None = None
-    """what has ended the command"""
+    """Error that ended the command."""
 
 
 class Oddlot:
-    """Runs the command line in this process: PyTorch need not be imported again."""
+    """The command line, run in this process because a new process would import PyTorch again."""
 
     starts_early = False
-    """whether a fork server is started while settings are read, as it is where no test has one already"""
+    """Whether to start a fork server while settings are read, as outside of tests."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.capsys, self.monkeypatch = capsys, monkeypatch
@@ -90,7 +90,7 @@ class Oddlot:
         return Answer(int(end.value.code or 0), out, err, *errors)
 
     def refuses(self, code: str, *arguments: str, exit_code: int = 2, **fields: Any) -> Answer:
-        """The answer to what ends with this error."""
+        """Run a command, assert that it ends with this error, and return its output."""
         answer = self(*arguments)
         assert answer.error, answer.err
         check(answer.error, code, **fields)

@@ -1,5 +1,7 @@
-"""Processes that share numba's cache on disk, as pytest-xdist's workers do: what one of them compiles the others wait
-for, and load. A process that does not import numba pays nothing for this.
+"""Share numba's on-disk cache between processes, such as the workers of pytest-xdist.
+
+One process compiles a kernel. The others wait for it and load the result. Processes that do not import numba are not
+affected.
 """
 
 import fcntl
@@ -19,7 +21,7 @@ from zlib import crc32
 
 DISPATCHER = "numba.core.dispatcher"
 LOCKS = "compiled_once.lock"
-"""Lock file beside the compiled kernels; each kernel locks one byte."""
+"""Name of the lock file next to the compiled kernels. Each kernel locks one byte."""
 _held = Counter[tuple[str, str]]()
 
 
@@ -55,7 +57,10 @@ def _patch(module: Any) -> None:
     compile_here = module.Dispatcher.compile
 
     def compile_once(dispatcher: Any, signature: Any) -> Any:
-        """Numba looks into the cache on disk first: after the lock was got, it has what another process compiled."""
+        """Compile a kernel while its lock is held.
+
+        Numba looks in the cache on disk first, and finds the result of another process there.
+        """
         folder, function = dispatcher._cache.cache_path, dispatcher.py_func
         if folder is None:
             return compile_here(dispatcher, signature)
@@ -67,7 +72,10 @@ def _patch(module: Any) -> None:
 
 @contextmanager
 def _locked(folder: str, kernel: str) -> Iterator[None]:
-    """No other process is in here with this kernel. A kernel locks those that it calls too: never in a circle."""
+    """Lock a kernel against other processes.
+
+    A kernel also locks the kernels that it calls. Calls have no cycles, so there is no deadlock.
+    """
     place = crc32(kernel.encode()) >> 1
     if not _held[folder, kernel]:
         fcntl.lockf(_locks(folder), fcntl.LOCK_EX, 1, place)
@@ -82,7 +90,10 @@ def _locked(folder: str, kernel: str) -> Iterator[None]:
 
 @cache
 def _locks(folder: str) -> int:
-    """A file that is open as long as the process lives: who closes it gives up all its locks."""
+    """Open the lock file once per process.
+
+    It is never closed, because closing any descriptor of the file releases all locks of the process.
+    """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     return os.open(path / LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)

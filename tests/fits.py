@@ -1,6 +1,6 @@
-"""Small jobs and machines, whole runs whose books are checked after every record, and plain loops beside them.
+"""Small jobs and fleets, checked runs, and plain PyTorch loops to compare with.
 
-Workers import this module, so it knows neither pytest nor the tests.
+Workers import this module, so it must not import pytest or test modules.
 """
 
 import sys
@@ -34,18 +34,18 @@ Place = Local | Ray | Simulated
 
 
 def rows(count: int = SAMPLES) -> tuple[Tensor, Tensor]:
-    """Points of the plane, and on which side of a line each of them lies."""
+    """Return random points of the plane, and the side of a line (0 or 1) on which each of them lies."""
     points = torch.randn(count, 2, generator=torch.Generator().manual_seed(5))
     return points, (points @ torch.tensor([1.0, -2.0]) > 0).long()
 
 
 def net() -> nn.Module:
-    """A small network with an odd number of parameters."""
+    """Return a small network with an odd number of parameters."""
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2))
 
 
 def a_job(model: Callable[[], nn.Module] = net, count: int = SAMPLES, **changes: Any) -> Job:
-    """Which side of the line?"""
+    """Return a job that learns on which side of a line points lie."""
     rule = SGD(0.1, momentum=0.9)
     return replace(
         Job(model, rows(count), cross_entropy, batch_size=BATCH, optimizer=rule, device="cpu"), **changes
@@ -53,22 +53,22 @@ def a_job(model: Callable[[], nn.Module] = net, count: int = SAMPLES, **changes:
 
 
 def fleet(count: int = 2, **settings: Any) -> Simulated:
-    """Machines of unequal speed."""
+    """Return a simulated fleet of machines with unequal speeds."""
     return Simulated([Machine(f"m{i}", 0.01 * (1 + i / 4)) for i in range(count)], **settings)
 
 
 def equals(count: int) -> Simulated:
-    """Machines that keep step."""
+    """Return a simulated fleet of machines with equal speeds."""
     return Simulated([Machine(f"m{i}", 0.01) for i in range(count)])
 
 
 def local(workers: int = 2, **settings: Any) -> Local:
-    """Workers of one thread each."""
+    """Return an engine with local workers of one thread each."""
     return Local(workers, threads=1, **settings)
 
 
 def this_worker() -> Worker:
-    """The worker process in which this is called, at work on a task."""
+    """Find the worker on the call stack. Call this from a worker's task."""
     frame = sys._getframe()
     while not isinstance(frame.f_locals.get("self"), Worker):
         assert frame.f_back, "this is no worker"
@@ -86,7 +86,11 @@ def trained(
     resume: bool = False,
     **settings: Any,
 ) -> tuple[Run, StateChecks]:
-    """A run, and what has reached the model. Its log proves the same, and replays."""
+    """Run a job, and return the run and its state checks.
+
+    The state is checked after each record. At the end, the log must prove the same samples and replay without a
+    difference.
+    """
     state = StateChecks()
     recipe = Recipe(job, strategy, on, RunConfig(until=until, **settings))
     with prepared(recipe, folder, resume) as run:
@@ -116,12 +120,12 @@ def trained(
 
 
 def everything(size: int, epochs: int) -> list[tuple[int, int]]:
-    """All positions of these epochs."""
+    """Return all (epoch, position) pairs of these epochs."""
     return [(epoch, position) for epoch in range(epochs) for position in range(size)]
 
 
 def merges(records: Sequence[Record]) -> Iterator[list[Span]]:
-    """What each merge of a run was made of: the samples that its updates had brought, as spans."""
+    """Yield the spans of samples of each merge of a run."""
     given: dict[str, tuple[Span, ...]] = {}
     for record in records:
         if isinstance(record.event, Arrived) and record.event.update.id in given:
@@ -135,7 +139,7 @@ def merges(records: Sequence[Record]) -> Iterator[list[Span]]:
 
 
 def plain_loop(job: Job, batches: Sequence[Sequence[Span]], seed: int = 0) -> nn.Module:
-    """What PyTorch alone makes of the job: one optimizer, one step for each batch."""
+    """Train the job with PyTorch alone: one optimizer, and one step for each batch."""
     torch.manual_seed(seed)
     model = job.model()
     assert isinstance(job.optimizer, SGD)
@@ -151,14 +155,14 @@ def plain_loop(job: Job, batches: Sequence[Sequence[Span]], seed: int = 0) -> nn
 
 
 def in_batches(size: int, batch: int, epochs: int) -> list[list[Span]]:
-    """Every epoch from its beginning to its end."""
+    """Return the batches of complete epochs, in order."""
     return [
         [Span(epoch, at, min(at + batch, size))] for epoch in range(epochs) for at in range(0, size, batch)
     ]
 
 
 def distance(one: nn.Module, other: nn.Module) -> float:
-    """The largest difference between two numbers of two models."""
+    """Return the largest absolute difference between the numbers of two models."""
     ours, theirs = one.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
     return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours)

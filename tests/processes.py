@@ -1,4 +1,4 @@
-"""Programs of their own, and who lives below them."""
+"""Helpers that run Python programs in other processes and find their descendants."""
 
 import os
 import select
@@ -15,7 +15,7 @@ HANG_SECONDS = 120
 
 @contextmanager
 def program(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A Python program that runs beside the test and is killed after it; with `-c` it may import `tests`."""
+    """Run a Python program during the test, and kill its process group afterwards. With `-c`, it may import `tests`."""
     command = [sys.executable, *map(str, arguments)]
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -30,7 +30,7 @@ def program(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def says(process: subprocess.Popen[str], text: str) -> str:
-    """Wait until the program prints a line that contains this, and return it."""
+    """Wait until the program prints a line that contains `text`, and return the line."""
     assert process.stdout is not None
     for line in process.stdout:
         if text in line:
@@ -40,11 +40,11 @@ def says(process: subprocess.Popen[str], text: str) -> str:
 
 
 def children(parent: int) -> dict[int, list[int]]:
-    """Who lives below a process: every descendant, with its own children."""
+    """Return the children of a process and of each of its descendants, by process id."""
     families: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # the process has just ended
                 about = (entry / "stat").read_text().rpartition(")")[2].split()
                 if about[0] != "Z":
                     families.setdefault(int(about[1]), []).append(int(entry.name))
@@ -57,13 +57,13 @@ def children(parent: int) -> dict[int, list[int]]:
 
 
 def descendants(parent: int) -> list[int]:
-    """The processes below this one."""
+    """Return the descendants of a process."""
     return [child for family in children(parent).values() for child in family]
 
 
 @contextmanager
 def ends(pids: list[int]) -> Iterator[None]:
-    """What happens inside ends all of these processes; waits until they are gone."""
+    """Assert that the body ends all of these processes, and wait until they are gone."""
     handles = [os.pidfd_open(pid) for pid in pids]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Logs that were changed, with sound checksums again: as one who knows the format makes them."""
+"""Helpers that change logs and restore their checksums, as an attacker who knows the format can."""
 
 import json
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from oddlot.history.log import Chain
 
 
 def reseal(log: Path) -> None:
-    """Give every line of a log its right checksum, and each that has none yet."""
+    """Compute the checksum of each line of a log."""
     chain, lines = Chain(), [line.partition(',"crc":"') for line in log.read_text().splitlines()]
     log.write_bytes(b"".join(chain.seal(text + "}" if crc else text) for text, crc, _ in lines))
 
 
 def rewrite(log: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
-    """Change the log's lines, the first of which is its header."""
+    """Change the parsed lines of a log, and restore its checksums. The first line is the header."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     change(lines)
     log.write_text("".join(json.dumps({**line, "crc": ""}, separators=(",", ":")) + "\n" for line in lines))

@@ -1,4 +1,4 @@
-"""The smoke form of every benchmark runs and prints its figures."""
+"""Each benchmark runs in its smoke form and prints its figures."""
 
 import importlib
 import json
@@ -92,9 +92,9 @@ NOT_MEASURED = {
 """Figures that are null in the smoke form."""
 SHORT = {"checkpoint", "hub", "simulator"}
 TIERS = {name: pytest.mark.long for name in FIGURES if name not in SHORT} | {"ray": pytest.mark.ray}
-"""Benchmarks that are left out of `make test`: their smoke form starts many processes, compiles or trains for long."""
+"""Benchmarks excluded from `make test`: they start many processes, compile, or train for long."""
 IF_REACHED = "time_to_"
-"""Figures that are null where a precision is not reached."""
+"""Prefix of the figures that are null if the target is not reached."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -181,7 +181,7 @@ def test_a_quick_run_of_ray_takes_the_saved_rates(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_benchmark_is_left_out() -> None:
-    """A program is a file that has a main of its own."""
+    """A program is a file with a main block."""
     files = [path for path in BENCHMARKS.rglob("*.py") if '__name__ == "__main__"' in path.read_text()]
     programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files}
     assert programs == FIGURES.keys() | PARTS_OF_OTHERS
@@ -197,7 +197,7 @@ def test_every_scenario_of_faults_is_a_chaos_file(plan: faults.Plan, tmp_path: P
 
 
 def test_savings_divide_the_bills_of_the_same_market(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machine-hours at 1 dollar on spot, 4 at 3.06 on demand; a missed accuracy is no saving."""
+    """The spot run has 2 machine-hours at $1, the other one 4 on demand at $3.06. A missed accuracy saves nothing."""
     monkeypatch.setattr(savings, "price_traces", lambda: [("p3.2xlarge", "z", Steps((0.0, 1e6), (1.0, 1.0)))])
     run, hours = Run.__new__(Run), 3600.0
     spot = savings.Trained(run, [(0.0, hours), (0.0, 9 * hours)], hours)

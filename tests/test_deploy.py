@@ -1,4 +1,4 @@
-"""The files in deploy/: they fit the tools that read them, this oddlot and its version of Ray."""
+"""The files in deploy/ match the tools that read them, this version of oddlot, and its version of Ray."""
 
 import re
 import shlex
@@ -40,7 +40,7 @@ PLACES = {
         "groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template",
     },
 }  # fmt: skip
-"""Fields of KubeRay's CRD, versions 1.6 and 1.7, that the RayJob may use."""
+"""Fields of KubeRay's CRD (versions 1.6 and 1.7) that the RayJob may use."""
 
 
 SKYPILOT = {
@@ -48,7 +48,7 @@ SKYPILOT = {
     "resources": {"accelerators", "any_of", "cpus", "infra", "instance_type", "job_recovery", "use_spot"},
     "resources.job_recovery": {"strategy", "max_restarts_on_errors", "recover_on_exit_codes"},
 }
-"""Fields of the schema of tasks in SkyPilot 0.14 that the task may use."""
+"""Fields of SkyPilot 0.14's task schema that the task may use."""
 
 
 def parsed(name: str) -> Any:
@@ -56,7 +56,7 @@ def parsed(name: str) -> Any:
 
 
 def shell_of(path: Path) -> str:
-    """The shell commands of a file or, of a page, its blocks."""
+    """Return the shell commands of a script, a YAML file, or the bash blocks of a page."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return "\n".join(block.text for block in blocks(text) if block.language == "bash")
@@ -66,7 +66,7 @@ def shell_of(path: Path) -> str:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """All texts in a YAML document."""
+    """Yield all strings of a YAML document."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -75,7 +75,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def oddlot_commands(path: Path) -> Iterator[list[str]]:
-    """The arguments of each `oddlot` in a file."""
+    """Yield the arguments of each `oddlot` command in a file."""
     for line in commands(shell_of(path)):
         for found in re.finditer(r"(?:^|\s)oddlot (?=[a-z]+ )(.+)", line):
             words = shlex.split(re.split(r"\s(?:&|<|>|;)", found[1])[0])
@@ -141,7 +141,7 @@ def test_ray_accepts_the_cluster_on_aws() -> None:
     text = (DEPLOY / "aws-cluster.yaml").read_text(encoding="utf-8")
     nodes, others = text.split("\nfile_mounts:")
     cluster = ray_autoscaler.prepare_config(yaml.safe_load(f"{nodes}\n{gpu_nodes}\nfile_mounts:{others}"))
-    ray_autoscaler.validate_config(cluster)  # against ray-schema.json
+    ray_autoscaler.validate_config(cluster)  # validates it against ray-schema.json
     types = cluster["available_node_types"]
     assert types.keys() == {"head", "spot", "other_spot", "gpu"}
     assert len({one["node_config"]["InstanceType"] for one in types.values()}) == len(types)
@@ -162,7 +162,7 @@ def test_ray_accepts_the_cluster_on_aws() -> None:
 def test_the_rayjob_has_fields_that_kuberay_knows() -> None:
     job = parsed("kuberay-rayjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
-    assert len(job["metadata"]["name"]) <= 47  # KubeRay appends to it
+    assert len(job["metadata"]["name"]) <= 47  # KubeRay appends a suffix
     for place, known in PLACES.items():
         inner = job
         for name in place.split("."):

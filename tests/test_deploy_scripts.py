@@ -1,4 +1,4 @@
-"""The shell text of the files in deploy/ runs on two machines with networks of their own."""
+"""The shell scripts of the files in deploy/ run on two machines with separate networks."""
 
 import shutil
 import tempfile
@@ -32,26 +32,26 @@ for child in there:
         child.terminate()
 sys.exit(script.returncode)
 """
-"""Runs a script as SkyPilot does: it ends the processes that were there in the script's last second."""
+"""Program that runs a script as SkyPilot does. It terminates the processes of the script's last second."""
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home folder whose path is short enough for the sockets of Ray."""
+    """Yield a home folder with a path that is short enough for Ray's sockets."""
     path = Path(tempfile.mkdtemp(prefix="oddlot-"))
     yield path
     shutil.rmtree(path)
 
 
 def small(script: str, home: Path) -> str:
-    """The script with a small run, and a folder in place of a bucket."""
+    """Return the script with fewer epochs, and with a folder instead of a bucket."""
     changed = script.replace("s3://BUCKET", str(home / "checkpoints")).replace("--epochs 20", "--epochs 2")
     assert changed != script
     return changed
 
 
 def is_whole(home: Path) -> bool:
-    """Whether the run has reached its goal with every sample."""
+    """Return whether the run has reached its goal and merged every sample exactly once."""
     run = RunReport.read(home / "runs/digits-1")
     return run.summary["ended"] == "epochs>=2" and run.proof.is_exactly_once
 
@@ -117,7 +117,10 @@ def test_commands_of_the_cluster_on_aws(home: Path) -> None:
 
 
 def small_head(text: str) -> str:
-    """The commands of the head without the autoscaler, which needs an account; it has no CPU for workers."""
+    """Return the commands of the head node without the autoscaler and without CPUs for workers.
+
+    The autoscaler needs a cloud account.
+    """
     changed = text.replace("--autoscaling-config=~/ray_bootstrap_config.yaml", "--num-cpus=0")
     assert changed != text
     return changed

@@ -1,10 +1,12 @@
-"""README and docs: their programs and commands run and print what the page says, and no banned phrase survives.
+"""README and docs: programs and commands run and print the documented output, and no page has a banned phrase.
 
-Blocks of a page run in order, in one namespace and one empty folder. A block that begins with `# NAME.EXT` is that
-file. A comment `not run: REASON` above a block leaves it out, and `needs: MODULE` if the module is missing: the page
-is then skipped at its end. A text block after one is its output, copied from a real run: numbers may differ by a tenth,
-those that a command has measured by more, and a line `...` is any lines. `pytest --rewrite` writes the output of a run
-into the pages.
+The blocks of a page run in order, in one namespace and one empty folder. A block that starts with `# NAME.EXT` is
+written to that file. A comment `not run: REASON` above a block skips it. A comment `needs: MODULE` skips it if the
+module is missing, and the test of the page is then skipped at its end.
+
+A text block after a block is its output, copied from a real run. Numbers may differ by 10 %, and numbers that a command
+has measured may have any value. A line `...` matches any lines. `pytest --rewrite` writes the output of a run to the
+pages.
 """
 
 import contextlib
@@ -49,7 +51,7 @@ TIERS = {
     "docs/how-to/choose-a-strategy.md": pytest.mark.long,
     "docs/how-to/resume.md": pytest.mark.long,
 }
-"""Pages that are left out of `make test`: what they show is tested there with less."""
+"""Pages excluded from `make test`, which tests their content with less work."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"% needs: (\w+)\n+\Z")
 NOT_RUN = re.compile(r"(?:% not run: (.+)|<!-- not run: (.+) -->)\n+\Z")
@@ -57,12 +59,12 @@ FILE = re.compile(r"# ([\w-]+\.(?:toml|py|csv|txt))\b.*\n")
 NUMBER = r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?"
 TOLERANCE = 0.1
 WIDTH = {"text": 98}
-"""Characters of a line that fit the page, by language. 92 of code: see docs/how-to/ruff.toml."""
+"""Maximum length of a line in a block, by language. For Python code it is 92: see docs/how-to/ruff.toml."""
 UNIT = r"\s?(?:(?:s|ms|min|[kMG]?B|on average|assigned|wasted|versions|records)\b|%)"
 MEASURED = re.compile(rf"(?<=accuracy ){NUMBER}|(?<=loss ){NUMBER}|{NUMBER}(?={UNIT})")
 """Numbers in the output of a command that depend on the machine and on the order of updates."""
 ABSENT = re.compile(r", workers available .*")
-"""Part of the output of a command that is absent if workers were there at all times."""
+"""Part of the output of a command that is absent if workers were always available."""
 BANNED = (
     "is told", "are told", "whoever", "somebody", "nobody", "in vain", "misfortune", "talks nonsense",
     "so many machines",
@@ -81,7 +83,7 @@ class Block:
 
     @property
     def is_command(self) -> bool:
-        """Whether it is run by a shell."""
+        """Return whether a shell runs the block."""
         return self.language in {"bash", "sh"}
 
 
@@ -96,7 +98,10 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def same(text: str, expected: str, is_command: bool = False) -> bool:
-    """Whether a text is the expected one: numbers within the tolerance, any lines for a line `...`, any spaces."""
+    """Return whether a text matches the expected one.
+
+    Numbers match within the tolerance, a line `...` matches any lines, and spaces match any spaces.
+    """
     if is_command:
         text, expected = (MEASURED.sub("#", ABSENT.sub("", one)) for one in (text, expected))
     parts = re.split(rf"({NUMBER}|^\.\.\.$)", expected.strip(), flags=re.MULTILINE)
@@ -112,18 +117,18 @@ def same(text: str, expected: str, is_command: bool = False) -> bool:
 
 
 def spaced(text: str) -> str:
-    """Return a pattern for a text with any spaces."""
+    """Return a pattern that matches a text with any spaces."""
     return re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(text))
 
 
 def near(one: str, other: str) -> bool:
-    """Whether two numbers are equal within the tolerance."""
+    """Return whether two numbers are equal within the tolerance."""
     a, b = (float(number.replace(",", "").rstrip(".")) for number in (one, other))
     return abs(a - b) <= TOLERANCE * max(abs(a), abs(b))
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield the commands of a bash block: lines, with those that a backslash continues."""
+    """Yield the commands of a bash block. A backslash at the end of a line continues it."""
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         command = line.partition("  #")[0].strip()
         if command and not command.startswith("#"):
@@ -131,7 +136,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def run_command(command: str) -> str:
-    """Run a command in this folder and return what it prints. `oddlot` runs in this process."""
+    """Run a command in this folder and return its output. `oddlot` runs in this process."""
     if not command.startswith("oddlot "):
         done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True, check=True)
         return done.stdout
@@ -145,7 +150,7 @@ def run_command(command: str) -> str:
 
 
 def run_block(block: Block, names: dict[str, Any]) -> str:
-    """Run a block and return what it prints."""
+    """Run a block and return its output."""
     if named := FILE.match(block.text):
         Path(named[1]).write_text(block.text, encoding="utf-8")
         return ""
@@ -159,7 +164,7 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A link to the folder of the page that is run, from which workers import: all pages share one fork server."""
+    """Yield a link to the folder of the current page, from which workers import. All pages share one fork server."""
     link = tmp_path_factory.mktemp("page") / "here"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(link), *sys.path])
@@ -182,7 +187,7 @@ def folder(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.delenv("ODDLOT_DATA", raising=False)
     known = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - known:  # pages may have modules of the same name
+    for name in set(sys.modules) - known:  # pages may have modules with the same name
         if str(getattr(sys.modules[name], "__file__", "")).startswith((str(here), str(tmp_path))):
             del sys.modules[name]
     invalidate_caches()
@@ -272,7 +277,7 @@ def test_blocks_fit_the_page() -> None:
 
 
 def test_examples_can_be_pasted() -> None:
-    """Sphinx would turn quotes into curly ones, and `--` of options into dashes."""
+    """Without this setting, Sphinx changes quotes to curly quotes, and `--` of options to dashes."""
     conf = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
     assert re.search(r"^smartquotes = False\b", conf, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Errors: what programs read of them, and that each has it."""
+"""Every error has a code and fields for programs."""
 
 import ast
 import copy
@@ -22,11 +22,11 @@ from tests.transcripts import ERRORS, MESSAGES, TESTS, is_there, read, read_erro
 
 SOURCE = Path(__file__).parent.parent / "src" / "oddlot"
 CODED = {"UsageError", "JobError", "CheckpointError", "ProtocolError", "Refusal", "FrameError", "OddlotError"}
-"""classes whose second argument is a code"""
+"""Error classes with a code as their second argument."""
 
 
 def uncoded(source: str) -> Iterator[int]:
-    """The lines of errors without a code."""
+    """Yield the line numbers of errors without a code."""
     for call in ast.walk(ast.parse(source)):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in CODED:
             named = any(keyword.arg in {"code", None} for keyword in call.keywords)
@@ -89,7 +89,7 @@ def test_what_is_told_once_is_one_error() -> None:
 
 
 def test_few_texts_are_matched() -> None:
-    """Texts that are not ours; all others stand in transcripts."""
+    """Only texts of other libraries are matched. oddlot's own texts are in the transcripts."""
     calls = (call for path in TESTS.rglob("*.py") for call in ast.walk(ast.parse(path.read_text())))
     matched = [call for call in calls if isinstance(call, ast.keyword) and call.arg == "match"]
     assert len(matched) <= 60

@@ -1,4 +1,4 @@
-"""The examples print what they say they print."""
+"""The examples print the documented output."""
 
 import re
 import subprocess
@@ -10,14 +10,17 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 IMPORTED = ["own_strategy"]
-"""also imported, by the command line"""
+"""Examples that the command line imports, too."""
 PROGRESS = r" samples per (model update|local step) |   epoch [0-9.]+   version "
 LONG = ["stragglers"]
-"""trains nine times: whole in `make test-long` only"""
+"""Examples that run completely in `make test-long` only. `stragglers` trains nine times."""
 
 
 def printed(program: Path | str, folder: Path) -> str:
-    """What a program (its file, or its text) prints when it runs in the folder, with only progress on stderr."""
+    """Run a program (a file or source code) in the folder and return its output.
+
+    Assert that it prints only progress to stderr.
+    """
     command = [sys.executable, str(program)] if isinstance(program, Path) else [sys.executable, "-c", program]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
@@ -26,7 +29,7 @@ def printed(program: Path | str, folder: Path) -> str:
 
 
 def as_expected(text: str, expected: str) -> bool:
-    """Whether the text is the expected one, in which # stands for one digit or more; spaces before it may be others."""
+    """Return whether a text matches. `#` stands for one or more digits, with any number of spaces before it."""
     pattern = re.sub(r"(\\ )+\\#", "[ ]+[0-9]+", re.escape(expected)).replace("\\#", "[0-9]+")
     return re.fullmatch(pattern, text) is not None
 

@@ -1,4 +1,4 @@
-"""The public names, and what importing them costs."""
+"""The public names, and the cost of importing them."""
 
 import ast
 import subprocess
@@ -32,7 +32,7 @@ print(time.perf_counter() - before, *sorted({"torch", "numpy", "pydantic", "rich
 
 
 def names_for_type_checkers() -> dict[str, str]:
-    """The names imported under `if TYPE_CHECKING`, and the modules they come from."""
+    """Return the names imported under `if TYPE_CHECKING`, with their modules."""
     tree = ast.parse(Path(str(oddlot.__file__)).read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -51,7 +51,7 @@ def test_all_names_are_there_and_nothing_else() -> None:
 
 
 def test_the_public_names() -> None:
-    """A new one is a promise: think twice."""
+    """A public name is a promise to users. Add one only for a good reason."""
     assert " ".join(sorted(oddlot.__all__, key=str.lower)) == NAMES
 
 

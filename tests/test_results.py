@@ -64,7 +64,7 @@ def test_a_page_begins_with_a_sentence_and_a_plot_and_ends_with_keys(name: str) 
 
 
 def test_a_plot_of_goals_shows_which_are_met() -> None:
-    """To the right of the line they are met. Values beyond the axis are at its ends."""
+    """Goals that are met are to the right of the line. Values beyond the axis are drawn at its ends."""
     about = Benchmark("t", {"a": Figure("A.", ">= 2"), "b": Figure("B.", "<= 4"), "c": Figure("C.", "<= 1")})
     values = {"a": [1.0, 1.5, 3.0], "b": [2.0], "c": [-1.0]}
     saved = {"figures": {key: entry(figure, values[key]) for key, figure in about.figures.items()}}

@@ -1,4 +1,4 @@
-"""Each text in tests/stories is a test; `pytest --rewrite` writes what comes out."""
+"""Each file in tests/stories is a test. `pytest --rewrite` writes the actual output to it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""PyTorch's own optimizers for our rules, to compare with."""
+"""PyTorch's equivalents of oddlot's optimizers, for comparisons."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 
 
 def torch_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """The class with the rule's name."""
+    """Return PyTorch's optimizer with the same name and settings."""
     match rule:
         case SGD(lr, momentum, nesterov, decay):
             return torch.optim.SGD(parameters, lr, momentum, nesterov=nesterov, weight_decay=decay)

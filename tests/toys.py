@@ -1,4 +1,4 @@
-"""Small strategies that use the words which the shipped ones do not need, for tests of the books."""
+"""Small strategies for tests of the conductor, with commands that the built-in strategies do not use."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from oddlot.core.tasks import TaskId, UpdateId
 
 @dataclass
 class Backups(Strategy):
-    """Step along everything; when nothing is left to lease, let idle workers repeat the oldest open task."""
+    """Applies every update. When no samples are left, idle workers repeat the oldest open task."""
 
     samples: int = 8
     repeated: dict[TaskId, bool] = field(default_factory=dict)
@@ -31,8 +31,10 @@ class Backups(Strategy):
 
 @dataclass
 class Timed(Strategy):
-    """Every `seconds` move half way to the mean of the points that have come in, measured; all start from the
-    newest version that was kept when the round began. It is evaluated when the model has moved."""
+    """Moves the model halfway to the mean of the collected weights every `seconds`.
+
+    Each new version is measured, evaluated and kept. Tasks start from the newest kept version.
+    """
 
     seconds: float = 10.0
     samples: int = 8

@@ -1,4 +1,4 @@
-"""Two machines on this one, as namespaces of Linux: each has its own network and its own processes."""
+"""Two machines on this host: Linux namespaces, each with its own network and processes."""
 
 import shutil
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HEAD, OTHER = "10.77.0.1", "10.77.0.2"
-"""Addresses of the machines. No packet leaves their network."""
+"""Addresses of the machines. Packets stay in their network."""
 
 SETUP = f"""
 set -eu
@@ -31,11 +31,11 @@ exec nsenter --net --pid --mount --wdns=$HOME --target $child "\\$@"
 END
 chmod +x "$BIN/on-other"
 """
-"""Connects two networks. `on-other COMMAND` then runs a command on the second machine."""
+"""Script that connects two networks. `on-other COMMAND` then runs a command on the second machine."""
 
 
 def why_not() -> str:
-    """Return why there can be no such machines here; empty if there can be."""
+    """Return the reason why such machines cannot be created here, or an empty string if they can."""
     if sys.platform != "linux":
         return "namespaces exist on Linux only"
     missing = [name for name in ("ip", "nsenter", "pgrep", "unshare") if shutil.which(name) is None]
@@ -46,7 +46,7 @@ def why_not() -> str:
 
 
 def run_on_two_nodes(script: str, home: Path, seconds: float) -> "subprocess.CompletedProcess[str]":
-    """Run the script on the first machine, for at most `seconds`, and end all processes of both machines.
+    """Run the script on the first machine for at most `seconds`, and end all processes of both machines.
 
     `home` is the home folder of both, with a virtual environment in `venv` and programs in `bin`.
     """

@@ -1,8 +1,8 @@
-"""Python programs that begin with PyTorch imported, because to import it takes seconds of CPU time.
+"""Start Python programs with PyTorch already imported, which saves seconds of CPU time per program.
 
-`WarmPopen` replaces `subprocess.Popen` where a test starts many processes. It has a process that has only imported fork
-them. A process forked in this way is a child of the test's, as any other: its parent, its standard streams, its
-signals and its exit code are those of a fresh interpreter. A program that such a process starts is a fresh one.
+`WarmPopen` replaces `subprocess.Popen` in tests that start many processes. Programs are forked from a process that has
+only run imports. A forked program is a child of the test process. Its parent, standard streams, signals and exit code
+are those of a fresh interpreter. Programs that it starts itself run in fresh interpreters.
 """
 
 import atexit
@@ -23,14 +23,14 @@ PR_SET_CHILD_SUBREAPER = 36
 ROOT = Path(__file__).parent.parent
 MOST_BYTES, MOST_FDS = 1 << 17, 16
 ABOVE = 100
-"""Received descriptors are moved above this number: below are those that the program must have."""
+"""Received descriptors are moved above this number, because the program needs the lower ones."""
 FRESH = subprocess.Popen
-"""Starts a new interpreter."""
+"""Class that starts a fresh interpreter."""
 WARM = "from tests.warm_start import serve; exec(compile(serve(FD), '<string>', 'exec'))"
 
 
 class WarmPopen(subprocess.Popen[Any]):
-    """`subprocess.Popen`; `python -c CODE` and `python -m MODULE` are forked from a process that has PyTorch."""
+    """A `subprocess.Popen` that forks `python -c CODE` and `python -m MODULE` from a process with PyTorch."""
 
     def _execute_child(  # type: ignore[no-untyped-def]
         self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
@@ -62,7 +62,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 @cache
 def server() -> socket.socket:
-    """The socket of the process that forks; it ends with this one."""
+    """Return the socket of the process that forks. The process ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = FRESH(
         [sys.executable, "-c", WARM.replace("FD", str(theirs.fileno()))],
@@ -72,7 +72,7 @@ def server() -> socket.socket:
     )
     theirs.close()
     atexit.register(process.wait)
-    atexit.register(ours.close)  # first: they are called in reverse order
+    atexit.register(ours.close)  # called first: handlers are called in reverse order
     return ours
 
 
@@ -80,7 +80,7 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
     """Return the process id of a new child of this process."""
     prctl = ctypes.CDLL(None).prctl
     here = server()
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what is orphaned now is adopted here
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # this process adopts orphans from now on
     try:
         socket.send_fds(here, [json.dumps(request).encode()], fds)
         return int(here.recv(64))
@@ -89,11 +89,11 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
 
 
 def serve(fd: int) -> str:
-    """Fork on request. Return in the new process, with the code that it must execute."""
+    """Fork on request. In each new process, return the code to execute."""
     import oddlot.engines.local.worker
     import oddlot.run.peer_process  # noqa: F401
 
-    gc.freeze()  # so that processes that end do not touch what they share
+    gc.freeze()  # keeps ending processes from writing to shared memory
 
     with socket.socket(fileno=fd) as hub:
         while True:
@@ -102,7 +102,7 @@ def serve(fd: int) -> str:
                 os._exit(0)
             if (child := os.fork()) == 0:
                 if os.fork():
-                    os._exit(0)  # so that the new process is adopted
+                    os._exit(0)  # orphans the new process, so that the test process adopts it
                 return become(json.loads(message), fds, hub)
             os.waitpid(child, 0)
             for one in fds:
@@ -110,7 +110,7 @@ def serve(fd: int) -> str:
 
 
 def become(request: dict[str, Any], fds: list[int], hub: socket.socket) -> str:
-    """Set this process up as the interpreter would. Return the code of its program."""
+    """Set up this process like a fresh interpreter, and return the code of its program."""
     while os.getppid() != request["parent"]:
         time.sleep(0.001)
     if request["leads"]:

@@ -1,4 +1,4 @@
-"""Files for tests, and what errors of such files are about."""
+"""Helpers to write files for tests, and to check errors about them."""
 
 import gzip
 from pathlib import Path
@@ -8,7 +8,7 @@ from oddlot.core.support.errors import OddlotError
 
 
 def written(path: Path, content: str | bytes) -> Path:
-    """The path of a file with this; a text is packed where the file's name ends in .gz."""
+    """Write a file and return its path. Text is compressed if the file name ends in .gz."""
     data = content.encode() if isinstance(content, str) else content
     packed = isinstance(content, str) and path.suffix == ".gz"
     path.write_bytes(gzip.compress(data) if packed else data)
@@ -16,12 +16,12 @@ def written(path: Path, content: str | bytes) -> Path:
 
 
 def short_id(value: object) -> str | None:
-    """In the name of a parametrized test: that of a function or a class, and no long text."""
+    """Return a short id for a parametrized test: a function's or class's name, and no long texts."""
     if isinstance(value, str | bytes):
         return "text" if len(value) > 40 else None
     return getattr(getattr(value, "func", value), "__name__", None)
 
 
 def subject(error: OddlotError) -> Any:
-    """The name of the setting that it is about, or else what was given."""
+    """Return the name of the setting that an error is about, or else the given value."""
     return error.fields.get("name", error.fields.get("given"))

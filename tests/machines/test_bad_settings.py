@@ -1,4 +1,4 @@
-"""What no setting of machines, of their times or of what happens to them can be."""
+"""Invalid settings of machines, of their times and of their availability are rejected."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Who comes and goes in a zone."""
+"""Arrivals and departures of machines in a zone."""
 
 from collections import Counter
 from itertools import islice, pairwise
@@ -46,7 +46,7 @@ def test_memoryless_machines_stay_for_the_mean_on_their_own() -> None:
 
 
 def test_a_pool_goes_together() -> None:
-    """Of 12 machines in 3 pools four go at once, or as many of them as chance has it, and return together."""
+    """Each of 3 pools has 4 of 12 machines. They are lost at once (with a share of 0.5: some) and return together."""
     for share, four in ((1.0, [4]), (0.5, [0, 1, 2, 3, 4])):
         lost = Counter[float]()
         went = dict[int, float]()
@@ -92,12 +92,12 @@ def test_a_trace_says_how_many_are_alive_and_chance_who() -> None:
     ],
 )
 def test_a_trace_without_a_change_ends(steps: Steps, of: int | None, count: int, moves: int) -> None:
-    """Though it repeats. 11 of 16 is 5.5 of 8, and 13 is 6.5: to even numbers, as Python rounds."""
+    """Repeats of a trace without a change have no moves. 11/16 and 13/16 of 8 machines are both rounded to 6."""
     assert len(list(Alive(steps, of).moves(count, Random(0)))) == moves
 
 
 def test_a_trace_of_one_instance_for_several_machines_is_warned_of() -> None:
-    """Other warnings would be errors: none comes with `of`, of one machine, or of a trace that counts two."""
+    """There is no other warning: not with `of`, not for one machine, and not for a trace that counts two."""
     one, two = Steps((0.0, 5.0), (1.0, 0.0)), Steps((0.0, 5.0), (2.0, 0.0))
     for quiet, count in ((Alive(one, of=1), 8), (Alive(one), 1), (Alive(two), 8)):
         assert list(quiet.moves(count, Random(0)))

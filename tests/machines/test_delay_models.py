@@ -1,4 +1,4 @@
-"""Each model's mean, variance and shape against closed forms, on seeded streams."""
+"""The mean, variance and shape of each delay model match closed forms, with seeded draws."""
 
 from itertools import islice, pairwise
 from math import exp, log, sqrt
@@ -42,7 +42,7 @@ def draw(model: Delay, seed: int, draws: int = DRAWS) -> list[float]:
 )
 def test_mean_and_variance_are_those_of_the_closed_form(model: Delay, variance: float) -> None:
     times = draw(model, seed=3)
-    # Five standard errors of the mean; the variance of a lognormal's variance is large, hence 8 percent.
+    # Five standard errors of the mean. The variance of a lognormal's variance is large, hence 8 %.
     assert fmean(times) == pytest.approx(1, abs=5 * sqrt(variance / DRAWS) + 1e-12)
     assert pvariance(times) == pytest.approx(variance, rel=0.08, abs=1e-12)
 

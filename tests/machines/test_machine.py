@@ -1,4 +1,4 @@
-"""What a machine is made of."""
+"""Links, lifetimes and prices of a machine."""
 
 from random import Random
 

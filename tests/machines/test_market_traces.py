@@ -1,4 +1,4 @@
-"""Published traces: the form of each, its faults, and the real files where they are."""
+"""Published market traces: formats, errors, and the original files if they are available."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Public records of step times, in small copies of their form; the real ones where they are; machines like those."""
+"""Public records of step times: small examples of each format, original files, and machines with such times."""
 
 import os
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def test_machines_are_as_fast_and_as_unsteady_as_those_that_were_recorded() -> N
     assert machines[1].delay.start(Random(1))() == 1.0
 
 
-# --- the real ones -----------------------------------------------------------------------------------
+# --- original files ----------------------------------------------------------------------------------
 
 DATA = Path(os.environ.get("ODDLOT_DATA", ""))
 RECORDS = "straggler_alibaba_minibatch", "straggler_bytedance", "straggler_azure_vm_noise"

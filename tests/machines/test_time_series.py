@@ -1,4 +1,4 @@
-"""Numbers that change in steps."""
+"""Values that change in steps over time."""
 
 from itertools import islice
 
@@ -33,7 +33,7 @@ def test_of_several_values_at_a_time_the_last_holds() -> None:
 
 
 def test_values_and_changes_say_the_same_wherever_one_begins() -> None:
-    """Before its first second a period has its first value."""
+    """Before the first time of a period, the series has its first value."""
     late = Steps((10.0, 20.0), (1.0, 2.0), 30.0)
     changes = list(islice(late.changes(), 3))
     assert changes == [(20.0, 2.0), (30.0, 1.0), (50.0, 2.0)]

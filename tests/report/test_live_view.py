@@ -1,4 +1,4 @@
-"""What a person sees of a run."""
+"""The live view of a run, its progress lines, and the summary."""
 
 import re
 from collections.abc import Callable
@@ -49,20 +49,20 @@ def record(now: float, event: Stimulus, *actions: Action) -> Record:
 
 
 def brings(now: float, task: str, **settings: Any) -> Record:
-    """The task's worker brings its 32 samples, which are merged."""
+    """Return the record of an update of 32 samples that is merged when it arrives."""
     arrived = Arrived(Facts(task, task.partition(":")[0], 0, 32, **settings))
     return record(now, arrived, Step({task: 1.0}))
 
 
 def begins(now: float, task: str, *span: int, dollars_per_hour: float = 0.0) -> Record:
-    """The task's worker joins, and has these samples to do."""
+    """Return the record of a worker that joins and starts a task with these samples."""
     node = task.partition(":")[0]
     start = Start(Task(task, node, (Span(0, *span),), 0))
     return record(now, Joined(node, dollars_per_hour), start)
 
 
 def screen(**settings: Any) -> tuple[Console, Callable[[], str]]:
-    """A console, and what is on it."""
+    """Return a console, and a function that returns its output."""
     file = StringIO()
     return Console(file=file, **settings), file.getvalue
 
@@ -79,7 +79,7 @@ def numbers(line: str) -> list[str]:
 
 @pytest.fixture
 def tally() -> Tally:
-    """Two workers, one of which has brought an update of 32 samples that was merged, and was lost then."""
+    """Return the tally of two workers. The first one returned 32 samples, which were merged, and was then lost."""
     tally = Tally(64)
     tally(begins(0.0, "w1:1", 0, 32, dollars_per_hour=36.0))
     tally(begins(0.0, "w2:1", 32, 64))
@@ -125,7 +125,7 @@ def test_progress_is_a_line_every_few_seconds() -> None:
 
 
 def rates(picture: Picture) -> list[str]:
-    """Samples a second, as far as they are drawn."""
+    """Return the samples per second in the picture, if there are any."""
     line = text(picture.draw()).splitlines()[1]
     return numbers(line.removeprefix(progress(picture.tally)))
 
@@ -288,7 +288,7 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
 def test_the_share_of_the_time_with_workers_is_told(
     changes: dict[str, Any], virtual: bool, message: list[str]
 ) -> None:
-    """Of a simulated fleet always, of worker processes where they were missing; older summaries do not know it."""
+    """It is shown for every simulated fleet, and for local workers if some were missing. Older summaries lack it."""
     figures = {"seconds": 10.0, "availability": 1.0, "workers_mean": 2.0}
     assert numbers(availability(figures | changes, virtual)) == message
 
@@ -302,7 +302,7 @@ def test_numbers_are_written_for_people() -> None:
 
 
 def test_every_time_that_nobody_is_there_is_told_once() -> None:
-    """Machines come, bring something, even too late, and go; lives that bring nothing are not told again."""
+    """The message is repeated only if a worker has returned an update since, even a late one."""
     console, on_it = screen(width=100)
     lines, now = PrintedLines(console, Tally(64), ""), count(1.0)
     for number, remark in enumerate(["", None, ECHO, None], 1):
@@ -318,7 +318,7 @@ def test_what_was_lost_is_counted_where_anything_was() -> None:
     for message, counts in (
         (overwritten({"overwritten": 26, "versions": 48}), ["26", "48"]),
         (overwritten({"overwritten": 0, "versions": 48}), []),
-        (overwritten({"versions": 48}), []),  # an older summary
+        (overwritten({"versions": 48}), []),  # an older summary has no such key
         (went(1_234, 0, 5_678), ["1,234", "5,678"]),
         (went(0, 0, 0), []),
     ):

@@ -1,4 +1,4 @@
-"""The page of a run on a mesh: exchanges between peers, and the distances of their models."""
+"""The report page of a mesh: exchanges between peers, and distances between their models."""
 
 import re
 from pathlib import Path

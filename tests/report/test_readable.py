@@ -1,4 +1,4 @@
-"""A strategy's settings on a page, with the names of job files and without None."""
+"""Settings of a strategy on a report page, with the names of job files and without None."""
 
 import pytest
 

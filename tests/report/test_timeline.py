@@ -83,7 +83,7 @@ def test_how_many_results_of_how_many_samples_a_merge_used() -> None:
 
 
 def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
-    """An example is the last merge, of the remaining samples. A run of a single merge shows it."""
+    """An example is the last merge, which has the remaining samples. It is drawn if it is the only one."""
 
     def merges(*at: float) -> list[Interval]:
         begun = Record(0.0, Joined("a"), tuple(task(n) for n in range(len(at))))
@@ -94,7 +94,7 @@ def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
 
 
 def test_nobody_is_paid_while_there_is_no_hub() -> None:
-    """This is the time from its last record to the resume. Earlier workers are not drawn as lost."""
+    """No costs are counted from its last record to the resume. Earlier workers are not drawn as lost."""
     records = [
         Record(0.0, Joined("a", 3600.0)),
         ticks(2.0),
@@ -120,7 +120,7 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
 
 
 def test_what_was_worked_for_nothing_is_drawn_so() -> None:
-    """It is the time of tasks that are cancelled, rejected, late or dropped. A task cancelled in the queue has none."""
+    """Wasted time is that of cancelled, rejected, late or dropped tasks. A task cancelled in the queue has none."""
     found = spells(
         Record(0.0, Joined("a"), (task(0),)),
         Record(1.0, arrived("a:0", 4), (task(1),)),

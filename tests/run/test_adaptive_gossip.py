@@ -1,4 +1,4 @@
-"""When peers exchange models with each rule of `adaptive_gossip`, beside a plain loop that applies the rule itself."""
+"""Compare exchanges of `adaptive_gossip` with a plain loop that applies each rule itself."""
 
 from collections.abc import Callable, Iterator
 from math import sqrt
@@ -20,7 +20,10 @@ Weights = list[Tensor]
 
 
 def trained() -> Iterator[tuple[Weights, float]]:
-    """Yield the weights before the first and after each step of the first of two peers, and the factor of the rate."""
+    """Yield a peer's weights, initially and after each step, with the factor of its learning rate.
+
+    It is the first of two peers.
+    """
     torch.manual_seed(0)
     model, (points, sides) = net(), rows(SAMPLES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -40,17 +43,17 @@ def trained() -> Iterator[tuple[Weights, float]]:
 
 
 def norm(weights: Weights) -> float:
-    """The norm of all layers together."""
+    """Return the norm of all layers together."""
     return float(torch.cat([one.flatten() for one in weights]).norm())
 
 
 def moved(weights: Weights, marked: Weights) -> float:
-    """The distance of all layers together."""
+    """Return the distance between two models over all layers together."""
     return norm([one - other for one, other in zip(weights, marked, strict=True)])
 
 
 def of_layers(weights: Weights, marked: Weights, path: float, factor: float) -> float:
-    """The largest relative change of a layer that is not near zero."""
+    """Return the largest relative change of a layer, except for layers near zero."""
     small = NEAR_ZERO * norm(marked) / sqrt(len(marked))
     pairs = [(one, other) for one, other in zip(weights, marked, strict=True) if other.norm() > small]
     return max(float((one - other).norm() / other.norm()) for one, other in pairs)
@@ -65,7 +68,7 @@ CHANGES: dict[Rule, Callable[[Weights, Weights, float, float], float]] = {
 
 
 def with_small_biases() -> nn.Module:
-    """A network whose biases begin near zero."""
+    """Return a network with initial biases near zero."""
     model = net()
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -74,7 +77,7 @@ def with_small_biases() -> nn.Module:
 
 
 def test_a_bias_near_zero_causes_no_exchange() -> None:
-    """Its relative change is large after the first step, when weights have hardly moved."""
+    """The relative change of such a bias is large after the first step, when weights have hardly moved."""
     on = Simulated([Machine(f"m{peer}", 0.01 / BATCH) for peer in range(2)])
     job = a_job(count=SAMPLES, model=with_small_biases)
     run = fit(job, AdaptiveGossip(rule="layer", threshold=0.5), on, until=f"samples>={4 * BATCH}")
@@ -83,7 +86,7 @@ def test_a_bias_near_zero_causes_no_exchange() -> None:
 
 @pytest.mark.parametrize("rule", CHANGES)
 def test_a_peer_exchanges_when_the_rule_says(rule: Rule) -> None:
-    """The share of the other model is so small that each peer trains as if it was alone."""
+    """The share of the other model is so small that each peer trains as if there were no other."""
     strategy = AdaptiveGossip(rule=rule, threshold=THRESHOLD, share=1e-9)
     on = Simulated([Machine(f"m{peer}", 0.01 / BATCH) for peer in range(2)])
     job = a_job(count=SAMPLES, lr_schedule=Linear(float(EPOCHS)))

@@ -1,4 +1,4 @@
-"""Checkpoints in another place: a folder or a URL, from which another machine goes on."""
+"""Checkpoints in a separate location, a folder or URL, from which another machine resumes the run."""
 
 import errno
 import json
@@ -55,7 +55,7 @@ def test_a_resumed_run_remembers_where_its_checkpoints_are(tmp_path: Path, url: 
 
 
 def checkpoints(url: str) -> list[str]:
-    """The oldest first."""
+    """Return the names of all checkpoints, oldest first."""
     return saved(Storage(url))
 
 
@@ -69,7 +69,7 @@ def test_another_log_of_the_same_length_is_not_the_checkpoint_s(tmp_path: Path, 
 
 
 def savers(url: str, count: int = 2) -> list[tuple[BackgroundWriter, Snapshot]]:
-    """Hubs that have gone on from the newest checkpoint at the same moment."""
+    """Return writers and snapshots of `count` hubs that resume from the newest checkpoint at the same time."""
     storage = Storage(url)
     there, found = saved(storage), newest(storage)
     return [(BackgroundWriter(storage, begun_from=found, there=there), found.load()) for _ in range(count)]
@@ -130,11 +130,11 @@ def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
     assert not (tmp_path / "three").exists()
 
 
-# --- what cannot be written, read or reached ----------------------------------------------------
+# --- locations that cannot be written, read or reached --------------------------------------------
 
 
 def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
-    """Each object store has errors of its own."""
+    """Each object store raises errors of its own."""
 
     class Unreachable(Exception):
         pass
@@ -152,7 +152,7 @@ def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
 def test_a_store_that_is_out_of_reach_for_a_while_is_written_again(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Writing and clearing away fail, and what was left behind is the run's own."""
+    """Writing and removing fail for a while. Leftovers of the run itself do not prevent later checkpoints."""
     begun(tmp_path / "one", url)
     ((saver_, before),) = savers(url, 1)
 
@@ -203,7 +203,7 @@ def test_force_touches_nothing_that_is_no_run_s(tmp_path: Path, url: str) -> Non
 
 
 def test_a_checkpoint_of_a_history_that_does_not_hold_never_comes_back(tmp_path: Path) -> None:
-    """It could not be read once, and the run went on from an older one."""
+    """A checkpoint cannot be read, so the run resumes from an older one. It is ignored once it is readable again."""
     begun(tmp_path, None)
     names = saved(Storage(tmp_path / "checkpoints"))
     shutil.move(tmp_path / "checkpoints" / names[-1], tmp_path / "aside")
@@ -256,7 +256,7 @@ def test_what_cannot_be_reached_is_told_before_anything_starts(tmp_path: Path) -
 
 
 def test_a_password_is_neither_shown_nor_readable_by_others(tmp_path: Path, oddlot: Oddlot) -> None:
-    """But run.json has it, from which the run goes on."""
+    """Only run.json has the password, because resuming the run needs it. No one else may read the file."""
     url, shown = "memory://user:s3cr3t@bucket/run", "memory://user:***@bucket/run"
     storage, run = Storage(url), tmp_path / "run"
     begun(run, url)

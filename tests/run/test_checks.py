@@ -1,4 +1,4 @@
-"""What is refused before a run starts, one check at a time."""
+"""Checks before a run starts, one at a time."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tests.transcripts import raises
 
 
 class LikeACodec:
-    """It has the methods of a codec, and is none."""
+    """A class with the methods of a codec that is not a subclass of Codec."""
 
     encode = Plain.encode
     decode = Plain.decode
@@ -25,7 +25,7 @@ class LikeACodec:
 
 
 class Inherits(Plain):
-    """A codec of one's own."""
+    """A user-defined codec."""
 
 
 @pytest.mark.parametrize("codec", [None, Plain(), Inherits()])
@@ -34,7 +34,7 @@ def test_a_codec_is_a_codec_or_none(codec: Codec | None) -> None:
 
 
 def test_what_only_looks_like_a_codec_is_refused() -> None:
-    """It would have no `of_changes`, which the engines ask for."""
+    """It lacks `of_changes`, which the engines need."""
     with raises(UsageError, "invalid_value", name="codec"):
         check_types(a_job(), Asynchronous(), fleet(2), LikeACodec(), {})
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM stop a run cleanly, twice at once, and not at all where they are somebody else's."""
+"""Ctrl-C and SIGTERM stop a run cleanly, or at once if sent twice. Signals that were ignored before stay ignored."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("warm_start")
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) -> None:
-    """Everybody hears it, as from a terminal or a service manager; of SIGTERM `timeout` sends one more before."""
+    """All processes receive the signal, as from a terminal or a service manager. `timeout` sends SIGTERM once more."""
     with program("-c", ENDLESS, tmp_path) as process:
         says(process, "saved")
         with ends(descendants(process.pid)):
@@ -67,7 +67,7 @@ oddlot.fit(
     ],
 )
 def test_a_stop_saves_and_awaits_no_evaluation(epochs: str, tmp_path: Path) -> None:
-    """Neither the one under way nor one of the final version: a machine that is taken back leaves seconds."""
+    """It waits for neither a running nor a final evaluation, because a preempted machine has only seconds left."""
     out = tmp_path / "run"
     with program("-c", STUBBORN.replace("EPOCHS", epochs).replace("OUT", repr(str(out)))) as process:
         assert process.stderr is not None
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_a_run_whose_place_of_checkpoints_hangs(
 
 
 def raised(*numbers: signal.Signals) -> Run:
-    """A run whose observer raises these signals at once."""
+    """Run a job with an observer that raises these signals at once."""
     left = list(numbers)
 
     def watch(_: Record) -> None:
@@ -142,7 +142,7 @@ def test_a_second_ctrl_c_does_what_it_always_does() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_where_ctrl_c_is_ignored_it_stays_so(number: signal.Signals) -> None:
-    """As in a background job of a shell."""
+    """A shell starts background jobs in this state."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         assert raised(number, number).ended == "epochs>=2"

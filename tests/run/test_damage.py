@@ -1,4 +1,4 @@
-"""Folders, files and disks that are not as they should be."""
+"""Damaged folders, files and logs, full disks, and weights that overflow."""
 
 import errno
 import json
@@ -73,7 +73,7 @@ def test_the_run_of_another_job_is_told_with_the_difference(tmp_path: Path) -> N
 
 
 def test_a_model_of_another_dtype_is_told_with_the_dtypes(tmp_path: Path) -> None:
-    """Its shapes, which run.json has, are the same."""
+    """The shapes in run.json are the same."""
     begun(tmp_path)
     points, sides = a_job().train_data
     job = a_job(lambda: net().double(), train_data=(points.double(), sides))
@@ -84,7 +84,7 @@ def test_a_model_of_another_dtype_is_told_with_the_dtypes(tmp_path: Path) -> Non
 
 
 def test_a_log_is_read_up_to_its_unfinished_last_line_or_the_first_damaged_one(tmp_path: Path) -> None:
-    """What is behind the newest checkpoint is lost work."""
+    """Records after the newest checkpoint are lost work."""
     begun(tmp_path)
     log = tmp_path / "records.jsonl"
     log.write_bytes(log.read_bytes() + b'{"is":"Record","now":')
@@ -101,7 +101,7 @@ def test_a_log_is_read_up_to_its_unfinished_last_line_or_the_first_damaged_one(t
 def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_not_thrown_away(
     tmp_path: Path,
 ) -> None:
-    """It holds work. Whoever has no copy of the log may decide to lose it."""
+    """The checkpoint contains work. Users without a copy of the log may delete the checkpoint themselves."""
     begun(tmp_path)
     log, places = tmp_path / "records.jsonl", tmp_path / "checkpoints"
     lines = log.read_text().splitlines(keepends=True)
@@ -169,7 +169,7 @@ def test_a_run_is_never_overwritten_unasked(tmp_path: Path) -> None:
     with raises(UsageError, "folder_not_empty", path=str(tmp_path)):
         begun(tmp_path)
     with raises(UsageError, "unknown_name", given="acuracy"):
-        begun(tmp_path, "acuracy>=1", force=True)  # a mistake that has nothing to do with the folder
+        begun(tmp_path, "acuracy>=1", force=True)  # an error that is unrelated to the folder
     assert content(tmp_path) == before
 
 
@@ -220,7 +220,7 @@ def test_a_folder_that_cannot_be_used_is_told_and_left_as_it_is(
     for name in ("file", "file/run"):
         with raises(UsageError, "unusable_folder", path=str(tmp_path / name)):
             begun(tmp_path / name)
-    for name in ("l\ud800ufe", "a\0b"):  # as a file system of ASCII has no "ä"
+    for name in ("l\ud800ufe", "a\0b"):  # a file system that supports only ASCII rejects "ä" in this way
         with raises(UsageError, "unusable_name", name="out", given=str(tmp_path / name)):
             begun(tmp_path / name)
         with raises(UsageError, "unusable_name", name="checkpoints", given=name):
@@ -239,11 +239,11 @@ def full(*_: Any) -> None:
 
 
 FILES = 3
-"""of a checkpoint"""
+"""Files of a checkpoint."""
 
 
 class ShortLog(Log):
-    """Of a run whose disk is full after a while."""
+    """A log on a disk that is full after 10 records."""
 
     def flush(self) -> None:
         if self.records > 10:
@@ -282,7 +282,7 @@ def test_a_checkpoint_that_finds_no_room_is_a_warning(
 def test_a_run_whose_first_checkpoint_finds_no_room_does_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could not be gone on with; its folder tells why it ended."""
+    """The run could not be resumed. Its summary has the reason for its end."""
     monkeypatch.setattr(storage, "_sync", full)
     seen: list[Record] = []
     with raises(JobError, "checkpoint_not_written", path=str(tmp_path / "checkpoints")) as caught:
@@ -303,7 +303,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_log_that_changes_under_the_run_ends_it_at_the_next_checkpoint(tmp_path: Path, change: str) -> None:
-    """Or else nothing would say that the run can neither be read nor gone on with."""
+    """Otherwise, the run would continue although it can be neither read nor resumed."""
     log, seen = tmp_path / "records.jsonl", list[Record]()
 
     def spoil(record: Record) -> None:
@@ -311,7 +311,7 @@ def test_a_log_that_changes_under_the_run_ends_it_at_the_next_checkpoint(tmp_pat
         if len(seen) == 5:
             CHANGES[change](log)
 
-    mask(bytes=r"\d[\d,]*(?= bytes)|(?<=the file has )\d[\d,]*")  # of numbers in floating point
+    mask(bytes=r"\d[\d,]*(?= bytes)|(?<=the file has )\d[\d,]*")  # sizes depend on floating-point numbers
     with raises(JobError, "log_changed", path=str(log)):
         begun(tmp_path, "epochs>=99", observers=[spoil])
     assert len(seen) < 20
@@ -338,7 +338,10 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
 def test_what_is_renamed_is_on_the_disk_before_and_its_name_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the run's own files; and so are the names of all folders that were made for it."""
+    """The run's own files are synced before they are renamed, and their folder after that.
+
+    All new parent folders are synced, too.
+    """
     deeds: list[tuple[str, int]] = []
     sync, replace = os.fsync, Path.replace
     run = tmp_path / "new" / "run"
@@ -375,7 +378,7 @@ def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.
 
 
 class Steep(torch.autograd.Function):
-    """A gradient that is finite, and so large that a few steps overflow."""
+    """A function with a finite gradient that is so large that a few steps overflow."""
 
     @staticmethod
     def forward(ctx: Any, numbers: torch.Tensor) -> torch.Tensor:

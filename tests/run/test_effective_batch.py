@@ -1,4 +1,4 @@
-"""How many samples one step uses, and where that is said."""
+"""The number of samples of a step, and the places that report it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""EventGraD on the simulated mesh against a plain PyTorch loop."""
+"""Compare EventGraD on the simulated mesh with a plain PyTorch loop."""
 
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +20,7 @@ Layers = dict[str, Tensor]
 
 
 def wide() -> nn.Module:
-    """The small network in float64: rounding must not decide whether a layer is sent."""
+    """Return the small network in float64, because rounding must not decide whether a layer is sent."""
     return net().double()
 
 
@@ -31,7 +31,7 @@ def wide_rows() -> tuple[Tensor, Tensor]:
 
 @dataclass
 class PlainPeer:
-    """One peer of the plain loop: the authors' code, statement by statement."""
+    """A peer of the plain loop, with the statements of the authors' code."""
 
     number: int
     horizon: float
@@ -39,7 +39,7 @@ class PlainPeer:
     copies: dict[int, Layers] = field(default_factory=dict)
     """Last received layers of both neighbors."""
     sent: list[tuple[int, str]] = field(default_factory=list)
-    """Steps and layers that were sent."""
+    """Layers that were sent, each with its step."""
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
@@ -61,7 +61,7 @@ class PlainPeer:
         cross_entropy(self.model(points[batch]), sides[batch]).backward()  # type: ignore[no-untyped-call]
 
     def layers_due(self, step: int) -> Layers:
-        """The layers to send before the average of this step."""
+        """Return the layers to send before the average of this step."""
         due = Layers()
         for name, weight in self.weights.items():
             norm = weight.detach().norm().item()
@@ -86,7 +86,7 @@ class PlainPeer:
 
 
 def plain_loop(horizon: float, constant: float | None) -> list[PlainPeer]:
-    """All peers in step. What a peer sends before an average is in that average of its neighbors.
+    """Train all peers in lockstep. Layers sent before an average are part of the neighbors' average.
 
     No peer sends before step 1, because all have the same weights.
     """
@@ -109,7 +109,7 @@ def plain_loop(horizon: float, constant: float | None) -> list[PlainPeer]:
 
 
 def sent_layers(run: Run, peer: str) -> list[tuple[int, str]]:
-    """The layers that a peer has sent to its first neighbor, with the step whose average has them."""
+    """Return the layers sent to the peer's first neighbor, with the step of the average that includes them."""
     names, sent, step = list(dict(net().named_parameters())), [], 1
     for record in run.records:
         if record.peer == peer and isinstance(record.event, Changed):

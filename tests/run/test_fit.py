@@ -1,4 +1,4 @@
-"""Whole runs: the books, the goals, the figures, and what they leave alone."""
+"""Complete runs: sample accounting, goals, summaries, and the process's own state."""
 
 import errno
 import json
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.usefixtures("fork_server")
 
 HUB = os.getpid()
 SIZE = 4 * 64 + 64
-"""bytes of a block: four tensors, each in cache lines, and a line that says which had no gradient"""
+"""Bytes of a block: four tensors, each in cache lines, and a line that marks those without a gradient."""
 
 STRATEGIES = [
     Synchronous(),
@@ -83,17 +83,17 @@ STRATEGIES = [
     Downpour(steps=2),
 ]
 REAL = FastestK, LocalSGD, ElasticAveraging
-"""which cancel, and whose updates are of each kind: the others' books need no processes"""
+"""Strategies that also run on local workers. Together, they cancel tasks and use each kind of update."""
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 
 
-# --- the books -----------------------------------------------------------------------------------
+# --- sample accounting -----------------------------------------------------------------------------
 
 
 def test_a_final_measurement_that_takes_long_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The metric waits until somebody has heard of it. The hub looks up each half a second, which is not long."""
+    """The metric waits until the message is logged. The hub wakes up every half second, which is below the limit."""
     heard, seen, message = tmp_path / "heard", list[float](), list[tuple[float, logging.LogRecord]]()
 
     def patient(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -119,7 +119,7 @@ def test_a_final_measurement_that_takes_long_is_told(
 
 
 def test_every_strategy_is_tried() -> None:
-    on_meshes = {kind for kind in BY_NAME.values() if kind().traits(1).mesh}  # tests/run/test_mesh.py
+    on_meshes = {kind for kind in BY_NAME.values() if kind().traits(1).mesh}  # see tests/run/test_mesh.py
     assert {type(strategy) for strategy in STRATEGIES} | on_meshes == {*BY_NAME.values(), *WRAPPERS.values()}
 
 
@@ -139,7 +139,7 @@ def test_every_sample_of_every_epoch_reaches_the_model_once(strategy: Strategy, 
 
 @BOTH
 def test_two_tasks_in_flight(on: Any) -> None:
-    """And the facts tell where the time went."""
+    """Updates of local workers have the seconds of each stage."""
     run, state = trained(a_job(), Asynchronous(), replace(on, in_flight=2), "epochs>=3")
     assert sorted(state.merged) == everything(SAMPLES, 3)
     held, most = Counter[str](), 0
@@ -165,7 +165,7 @@ def test_shards_and_a_barrier_between_epochs() -> None:
 
 
 def test_a_strategy_may_be_used_again() -> None:
-    """What it remembers of a run that ended in mid-round is not in the way of the next one."""
+    """The state of a run that ended during a round does not affect the next run."""
     strategy = Synchronous()
     for _ in range(2):
         trained(a_job(), strategy, fleet(2), "loss<=1000")
@@ -174,14 +174,14 @@ def test_a_strategy_may_be_used_again() -> None:
         assert sorted(state.merged) == everything(SAMPLES, 1)
 
 
-# --- when a run ends, and what it tells ----------------------------------------------------------
+# --- the end of a run, and its summary -------------------------------------------------------------
 
 
 @BOTH
 def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_goal_is_named(
     on: Place,
 ) -> None:
-    """The final one may be a little further, and worse."""
+    """The final version may be a little later, and worse."""
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     every = oddlot.history.goals.Every(1, "versions")
     run, _ = trained(job, Asynchronous(), on, "accuracy>=0.8", evaluate_every=every)
@@ -245,7 +245,7 @@ def test_memory_that_is_not_granted_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     ("on", "stops_at_once"), [("simulated", False), ("simulated", True), ("local", False)]
 )
 def test_traffic_of_work_that_was_cancelled_counts_apart(on: str, stops_at_once: bool) -> None:
-    """Each round is of another version, which is sent to everybody. The first worker may have done many alone."""
+    """Each round has a new version, which is sent to every worker. The first worker may complete many alone."""
 
     def stop(record: Record) -> None:
         if isinstance(record.event, Cancelled):
@@ -297,7 +297,7 @@ def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -
     assert state() == before
 
 
-# --- what cannot be ------------------------------------------------------------------------------
+# --- invalid settings and jobs ---------------------------------------------------------------------
 
 
 class NoDataclass(Strategy):
@@ -306,7 +306,7 @@ class NoDataclass(Strategy):
 
 @dataclass
 class Impossible(Strategy):
-    """A strategy that asks for what the books forbid."""
+    """A strategy that returns an invalid command."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         yield Cancel("m0:1")
@@ -318,7 +318,7 @@ def test_a_strategy_that_breaks_the_protocol_ends_the_run_with_its_story() -> No
 
 
 class Lengthless:
-    """A data set whose length fails."""
+    """A dataset that raises an error when its length is 0."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -352,7 +352,7 @@ def test_a_goal_that_never_comes_is_refused() -> None:
 
 
 Told = tuple[str, dict[str, Any]]
-"""the code of an error, and some of its fields"""
+"""Code of an error, and some of its fields."""
 
 
 def too_few(name: str, given: int, samples: int = SAMPLES) -> Told:
@@ -452,7 +452,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
 
 
 class Flags:
-    """Stands for a module's flag, such as PIL's LOAD_TRUNCATED_IMAGES."""
+    """Stand-in for a module's flag, such as PIL's LOAD_TRUNCATED_IMAGES."""
 
     loads_truncated = False
 
@@ -461,7 +461,10 @@ class Flags:
 def test_what_a_script_sets_before_a_run_reaches_every_worker(
     on: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch's default dtype and device by themselves, everything else by `worker_init`; the evaluator too."""
+    """Workers and the evaluator get PyTorch's default dtype and device automatically.
+
+    `worker_init` sets everything else.
+    """
     monkeypatch.setattr(Flags, "loads_truncated", False)
 
     def init() -> None:
@@ -491,7 +494,7 @@ def test_what_a_script_sets_before_a_run_reaches_every_worker(
 
 
 def test_module_that_starts_a_run_when_a_worker_imports_it_ends_the_run(tmp_path: Path) -> None:
-    """It would start workers without end."""
+    """Otherwise, it would start workers endlessly."""
     (tmp_path / "eager.py").write_text("import oddlot\noddlot.fit(None, 'synchronous')")
 
     def init() -> None:
@@ -549,7 +552,7 @@ def test_lines_tell_of_progress_without_a_terminal(
 
 
 def test_typed_keywords_are_the_run_settings() -> None:
-    """Intervals and codecs may be text, and `about` None."""
+    """Intervals and codecs may also be text, and `about` may be None."""
     other = {
         Every: Every | str,
         Codec | None: Codec | str | None,

@@ -1,4 +1,4 @@
-"""A real disk that is full or read-only: a small tmpfs, where this machine lets one be mounted."""
+"""Disks that are full or read-only. The disk is a small tmpfs, if this machine can mount one."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ from tests.transcripts import Caught, raises, warns
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Two and a half megabytes."""
+    """Yield the path of a disk with 2.5 MB."""
     path = tmp_path / "disk"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2560k", "oddlot", str(path)]
@@ -37,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def broad() -> nn.Module:
-    """A checkpoint of it, with momentum, takes 1.1 MB."""
+    """Return a network with checkpoints of 1.1 MB, including momentum."""
     return nn.Sequential(nn.Linear(2, 28_000), nn.Tanh(), nn.Linear(28_000, 2))
 
 
@@ -54,7 +54,7 @@ def refused(folder: Path, number: int) -> AbstractContextManager[Caught]:
 
 
 def test_a_disk_that_fills_up_leaves_the_old_checkpoint_intact(disk: Path) -> None:
-    """Two checkpoints fit, the third does not: that is told, and the run can be gone on with once there is room."""
+    """Two checkpoints fit, and the third one causes a warning. The run can be resumed once there is space."""
     folder = disk / "run"
     with (
         warns("checkpoint_not_written", path=str(folder / "checkpoints")),
@@ -75,7 +75,7 @@ def test_a_disk_that_fills_up_leaves_the_old_checkpoint_intact(disk: Path) -> No
 
 
 def test_a_full_or_read_only_disk_is_told_before_anything_starts(disk: Path) -> None:
-    """The run on it cannot be gone on with, and stays as it is."""
+    """The run on a read-only disk cannot be resumed and stays unchanged."""
     remount(disk, "size=64m")
     trains(disk, "epochs>=1")
     with (disk / "rest").open("wb", buffering=0) as file, suppress(OSError):

@@ -1,4 +1,4 @@
-"""Folders of runs that came from elsewhere: nonsense in their files is one error, and nothing outside is touched."""
+"""Untrusted run folders: invalid contents raise a single error, and files outside are not changed."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from tests.sealed import reseal, rewrite
 from tests.transcripts import raises, warns
 
 NESTED = {f'"nested {depth}"': "[" * depth + "]" * depth for depth in (300, 10_000)}
-"""in place of such texts: Python's JSON reads 300 lists inside each other, and not 10,000"""
+"""Nested lists by placeholder. Python's JSON parser supports a depth of 300, but not of 10,000."""
 VALUES: list[Any] = [
     *(None, True, "a", "-1", "", [], {}, 0, -1, 1, 0.5, -0.5, 10**30, -(10**30), 2**62, 1e308, -1e308),
     *(
@@ -48,7 +48,7 @@ VALUES: list[Any] = [
 
 
 def mutate(plain: Any, chance: Random) -> None:
-    """Change one place, anywhere: another value, nothing, or the value of another place."""
+    """Change one random entry: remove it, replace it, or overwrite it with another entry."""
     places = [
         (table, key)
         for table in _tables(plain)
@@ -68,14 +68,14 @@ def mutate(plain: Any, chance: Random) -> None:
 
 
 def nested(text: str) -> str:
-    """JSON, with nested lists in their places."""
+    """Replace the placeholders in a JSON text by nested lists."""
     for name, lists in NESTED.items():
         text = text.replace(name, lists)
     return text
 
 
 def _tables(plain: Any) -> Iterator[Any]:
-    """All tables and lists that are not empty."""
+    """Yield all nonempty dicts and lists."""
     parts = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
     if parts:
         yield plain
@@ -85,7 +85,7 @@ def _tables(plain: Any) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two machines that was killed."""
+    """Return the folder of a killed run with two machines."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     goes_on(folder, "versions>=12", resume=None)
     (folder / "summary.json").unlink()
@@ -94,7 +94,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """Return a copy of the killed run."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
@@ -113,7 +113,7 @@ def newest(folder: Path) -> Path:
 
 
 def test_any_flip_in_the_log_of_a_killed_run_is_noticed(run: Path) -> None:
-    """But one in its unfinished last line, which is left out anyway."""
+    """The unfinished last line is an exception, because it is ignored in any case."""
     log, chance = run / "records.jsonl", Random(3)
     before = list(read_log(log))
     sound = log.read_bytes()
@@ -154,11 +154,11 @@ def test_a_line_that_is_not_where_it_was_is_noticed(
         list(read_log(log))
 
 
-# --- nonsense with sound checksums ---------------------------------------------------------------
+# --- invalid contents with valid checksums ---------------------------------------------------------
 
 
 def manifest(place: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the manifest of a checkpoint, and its checksum with it."""
+    """Change the manifest of a checkpoint, and update its checksum."""
     path = place / "manifest.json"
     plain = json.loads(path.read_text())
     plain.pop("crc32")
@@ -184,7 +184,7 @@ def spoil_state(run: Path, chance: Random) -> None:
 
 
 def read(run: Path) -> None:
-    """As `oddlot report` and `oddlot replay` do."""
+    """Read the run like `oddlot report` and `oddlot replay`."""
     with suppress(CheckpointError):
         page([RunReport.read(run)])
     with suppress(CheckpointError):
@@ -217,12 +217,12 @@ def test_nonsense_is_one_error_and_takes_no_memory(
     assert grown < (200 << (20 if sys.platform == "darwin" else 10)), "macOS counts bytes, Linux kilobytes"
 
 
-# --- ways out of the folder ----------------------------------------------------------------------
+# --- paths that leave the folder -------------------------------------------------------------------
 
 
 @pytest.fixture
 def victim(whole: Path, tmp_path: Path) -> Iterator[Path]:
-    """Another run, with checkpoints of the same job, and a file. Nothing of it has changed afterwards."""
+    """Yield another run with checkpoints of the same job, and assert that it is unchanged afterwards."""
     folder = Path(shutil.copytree(whole, tmp_path / "victim"))
     (folder / "0-7-abcdef.jsonl").write_text("mine")
     before = content(folder)
@@ -236,7 +236,7 @@ def victim(whole: Path, tmp_path: Path) -> Iterator[Path]:
 )
 @pytest.mark.usefixtures("victim")
 def test_a_manifest_that_names_another_file_is_damaged(run: Path, name: Any) -> None:
-    """Its parts of the log are removed, once newer checkpoints do without them."""
+    """Otherwise the file would be removed as a part of the log that newer checkpoints no longer need."""
     place = newest(run)
     manifest(place, lambda plain: plain.update(log=[{"name": name, "bytes": 0, "crc32": 0}]))
     with warns("damage_left_out", damage="damaged_file", path=str(place)):
@@ -260,7 +260,7 @@ def test_a_checkpoint_that_is_a_link_is_passed_over_and_only_the_link_removed(
 def test_checkpoints_that_only_the_folder_names_are_not_taken_for_its_own(
     run: Path, victim: Path, what: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or else a folder that came from elsewhere has old checkpoints of another run removed."""
+    """Otherwise an untrusted folder could remove old checkpoints of another run."""
     monkeypatch.chdir(run)
     if what == "link":
         shutil.rmtree(run / "checkpoints")

@@ -1,4 +1,4 @@
-"""The maths of whole runs against plain PyTorch, with everything that a job may be."""
+"""Compare the results of complete runs with plain PyTorch, for many kinds of jobs."""
 
 import os
 import random
@@ -49,7 +49,7 @@ EACH = pytest.mark.parametrize(
 )
 
 
-# --- the maths -----------------------------------------------------------------------------------
+# --- results equal plain PyTorch -------------------------------------------------------------------
 
 
 def test_synchronous_is_a_plain_loop_over_large_batches() -> None:
@@ -74,7 +74,7 @@ def test_unequal_tasks_are_weighted_by_their_samples(strategy: Strategy, on: Pla
 
 
 def test_a_part_of_a_task_counts_as_what_it_is() -> None:
-    """Workers that stop after the first minibatch of each task."""
+    """Workers stop after the first minibatch of each task."""
     hub = os.getpid()
 
     def half_hearted() -> nn.Module:
@@ -140,7 +140,7 @@ def test_the_statistics_of_two_workers_are_their_mean() -> None:
 
 
 def frozen() -> nn.Module:
-    """Its statistics and weights stay as they are, whatever is trained around them."""
+    """Return a network with a frozen layer: its statistics and weights never change."""
     model = normed()
     model[1].eval().requires_grad_(False)  # type: ignore[index]
     model[1].running_mean.fill_(0.25)  # type: ignore[index]
@@ -158,7 +158,7 @@ def test_a_frozen_batch_norm_stays_as_it_is(on: Place) -> None:
 
 
 class Words(nn.Module):
-    """Tied weights, embeddings, a frozen and an unused parameter, three dtypes."""
+    """A module with tied weights, embeddings, a frozen and an unused parameter, and three dtypes."""
 
     def __init__(self, sparse: bool = False) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def test_any_module_trains_as_it_would_alone(model: Any, on: Place) -> None:
 
 
 def noisy_step(model: nn.Module, batch: Any) -> Tensor:
-    """An augmentation that draws from all three sources of chance."""
+    """Compute the loss with noise from Python's, NumPy's and PyTorch's generators."""
     noise = torch.rand(2) + random.random() + np.random.rand()  # noqa: NPY002 - as users draw
     return cross_entropy(model(batch[0] + noise), batch[1])
 
@@ -221,7 +221,7 @@ def test_dropout_and_augmentation_are_the_same_in_every_process() -> None:
 
 
 class Points:
-    """A map-style dataset whose samples are dicts."""
+    """A map-style dataset of dicts."""
 
     def __init__(self) -> None:
         self.points, self.sides = rows()
@@ -246,7 +246,7 @@ def pairs(samples: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 class Hits:
-    """A metric as torchmetrics has them."""
+    """A metric with the interface of torchmetrics."""
 
     def reset(self) -> None:
         self.hits = self.seen = 0
@@ -288,7 +288,7 @@ def test_halves_are_the_same_on_both_engines_and_close_to_the_whole() -> None:
 
 @pytest.mark.parametrize("on", [local(1), fleet(3)], ids=["local", "simulated"])
 def test_being_measured_does_not_change_the_model(on: Place) -> None:
-    """In the simulator one process computes tasks of old versions and measures new ones in turn."""
+    """In the simulator, one process alternates between tasks of old versions and evaluations of new ones."""
     runs = [
         trained(a_job(eval_data=data), Asynchronous(), on, evaluate_every=Every(1, "versions"))[0]
         for data in (None, rows(20))
@@ -296,11 +296,11 @@ def test_being_measured_does_not_change_the_model(on: Place) -> None:
     assert distance(*(run.model for run in runs)) == 0.0
 
 
-# --- what a factory or a data set may be like ------------------------------------------------------
+# --- unusual model factories and datasets ----------------------------------------------------------
 
 
 class Shuffled(nn.Module):
-    """Draws more than parameters: an order that is no tensor of the module's, and a buffer that is not saved."""
+    """Module with random values besides parameters: an order that is no buffer, and a buffer that is not saved."""
 
     scale: Tensor
 
@@ -317,7 +317,7 @@ class Shuffled(nn.Module):
 
 @pytest.mark.parametrize(("on", "seed"), [(local(2), 0), *((fleet(2), seed) for seed in range(3))])
 def test_what_a_factory_draws_is_the_same_everywhere(on: Place, seed: int) -> None:
-    """The model that is returned is the one that was measured."""
+    """The returned model is the one that was evaluated."""
     job = a_job(Shuffled, eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run, _ = trained(job, Synchronous(), on, "epochs>=4", seed=seed)
     points, sides = rows()
@@ -327,7 +327,7 @@ def test_what_a_factory_draws_is_the_same_everywhere(on: Place, seed: int) -> No
 
 @EACH
 def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -> None:
-    """One that is left over joins the others."""
+    """A sample that is left over joins another minibatch."""
     _, state = trained(a_job(normed, 4 * BATCH + 1), strategy, on, "epochs>=2")
     assert len(state.merged) == 2 * (4 * BATCH + 1)
 
@@ -342,7 +342,7 @@ def test_equal_machines_with_a_limit_of_staleness_keep_whole_tasks(limit: int, c
 
 
 class Masked(nn.Module):
-    """As causal attention has it: a buffer of infinities."""
+    """A module with a buffer of infinities, as in causal attention."""
 
     mask: Tensor
 

@@ -1,4 +1,4 @@
-"""Runs on a simulated mesh: every worker is a peer with a model of its own."""
+"""Runs on a simulated mesh, in which each worker is a peer with its own model."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ STEP_SECONDS = 0.01
 
 
 def peers(count: int = PEERS, step_seconds: float = STEP_SECONDS, **settings: Any) -> Simulated:
-    """Machines of one speed, with links on which a model takes about 0.2 steps.
+    """Return machines of equal speed. Their links transfer a model in about 0.2 steps.
 
     With longer steps, more time passes in a test without more work.
     """
@@ -59,7 +59,7 @@ def peers(count: int = PEERS, step_seconds: float = STEP_SECONDS, **settings: An
 def gossiped(
     strategy: Strategy, on: EngineConfig | None = None, until: str = "epochs>=3", **settings: Any
 ) -> Run:
-    """A run of the small job, with evaluation."""
+    """Run the small job with evaluation."""
     changes = {"metrics": {"accuracy": accuracy}, "eval_data": rows(50), **settings.pop("job", {})}
     job = a_job(count=SAMPLES, **changes)
     return fit(job, strategy, peers() if on is None else on, until=until, **settings)
@@ -105,7 +105,7 @@ def test_peers_process_every_sample_once_and_agree_better_than_alone(
 
 
 def plain_peer(number: int, epochs: int) -> dict[str, Tensor]:
-    """A loop of PyTorch's own over the samples that a DistributedSampler would give this peer."""
+    """Train a plain PyTorch loop on the samples that a DistributedSampler would assign to this peer."""
     torch.manual_seed(0)
     model, (points, sides) = net(), rows(SAMPLES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -125,7 +125,7 @@ def plain_peer(number: int, epochs: int) -> dict[str, Tensor]:
 
 
 def test_peers_that_never_exchange_equal_plain_loops() -> None:
-    """The final model is their average. The schedule counts the epochs of the run."""
+    """The final model is the average of their models. The schedule counts the epochs of the run."""
     run = gossiped(AdaptiveGossip(threshold=1e9), job={"lr_schedule": Linear(3.0)})
     loops = [plain_peer(number, epochs=3) for number in range(PEERS)]
     for name, value in run.model.state_dict().items():
@@ -152,7 +152,7 @@ def test_a_pull_takes_its_time_on_the_link_and_counts_its_bytes() -> None:
 
 
 def wide() -> nn.Module:
-    """A network that is larger than the head of its packet."""
+    """Return a network that is larger than the header of its packet."""
     return nn.Sequential(nn.Linear(2, 500), nn.Tanh(), nn.Linear(500, 2))
 
 
@@ -304,7 +304,7 @@ def test_peers_cannot_share_memory_of_one_process(tmp_path: Path) -> None:
 
 
 def test_the_final_average_has_models_that_have_finished(tmp_path: Path) -> None:
-    """An average for an evaluation that was under way at the end does not count, nor do its metrics."""
+    """An average for an evaluation that was running at the end is ignored, with its metrics."""
     far = Link(latency_milliseconds=30)
     on = Simulated([Machine(f"m{i}", STEP_SECONDS / BATCH, link=far) for i in range(PEERS)])
     run = gossiped(AdaptiveGossip(threshold=1e9), on, evaluate_every="1 versions", out=tmp_path)

@@ -1,4 +1,7 @@
-"""Checkpoints of a mesh in another place, from which another machine goes on with the logs of all peers."""
+"""Checkpoints of a mesh in a separate location.
+
+Another machine resumes from them with the logs of all peers.
+"""
 
 import shutil
 from pathlib import Path
@@ -20,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("warm_start")
 
 
 def lines(folder: Path) -> dict[str, list[str]]:
-    """The lines of the log of each peer."""
+    """Return the lines of each peer's log."""
     return {node: path.read_text().splitlines() for node, path in RunFolder(folder).logs().items()}
 
 
@@ -36,7 +39,7 @@ def test_another_machine_goes_on_with_the_logs_of_all_peers(tmp_path: Path, url:
     for node, log in before.items():
         kept = next(at for at, line in enumerate(after[node]) if '"Resumed"' in line)
         assert after[node][:kept] == log[:kept], "all but what was logged after the last checkpoint"
-    trained(two, "epochs>=6", resume="latest")  # run.json says where they are
+    trained(two, "epochs>=6", resume="latest")  # run.json has the location of the checkpoints
     check(two, 6)
 
 

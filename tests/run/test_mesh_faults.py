@@ -1,4 +1,4 @@
-"""Faults of a simulated mesh: lost peers, a cut network, numbers that cannot be used."""
+"""Faults of a simulated mesh: lost peers, a network partition, and invalid numbers."""
 
 import math
 import os
@@ -93,7 +93,7 @@ def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
 
 
 def test_a_request_that_a_short_partition_loses_is_soon_given_up() -> None:
-    """The first request may wait for 30 s, and sets an alarm for then. Later ones set alarms of their own."""
+    """The first request may wait for 30 s, and sets an alarm for then. Later ones set their own alarms."""
     on = Simulated([Machine(f"m{number}", 0.003) for number in range(4)])
     chaos = Chaos((Fault("partition", at_seconds=(1.0,), for_seconds=1.5),))
     run = gossiped(Gossip(), on, until="seconds>=8", chaos=chaos)
@@ -113,7 +113,7 @@ def test_pushes_into_a_cut_network_keep_their_weight() -> None:
 
 
 class PressesCtrlC:
-    """An observer that presses Ctrl-C once all peers train."""
+    """An observer that presses Ctrl-C once all peers have trained."""
 
     def __init__(self) -> None:
         self.trained: set[str | None] = set()
@@ -145,7 +145,7 @@ def test_ctrl_c_saves_the_average(on: Any, tmp_path: Path) -> None:
 
 
 def test_stop_is_the_reason_although_the_first_peer_has_finished() -> None:
-    """Otherwise the run would seem to have reached its goal."""
+    """Otherwise, the run would appear to have reached its goal."""
 
     def stop(record: Record) -> None:
         if isinstance(record.event, GoalReached) and record.peer == "m0":
@@ -166,7 +166,7 @@ def test_large_weights_and_missing_metrics_are_warned_of() -> None:
 def test_weights_that_overflow_are_neither_saved_nor_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The good checkpoint before them is written to its end, however slow the disk."""
+    """The last valid checkpoint is written completely, even if the disk is slow."""
 
     def slowly(*arguments: Any) -> str:
         time.sleep(0.3)
@@ -242,7 +242,7 @@ def test_replacement_takes_over_what_no_other_model_includes(
 
 
 def test_every_replacement_is_awaited_as_long_as_the_first(tmp_path: Path) -> None:
-    """The second one comes 40 s after the others have finished."""
+    """The second replacement joins 40 s after the other peers have finished."""
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1, 20.2)),))
     run = gossiped(Gossip(), peers(seconds_to_return=20.0), until="epochs>=20", out=tmp_path, chaos=chaos)
     assert "m1.3" in run.summary["peers_averaged"]
@@ -250,7 +250,7 @@ def test_every_replacement_is_awaited_as_long_as_the_first(tmp_path: Path) -> No
 
 
 class Large(nn.Linear):
-    """A model with a parameter that no number in 16 bits can represent."""
+    """A model with a parameter that is too large for float16."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)
@@ -310,7 +310,7 @@ def test_the_next_peer_leads_when_the_first_is_lost() -> None:
 
 
 def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
-    """They wait at peers that are frozen, while the replacement takes over the samples that no model includes."""
+    """The models wait at frozen peers, while the replacement takes over the samples that no model includes."""
     freezes = (Fault("freeze", machine=name, at_seconds=(0.1,), for_seconds=1.5) for name in ("m1", "m3"))
     chaos = Chaos((*freezes, Fault("kill", machine="m2", at_seconds=(0.35,))))
     on = peers(seconds_to_return=0.3)
@@ -321,7 +321,7 @@ def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
     assert {r.peer for r in run.records} == {"m0", "m1", "m2", "m2.2", "m3"}
 
 
-@pytest.mark.filterwarnings("ignore")  # of the task that does not end
+@pytest.mark.filterwarnings("ignore")  # warnings about the task that does not end
 def test_a_peer_whose_task_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     answer, lost = SimulatedMesh._answer, list[TaskExecution]()
 

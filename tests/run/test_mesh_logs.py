@@ -1,4 +1,4 @@
-"""Logs of peers that change while a mesh runs, or are swapped or damaged before it is read or resumed."""
+"""Logs of peers that change during a run, or that are swapped or damaged after it."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from tests.transcripts import mask, raises, warns
 
 
 def test_log_of_a_peer_that_changes_during_the_run_ends_it(tmp_path: Path) -> None:
-    """It is checked whenever weights of the peer leave, and so before the model is saved."""
+    """A peer checks its log before weights leave it, and therefore before the model is saved."""
     log = RunFolder(tmp_path).log_of("m1")
     seen: list[Record] = []
 
@@ -65,7 +65,7 @@ def test_swapped_logs_are_noticed(tmp_path: Path) -> None:
 
 
 def test_summary_of_a_mesh_is_compared_with_the_logs(tmp_path: Path) -> None:
-    """Peers log a few records after the summary is written."""
+    """Peers log a few more records after the summary is written."""
     run = gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
     summary, log = tmp_path / SUMMARY, RunFolder(tmp_path).log_of("m1")
     given = json.loads(summary.read_text())
@@ -77,20 +77,20 @@ def test_summary_of_a_mesh_is_compared_with_the_logs(tmp_path: Path) -> None:
     summary.write_text(json.dumps(given))
     lines = log.read_bytes().splitlines(keepends=True)
     assert given["peer_records"]["m1"] < len(lines) - 1
-    log.write_bytes(b"".join(lines[: given["peer_records"]["m1"]]))  # one record less
+    log.write_bytes(b"".join(lines[: given["peer_records"]["m1"]]))  # one record fewer
     for read in (RunReport.read, replay):
         with raises(CheckpointError, "log_not_whole", path=str(log)):
             read(tmp_path)
 
 
 def cut_short(log: Path) -> None:
-    """Damage the tenth line."""
+    """Damage the tenth line of a log."""
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join([*lines[:9], b"x" + lines[9], *lines[10:]]))
 
 
 def headless(log: Path) -> None:
-    """Damage the first line."""
+    """Damage the first line of a log."""
     log.write_bytes(b"x" + log.read_bytes())
 
 
@@ -98,7 +98,10 @@ def headless(log: Path) -> None:
 def test_damaged_log_does_not_take_the_work_of_others(
     damage: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    """New peers do what is left, and none of the samples of damaged records again. These count as left out."""
+    """New peers process the remaining samples.
+
+    The samples of damaged records are not processed again and count as left out.
+    """
     trained(tmp_path)
     run = RunFolder(tmp_path)
     before, log = IncludedSamples.read(run), run.log_of("m2")

@@ -1,4 +1,7 @@
-"""The proof of a mesh against its model, which shows which samples it includes: each has a weight of its own."""
+"""Compare the audit of a mesh with its model.
+
+The model has a weight for each sample, which shows whether the model includes the sample.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ LINK = Link(megabits_per_second=1.0, latency_milliseconds=1.0)
 
 
 class Rows(nn.Module):
-    """A weight for every sample, in each of two layers."""
+    """A model with a weight for every sample in each of two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,13 +36,13 @@ class Rows(nn.Module):
 
 
 def grow(model: nn.Module, batch: tuple[Tensor]) -> Tensor:
-    """A step that adds to the weights of its samples."""
+    """Return a loss that increases the weights of the batch's samples."""
     return -torch.stack([weights[batch[0]] for weights in model.parameters()]).mean()
 
 
 @dataclass
 class SendBeforeStep(Gossip):
-    """Sends its model before the step, to hide the time that this takes."""
+    """Gossip that sends the model before the step, to hide the transfer time."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         if not isinstance(event, Arrived) or not view.peers:
@@ -51,7 +54,7 @@ class SendBeforeStep(Gossip):
 
 
 class OneLayer(EventGrad):
-    """Sends the two layers in turn, so that the layers of a copy come from different steps."""
+    """EventGraD that sends its two layers in turn, so that the layers of a copy come from different steps."""
 
     def _changed_layers(self, drift: Drift, send_all: bool) -> list[int]:
         return [0, 1] if send_all else [self.steps % 2]
@@ -67,7 +70,7 @@ def meshed(
     link: Link = LINK,
     **machine: Any,
 ) -> RunReport:
-    """The report of a run of four peers. A step of 8 samples takes 10 ms."""
+    """Run four peers and return the report. A step of 8 samples takes 10 ms."""
     job = Job(
         model=Rows,
         train_data=torch.utils.data.TensorDataset(torch.arange(ROWS)),
@@ -117,14 +120,14 @@ def test_model_lacks_the_samples_that_the_proof_says(
 
 
 def test_kept_model_of_a_replaced_peer_is_not_averaged(tmp_path: Path) -> None:
-    """Its replacement has read the logs before its neighbors average the model, and processes its samples again."""
+    """The replacement reads the logs before its neighbors average the model, and processes the samples again."""
     kill = Fault("kill", machine="m1", at_seconds=(0.012,))
     figures = meshed(tmp_path, EventGrad(), kill, returns=0.001, link=Link(), noticed_after_seconds=0.1)
     assert figures.plain()["exactly_once"], figures.proof.faults
 
 
 def test_samples_in_some_layers_are_not_merged_exactly_once(tmp_path: Path) -> None:
-    """Others have averaged layers of the lost peer, and its replacement processes its samples again."""
+    """Other peers have averaged layers of the lost peer, and its replacement processes the samples again."""
     kill = Fault("kill", machine="m1", at_seconds=(0.025,))
     figures = meshed(tmp_path, OneLayer(warmup_steps=0), kill, until="epochs>=2")
     assert [fault.code for fault in figures.proof.faults] == ["merged_in_part"]

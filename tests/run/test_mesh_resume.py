@@ -46,23 +46,23 @@ EVERY = "6 versions"
 
 
 def trained(folder: Path, until: str = "epochs>=3", strategy: Strategy | None = None, **settings: Any) -> Run:
-    """A run with a checkpoint after every six merges of the peer that leads."""
+    """Run a mesh with a checkpoint after every six merges of the leading peer."""
     settings = {"out": folder, "checkpoint_every": EVERY, "keep_checkpoints": 100, **settings}
     return gossiped(strategy or Gossip(), until=until, **settings)
 
 
 def resumed(folder: Path, until: str = "epochs>=5", **settings: Any) -> Run:
-    """The same run, which goes on."""
+    """Resume the run."""
     return trained(folder, until, resume="latest", **settings)
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The folders of all checkpoints, the oldest first."""
+    """Return the folders of all checkpoints, oldest first."""
     return [folder / "checkpoints" / name for name in saved(RunFolder(folder).storage)]
 
 
 def kill(folder: Path, kept: int) -> None:
-    """Leave what a killed run leaves that has written this many checkpoints."""
+    """Leave the files of a run that was killed after it had written `kept` checkpoints."""
     for path in checkpoints(folder)[kept:]:
         shutil.rmtree(path)
     (folder / SUMMARY).unlink()
@@ -70,7 +70,7 @@ def kill(folder: Path, kept: int) -> None:
 
 
 def check(folder: Path, epochs: int) -> None:
-    """Check the logs of all peers: every sample once in each epoch, and every decision reproduced."""
+    """Check the logs of all peers: each sample is merged once per epoch, and each decision is reproduced."""
     proof = prove_run(RunFolder(folder), SAMPLES)
     assert (proof.faults, proof.whole, proof.merged) == ((), epochs, epochs * SAMPLES)
     assert replay(folder).difference is None
@@ -120,7 +120,7 @@ def test_the_accounts_of_machines_go_on(tmp_path: Path) -> None:
 
 def test_peers_begin_with_the_average_and_the_optimizer_of_the_checkpoint(tmp_path: Path) -> None:
     before = trained(tmp_path)
-    (tmp_path / SUMMARY).unlink()  # as if it was killed while it saved
+    (tmp_path / SUMMARY).unlink()  # as if the run was killed while it saved
     saved_before = load_file(checkpoints(tmp_path)[-1] / TENSORS)
     after = resumed(tmp_path, "epochs>=3")
     assert after.summary["versions"] == before.summary["versions"]
@@ -145,7 +145,7 @@ def test_a_run_that_has_reached_its_goal_starts_no_peer(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> None:
-    """The successor of a killed peer has trained since then: its predecessor goes on instead."""
+    """The replacement of a killed peer has trained since the checkpoint. The killed peer resumes instead."""
     on = peers(step_seconds=0.04, seconds_to_return=0.01)
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.4,)),))
     trained(tmp_path, "seconds>=6", on=on, chaos=chaos, checkpoint_every="100 versions")
@@ -217,7 +217,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_other_peers_take_over_the_samples_that_are_left(
     strategy: Strategy, counts: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """The run is killed in mid-epoch before each change of their number."""
+    """The run is killed during an epoch before each change of the number of peers."""
     trained(tmp_path, "epochs>=2", strategy)
     for count in counts:
         kill(tmp_path, len(checkpoints(tmp_path)) // 2 + 1)
@@ -268,7 +268,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_peers_that_were_cut_off_go_on_at_their_own_place(tmp_path: Path) -> None:
-    """The halves of a partition end without each other. The resumed run has every sample of both."""
+    """The halves of a partition finish separately. The resumed run includes every sample of both."""
     chaos = Chaos((Fault("partition", at_seconds=(0.1,)),))
     on = Simulated([Machine(f"m{i}", 0.01 / 8 * (1 + i // 2)) for i in range(PEERS)])
     with pytest.warns(OddlotWarning):
@@ -283,7 +283,7 @@ def test_peers_that_were_cut_off_go_on_at_their_own_place(tmp_path: Path) -> Non
 def test_work_that_others_had_beyond_the_books_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model for an average is lost and asked for again. It includes later work of the peers asked first."""
+    """A model for an average is lost and requested again. It includes later work of the peers asked first."""
     send, lost = SimulatedMesh.send, list[str]()
 
     def send_all_but_one(

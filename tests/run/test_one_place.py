@@ -1,4 +1,4 @@
-"""Several machines at one place of checkpoints: one of them has the run."""
+"""Several machines that share a checkpoint location: only one of them continues the run."""
 
 import shutil
 from contextlib import nullcontext
@@ -35,7 +35,7 @@ def test_a_machine_that_comes_back_is_told_that_the_run_has_gone_on(tmp_path: Pa
 
 
 def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> None:
-    """A folder is held by the first one; of an object store the second one takes over, and the first one stops."""
+    """The first one locks a folder. In an object store, the second one takes over and the first one stops."""
     is_folder, tried = "://" not in url, list[None]()
 
     def second(record: Record) -> None:
@@ -66,7 +66,7 @@ def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Pat
 
 
 def test_the_job_s_own_fault_is_told_though_the_run_has_gone_on_elsewhere(tmp_path: Path) -> None:
-    """By the time it is to save what it has learned."""
+    """The conflict is found when the failed run saves its state."""
     MemoryFileSystem.store.clear()
     calls: list[int] = []
 
@@ -85,7 +85,7 @@ def test_the_job_s_own_fault_is_told_though_the_run_has_gone_on_elsewhere(tmp_pa
 
 
 def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path: Path, url: str) -> None:
-    """Its run has gone on elsewhere meanwhile."""
+    """Another machine has resumed its run in the meantime."""
     begun(tmp_path / "one", url, until="epochs>=1", checkpoint_every="100 versions")
     shutil.copytree(tmp_path / "one", tmp_path / "old")
     log = tmp_path / "old" / "records.jsonl"
@@ -101,7 +101,7 @@ def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path:
 
 
 def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path: Path, url: str) -> None:
-    """Not even those that would be called the same."""
+    """This includes checkpoints that would have the same name."""
     begun(tmp_path / "one", url)
     (mine, before), (theirs, _) = savers(url)
     for who, records in ((mine, 101), (theirs, 101), (mine, 103)):

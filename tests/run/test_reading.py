@@ -1,4 +1,7 @@
-"""Commands that read a run or a file: they run no code of the current folder, and what they print is no command."""
+"""Commands that read a run or a file.
+
+They execute no code of the current folder, and their output controls no terminal.
+"""
 
 import json
 import os
@@ -60,7 +63,7 @@ def test_control_characters_are_escaped(given: str, shown: str) -> None:
 
 
 def test_a_log_s_words_are_shown_without_control_characters_and_are_no_markup() -> None:
-    """The title, workers, metrics and refusals."""
+    """This covers the title, workers, metrics and rejections."""
     worker, metric = f"w{TITLE}[/b]", f"m{TITLE}"
     tally = Tally(64)
     tally(Record(0.0, Joined(worker)))
@@ -97,7 +100,7 @@ def test_no_escape_sequence_of_a_run_reaches_the_terminal(oddlot: Oddlot, comman
     ],
 )
 def test_a_pipe_is_not_read(oddlot: Oddlot, command: str) -> None:
-    """It would be waited for without end."""
+    """Reading a pipe would wait forever."""
     os.mkfifo("pipe.toml")
     Path("traced.toml").write_text(
         '[[machines]]\nname = "a"\nseconds_per_sample = 1\ndelay = { kind = "trace", file = "pipe.toml" }\n'

@@ -1,4 +1,4 @@
-"""Runs that end in the middle and go on."""
+"""Runs that end early and are resumed."""
 
 import json
 import os
@@ -53,14 +53,14 @@ pytestmark = pytest.mark.usefixtures("fork_server", "warm_start")
 
 
 def begun(folder: Path, until: str = "epochs>=2", job: Job | None = None, **options: Any) -> Run:
-    """A run of one worker in the folder, with a checkpoint after each version."""
+    """Run a job with one worker, and save a checkpoint after each version."""
     options = {"checkpoint_every": "1 versions", "out": folder, **options}
     return oddlot.fit(job or a_job(), Asynchronous(), fleet(1), until=until, **options)
 
 
 @contextmanager
 def saved_at_once() -> Iterator[None]:
-    """Whoever saves a checkpoint waits for it."""
+    """Wait for each checkpoint when it is saved."""
     really = BackgroundWriter.save
 
     def save(saver: BackgroundWriter, snapshot: Snapshot) -> bool:
@@ -84,7 +84,7 @@ def goes_on(
 
 
 def merged(folder: Path) -> list[tuple[int, int]]:
-    """What has reached the model in the history that survives, from the log alone."""
+    """Return all (epoch, position) pairs that were merged, without lost work, from the log alone."""
     records = surviving(read_log(folder / "records.jsonl"))
     spans = [span for merge in merges(records) for span in merge]
     return sorted((epoch, position) for epoch, start, stop in spans for position in range(start, stop))
@@ -120,7 +120,7 @@ except oddlot.Interrupted as stopped:
 
 
 def test_a_round_that_ends_as_the_run_goes_on_is_seen(tmp_path: Path) -> None:
-    """Its results are there, those that it waited for are not; its gradients are asked about."""
+    """The round has updates, and the workers that it waited for are gone: a step follows at once."""
     on = Simulated([Machine(f"m{number}", pace) for number, pace in enumerate((0.01, 0.01, 1.0, 1.0))])
     trained(a_job(), AdaptiveK(k=3, most=4), on, "seconds>=0.3", RunFolder(tmp_path))
     goes_on(tmp_path, "seconds>=0.4", on, AdaptiveK(k=3, most=4))
@@ -134,7 +134,7 @@ def test_a_round_that_ends_as_the_run_goes_on_is_seen(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time_holds_a_run_and_after_kill_9_of_everything_it_goes_on(tmp_path: Path) -> None:
-    """A second one is told who it is, and changes nothing; `kill -9` frees the run at once."""
+    """A second process reports the first one's id and changes nothing. `kill -9` releases the run at once."""
     run, copy = tmp_path / "run", tmp_path / "copy"
     with program("-c", ENDLESS, run) as process:
         says(process, "saved")
@@ -156,7 +156,7 @@ def test_one_process_at_a_time_holds_a_run_and_after_kill_9_of_everything_it_goe
 
 def _goes_on_with_exact_books(folder: Path, on: Place) -> None:
     state_then = checkpoint.newest(Storage(folder / "checkpoints")).load().hosts[""].conductor["ledger"]
-    # Epochs overlap: the newest one begun counts.
+    # Epochs overlap. The newest started epoch counts.
     reached = max(cursor["epoch"] for cursor in state_then["cursors"]) + 1
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run, state = trained(job, Asynchronous(), on, f"epochs>={reached + 3}", RunFolder(folder), resume=True)
@@ -189,7 +189,7 @@ def test_a_run_is_held_against_its_own_process_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
 def test_a_resumed_run_comes_to_the_same_model(tmp_path: Path, on: Place) -> None:
-    """With one worker the order of samples is always the same; the rule's momentum goes on too."""
+    """With one worker, the order of samples is deterministic. The optimizer's momentum is resumed, too."""
     begun(tmp_path, "epochs>=1.5")
     run = goes_on(tmp_path, "epochs>=4", on)
     assert run.summary["versions"] == 24
@@ -206,7 +206,7 @@ def test_optimizers_of_local_steps_that_a_resume_does_not_restore_are_warned_of(
 
 
 def test_a_run_that_has_begun_too_much_goes_on_until_what_is_asked_for_is_whole(tmp_path: Path) -> None:
-    """One machine sits on a batch of the first epoch while the other is deep in the second."""
+    """One machine has a batch of the first epoch while the other one is far into the second epoch."""
     on, folder = Simulated([Machine("quick", 0.001), Machine("slow", 1.0)]), RunFolder(tmp_path)
     trained(a_job(), Asynchronous(), on, f"samples>={SAMPLES + 2 * BATCH}", folder)
     assert not set(everything(SAMPLES, 1)) <= set(merged(tmp_path)) < set(everything(SAMPLES, 2))
@@ -216,7 +216,7 @@ def test_a_run_that_has_begun_too_much_goes_on_until_what_is_asked_for_is_whole(
 
 
 def test_updates_that_waited_in_the_inbox_are_merged_later(tmp_path: Path) -> None:
-    """More of them than the next engine has workers."""
+    """There are more of them than workers of the next engine."""
     job = a_job(count=128)
     oddlot.fit(job, Synchronous(), fleet(16), until="seconds>=0.36", out=tmp_path)
     assert len(checkpoint.newest(Storage(tmp_path / "checkpoints")).load().hosts[""].conductor["inbox"]) == 15
@@ -232,7 +232,7 @@ def test_a_round_that_was_under_way_is_closed(tmp_path: Path, strategy: Strategy
 
 
 class Breaks:
-    """A loss that fails once the optimizer has come so far."""
+    """A loss that fails at its n-th call."""
 
     def __init__(self, calls: int) -> None:
         self.calls = calls
@@ -245,7 +245,7 @@ class Breaks:
 
 
 def test_a_run_that_fails_has_saved_what_it_had_learned(tmp_path: Path) -> None:
-    """Its only checkpoint was that of the beginning."""
+    """The only checkpoint before that is the initial one."""
     with raises(JobError, "user_code_failed", where="m0") as caught:
         begun(tmp_path, "epochs>=4", a_job(loss=Breaks(10)), checkpoint_every="9 epochs")
     assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == 9
@@ -258,7 +258,7 @@ def test_a_run_that_fails_has_saved_what_it_had_learned(tmp_path: Path) -> None:
 
 
 def test_books_that_an_error_has_left_in_a_mess_are_not_saved(tmp_path: Path) -> None:
-    """The third refusal of a sample ends a run in the midst of an event."""
+    """The third rejection of a sample ends a run while an event is handled."""
     points, sides = rows()
     points[5] = torch.nan
     job = a_job(train_data=(points, sides))
@@ -276,7 +276,7 @@ def test_books_that_an_error_has_left_in_a_mess_are_not_saved(tmp_path: Path) ->
     ],
 )
 def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left: str, code: str) -> None:
-    """So that a loop which resumes for ever needs no other beginning."""
+    """A loop that always resumes needs no different first command."""
     begun(tmp_path)
     log, places = tmp_path / "records.jsonl", tmp_path / "checkpoints"
     *older, newest = sorted(places.iterdir())
@@ -288,7 +288,7 @@ def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left
     if left == "nothing":
         log.unlink()
     (tmp_path / "summary.json").unlink()
-    with raises(CheckpointError, code):  # a model is there, so it was no such run
+    with raises(CheckpointError, code):  # the model shows that the run had more than this
         goes_on(tmp_path, "epochs>=2")
     (tmp_path / "model.safetensors").unlink()
     goes_on(tmp_path, "epochs>=2")
@@ -296,7 +296,7 @@ def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left
 
 
 def test_what_begins_again_keeps_the_place_of_its_checkpoints(tmp_path: Path) -> None:
-    """Or else the copy that another machine needs would silently no longer be made."""
+    """Otherwise, the run would silently write no more checkpoints for another machine."""
     place, run = tmp_path / "place", tmp_path / "run"
     begun(run, checkpoints=place, about={"by": "me"})
     shutil.rmtree(place)
@@ -319,13 +319,13 @@ def test_an_older_model_stays_until_there_is_a_newer_checkpoint(tmp_path: Path) 
         if not model.exists():
             raise Killed
 
-    with pytest.raises(Killed):  # checkpoints are written in the background, however long that takes
+    with pytest.raises(Killed):  # checkpoints are written in the background, which may take any time
         begun(tmp_path, "epochs>=20000", resume="latest", observers=[kill_when_it_is_gone])
     goes_on(tmp_path, "versions>=1")
     assert model.exists()
 
 
-# --- what a continuation takes over, and what not ------------------------------------------------
+# --- settings that a resumed run takes over, and others --------------------------------------------
 
 
 def test_versions_that_a_strategy_keeps_are_there_again(tmp_path: Path) -> None:
@@ -346,17 +346,17 @@ def test_a_continuation_may_close_its_epochs(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """What ends a run as its observer raises it: nothing is saved or said any more."""
+    """Exception of an observer that ends a run without saving or printing."""
 
 
 @dataclass
 class KillAt:
-    """An observer that kills the run at a time on its clock."""
+    """An observer that kills the run at a given time of its clock."""
 
     seconds: float
 
     def replay(self, _: Record) -> None:
-        """What is past kills nobody."""
+        """Ignore past records."""
 
     def __call__(self, record: Record) -> None:
         if record.now >= self.seconds:
@@ -364,7 +364,7 @@ class KillAt:
 
 
 def test_lost_work_has_cost_its_time_and_its_money(tmp_path: Path) -> None:
-    """A budget is not overspent by a run that is killed again and again."""
+    """A run that is killed repeatedly does not exceed its budget."""
     on = Simulated([Machine("m", 0.01, dollars_per_hour=3600.0)])
     options: dict[str, Any] = {"until": "epochs>=12", "out": tmp_path, "checkpoint_every": "20 versions"}
     for killed_at in (2.0, 3.0, 4.0):

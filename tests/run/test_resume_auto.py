@@ -1,4 +1,4 @@
-"""`resume="auto"`: the same command, again and again, begins a run once and brings it to its end."""
+"""With `resume="auto"`, one command starts a run and resumes it until it is complete."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -23,12 +23,12 @@ from tests.run.test_resume import KillAt, Killed, begun, content, merged, saved_
 from tests.transcripts import mask, raises
 
 KILL_SECONDS = 0.7
-"""In the second of two epochs."""
+"""Time of the kill, during the second of two epochs."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A run folder, and the other location of its checkpoints if it has one."""
+    """A run folder and the separate location of its checkpoints, if there is one."""
 
     folder: Path
     url: str | None
@@ -38,7 +38,7 @@ class Place:
         return Storage(self.url or self.folder / "checkpoints")
 
     def goes(self, **options: Any) -> Run:
-        """The command that is run again and again."""
+        """Run the command, which is the same each time."""
         with saved_at_once():
             return begun(self.folder, checkpoints=self.url, resume="auto", **options)
 
@@ -58,7 +58,7 @@ class Place:
         (self.folder / name).write_text(text)
 
     def files(self) -> dict[str, bytes]:
-        """All of them, with their content."""
+        """Return the content of each file of the run and its checkpoints, by path."""
         there = {}
         for name in self.storage.names():
             for path in [f"{name}/{file}" for file in self.storage.names(name)] or [name]:
@@ -77,7 +77,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     MemoryFileSystem.store.clear()
 
 
-# --- what is there when the command is run -------------------------------------------------------
+# --- states in which the command is run ------------------------------------------------------------
 
 
 def nothing(_: Place) -> None:
@@ -122,7 +122,7 @@ def killed_in_checkpoint(place: Place) -> None:
 
 
 def killed_as_it_starts_again(place: Place) -> None:
-    """When what was left behind is removed, and nothing is written yet."""
+    """Kill the run after leftovers are removed and before anything is written."""
     killed_in_checkpoint(place)
     place.is_killed_before("oddlot.history.run_folder.RunFolder.begin")
 
@@ -145,7 +145,7 @@ def killed_in_fetch(place: Place) -> None:
 
 
 def lost(before: Callable[[Place], None]) -> Callable[[Place], None]:
-    """As before, but without the folder."""
+    """Return `before`, followed by the loss of the folder."""
 
     def prepare(place: Place) -> None:
         before(place)
@@ -167,7 +167,7 @@ CONTINUES_ELSEWHERE = lost(killed), lost(killed_twice), killed_in_fetch
 def everywhere(
     anywhere: Iterable[Callable[[Place], None]], elsewhere: Iterable[Callable[[Place], None]]
 ) -> list[Any]:
-    """Each of them with each location of checkpoints that it makes sense with."""
+    """Return each state with each location of checkpoints for which it is possible."""
     pairs = *((each, URLS) for each in anywhere), *((each, URLS[1:]) for each in elsewhere)
     return [
         pytest.param(url, prepare, id=f"{prepare.__name__}-{url}") for prepare, urls in pairs for url in urls
@@ -192,7 +192,7 @@ def test_the_same_command_comes_to_the_same_end(place: Place, prepare: Callable[
     assert merged(place.folder) == everything(SAMPLES, 2), "it had come to its end"
 
 
-# --- what belongs to others ----------------------------------------------------------------------
+# --- folders and checkpoints of other runs ---------------------------------------------------------
 
 
 def another_run(place: Place) -> None:
@@ -269,7 +269,7 @@ def test_a_run_in_use_is_not_started_again(place: Place) -> None:
     assert merged(place.folder) == everything(SAMPLES, 2)
 
 
-# --- killed anywhere -----------------------------------------------------------------------------
+# --- kills at any time -----------------------------------------------------------------------------
 
 KILLS = """
 import os, shutil, sys, torch
@@ -336,7 +336,7 @@ print("kills:", last)
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.long)])
 def test_a_run_that_is_killed_at_any_change_of_a_file_comes_to_its_end(tmp_path: Path, step: int) -> None:
-    """Its folder is lost too every other time."""
+    """Every other time, its folder is lost, too."""
     with program("-W", "ignore", "-c", KILLS, tmp_path, str(1), str(step)) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err

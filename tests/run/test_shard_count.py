@@ -1,4 +1,4 @@
-"""How many shards a strategy of whole shards has, and when that gives a warning."""
+"""The default number of shards for strategies with one shard per task, and warnings about it."""
 
 import json
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_a_shard_for_each_task_that_can_run_of_ten_minibatches(
 
 
 def test_a_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
-    """With more workers than it was begun with, too."""
+    """This also holds if there are more workers than at the start."""
     job, out = a_job(count=400), tmp_path / "run"
 
     def shards(workers: int, **options: Any) -> int:
@@ -72,7 +72,7 @@ def test_a_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
 
 
 def test_data_in_parts_have_as_many_shards(tmp_path: Path) -> None:
-    """A run that was begun when run.json said 1 for them can be resumed."""
+    """A run with a count of 1 in its run.json can be resumed."""
     job, out = replace(a_job(), train_data=Shards.of(rows(), 3)), tmp_path / "run"
     fit(job, VCASGD(), fleet(2), until="epochs>=1", out=out)
     file = out / "run.json"

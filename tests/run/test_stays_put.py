@@ -1,4 +1,4 @@
-"""Data that stay where they are: who brings how many bytes where, on both engines."""
+"""Shards that stay on their machines: bytes of data sent to each worker, on both engines."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -26,7 +26,7 @@ CUTS = [0, 5, 16, 24, 32, 41, SAMPLES]
 
 
 def parts(folder: Path) -> Shards:
-    """Each in a file of its own."""
+    """Return shards with a file for each."""
     x, y = rows()
     for number, (a, b) in enumerate(pairwise(CUTS)):
         np.savez(folder / f"{number}.npz", x=x[a:b].numpy(), y=y[a:b].numpy())
@@ -34,7 +34,7 @@ def parts(folder: Path) -> Shards:
 
 
 def opened(run: Run) -> dict[str, set[int]]:
-    """Who was given work on which part."""
+    """Return the shards from which each worker had tasks."""
     found: dict[str, set[int]] = {}
     for record in run.records:
         for action in record.actions:
@@ -46,7 +46,7 @@ def opened(run: Run) -> dict[str, set[int]]:
 
 @BOTH
 def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
-    """Every part is brought about once, however many epochs; without that, once an epoch."""
+    """Each shard is sent about once in all epochs. Without `keep_shards`, it is sent once per epoch."""
     job = replace(a_job(), train_data=parts(tmp_path))
 
     def run(keep_shards: bool) -> Run:
@@ -65,7 +65,7 @@ def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
 
 
 def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
-    """Where the data are cut by chance, every machine is brought its rows; where they are not, nothing is."""
+    """With shards, each machine is sent its rows. Without shards, no data is sent."""
     run = fit(a_job(), VCASGD(), fleet(2), until="epochs>=4", shards=SHARDS)
     assert BYTES <= run.summary["bytes_data"] <= 2 * BYTES
     assert fit(a_job(), Synchronous(), fleet(2), until="epochs>=4").summary["bytes_data"] == 0
@@ -77,7 +77,7 @@ def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
 
 
 def test_bringing_takes_its_time_on_the_link() -> None:
-    """768 bytes at 768 bytes a second, beside a model that takes its own."""
+    """768 bytes of data take one second on the link, in addition to the time for the model."""
 
     def seconds(keep_shards: bool) -> float:
         link = Link(megabits_per_second=768 * 8 / 1e6)

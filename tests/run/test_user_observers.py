@@ -1,4 +1,4 @@
-"""What users' observers may do to a run, and the line that shows its progress."""
+"""User-defined observers of a run, and its progress line."""
 
 import sys
 from io import StringIO

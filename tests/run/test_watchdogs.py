@@ -1,4 +1,4 @@
-"""Advice at the end of a run whose tasks outlive its machines."""
+"""Advice at the end of a run with tasks that take longer than its machines last."""
 
 import pytest
 
@@ -8,14 +8,17 @@ from tests.fits import a_job
 from tests.transcripts import warns
 
 SHORT = alive((0.0, 2.0), (0.9, 0.0), period=1.0)
-"""two machines for 0.9 s of each second"""
+"""Capacity of two machines for 0.9 s of each second."""
 
 
 @pytest.mark.parametrize(
     ("strategy", "shards"), [(VCASGD(), 9), (Asynchronous(samples=12), None)], ids=["shards", "samples"]
 )
 def test_smaller_tasks_are_advised_with_numbers(strategy: Strategy, shards: int | None) -> None:
-    """A task of 12 samples takes 0.6 s: one of two is lost. Ten in a life are 28 shards; five minibatches each, 9."""
+    """A task of 12 samples takes 0.6 s, and every other one is lost.
+
+    Ten tasks per machine lifetime need 28 shards, but five minibatches per task allow only 9.
+    """
     with warns("tasks_outlive_machines", shards=shards) as caught:
         found = run(zone(SHORT), strategy=strategy, until="epochs>=4", shards=4, job=a_job(batch_size=1))
     summary = found.summary
@@ -29,7 +32,7 @@ def test_smaller_tasks_are_advised_with_numbers(strategy: Strategy, shards: int 
     ("samples", "epochs", "wasted"), [(12, 1, 3 / 7), (4, 8, 1 / 5)], ids=["few losses", "small tasks"]
 )
 def test_nothing_is_advised_of_few_losses_or_little_waste(samples: int, epochs: int, wasted: float) -> None:
-    """A warning would be an error. In each life of a machine 0.3 s of 0.9 s are lost, or 0.1 s."""
+    """A warning would raise an error. Of each lifetime of 0.9 s, 0.3 s or 0.1 s are lost."""
     found = run(zone(SHORT, count=1), strategy=Asynchronous(samples=samples), until=f"epochs>={epochs}")
     assert found.summary["samples_wasted"] / found.summary["samples_assigned"] == pytest.approx(
         wasted, rel=0.05

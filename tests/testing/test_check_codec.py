@@ -1,4 +1,4 @@
-"""Codecs that lose something are found out."""
+"""`check_codec` finds codecs that change their data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ def test_the_shipped_codecs_keep_their_word(codec: Codec, relative_error: float)
 
 @dataclass
 class Bad(Codec):
-    """Plain, with something amiss."""
+    """The plain codec, as the base of codecs with a fault."""
 
     sent: int = 0
 

@@ -1,4 +1,4 @@
-"""Strategies that break a promise are found out, with a short history that shows it."""
+"""`check_strategy` finds strategies that break a promise, and reports a short scenario."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ class ForgetsTheLost(FastestK):
 
 @dataclass
 class Moody(Strategy):
-    """Tosses a coin that belongs to everybody."""
+    """Uses the global random number generator."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         if isinstance(event, Arrived):
@@ -34,7 +34,7 @@ class Moody(Strategy):
 
 @dataclass
 class Gossiping(Strategy):
-    """Its copies share a count."""
+    """Has copies that share a count."""
 
     message: ClassVar[list[int]] = []
 
@@ -47,7 +47,7 @@ class Gossiping(Strategy):
 
 @dataclass
 class KeepsASecret(Strategy):
-    """Counts outside its fields."""
+    """Keeps state that is not in its fields."""
 
     def __post_init__(self) -> None:
         self.count = 0
@@ -69,7 +69,7 @@ class KeepsAGenerator(Strategy):
 
 @dataclass
 class CountsByNumber(Strategy):
-    """Its dict has numbers for keys, which JSON turns into text."""
+    """Has a dict with integer keys, which JSON turns into strings."""
 
     seen: dict[int, int] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class DropsAll(Strategy):
 
 @dataclass
 class WaitsForEver(Strategy):
-    """Sets an alarm and does nothing else."""
+    """Sets alarms and does nothing else."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         yield Wake(view.now + 1.0)
@@ -114,7 +114,7 @@ class MergesTwice(Strategy):
 
 
 def fault_of(make: Callable[[], Strategy], examples: int) -> tuple[int, str]:
-    """Which promise it breaks, and what is wrong with the books."""
+    """Return the number of the broken promise, and the code of the accounting error."""
     with pytest.raises(BrokenPromise) as caught:
         check_strategy(make, examples=examples)
     return caught.value.promise, caught.value.code
@@ -135,7 +135,10 @@ BROKEN: list[tuple[Callable[[], Strategy], int]] = [
 
 
 SLOW = (KeepsASecret,)
-"""Takes 10 s, in `make test-long`. `KeepsAGenerator` and `CountsByNumber` break the same promise."""
+"""Strategies that take 10 s, and run in `make test-long`.
+
+`KeepsAGenerator` and `CountsByNumber` break the same promise.
+"""
 
 
 @pytest.mark.parametrize(

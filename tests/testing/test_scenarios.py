@@ -1,4 +1,4 @@
-"""Stories: what can be told, and what is said when it cannot."""
+"""Scenario files: their output, and errors for invalid lines."""
 
 from pathlib import Path
 

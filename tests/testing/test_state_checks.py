@@ -1,4 +1,4 @@
-"""The second pair of eyes sees also what goes wrong long after an epoch was whole."""
+"""`StateChecks` also finds errors long after an epoch is complete."""
 
 from oddlot import Synchronous
 from oddlot.core.commands import Step

@@ -1,4 +1,4 @@
-"""Delay models fitted to times: the one that times were drawn from is found, and how far off it is."""
+"""Delay models fitted to times: the true model is found, and its distance is reported."""
 
 from random import Random
 
@@ -18,7 +18,7 @@ DRAWN = 20_000
 
 
 def drawn(delay: Delay, count: int = DRAWN) -> list[float]:
-    """Of a machine that takes 7 seconds on average."""
+    """Return times of a machine with a mean of 7 seconds."""
     time = delay.start(Random(1))
     return [7 * time() for _ in range(count)]
 
@@ -32,7 +32,7 @@ def test_the_model_that_times_were_drawn_from_is_the_nearest(delay: Delay) -> No
     best, second, *_ = fit_delays(drawn(delay))
     assert best.measured == DRAWN
     assert best.distance < 1.6 / DRAWN**0.5, "as far as chance leads"
-    if isinstance(delay, Exponential):  # which is an Erlang of one stage, and nearly one behind no shift
+    if isinstance(delay, Exponential):  # an Erlang with one stage, and nearly one with a shift of 0
         assert second.distance < 0.01
         assert getattr(best.delay, "shift", 0.0) < 1e-3
         assert getattr(best.delay, "shape", 1) == 1
@@ -43,14 +43,17 @@ def test_the_model_that_times_were_drawn_from_is_the_nearest(delay: Delay) -> No
 
 
 def test_the_distance_is_that_of_the_distribution_functions() -> None:
-    """1 and 3 have the mean 2: an exponential has 1 - exp(-0.5) = 0.393 of its own below the first of them."""
+    """The times 1 and 3 have the mean 2.
+
+    An exponential with this mean has 1 - exp(-0.5) = 0.393 of its mass below 1.
+    """
     distances = {type(fit.delay): fit.distance for fit in fit_delays([3.0, 1.0])}
     assert distances[Exponential] == pytest.approx(0.393, abs=1e-3)
 
 
 @pytest.mark.parametrize("time", [2.0, 0.1])
 def test_times_that_are_all_alike(time: float) -> None:
-    """A tenth is not the mean of tenths."""
+    """The mean of ten times 0.1 differs from 0.1 because of rounding."""
     (best, *others) = fit_delays([time] * 10)
     assert (best.delay, best.distance) == (Deterministic(), 0.0)
     assert all(fit.distance > 0.4 for fit in others)

@@ -1,4 +1,4 @@
-"""How long the fastest k of n take: by hand where that can be, else beside what is drawn by chance."""
+"""Expected time of the fastest k of n workers, compared with closed forms or random draws."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ KS = (1, 2, 10, 19, 20)
 
 @dataclass(frozen=True)
 class Exponential:
-    """Of mean 1, for a sample."""
+    """Exponential times with a mean of 1 per sample."""
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
         return np.exp(-seconds / samples)
@@ -44,7 +44,7 @@ def harmonic(count: int) -> float:
 def test_of_exponential_times_it_is_a_difference_of_harmonic_numbers(
     workers: int, samples: int, step: int, rel: float
 ) -> None:
-    """Thousands of workers are looked at block by block."""
+    """Thousands of workers are processed in blocks."""
     ks = range(1, workers + 1, step)
     found = mean_seconds([Exponential()] * workers, samples, ks)
     expected = [samples * (harmonic(workers) - harmonic(workers - k)) for k in ks]
@@ -74,7 +74,7 @@ DELAYS = (
 
 @pytest.mark.parametrize("delay", DELAYS, ids=repr)
 def test_of_a_delay_it_is_the_mean_of_what_it_draws(delay: Delay) -> None:
-    """Behind a second of communication, for the first and the last of many as well."""
+    """The times include one second of communication. `KS` includes the first and last of many workers."""
     found = mean_seconds([Scattered(delay, 0.1, 1.0)] * WORKERS, 10, KS)
     draws, rng = 4_000, Random(1)
     drawn = np.sort([[delay.start(rng)() for _ in range(WORKERS)] for _ in range(draws)], 1)
@@ -83,7 +83,7 @@ def test_of_a_delay_it_is_the_mean_of_what_it_draws(delay: Delay) -> None:
 
 
 def test_the_slowest_of_a_thousand_scattered_ones() -> None:
-    """A shift of half a second and an exponential of half a second."""
+    """The times are a shift of 0.5 s plus an exponential with a mean of 0.5 s."""
     (found,) = mean_seconds([Scattered(ShiftedExponential(0.5), 0.1)] * 1_000, 10, [1_000])
     assert found == pytest.approx(0.5 + 0.5 * harmonic(1_000), rel=1e-3)
 
@@ -91,7 +91,7 @@ def test_the_slowest_of_a_thousand_scattered_ones() -> None:
 @pytest.mark.parametrize(("model", "draw"), MODELS, ids=lambda one: repr(one)[:20])
 @pytest.mark.parametrize("samples", [1, 40, 400])
 def test_it_is_the_mean_of_what_is_drawn(model: Any, draw: Callable[..., Numbers], samples: int) -> None:
-    """The second model's communication and computation are equally fast where it is asked for 40 samples."""
+    """For 40 samples, the communication and computation of the second model take equally long."""
     drawn = np.sort(draw(np.random.default_rng(1), samples, (DRAWS, WORKERS)), 1)[:, np.array(KS) - 1]
     expected, error = drawn.mean(0), drawn.std(0) / DRAWS**0.5
     found = mean_seconds([model] * WORKERS, samples, KS)
@@ -112,7 +112,7 @@ def test_of_workers_who_are_not_alike() -> None:
 
 @pytest.mark.parametrize("workers", [20, 1_000])
 def test_the_earliest_and_the_latest_of_many_measured_times_are_not_thinned_out(workers: int) -> None:
-    """They decide how long the first one and all take."""
+    """They determine the times of the first and of the last worker."""
     times = np.random.default_rng(3).pareto(1.1, 3_000)
     found = mean_seconds([Measured(tuple(times.tolist()), (0.0,) * 3_000)] * workers, 1, [1, workers])
     steps, chances = np.diff(np.sort(times), prepend=0.0), np.arange(3_000) / 3_000

@@ -1,4 +1,4 @@
-"""What rounds take is learnt from rounds in which all have answered, and from nothing else."""
+"""Round times are estimated only from rounds in which all workers have returned updates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -19,7 +19,10 @@ SLOWER: Mapping[str, float] = {"a": 1.0, "b": 2.0, "c": 6.0}
 
 
 class Play:
-    """Rounds of tasks of ten samples: a tenth of a second each, and a second of communication; of some, more."""
+    """Rounds of tasks with ten samples. A sample takes 0.1 s, and communication 1 s.
+
+    `slower` has the factors of slow workers.
+    """
 
     def __init__(self, names: Sequence[str] = NAMES) -> None:
         self.times = RoundEstimator(LOADS)
@@ -31,7 +34,7 @@ class Play:
     def round(
         self, answers: int, cancel: bool = True, slower: Mapping[str, float] = SLOWER
     ) -> RoundTimesFitted | None:
-        """So many answer; what is told when the round is closed."""
+        """Run a round with `answers` updates. Return the estimate that is made when it closes."""
         for late in self.late:
             self.times(Record(self.now, Cancelled(late.id, late.node)))
         starts = [self._start(name) for name in self.names]
@@ -58,7 +61,7 @@ class Play:
 
 
 def expected(slower: Sequence[float]) -> Iterator[tuple[int, int, float]]:
-    """Nothing scatters: the k-th of them."""
+    """Yield (k, samples, seconds) for times without randomness."""
     for samples in LOADS:
         for k, factor in enumerate(sorted(slower), 1):
             yield k, samples, factor * (1.0 + 0.1 * samples)
@@ -72,7 +75,7 @@ def close(found: RoundTimesFitted | None, slower: Sequence[float]) -> None:
 
 
 def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
-    """Though enough of them have answered."""
+    """This holds even if enough of the others have returned updates."""
     slower = {**SLOWER, "d": 1.0, "e": 1.0, "f": 1.0}
     play = Play([*slower])
     assert [play.round(5, slower=slower) for _ in range(3 * MIN_ROUNDS)] == [None] * (3 * MIN_ROUNDS)
@@ -81,7 +84,7 @@ def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
 
 
 def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
-    """The other one has waited for it."""
+    """The second task waits for the first one."""
     play, found = Play(["a"]), None
     for _ in range(MIN_ROUNDS):
         starts = [play._start("a"), play._start("a")]
@@ -105,7 +108,7 @@ def test_who_is_still_out_took_as_long_as_that() -> None:
 
 @pytest.mark.parametrize(("rounds", "seconds"), [(2, 12.0), (10, (3 * 12 + 14 + 16 + 18 + 20 + 22) / 8)])
 def test_who_is_out_for_a_while_takes_as_long_as_the_last_time(rounds: int, seconds: float) -> None:
-    """It is busy with what was cancelled, and given nothing meanwhile: it took 12 s, and is out for 4 s or for 22."""
+    """It is busy with a cancelled task and gets no other one. It took 12 s before, and is away for 4 s or 22 s."""
     slower = {"a": 1.0, "b": 1.0, "d": 1.0, "c": 6.0}
     play = Play([*slower])
     for _ in range(MIN_ROUNDS):
@@ -114,7 +117,7 @@ def test_who_is_out_for_a_while_takes_as_long_as_the_last_time(rounds: int, seco
     play.late, play.names = [], ["a", "b", "d"]
     for _ in range(rounds - 1):
         play.round(3, slower=slower)
-    play.times(Record(play.now, Joined("a")))  # so that it is told again
+    play.times(Record(play.now, Joined("a")))  # so that a new estimate is returned
     found = play.round(3, slower=slower)
     assert found is not None
     rows = {row[:2]: row[2] for row in found.rounds}
@@ -151,7 +154,7 @@ def test_it_forgets_tasks_that_are_over() -> None:
 
 
 def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
-    """It comes when nobody is there any more."""
+    """It arrives when no worker is left."""
     play = Play(["a"])
     for _ in range(MIN_ROUNDS):
         play.round(1)
