@@ -116,7 +116,7 @@ def _plots() -> dict[Path, int]:
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS.get(name, ())) for name in FIGURES])
-def test_a_benchmark_runs(
+def test_benchmark_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("ODDLOT_DATA", raising=False)
@@ -132,7 +132,7 @@ def test_a_benchmark_runs(
 @pytest.mark.parametrize(
     ("part", "missing", "code"), [("losses", "ray.train", "no_ray_train"), ("trace", "", "no_data")]
 )
-def test_ray_says_what_is_missing_before_it_starts_a_cluster(
+def test_missing_ray_train_or_data_ends_the_ray_benchmark(
     part: str, missing: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks.ray import __main__ as program
@@ -149,7 +149,7 @@ def test_ray_says_what_is_missing_before_it_starts_a_cluster(
 @pytest.mark.parametrize(
     ("own", "others", "ratio"), [(12.0, [20.0, 24.0], 0.6), (12.0, [inf], 0.4), (inf, [20.0], NOT_REACHED)]
 )
-def test_time_to_accuracy_without_accuracy_is_the_whole_time_of_ray_train_and_not_reached_by_oddlot(
+def test_time_to_accuracy_uses_the_total_time_if_not_reached(
     own: float, others: list[float], ratio: float
 ) -> None:
     from benchmarks.ray.__main__ import sooner
@@ -159,13 +159,13 @@ def test_time_to_accuracy_without_accuracy_is_the_whole_time_of_ray_train_and_no
     assert sooner(outcomes[0], outcomes[1:]) == pytest.approx(ratio)
 
 
-def test_speed_counts_from_when_all_workers_have_begun() -> None:
+def test_step_rate_counts_from_the_last_worker_start() -> None:
     from benchmarks.ray.job import step_rate
 
     assert step_rate([[0.0, 1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0]]) == pytest.approx(4 / 2)
 
 
-def test_a_quick_run_of_ray_takes_the_saved_rates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_quick_ray_run_uses_the_saved_rates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from benchmarks.ray import tuning
     from benchmarks.ray.job import Rate
 
@@ -180,7 +180,7 @@ def test_a_quick_run_of_ray_takes_the_saved_rates(monkeypatch: pytest.MonkeyPatc
     assert tuning.chosen(Size.FULL) == searched
 
 
-def test_no_benchmark_is_left_out() -> None:
+def test_every_benchmark_is_tested() -> None:
     """A program is a file with a main block."""
     files = [path for path in BENCHMARKS.rglob("*.py") if '__name__ == "__main__"' in path.read_text()]
     programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files}
@@ -190,13 +190,13 @@ def test_no_benchmark_is_left_out() -> None:
 @pytest.mark.parametrize(
     "plan", faults.PLANS.values(), ids=lambda plan: f"{len(plan.scenarios)}-{plan.seeds}"
 )
-def test_every_scenario_of_faults_is_a_chaos_file(plan: faults.Plan, tmp_path: Path) -> None:
+def test_fault_scenarios_are_valid_chaos_files(plan: faults.Plan, tmp_path: Path) -> None:
     for scenario in faults.SCENARIOS[1:]:
         (path := tmp_path / "chaos.toml").write_text(faults.toml(plan.faults(scenario), seed=3))
         assert list(read_chaos(path).faults) == plan.faults(scenario), scenario
 
 
-def test_savings_divide_the_bills_of_the_same_market(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_savings_compare_costs_of_the_same_market(monkeypatch: pytest.MonkeyPatch) -> None:
     """The spot run has 2 machine-hours at $1, the other one 4 on demand at $3.06. A missed accuracy saves nothing."""
     monkeypatch.setattr(savings, "price_traces", lambda: [("p3.2xlarge", "z", Steps((0.0, 1e6), (1.0, 1.0)))])
     run, hours = Run.__new__(Run), 3600.0
@@ -211,7 +211,7 @@ def test_savings_divide_the_bills_of_the_same_market(monkeypatch: pytest.MonkeyP
     assert [*bills.savings(savings.OURS, missed).values()] == [-NOT_REACHED]
 
 
-def test_a_recorded_capacity_repeats_from_any_second() -> None:
+def test_recorded_capacity_repeats_from_any_second() -> None:
     trace = market.Recorded(Steps((0.0, 100.0, 200.0, 400.0), (10.0, 0.0, 5.0, 5.0)), 10)
     assert trace.availability == pytest.approx(0.5)
     assert (trace.longest_gap, trace.requested(8)) == (100.0, 16)

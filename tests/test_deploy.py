@@ -82,7 +82,7 @@ def oddlot_commands(path: Path) -> Iterator[list[str]]:
             yield [word for word in words if word != "&"]
 
 
-def test_every_file_is_known() -> None:
+def test_deploy_has_only_known_files() -> None:
     names = {"Dockerfile", "aws-cluster.yaml", "kuberay-rayjob.yaml", "skypilot.yaml", "slurm.sh"}
     assert {path.name for path in FILES} == names
 
@@ -110,7 +110,7 @@ def test_oddlot_accepts_the_commands(path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("path", [*FILES, CLUSTER_PAGE], ids=lambda path: path.name)
 @pytest.mark.parametrize(("package", "version"), [("ray", RAY_VERSION), ("torch", TORCH_VERSION)])
-def test_versions_are_those_that_are_tested(path: Path, package: str, version: re.Pattern[str]) -> None:
+def test_versions_are_the_tested_ones(path: Path, package: str, version: re.Pattern[str]) -> None:
     constraints = (ROOT / "constraints.txt").read_text()
     (tested,) = re.findall(rf"^{package}==(.+)$", constraints, re.MULTILINE)
     named = ["".join(found) for found in version.findall(path.read_text(encoding="utf-8"))]
@@ -118,14 +118,14 @@ def test_versions_are_those_that_are_tested(path: Path, package: str, version: r
     assert set(named) <= {tested}
 
 
-def test_the_image_is_built_from_files_of_the_checkout() -> None:
+def test_image_copies_only_existing_files() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
     assert {"pyproject.toml", "README.md", "LICENSE", "src"} == set(copied)
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_the_task_has_fields_that_skypilot_knows() -> None:
+def test_skypilot_task_has_only_known_fields() -> None:
     task = parsed("skypilot.yaml")
     for place, known in SKYPILOT.items():
         inner = task
@@ -134,7 +134,7 @@ def test_the_task_has_fields_that_skypilot_knows() -> None:
         assert inner.keys() <= known, place
 
 
-def test_ray_accepts_the_cluster_on_aws() -> None:
+def test_ray_accepts_the_aws_cluster() -> None:
     (gpu_nodes,) = (
         one.text for one in blocks(CLUSTER_PAGE.read_text(encoding="utf-8")) if one.language == "yaml"
     )
@@ -159,7 +159,7 @@ def test_ray_accepts_the_cluster_on_aws() -> None:
     assert any("RAY_AUTH_MODE=token" in line for line in cluster["setup_commands"])
 
 
-def test_the_rayjob_has_fields_that_kuberay_knows() -> None:
+def test_rayjob_has_only_known_fields() -> None:
     job = parsed("kuberay-rayjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     assert len(job["metadata"]["name"]) <= 47  # KubeRay appends a suffix
@@ -171,7 +171,7 @@ def test_the_rayjob_has_fields_that_kuberay_knows() -> None:
             assert each.keys() <= known, place
 
 
-def test_the_rayjob_has_an_on_demand_head_and_spot_workers() -> None:
+def test_rayjob_has_an_on_demand_head_and_spot_workers() -> None:
     job = parsed("kuberay-rayjob.yaml")["spec"]
     cluster = job["rayClusterSpec"]
     assert job["backoffLimit"] > 0
@@ -192,7 +192,7 @@ def test_the_rayjob_has_an_on_demand_head_and_spot_workers() -> None:
 
 
 @pytest.mark.parametrize("name", ["slurm.sh", "skypilot.yaml"])
-def test_bash_can_read_the_scripts(name: str) -> None:
+def test_bash_parses_the_scripts(name: str) -> None:
     scripts = (
         [(DEPLOY / name).read_text()]
         if name.endswith(".sh")
@@ -204,6 +204,6 @@ def test_bash_can_read_the_scripts(name: str) -> None:
         assert done.returncode == 0
 
 
-def test_slurm_runs_the_script_again() -> None:
+def test_slurm_requeues_the_script() -> None:
     options = re.findall(r"^#SBATCH (--\S+)", (DEPLOY / "slurm.sh").read_text(), re.MULTILINE)
     assert {"--requeue", "--exclusive", "--open-mode=append"} <= set(options)

@@ -56,7 +56,7 @@ def is_whole(home: Path) -> bool:
     return run.summary["ended"] == "epochs>=2" and run.proof.is_exactly_once
 
 
-def test_nodes_of_skypilot_stay_in_the_cluster(home: Path) -> None:
+def test_skypilot_script_trains_on_two_nodes(home: Path) -> None:
     (home / "run.sh").write_text(small(parsed("skypilot.yaml")["run"], home))
     (home / "skypilot.py").write_text(SKYPILOT)
     done = run_on_two_nodes(
@@ -75,7 +75,7 @@ def test_nodes_of_skypilot_stay_in_the_cluster(home: Path) -> None:
     assert is_whole(home)
 
 
-def test_slurm(home: Path) -> None:
+def test_slurm_script_trains_on_two_nodes(home: Path) -> None:
     for name, text in {
         "scontrol": 'printf "head\\nother\\n"',
         "srun": 'until [ "$1" = ray ]; do shift; done; exec on-other "$@"',
@@ -94,7 +94,7 @@ def test_slurm(home: Path) -> None:
     assert is_whole(home)
 
 
-def test_commands_of_the_cluster_on_aws(home: Path) -> None:
+def test_aws_cluster_commands_train_on_two_nodes(home: Path) -> None:
     cluster = parsed("aws-cluster.yaml")
     head = small_head("\n".join(cluster["head_start_ray_commands"]))
     (home / "head.sh").write_text(head)

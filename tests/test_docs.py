@@ -201,7 +201,7 @@ def folder(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         for name in [str(page.relative_to(ROOT))]
     ],
 )
-def test_what_a_page_shows_works(page: Path, folder: Path, pytestconfig: pytest.Config) -> None:
+def test_code_blocks_of_a_page_work(page: Path, folder: Path, pytestconfig: pytest.Config) -> None:
     before: tuple[Block, str] | None = None
     names, missing = dict[str, Any](__name__="page"), list[str]()
     written = page.read_text(encoding="utf-8")
@@ -244,7 +244,7 @@ def test_what_a_page_shows_works(page: Path, folder: Path, pytestconfig: pytest.
         ("one anything", "one ...", False),
     ],
 )
-def test_outputs_are_compared(text: str, expected: str, is_same: bool) -> None:
+def test_outputs_are_compared_with_tolerance(text: str, expected: str, is_same: bool) -> None:
     assert same(text, expected) == is_same
 
 
@@ -265,7 +265,7 @@ def test_measured_numbers_of_commands_may_differ(text: str, is_same: bool) -> No
     assert same(text, page, is_command=True) == is_same
 
 
-def test_blocks_fit_the_page() -> None:
+def test_code_blocks_fit_the_page_width() -> None:
     pages = [page for page in PAGES if page.name not in {"README.md", "CONTRIBUTING.md", "design.md"}]
     assert not [
         f"{page.name}:{block.line}: {line}"
@@ -276,18 +276,18 @@ def test_blocks_fit_the_page() -> None:
     ]
 
 
-def test_examples_can_be_pasted() -> None:
+def test_sphinx_keeps_straight_quotes() -> None:
     """Without this setting, Sphinx changes quotes to curly quotes, and `--` of options to dashes."""
     conf = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
     assert re.search(r"^smartquotes = False\b", conf, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "plots").glob("*.svg")), ids=lambda path: path.name)
-def test_browsers_can_read_the_plots(path: Path) -> None:
+def test_plots_are_valid_svg(path: Path) -> None:
     assert ET.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_messages_of_the_troubleshooting_page_exist() -> None:
+def test_troubleshooting_page_has_only_existing_messages() -> None:
     page = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\| `(.+?)` \| .{40}", page.partition("\n## ")[2], re.MULTILINE)
     golden = "\n".join(
@@ -304,7 +304,7 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_no_banned_phrase_survives() -> None:
+def test_no_banned_phrase_is_used() -> None:
     files = [*PAGES, *sorted((ROOT / "src").rglob("*.py"))]
     found = [
         f"{path.relative_to(ROOT)}: {phrase}"

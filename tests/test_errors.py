@@ -35,11 +35,11 @@ def uncoded(source: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_each_error_has_a_code(path: Path) -> None:
+def test_every_error_has_a_code(path: Path) -> None:
     assert not [f"{path}:{line}" for line in uncoded(path.read_text())]
 
 
-def test_an_error_without_a_code_is_found() -> None:
+def test_error_without_a_code_is_found() -> None:
     assert [*uncoded("raise UsageError('a')\nraise UsageError('a', 'b')\nraise JobError('a', code='b')")] == [
         1
     ]
@@ -56,7 +56,7 @@ def test_an_error_without_a_code_is_found() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_can_be_copied_and_travel(error: OddlotError) -> None:
+def test_errors_can_be_copied_and_pickled(error: OddlotError) -> None:
     for other in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
         assert type(other) is type(error)
         assert (str(other), other.code, str(other.fields)) == (str(error), error.code, str(error.fields))
@@ -64,7 +64,7 @@ def test_errors_can_be_copied_and_travel(error: OddlotError) -> None:
     assert (str(retold), retold.fields) == ("otherwise", {**error.fields, "line": 3})
 
 
-def test_a_user_s_own_error_has_fields_too() -> None:
+def test_custom_error_has_default_code_and_fields() -> None:
     class Mine(UsageError):
         def __init__(self, count: int) -> None:
             self.count = count
@@ -74,13 +74,13 @@ def test_a_user_s_own_error_has_fields_too() -> None:
     assert error.retold("otherwise", line=3).fields == {"line": 3}
 
 
-def test_an_unknown_name_says_which_is_meant() -> None:
+def test_unknown_name_suggests_the_nearest_name() -> None:
     error = UnknownName("strategy", "vcasgd", ["vc_asgd", "downpour"])
     assert error.fields == {"kind": "strategy", "given": "vcasgd", "nearest": "vc_asgd"}
     assert UnknownName("strategy", "zzz", ["vc_asgd"]).fields["nearest"] is None
 
 
-def test_what_is_told_once_is_one_error() -> None:
+def test_repeated_errors_are_joined_into_one() -> None:
     one, two = UsageError("one", "a"), UsageError("two", "b")
     assert joined([one, UsageError("one", "a")]).code == "a"
     both = joined([one, two, one])
@@ -88,14 +88,14 @@ def test_what_is_told_once_is_one_error() -> None:
     assert [error.code for error in both.errors] == ["a", "b"]
 
 
-def test_few_texts_are_matched() -> None:
+def test_few_tests_match_error_text() -> None:
     """Only texts of other libraries are matched. oddlot's own texts are in the transcripts."""
     calls = (call for path in TESTS.rglob("*.py") for call in ast.walk(ast.parse(path.read_text())))
     matched = [call for call in calls if isinstance(call, ast.keyword) and call.arg == "match"]
     assert len(matched) <= 60
 
 
-def test_each_transcript_is_of_a_test() -> None:
+def test_every_transcript_belongs_to_a_test() -> None:
     paths = [path for path in MESSAGES.glob("*.txt") if path != ERRORS]
     stale = [test for path in paths for test in read(path) if not is_there(test)]
     assert not stale, "pytest --rewrite takes them out"

@@ -49,14 +49,14 @@ def test_examples_are_short() -> None:
 @pytest.mark.parametrize(
     "example", [pytest.param(path, marks=pytest.mark.long if path.stem in LONG else ()) for path in EXAMPLES]
 )
-def test_an_example_prints_what_it_must(example: Path, tmp_path: Path) -> None:
+def test_example_prints_the_expected_output(example: Path, tmp_path: Path) -> None:
     output, expected = printed(example, tmp_path), expected_of(example)
     assert as_expected(output, expected), f"{output}\nis not\n{expected}"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LONG)
-def test_a_long_example_prints_its_table_when_it_ends_early(name: str, tmp_path: Path) -> None:
+def test_shortened_example_prints_its_table(name: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / f"{name}.py"
     program, ends = re.subn(r'until="[^"]*"', 'until="epochs>=1"', example.read_text(encoding="utf-8"))
     assert ends == 1
@@ -64,7 +64,7 @@ def test_a_long_example_prints_its_table_when_it_ends_early(name: str, tmp_path:
     assert as_expected(output, expected), f"{output}\nis not\n{expected}"
 
 
-def test_the_comparison_can_fail() -> None:
+def test_output_comparison_detects_differences() -> None:
     assert as_expected("after 12.25 s", "after #.# s")
     assert as_expected("a    9.5\nb   12.5", "a   #.#\nb   #.#")
     assert not as_expected("a9.5", "a   #.#")

@@ -197,7 +197,7 @@ def test_module_keeps_the_import_rules(path: Path) -> None:
     assert not broken, "\n" + "\n".join(broken)
 
 
-def test_every_room_has_a_rank() -> None:
+def test_every_package_has_a_rank() -> None:
     rooms = {path.stem for path in (SOURCE / "oddlot").iterdir() if path.suffix == ".py" or path.is_dir()}
     assert rooms - {"__init__", "__main__", "__pycache__"} - EXPORTS <= set(RANKS), (
         "give the new room its rank"
@@ -287,7 +287,7 @@ def test_no_modules_import_each_other() -> None:
         ),
     ],
 )
-def test_each_rule_can_be_broken(module: str, source: str, rule: str) -> None:
+def test_broken_import_rule_is_reported(module: str, source: str, rule: str) -> None:
     (broken,) = faults(f"oddlot.{module}", source)
     assert rule in broken
 
@@ -314,7 +314,7 @@ def test_each_rule_can_be_broken(module: str, source: str, rule: str) -> None:
         ("data.batches", "import numpy as np\ndef f(rng):\n    rng.random()\n    np.random.seed(1)"),
     ],
 )
-def test_what_is_allowed_is_not_refused(module: str, source: str) -> None:
+def test_allowed_import_is_accepted(module: str, source: str) -> None:
     assert not faults(f"oddlot.{module}", source)
 
 

@@ -41,7 +41,7 @@ def names_for_type_checkers() -> dict[str, str]:
     return found | {kind.__name__: shipped for kind in (BY_NAME | WRAPPERS).values()}
 
 
-def test_all_names_are_there_and_nothing_else() -> None:
+def test_all_lists_exactly_the_exported_names() -> None:
     homes = names_for_type_checkers()
     assert set(oddlot.__all__) == homes.keys() | {"__version__"}
     assert len(set(oddlot.__all__)) == len(oddlot.__all__)
@@ -50,29 +50,29 @@ def test_all_names_are_there_and_nothing_else() -> None:
     assert dir(oddlot) == sorted(oddlot.__all__)
 
 
-def test_the_public_names() -> None:
+def test_public_names_are_unchanged() -> None:
     """A public name is a promise to users. Add one only for a good reason."""
     assert " ".join(sorted(oddlot.__all__, key=str.lower)) == NAMES
 
 
-def test_editors_show_the_fields_of_a_job() -> None:
+def test_job_signature_has_every_field() -> None:
     assert signature(oddlot.Job).parameters.keys() == {each.name for each in fields(oddlot.Job)}
 
 
-def test_a_job_is_shown_without_its_data() -> None:
+def test_job_repr_omits_its_data() -> None:
     assert "_data" not in repr(a_job())
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_missing_name_raises_attribute_error() -> None:
     with raises(AttributeError):
         oddlot.fitt  # noqa: B018
 
 
-def test_everything_public_says_what_it_is() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     assert all(getattr(oddlot, name).__doc__ for name in oddlot.__all__)
 
 
-def test_importing_is_quick_and_brings_nothing_heavy() -> None:
+def test_import_is_fast_and_light() -> None:
     answers = [
         subprocess.run(
             [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True
@@ -83,6 +83,6 @@ def test_importing_is_quick_and_brings_nothing_heavy() -> None:
     assert min(float(seconds) for seconds, *_ in answers) < 0.15
 
 
-def test_the_version_is_the_package_s() -> None:
+def test_version_matches_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert oddlot.__version__ == project["version"]

@@ -20,14 +20,14 @@ FIGURE_KEYS = {"median", "low", "high", "n", "goal", "met", "unit"}
 OPTIONAL_KEYS = RUN_KEYS | {"reached"}
 
 
-def test_there_are_files_and_none_is_unknown() -> None:
+def test_every_result_file_belongs_to_a_benchmark() -> None:
     assert SAVED
     assert {path.stem for path in report.RESULTS.glob("*.json")} <= BENCHMARKS.keys()
     assert {path.name.partition(".")[0] for path in report.RESULTS.glob("*.notes.md")} <= BENCHMARKS.keys()
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_a_file_has_all_keys(name: str) -> None:
+def test_result_file_has_all_keys(name: str) -> None:
     saved = SAVED[name]
     assert saved.keys() == KEYS
     assert saved["benchmark"] == name
@@ -39,7 +39,7 @@ def test_a_file_has_all_keys(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_goals_are_those_of_the_program_and_met_agrees_with_value_and_goal(name: str) -> None:
+def test_goals_match_the_benchmark_and_met_is_correct(name: str) -> None:
     for key, figure in SAVED[name]["figures"].items():
         about, middle = BENCHMARKS[name].figures[key], figure["median"]
         assert (figure["goal"] or "", figure["unit"]) == (about.goal, about.unit), key
@@ -48,13 +48,13 @@ def test_goals_are_those_of_the_program_and_met_agrees_with_value_and_goal(name:
         assert middle is None or figure["low"] <= middle <= figure["high"], key
 
 
-def test_rendering_again_changes_no_page() -> None:
+def test_result_pages_are_up_to_date() -> None:
     for path, text in results.files().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make results`"
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_a_page_begins_with_a_sentence_and_a_plot_and_ends_with_keys(name: str) -> None:
+def test_result_page_has_title_sentence_plot_and_keys(name: str) -> None:
     _, title, sentence, plot, *rest = results.pages()[f"{name}.md"].split("\n\n")
     assert (title[:2], sentence[-1:], plot[:2]) == ("# ", ".", "![")
     assert (report.RESULTS / plot.partition("](")[2].rstrip(")")).exists()
@@ -63,7 +63,7 @@ def test_a_page_begins_with_a_sentence_and_a_plot_and_ends_with_keys(name: str) 
     assert re.findall("^- `(\\w+)`", keys, re.MULTILINE) == list(BENCHMARKS[name].figures)
 
 
-def test_a_plot_of_goals_shows_which_are_met() -> None:
+def test_goal_plot_shows_which_goals_are_met() -> None:
     """Goals that are met are to the right of the line. Values beyond the axis are drawn at its ends."""
     about = Benchmark("t", {"a": Figure("A.", ">= 2"), "b": Figure("B.", "<= 4"), "c": Figure("C.", "<= 1")})
     values = {"a": [1.0, 1.5, 3.0], "b": [2.0], "c": [-1.0]}
@@ -76,19 +76,19 @@ def test_a_plot_of_goals_shows_which_are_met() -> None:
     assert dots[2] == max(dots) <= 860
 
 
-def test_rendering_again_does_not_change_the_readme() -> None:
+def test_readme_results_are_up_to_date() -> None:
     text = (report.ROOT / "README.md").read_text(encoding="utf-8")
     assert results.BEGIN in text
     assert results.with_rows(text, SAVED) == text, "README.md: run `make results`"
 
 
-def test_plots_are_there() -> None:
+def test_every_plot_exists() -> None:
     for benchmark in BENCHMARKS.values():
         for plot in benchmark.plots or {}:
             assert (report.ROOT / "docs" / "plots" / f"{plot}.svg").exists()
 
 
-def test_rows_replace_what_is_between_the_markers() -> None:
+def test_rows_replace_the_text_between_markers() -> None:
     text = f"# Title\n\n{results.BEGIN}\nold\n{results.END}\n\nEnd\n"
     once = results.with_rows(text, SAVED)
     assert once.startswith(f"# Title\n\n{results.BEGIN}\n| benchmark |")
@@ -98,7 +98,7 @@ def test_rows_replace_what_is_between_the_markers() -> None:
     assert all(set(keys) <= BENCHMARKS[name].figures.keys() for name, *keys in results.HIGHLIGHTS)
 
 
-def test_the_index_names_every_goal_that_is_missed_and_a_highlight_its_further_keys() -> None:
+def test_index_lists_missed_goals_and_highlights() -> None:
     missed = [
         (name, key)
         for name, one in SAVED.items()
@@ -124,7 +124,7 @@ def test_the_index_names_every_goal_that_is_missed_and_a_highlight_its_further_k
         ("", [2.0, 3.0, -NOT_REACHED], 2.0, 2.0, None, "2 (2-3), reached by 2 of 3 runs"),
     ],
 )
-def test_a_run_that_does_not_reach_it_counts_as_the_worst_and_is_not_an_unmeasured_one(
+def test_goal_not_reached_counts_as_the_worst_value(
     goal: str, values: list[float], middle: float | None, low: float | None, met: bool | None, text: str
 ) -> None:
     about = Benchmark("t", {"a": Figure("A.", goal)})
@@ -152,20 +152,18 @@ def test_a_run_that_does_not_reach_it_counts_as_the_worst_and_is_not_an_unmeasur
         ((0.9996, 0.99), ["1.00", "0.99"]),
     ],
 )
-def test_numbers_have_three_digits_and_alike_decimals(values: tuple[float, ...], text: list[str]) -> None:
+def test_numbers_have_three_digits_and_equal_decimals(values: tuple[float, ...], text: list[str]) -> None:
     assert results.numbers(*values) == text
 
 
-def test_the_smoke_form_is_not_saved(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_smoke_run_is_not_saved(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["hub", "--smoke", "--save"])
     with pytest.raises(SystemExit):
         parse(parser("hub", "", ""))
     assert "--save: figures of --smoke mean nothing" in capsys.readouterr().err
 
 
-def test_save_keeps_figures_that_a_run_did_not_measure(
+def test_save_keeps_figures_that_were_not_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path)

@@ -11,9 +11,9 @@ STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_story_comes_out_as_written(path: Path, pytestconfig: pytest.Config) -> None:
+def test_story_output_is_unchanged(path: Path, pytestconfig: pytest.Config) -> None:
     check_story(path, rewrite=pytestconfig.getoption("--rewrite"), names={"Backups": Backups, "Timed": Timed})
 
 
-def test_there_are_stories() -> None:
+def test_stories_exist() -> None:
     assert STORIES

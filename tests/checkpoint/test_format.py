@@ -55,7 +55,7 @@ def snapshot(version: int = 42, value: float = 1.0, **changes: Any) -> Snapshot:
     return Snapshot(**{**what, **changes})
 
 
-def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+def test_checkpoint_round_trips(tmp_path: Path) -> None:
     before = snapshot()
     path = save(tmp_path, before)
     assert [*tmp_path.iterdir()] == [path] == [tmp_path / "00000042-420-a1b2c3"]
@@ -73,7 +73,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     assert set(manifest["files"]) == {"conductor.json", "tensors.safetensors"}
 
 
-def test_the_newest_is_the_one_after_the_most_records(tmp_path: Path) -> None:
+def test_newest_checkpoint_has_the_most_records(tmp_path: Path) -> None:
     """A run that went on from an older version has a longer log."""
     for version in (9, 100_000_001, 99_999_999, 10):
         save(tmp_path, snapshot(version))
@@ -100,7 +100,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, damage: str) -> None:
+def test_damaged_checkpoint_warns_and_the_previous_one_is_used(tmp_path: Path, damage: str) -> None:
     change, code = DAMAGE[damage]
     for name in FILES if damage != "lost" else FILES[:2]:  # one without a manifest was not finished
         save(tmp_path / name, snapshot(1))
@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_any_flipped_bit_is_found(tmp_path: Path, name: str) -> None:
+def test_flipped_bits_are_detected(tmp_path: Path, name: str) -> None:
     path = save(tmp_path, snapshot()) / name
     content = path.read_bytes()
     size = len(content)
@@ -131,9 +131,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, name: str) -> None:
     assert newest(tmp_path).version == 42
 
 
-def test_where_no_checkpoint_is_whole_or_there_at_all_each_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_usable_checkpoint_raises_with_all_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "notes").mkdir()
     for folder in (tmp_path, tmp_path / "nowhere"):
         with raises(CheckpointError, "no_whole_checkpoint", path=str(folder), damage=[]):
@@ -167,7 +165,7 @@ def test_where_no_checkpoint_is_whole_or_there_at_all_each_is_told(
     ],
     ids=["tensors", "long", "nested", "conductor", "list", "nested books"],
 )
-def test_files_that_lie_are_told_when_loaded(tmp_path: Path, name: str, content: bytes) -> None:
+def test_damaged_files_raise_when_loaded(tmp_path: Path, name: str, content: bytes) -> None:
     path = save(tmp_path, snapshot())
     found = newest(tmp_path)
     (path / name).write_bytes(content)
@@ -202,7 +200,7 @@ def file_limit() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("bad", "number"), [(full_disk, errno.ENOSPC), (file_limit, errno.EFBIG)], ids=["disk", "limit"]
 )
-def test_what_cannot_be_written_is_an_error_and_leaves_nothing_behind(
+def test_failed_write_raises_and_leaves_no_files(
     tmp_path: Path, bad: Callable[[], AbstractContextManager[None]], number: int
 ) -> None:
     path = save(tmp_path, snapshot(1))
@@ -218,7 +216,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("moment", range(4))
-def test_a_checkpoint_whose_writer_is_killed_is_passed_over(tmp_path: Path, moment: int) -> None:
+def test_unfinished_checkpoint_is_ignored(tmp_path: Path, moment: int) -> None:
     """At every moment the one before is whole; what was left behind is removed once the next one is."""
     saver = BackgroundWriter(Storage(tmp_path))
     saver.save(snapshot(1, 1.0))
@@ -242,7 +240,7 @@ def test_a_checkpoint_whose_writer_is_killed_is_passed_over(tmp_path: Path, mome
     assert names(tmp_path) == ["00000003-30"]
 
 
-def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     sync = os.fsync
 
@@ -259,7 +257,7 @@ def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- in the background ---------------------------------------------------------------------------
 
 
-def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tmp_path: Path) -> None:
+def test_log_is_synced_before_its_checkpoint_is_saved(tmp_path: Path) -> None:
     order = Mock()
     log = tmp_path / "records.jsonl"
     log.write_text("a record\n")
@@ -271,7 +269,7 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tmp_path
     assert order.sync.call_args.args == (log,)
 
 
-def test_a_log_that_is_gone_for_a_while_is_a_problem_and_the_same_is_saved_later(tmp_path: Path) -> None:
+def test_missing_log_is_reported_and_the_checkpoint_saved_later(tmp_path: Path) -> None:
     log, place = tmp_path / "records.jsonl", tmp_path / "checkpoints"
     saver = BackgroundWriter(Storage(place), lambda: {"": log})
     assert not saver.save(snapshot())
@@ -283,7 +281,7 @@ def test_a_log_that_is_gone_for_a_while_is_a_problem_and_the_same_is_saved_later
     assert saver.newest == newest(place).version == snapshot().version
 
 
-def test_the_newest_three_are_kept_and_staged_memory_is_used_again(tmp_path: Path) -> None:
+def test_newest_three_are_kept_and_staging_memory_is_reused(tmp_path: Path) -> None:
     saver, places = BackgroundWriter(Storage(tmp_path)), []
     for version in range(1, 6):
         assert saver.save(snapshot(version))
@@ -294,7 +292,7 @@ def test_the_newest_three_are_kept_and_staged_memory_is_used_again(tmp_path: Pat
     assert places == places[:1] * 5
 
 
-def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
+def test_saving_copies_its_input_and_rejects_a_second_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
@@ -322,7 +320,7 @@ def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
     assert saved.tensors["weights/1"].flatten().tolist() == [1.0] * 15
 
 
-def test_a_full_disk_is_reported_and_later_checkpoints_are_written(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_later_checkpoints_are_saved(tmp_path: Path) -> None:
     saver = BackgroundWriter(Storage(tmp_path))
     with full_disk():
         assert saver.save(snapshot(1))
@@ -338,7 +336,7 @@ def test_a_full_disk_is_reported_and_later_checkpoints_are_written(tmp_path: Pat
     assert newest(tmp_path).version == 2
 
 
-def test_a_mistake_in_what_is_given_is_no_bad_luck(tmp_path: Path) -> None:
+def test_invalid_snapshot_raises(tmp_path: Path) -> None:
     saver = BackgroundWriter(Storage(tmp_path))
     with pytest.raises(TypeError):
         saver.save(snapshot(conductor={"rule": object()}))

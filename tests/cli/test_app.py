@@ -40,7 +40,7 @@ SMALL = ("simulate", "my_jobs:small", *ON_FLEET)
 
 
 @pytest.mark.usefixtures("fork_server")
-def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
+def test_resume_latest_continues_the_newest_run(oddlot: Oddlot) -> None:
     """Each run has its own folder. --resume latest resumes the newest run, and its sample accounting is exact."""
     first = oddlot.json("train", "digits", "--until", "epochs>=1")
     second = oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1")
@@ -60,7 +60,7 @@ def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
     oddlot.refuses("no_run", "simulate", "digits", *ON_FLEET, "--resume", "latest", path=path)
 
 
-def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Oddlot) -> None:
+def test_resumed_run_keeps_settings_that_are_not_passed_again(oddlot: Oddlot) -> None:
     begun = ("--strategy", "fastest_k", "--set", "strategy.k=1", "--until", "epochs>=1", "--seed", "4")
     run = oddlot.json(*SMALL, *begun)["run_dir"]
     assert oddlot.json(*SMALL, "--resume", "latest", "--until", "epochs>=2")["epochs"] == 2
@@ -72,7 +72,7 @@ def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Od
     assert oddlot.json(*SMALL, "--out", run, "--force", "--seed", "5")["epochs"] == 1
 
 
-def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
+def test_resumed_job_file_run_keeps_flags_of_its_first_start(oddlot: Oddlot) -> None:
     """Flags of the first start still hold, and the job file may have changed."""
     simulate = ("simulate", "job.toml", *ON_FLEET)
     Path("job.toml").write_text('workload = "my_jobs:small"\n[run]\nseed = 5\nuntil = "epochs>=1"\n')
@@ -86,7 +86,7 @@ def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
     assert last == "epochs>=3", "it keeps what it was told the last time"
 
 
-def test_flags_for_the_settings_of_a_training_script(oddlot: Oddlot) -> None:
+def test_lr_epochs_and_device_flags_are_applied(oddlot: Oddlot) -> None:
     """They can be passed again when a run is resumed."""
     oddlot.json(*SMALL, "--lr", "0.25", "--epochs", "1", "--device", "cpu", "--out", "run")
     run = json.loads(Path("run/run.json").read_text())
@@ -95,7 +95,7 @@ def test_flags_for_the_settings_of_a_training_script(oddlot: Oddlot) -> None:
     assert oddlot.json(*SMALL, "--out", "run", "--resume", "latest", "--epochs", "2")["ended"] == "epochs>=2"
 
 
-def test_run_json_keeps_when_where_and_how_a_run_was_started(oddlot: Oddlot) -> None:
+def test_run_json_records_date_host_and_command(oddlot: Oddlot) -> None:
     """A resumed run keeps the entries of its first start. Passwords are masked."""
     place = "memory://user:s3cr3t@here/run"
     given = [*SMALL, "--no-keep-shards", "--seed", "3", "--out", "run"]
@@ -111,7 +111,7 @@ def test_run_json_keeps_when_where_and_how_a_run_was_started(oddlot: Oddlot) -> 
     assert "s3cr3t" not in provenance({"given": ["train", "digits", "--checkpoints", place]})["command"]
 
 
-def test_a_script_is_recorded_by_its_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_is_recorded_without_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = {
         "/home/me/train.py": "python train.py",
         "/x/ipykernel_launcher.py": "notebook",
@@ -122,7 +122,7 @@ def test_a_script_is_recorded_by_its_name_only(monkeypatch: pytest.MonkeyPatch) 
         assert provenance({})["command"] == command
 
 
-def test_a_killed_run_names_the_command_that_resumes_it(oddlot: Oddlot) -> None:
+def test_report_of_a_killed_run_shows_the_resume_command(oddlot: Oddlot) -> None:
     oddlot.json(*SMALL, "--out", "run", "--seed", "3")
     Path("run/summary.json").unlink()
     for command, code in (("report", 0), ("watch", 3)):
@@ -137,14 +137,14 @@ def test_a_killed_run_names_the_command_that_resumes_it(oddlot: Oddlot) -> None:
         assert how_to_resume(made_up, "run") == "oddlot.fit(..., out='run', resume=\"latest\")"
 
 
-def test_a_file_in_place_of_a_run_s_folder(oddlot: Oddlot) -> None:
+def test_file_instead_of_a_run_folder_is_rejected(oddlot: Oddlot) -> None:
     oddlot.json(*SMALL, "--out", "run")
     for command in ("report", "watch", "replay"):
         oddlot.refuses("not_a_folder", command, "run/summary.json", path="run/summary.json")
     oddlot.refuses("not_a_folder", "report", "fleet.toml", path="fleet.toml")
 
 
-def test_folders_are_left_as_they_were_where_nothing_begins(oddlot: Oddlot) -> None:
+def test_failed_start_leaves_folders_unchanged(oddlot: Oddlot) -> None:
     wrong = (*SMALL, "--until", "bogus>=3")
     Path("mine").mkdir()
     oddlot.refuses("unknown_name", *wrong, "--out", "mine", kind="figure")
@@ -157,7 +157,7 @@ def test_folders_are_left_as_they_were_where_nothing_begins(oddlot: Oddlot) -> N
     assert again["run_dir"] == first["run_dir"], "the newest that has begun"
 
 
-def test_runs_that_cannot_be_made(oddlot: Oddlot) -> None:
+def test_unusable_runs_folder_is_rejected(oddlot: Oddlot) -> None:
     runs = Path("runs")
     runs.symlink_to("nowhere/at/all")
     oddlot.refuses("unusable_folder", *SMALL, path="runs/small-simulated-1")
@@ -167,14 +167,14 @@ def test_runs_that_cannot_be_made(oddlot: Oddlot) -> None:
 
 
 @pytest.mark.usefixtures("fork_server")
-def test_digits_are_learnt_on_local_workers(oddlot: Oddlot) -> None:
+def test_train_digits_reaches_its_accuracy(oddlot: Oddlot) -> None:
     summary = oddlot.json("train", "digits", "--out", "elsewhere")
     assert summary["accuracy"] >= 0.97
     assert summary["run_dir"] == "elsewhere"
     assert summary["ended"] == "epochs>=30"
 
 
-def test_a_job_file_with_a_task_of_the_user_s(oddlot: Oddlot) -> None:
+def test_train_runs_a_job_file_with_a_custom_workload(oddlot: Oddlot) -> None:
     oddlot.starts_early = True
     answer = oddlot("train", "job.toml", "--json", "--set", "run.checkpoint_every=1 seconds")
     assert answer.code == 0, answer.err
@@ -183,7 +183,7 @@ def test_a_job_file_with_a_task_of_the_user_s(oddlot: Oddlot) -> None:
     assert "the job's own words" in answer.err
 
 
-def test_a_number_that_json_has_not_is_null(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_and_inf_are_null_in_json(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
     before, bad = Tally.summary, {"loss": nan, "metrics": {"loss": inf}}
     monkeypatch.setattr(Tally, "summary", lambda tally: before(tally) | bad)
     answer = oddlot.json(*SMALL)
@@ -205,7 +205,7 @@ def begun(*arguments: str) -> subprocess.Popen[str]:
     ],
     ids=["SIGINT", "SIGTERM"],
 )
-def test_ctrl_c_saves_and_says_how_to_go_on(
+def test_ctrl_c_saves_and_prints_the_resume_command(
     oddlot: Oddlot, number: signal.Signals, code: int, command: list[str], folder: str
 ) -> None:
     command += ["--until", "epochs>=1000", "--seed", "0"]
@@ -239,7 +239,7 @@ def job():
 """
 
 
-def test_a_second_ctrl_c_says_what_there_is(oddlot: Oddlot) -> None:
+def test_second_ctrl_c_prints_the_resume_command(oddlot: Oddlot) -> None:
     Path("endless.py").write_text(ENDLESS)
     command = ["simulate", "endless:job", *ON_FLEET, "--until", "epochs>=1e6"]
     process = begun(*command, "--json")
@@ -254,7 +254,9 @@ def test_a_second_ctrl_c_says_what_there_is(oddlot: Oddlot) -> None:
     assert shlex.split(again) == ["oddlot", *command, "--resume", "latest", "--out", "runs/job-simulated-1"]
 
 
-def test_ctrl_c_before_anything_has_begun(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_the_start_prints_no_resume_command(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -268,7 +270,7 @@ def test_ctrl_c_before_anything_has_begun(oddlot: Oddlot, monkeypatch: pytest.Mo
 # --- simulating --------------------------------------------------------------------------------
 
 
-def test_a_simulation_is_the_same_every_time(oddlot: Oddlot) -> None:
+def test_simulation_is_deterministic(oddlot: Oddlot) -> None:
     command = [*SMALL, "--strategy", "fastest_k", "--until", "epochs>=2"]
     first, second = oddlot.json(*command), oddlot.json(*command)
     assert first.pop("run_dir") == "runs/small-simulated-1"
@@ -279,7 +281,7 @@ def test_a_simulation_is_the_same_every_time(oddlot: Oddlot) -> None:
     assert oddlot.json(*command, "--seed", "1")["seconds"] != first["seconds"]
 
 
-def test_no_run_changes_its_clock(oddlot: Oddlot) -> None:
+def test_simulated_run_cannot_resume_with_train(oddlot: Oddlot) -> None:
     """Real and virtual costs are never added."""
     oddlot.json(*SMALL, "--out", "run")
     on_workers = ("train", "my_jobs:small", "--out", "run", "--resume", "latest")
@@ -287,7 +289,7 @@ def test_no_run_changes_its_clock(oddlot: Oddlot) -> None:
     assert oddlot.json(*SMALL, "--out", "run", "--until", "epochs>=2", "--resume", "latest")["epochs"] == 2
 
 
-def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
+def test_simulation_prints_time_cost_and_waste(oddlot: Oddlot) -> None:
     answer = oddlot("simulate", "digits", *ON_FLEET, "--until", "epochs>=1")
     assert answer.code == 0
     assert not answer.err
@@ -301,7 +303,7 @@ def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
 # --- lists -------------------------------------------------------------------------------------
 
 
-def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> None:
+def test_workloads_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> None:
     tasks, strategies = oddlot("workloads").out, oddlot("strategies").out.split("\n\n")[0]
     transcribe(strategies)
     known = {**BY_NAME, **WRAPPERS}
@@ -320,7 +322,7 @@ def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> 
     oddlot.refuses("unknown_name", "strategies", "deadlin", kind="strategy", nearest="deadline")
 
 
-def test_the_version_and_the_help(oddlot: Oddlot) -> None:
+def test_version_and_help_are_printed(oddlot: Oddlot) -> None:
     assert oddlot("--version").out == f"{__version__}\n"
     commands: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     for name, command in commands.items():
@@ -350,7 +352,7 @@ COMPLETES = "import oddlot.cli.completion as c; c.workloads(''); c.strategies(''
 
 
 @pytest.mark.parametrize("begin", ["import oddlot.cli.app", COMPLETES], ids=["help", "completing"])
-def test_help_and_completion_need_nothing_heavy(begin: str) -> None:
+def test_help_and_completion_import_no_heavy_packages(begin: str) -> None:
     program = f"{begin}; import sys; sys.exit(bool({{'torch', 'numpy', 'pydantic', 'rich.live'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -371,7 +373,7 @@ def test_help_and_completion_need_nothing_heavy(begin: str) -> None:
         ("oddlot train digits --set strategy=dow", ["strategy=downpour"]),
     ],
 )
-def test_a_shell_completes_words(
+def test_shell_completes_commands_and_settings(
     oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, line: str, words: list[str]
 ) -> None:
     for name, value in {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}.items():
@@ -381,7 +383,7 @@ def test_a_shell_completes_words(
     assert (answer.code, answer.out.split()) == (0, words)
 
 
-def test_resume_takes_the_newest_run_of_this_workload_and_no_other(oddlot: Oddlot) -> None:
+def test_resume_latest_ignores_runs_of_other_workloads(oddlot: Oddlot) -> None:
     Path("others.py").write_text("from my_jobs import small")
     for workload in ("my_jobs:small", "others:small"):
         oddlot.json("train", workload, "--workers", "1", "--epochs", "1")
@@ -391,21 +393,19 @@ def test_resume_takes_the_newest_run_of_this_workload_and_no_other(oddlot: Oddlo
     oddlot.refuses("other_workload", *other, workload="others:small")
 
 
-def test_settings_that_a_shell_completes_are_all_of_a_job_file() -> None:
+def test_shell_completes_every_setting_of_a_job_file() -> None:
     known = {f"{table}.{key}" for table, keys in TABLES.items() for key in keys if table != "job.optimizer"}
     assert {*completing.keys()} == known | {"job.optimizer.lr", "strategy", "workload"}
 
 
-def test_usage_has_one_name_however_it_was_called() -> None:
+def test_usage_message_names_oddlot_when_run_as_a_module() -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "oddlot", "train"], capture_output=True, text=True, check=False
     )
     assert "Usage: oddlot train " in answer.stderr
 
 
-def test_a_fork_server_that_was_started_in_vain_is_gone(
-    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_fork_server_is_killed(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fork server imports PyTorch while the settings are read."""
     started = list[ForkClient]()
 
@@ -422,7 +422,7 @@ def test_a_fork_server_that_was_started_in_vain_is_gone(
     assert started[-1].process.returncode is not None, "the run has used it, and ended it"
 
 
-def test_a_sample_fleet_is_simulated_without_a_fleet_file(oddlot: Oddlot) -> None:
+def test_simulate_without_machines_uses_the_sample_fleet(oddlot: Oddlot) -> None:
     answer = oddlot("simulate", "digits", "--epochs", "1", "--no-compute", "--json")
     assert (answer.code, json.loads(answer.out)["versions"] > 0) == (0, True)
     assert "sample_fleet.toml" in answer.err

@@ -107,14 +107,16 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_what_cannot_be_done(oddlot: Oddlot, arguments: str, code: str, fields: dict[str, Any]) -> None:
+def test_invalid_arguments_are_rejected(
+    oddlot: Oddlot, arguments: str, code: str, fields: dict[str, Any]
+) -> None:
     mask(cores=r"\b\d+(?= processors)")
     json = ["--json"] if "digits" in arguments else []
     assert not oddlot.refuses(code, *arguments.split(), *json, **fields).out
 
 
 @pytest.mark.parametrize("setting", ["{}=1", "workload={{{}=1}}"])
-def test_a_key_of_very_many_parts_is_refused_at_once(oddlot: Oddlot, setting: str) -> None:
+def test_key_with_too_many_parts_is_rejected_quickly(oddlot: Oddlot, setting: str) -> None:
     key = ".".join("a" * 10_000)
     oddlot.refuses("nested_too_deeply", "train", "digits", "--set", setting.format(key), most=64)
 
@@ -128,9 +130,7 @@ def test_a_key_of_very_many_parts_is_refused_at_once(oddlot: Oddlot, setting: st
         ("simulate chaos.toml --machines fleet.toml", "chaos", "job"),
     ],
 )
-def test_a_file_of_another_kind_is_named_as_such(
-    oddlot: Oddlot, arguments: str, kind: str, wanted: str
-) -> None:
+def test_error_names_the_kind_of_a_wrong_file(oddlot: Oddlot, arguments: str, kind: str, wanted: str) -> None:
     Path("chaos.toml").write_text('[[faults]]\nkind = "kill"\nat_seconds = [1]\n')
     oddlot.refuses("other_kind_of_file", *arguments.split(), kind=kind, wanted=wanted)
 
@@ -143,9 +143,7 @@ def test_a_file_of_another_kind_is_named_as_such(
         ("simulate digits --machines fleet.toml --no-compute --until loss<=1", "goal_without_compute"),
     ],
 )
-def test_messages_name_options_instead_of_python_s_arguments(
-    oddlot: Oddlot, arguments: str, code: str
-) -> None:
+def test_messages_name_options_instead_of_python_arguments(oddlot: Oddlot, arguments: str, code: str) -> None:
     answer = oddlot.refuses(code, *arguments.split())
     assert "--" in answer.err
     assert not re.search(r"=(True|False)|=\.\.\.", answer.err)
@@ -160,7 +158,7 @@ def test_messages_name_options_instead_of_python_s_arguments(
         ("until = @", ""),
     ],
 )
-def test_text_without_quotes_in_a_file_is_shown(oddlot: Oddlot, line: str, unquoted: str) -> None:
+def test_unquoted_text_in_a_file_is_shown(oddlot: Oddlot, line: str, unquoted: str) -> None:
     Path("bad.toml").write_text(f'task = "digits"\n{line}\n')
     oddlot.refuses("invalid_toml", "train", "bad.toml", line=2, unquoted=unquoted)
 
@@ -172,7 +170,7 @@ def test_text_without_quotes_in_a_file_is_shown(oddlot: Oddlot, line: str, unquo
         ("tran digits", "tran"),
     ],
 )
-def test_what_is_no_command(oddlot: Oddlot, arguments: str, name: str) -> None:
+def test_unknown_command_is_rejected(oddlot: Oddlot, arguments: str, name: str) -> None:
     answer = oddlot(*arguments.split())
     assert (answer.code, answer.out, answer.error) == (2, "", None)
     assert f"'{name}'" in answer.err
@@ -186,7 +184,7 @@ def test_what_is_no_command(oddlot: Oddlot, arguments: str, name: str) -> None:
         ("train my_jobs:small", "absent", "user_code_failed", "KeyError: 'absent'\n"),
     ],
 )
-def test_a_failing_job_ends_with_exit_code_3(
+def test_failing_job_ends_with_exit_code_3(
     oddlot: Oddlot, command: str, loss: str, code: str, reason: str
 ) -> None:
     mask(node=r"w\d with train_data\[[\d, ]+\]")
@@ -197,7 +195,9 @@ def test_a_failing_job_ends_with_exit_code_3(
     assert not answer.out
 
 
-def test_a_bug_is_a_traceback_and_exit_code_1(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_prints_a_traceback_with_exit_code_1(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(_: object) -> str:
         raise RuntimeError("a bug of ours")
 

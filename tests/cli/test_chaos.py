@@ -30,7 +30,7 @@ factor = 0.5
 """
 
 
-def test_faults_strike_and_are_reported(oddlot: Oddlot, command: str, machine: str) -> None:
+def test_injected_faults_are_reported(oddlot: Oddlot, command: str, machine: str) -> None:
     Path("chaos.toml").write_text(CHAOS.replace("MACHINE", machine))
     answer = oddlot(*command.split(), "--until", "epochs>=1", "--out", "run", "--chaos", "chaos.toml")
     *_, faults = answer.out.splitlines()
@@ -41,7 +41,7 @@ def test_faults_strike_and_are_reported(oddlot: Oddlot, command: str, machine: s
     assert sorted(re.findall(r"\d \w+", faults)) == ["1 drop", "1 slow"]
 
 
-def test_a_machine_that_is_not_there_has_its_line(oddlot: Oddlot, command: str, machine: str) -> None:
+def test_unknown_machine_is_reported_with_its_line(oddlot: Oddlot, command: str, machine: str) -> None:
     Path("chaos.toml").write_text(CHAOS.replace("MACHINE", f"{machine}x"))
     asked = (*command.split(), "--chaos")
     found: dict[str, Any] = {"kind": "machine", "nearest": machine, "path": "chaos.toml", "line": 3}

@@ -42,13 +42,13 @@ def engines(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ("--set engine.kind=ray --set engine.workers=[2,16]", ["started", "ended", Ray((2, 16)), "ended"]),
     ],
 )
-def test_an_engine_from_flags(oddlot: Oddlot, engines: list[Any], flags: str, seen: list[Any]) -> None:
+def test_flags_choose_the_engine(oddlot: Oddlot, engines: list[Any], flags: str, seen: list[Any]) -> None:
     answer = oddlot(*SMALL, *flags.split())
     assert answer.code == 0, answer.err
     assert engines == seen
 
 
-def test_an_engine_from_a_job_file(oddlot: Oddlot, engines: list[Any]) -> None:
+def test_job_file_chooses_the_engine(oddlot: Oddlot, engines: list[Any]) -> None:
     Path("job.toml").write_text('workload = "my_jobs:small"\n[engine]\nkind = "ray"\nworkers = [1, 4]\n')
     oddlot("train", "job.toml")
     oddlot("train", "job.toml", "--engine", "local", "--workers", "2")
@@ -57,7 +57,7 @@ def test_an_engine_from_a_job_file(oddlot: Oddlot, engines: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["local", "ray"])
-def test_a_run_may_change_its_engine(oddlot: Oddlot, engines: list[Any], kind: str) -> None:
+def test_run_can_resume_on_another_engine(oddlot: Oddlot, engines: list[Any], kind: str) -> None:
     """Settings that the other engine does not have are dropped."""
     own: dict[str, dict[str, Any]] = {
         "local": {"threads": 2},
@@ -87,9 +87,7 @@ def test_a_run_may_change_its_engine(oddlot: Oddlot, engines: list[Any], kind: s
     oddlot.refuses("other_command", *simulate, command="train")
 
 
-def test_a_lost_cluster_ends_with_the_command_that_resumes(
-    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_cluster_prints_the_resume_command(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
     def fit(*_: Any) -> int:
         raise ClusterLost("the head has ended", lost="head")
 
@@ -99,7 +97,7 @@ def test_a_lost_cluster_ends_with_the_command_that_resumes(
     assert answer.err.splitlines()[-1].strip() == last
 
 
-def test_a_run_that_is_rejected_leaves_nothing_behind(oddlot: Oddlot) -> None:
+def test_rejected_run_leaves_no_files(oddlot: Oddlot) -> None:
     before = sorted(Path.cwd().iterdir())
     gossip = (
         *SMALL,

@@ -31,7 +31,7 @@ def module(oddlot: Oddlot) -> None:
     Path("my_strategies.py").write_text(MINE)
 
 
-def test_a_strategy_is_named_by_its_import_path(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_path_names_a_custom_strategy(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = ["train", "digits", "--strategy", "my_strategies:Mine", "--set", "strategy.samples=50"]
     assert oddlot.json(*begun, "--epochs", "1", "--out", "run")["ended"] == "epochs>=1"
     again = oddlot.json("train", "digits", "--resume", "latest", "--out", "run", "--epochs", "2")
@@ -50,11 +50,11 @@ def test_a_strategy_is_named_by_its_import_path(oddlot: Oddlot, monkeypatch: pyt
         ("my_strategies.Mine", "unknown_name"),
     ],
 )
-def test_what_is_no_strategy_is_refused(given: str, code: str, oddlot: Oddlot) -> None:
+def test_invalid_strategy_path_is_rejected(given: str, code: str, oddlot: Oddlot) -> None:
     oddlot.refuses(code, "train", "digits", "--strategy", given, given=given)
 
 
-def test_a_job_file_names_one_inside_another(oddlot: Oddlot) -> None:
+def test_job_file_accepts_an_import_path_as_inner_strategy(oddlot: Oddlot) -> None:
     Path("mine.toml").write_text(
         'workload = "digits"\n[strategy]\nname = "backup_tasks"\n'
         'inner = { name = "my_strategies:Mine", samples = 40 }\n'

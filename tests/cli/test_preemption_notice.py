@@ -75,7 +75,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_notice_becomes_sigterm(sleeper: subprocess.Popen[bytes]) -> None:
+def test_notice_sends_sigterm(sleeper: subprocess.Popen[bytes]) -> None:
     with service((404, b""), (404, b""), (200, NOTICE)) as (url, asked):
         assert watch(sleeper.pid, url, every=0.01) == "terminate at 2026-01-01T00:02:00Z"
     assert asked == ["PUT", "GET", "GET", "GET"], "one token does for hours"
@@ -83,18 +83,18 @@ def test_a_notice_becomes_sigterm(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"{}", b"[]", b"\xff", b'{"action": 3}'])
-def test_a_notice_that_cannot_be_read_is_one_all_the_same(answer: bytes) -> None:
+def test_unreadable_notice_counts_as_a_notice(answer: bytes) -> None:
     with service((200, answer)) as (url, _):
         assert Metadata(url).notice() == "an unreadable notice"
 
 
-def test_a_silence_is_waited_out(sleeper: subprocess.Popen[bytes]) -> None:
+def test_service_errors_are_retried(sleeper: subprocess.Popen[bytes]) -> None:
     with service((404, b""), (500, b""), (503, b""), (200, NOTICE)) as (url, asked):
         assert watch(sleeper.pid, url, every=0.01)
         assert asked.count("GET") == 4
 
 
-def test_a_token_that_is_no_longer_accepted_is_renewed() -> None:
+def test_rejected_token_is_renewed() -> None:
     with service((404, b"")) as (url, asked):
         metadata = Metadata(url)
         assert not metadata.notice()
@@ -103,7 +103,7 @@ def test_a_token_that_is_no_longer_accepted_is_renewed() -> None:
         assert asked == ["PUT", "GET", "PUT", "GET"]
 
 
-def test_a_service_that_gives_no_token_is_none(sleeper: subprocess.Popen[bytes]) -> None:
+def test_service_without_tokens_raises_no_metadata_service(sleeper: subprocess.Popen[bytes]) -> None:
     """The service of another cloud replies 404 to everything. This does not mean that there is no notice."""
     mask(port=PORT)
     with service((404, b""), token_code=404) as (url, asked), raises(UsageError, "no_metadata_service"):
@@ -111,7 +111,7 @@ def test_a_service_that_gives_no_token_is_none(sleeper: subprocess.Popen[bytes])
     assert asked == ["PUT"]
 
 
-def test_the_command_line_asks_where_it_is_told(sleeper: subprocess.Popen[bytes], oddlot: Oddlot) -> None:
+def test_url_option_sets_the_address_of_the_service(sleeper: subprocess.Popen[bytes], oddlot: Oddlot) -> None:
     with service((200, NOTICE)) as (url, _):
         answer = oddlot("notice", str(sleeper.pid), "--url", url, "--every", "0.5")
     assert answer.code == 0
@@ -119,7 +119,7 @@ def test_the_command_line_asks_where_it_is_told(sleeper: subprocess.Popen[bytes]
     assert sleeper.wait() == -signal.SIGTERM
 
 
-def test_it_ends_with_the_process(sleeper: subprocess.Popen[bytes]) -> None:
+def test_watching_ends_with_the_process(sleeper: subprocess.Popen[bytes]) -> None:
     with service((404, b"")) as (url, asked):
         watching = Thread(target=lambda: message.append(watch(sleeper.pid, url, every=0.01)))
         message: list[str] = []
@@ -132,7 +132,7 @@ def test_it_ends_with_the_process(sleeper: subprocess.Popen[bytes]) -> None:
     assert message == [""]
 
 
-def test_what_is_not_there_is_told(sleeper: subprocess.Popen[bytes]) -> None:
+def test_missing_service_or_process_raises(sleeper: subprocess.Popen[bytes]) -> None:
     mask(port=PORT, pid=PID)
     with service((404, b"")) as (url, _):
         pass
@@ -146,7 +146,7 @@ def test_what_is_not_there_is_told(sleeper: subprocess.Popen[bytes]) -> None:
         watch(sleeper.pid, url)
 
 
-def test_a_process_that_ends_while_the_service_is_asked(
+def test_process_may_end_during_a_request(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def notice(_: Metadata) -> str:
@@ -158,6 +158,6 @@ def test_a_process_that_ends_while_the_service_is_asked(
     assert not watch(sleeper.pid, "http://127.0.0.1:1")
 
 
-def test_an_address_without_a_scheme_is_told(sleeper: subprocess.Popen[bytes]) -> None:
+def test_url_without_a_scheme_is_rejected(sleeper: subprocess.Popen[bytes]) -> None:
     with raises(UsageError, "invalid_value", name="url", given="127.0.0.1"):
         watch(sleeper.pid, "127.0.0.1")

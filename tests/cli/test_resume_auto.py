@@ -86,7 +86,7 @@ SCENES = [
     SCENES,
     ids=lambda scene: " ".join([scene.before.__name__, *scene.flags, *["lost"] * scene.lost]),
 )
-def test_the_folder_that_is_taken(oddlot: Oddlot, scene: Scene) -> None:
+def test_resume_auto_chooses_the_run_folder(oddlot: Oddlot, scene: Scene) -> None:
     scene.before(oddlot, *scene.flags)
     if scene.lost:
         shutil.rmtree("runs")
@@ -101,7 +101,7 @@ def test_the_folder_that_is_taken(oddlot: Oddlot, scene: Scene) -> None:
     assert "Nothing was trained: the run had already reached epochs>=2" in again.out
 
 
-def test_settings_of_the_command_hold_as_for_a_new_run_and_then_for_the_run(oddlot: Oddlot) -> None:
+def test_resume_auto_keeps_the_settings_of_the_first_start(oddlot: Oddlot) -> None:
     begin = (*AUTO, "--strategy", "fastest_k", "--set", "strategy.k=1", "--seed", "4", "--epochs", "1")
     for _ in range(2):
         assert oddlot.json(*begin)["ended"] == "epochs>=1"
@@ -111,7 +111,7 @@ def test_settings_of_the_command_hold_as_for_a_new_run_and_then_for_the_run(oddl
     oddlot.refuses("other_job", *AUTO, "--seed", "5", different={"seed": (4, 5)})
 
 
-def test_a_job_file_names_the_folder_and_the_location(oddlot: Oddlot) -> None:
+def test_job_file_sets_the_run_folder_and_the_checkpoint_location(oddlot: Oddlot) -> None:
     text = 'workload = "my_jobs:small"\n[run]\nout = "mine"\ncheckpoints = "saved"\nuntil = "epochs>={}"\n'
     Path("job.toml").write_text(text.format(1))
     command = ("simulate", "job.toml", *ON_FLEET, "--resume", "auto", "--set", "job.batch_size=8")
@@ -122,7 +122,7 @@ def test_a_job_file_names_the_folder_and_the_location(oddlot: Oddlot) -> None:
     assert (again["run_dir"], again["samples_merged"]) == ("mine", 2 * 16)
 
 
-def test_another_workload_at_the_location_is_not_fetched_again_and_again(oddlot: Oddlot) -> None:
+def test_other_run_at_the_checkpoint_location_creates_no_folder(oddlot: Oddlot) -> None:
     Path("others.py").write_text("from my_jobs import small")
     oddlot.json("simulate", "others:small", *ON_FLEET, *PLACE, "--out", "mine")
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_another_workload_at_the_location_is_not_fetched_again_and_again(oddlot:
     assert not list(Path("runs").iterdir())
 
 
-def test_a_new_folder_that_nothing_begins_in_is_removed(oddlot: Oddlot) -> None:
+def test_failed_start_removes_its_new_folder(oddlot: Oddlot) -> None:
     for url in ("foo://bucket", "memory://bucket"):
         assert oddlot(*AUTO, "--checkpoints", url).code == 2
     Path("saved").mkdir()

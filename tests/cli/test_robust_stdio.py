@@ -31,7 +31,7 @@ class Failing(StringIO):
     ("where", "code"),
     [("> /dev/full", 2), (">&- 2>&-", 0), pytest.param("| true", 0, marks=pytest.mark.long)],
 )
-def test_a_run_outlives_its_output(oddlot: Oddlot, where: str, code: int) -> None:
+def test_run_completes_without_its_output(oddlot: Oddlot, where: str, code: int) -> None:
     command = [sys.executable, "-m", "oddlot", *SIMULATE]
     script = ["bash", "-c", f'set -o pipefail; "$@" {where}', "bash"]
     done = subprocess.run([*script, *command], capture_output=True, text=True, check=False)
@@ -42,14 +42,14 @@ def test_a_run_outlives_its_output(oddlot: Oddlot, where: str, code: int) -> Non
 
 
 @pytest.mark.parametrize("flags", ["", "--json"])
-def test_a_full_stdout_is_an_error(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+def test_full_stdout_is_an_error(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     monkeypatch.setattr(sys, "stdout", Failing())
     oddlot.refuses("unwritable_stdout", *SIMULATE, *flags.split(), reason=os.strerror(ENOSPC))
     assert SUMMARY.exists()
 
 
 @pytest.mark.parametrize(("stream", "number"), [("stdout", EPIPE), ("stderr", ENOSPC), ("stderr", EPIPE)])
-def test_what_is_not_read_is_none(
+def test_broken_pipes_and_full_stderr_are_ignored(
     oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, stream: str, number: int
 ) -> None:
     monkeypatch.setattr(sys, stream, Failing(number))
@@ -57,7 +57,7 @@ def test_what_is_not_read_is_none(
     assert SUMMARY.exists()
 
 
-def test_what_an_encoding_has_not_is_spelt_out() -> None:
+def test_unencodable_characters_are_escaped() -> None:
     raw = BytesIO()
     stream = Lasting(TextIOWrapper(raw, encoding="ascii"))
     stream.write("pr\u00e9par\u00e9")

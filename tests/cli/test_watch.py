@@ -80,14 +80,14 @@ def waited_for(message: str) -> list[str]:
     return re.findall(r"\b[mw]\d\b", message)
 
 
-def test_nothing_is_said_as_long_as_nothing_is_unusual(tally: Tally) -> None:
+def test_watch_reports_a_stall_only_after_ten_merge_intervals(tally: Tally) -> None:
     assert waits_for(tally, 14.9) == "", "ten times what a merge usually takes"
     message = waits_for(tally, 15.1)
     assert waited_for(message) == ["w2", "w1"]
     assert re.findall(r"[\d.]+ s", message) == ["10.1 s", "15.1 s", "10.1 s"]
 
 
-def test_it_waits_for_whoever_works(tally: Tally) -> None:
+def test_busy_workers_are_named_in_a_stall(tally: Tally) -> None:
     tally(Record(6.0, Cancelled("w2:2", "w2")))
     assert waited_for(waits_for(tally, 100.0)) == ["w1"]
     tally(Record(6.0, Lost("w1")))
@@ -101,7 +101,7 @@ def test_it_waits_for_whoever_works(tally: Tally) -> None:
     assert all(reasons)
 
 
-def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
+def test_growing_log_is_read_incrementally(tmp_path: Path) -> None:
     """The log grows in pieces of any length and across a resume. After it was truncated, it is read from the start."""
     options: dict[str, Any] = {"out": tmp_path / "whole", "checkpoint_every": "2 versions"}
     fit(a_job(), Asynchronous(), fleet(), until="epochs>=1", **options)
@@ -130,7 +130,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     assert follower.tally.samples.merged == 96
 
 
-def test_a_run_that_has_ended_is_told_at_once(oddlot: Oddlot) -> None:
+def test_ended_run_is_reported_at_once(oddlot: Oddlot) -> None:
     run = oddlot.json("simulate", "job.toml", "--machines", "fleet.toml", "--out", "run")
     answer = oddlot("watch", "run")
     assert answer.code == 0
@@ -142,7 +142,7 @@ def test_a_run_that_has_ended_is_told_at_once(oddlot: Oddlot) -> None:
     oddlot.refuses("no_run", "watch", "nothing", path="nothing")
 
 
-def test_a_run_that_has_ended_waits_for_nobody(tmp_path: Path) -> None:
+def test_ended_run_reports_no_stall(tmp_path: Path) -> None:
     """Its only machine was busy with its first task all the time."""
     on = Simulated([Machine("m0", 1_000.0)])
     fit(a_job(), Synchronous(), on, until="seconds>=1000", out=tmp_path)
@@ -155,7 +155,7 @@ def test_a_run_that_has_ended_waits_for_nobody(tmp_path: Path) -> None:
     assert line.startswith(moment(1000.0))
 
 
-def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
+def test_live_run_is_followed_and_its_stalls_are_reported(
     tmp_path: Path, oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen worker blocks a synchronous round. A stopped and a killed hub are reported too."""
@@ -196,7 +196,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
         assert answer.out.count(KILLED) == 1
 
 
-def test_there_is_a_line_every_two_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_one_line_every_two_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line has the newest evaluation, even if there are many evaluations."""
     fit(a_job(eval_data=rows()), Synchronous(), fleet(), until="epochs>=40", out=tmp_path)
     header, *lines = (tmp_path / "records.jsonl").read_bytes().splitlines(keepends=True)
@@ -214,7 +214,7 @@ def test_there_is_a_line_every_two_seconds_at_most(tmp_path: Path, monkeypatch: 
     assert len({*message}) == len(message), "each has a newer evaluation"
 
 
-def test_a_run_that_is_about_to_begin_is_awaited(
+def test_watch_waits_for_a_run_to_start(
     tmp_path: Path, oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of such a run is empty or locked. If no run starts in the folder, it is an error."""
@@ -233,7 +233,7 @@ def test_a_run_that_is_about_to_begin_is_awaited(
     oddlot.refuses("no_run", "watch", "empty", path="empty")
 
 
-def test_a_terminal_sees_the_figures_and_the_workers(tmp_path: Path) -> None:
+def test_terminal_shows_metrics_and_workers(tmp_path: Path) -> None:
     fit(a_job(), Synchronous(), fleet(), until="epochs>=1", out=tmp_path)
     console = Console(force_terminal=True, width=80, record=True)
     assert watched(str(tmp_path), console) == "epochs>=1"

@@ -39,7 +39,7 @@ def read(folder: Path, text: str) -> Chaos:
     return read_chaos(written(folder / "chaos.toml", text))
 
 
-def test_a_file_says_what_is_to_go_wrong(tmp_path: Path) -> None:
+def test_faults_and_seed_are_read(tmp_path: Path) -> None:
     assert read(tmp_path, FILE) == Chaos(
         [
             Fault("kill", every_seconds=5),
@@ -70,7 +70,7 @@ def test_a_file_says_what_is_to_go_wrong(tmp_path: Path) -> None:
         ("[[faults]]", "[[fault]]", 3, "unknown_key", "fault"),
     ],
 )
-def test_a_bad_file_is_told_the_line(
+def test_invalid_value_is_reported_with_its_line(
     tmp_path: Path, good: str, bad: str, line: int, code: str, about: Any
 ) -> None:
     assert good in FILE
@@ -79,7 +79,7 @@ def test_a_bad_file_is_told_the_line(
     assert subject(caught.value) == about
 
 
-def test_a_file_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_file_without_faults_is_rejected(tmp_path: Path) -> None:
     with raises(UsageError, "no_faults", path=str(tmp_path / "chaos.toml")):
         read(tmp_path, "seed = 7\n")
 
@@ -87,7 +87,7 @@ def test_a_file_of_nothing_is_refused(tmp_path: Path) -> None:
 LEAVE = '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n'
 
 
-def test_a_preemption_trace_is_struck_wherever_machines_were_lost(tmp_path: Path) -> None:
+def test_preemption_trace_gives_a_fault_per_lost_machine(tmp_path: Path) -> None:
     """Published traces have lines with a time and the number of available instances from then on."""
     trace = "0,8\n12.5,6\n30,7\n\n31,7\n60.25,6\n"
     for text in (trace, f"time,alive\n{trace}"):
@@ -104,19 +104,21 @@ def test_a_preemption_trace_is_struck_wherever_machines_were_lost(tmp_path: Path
         ("5,8\n0,6\n", "times_out_of_order", 0),
     ],
 )
-def test_a_bad_trace_is_told_both_lines(tmp_path: Path, trace: str, code: str, given: object) -> None:
+def test_invalid_trace_is_reported_with_the_lines_of_both_files(
+    tmp_path: Path, trace: str, code: str, given: object
+) -> None:
     file = written(tmp_path / "trace.csv", trace)
     with raises(UsageError, code, line=3, file=str(file), file_line=2, given=given):
         read(tmp_path, LEAVE)
 
 
-def test_a_trace_that_loses_more_machines_than_there_can_be_is_refused(tmp_path: Path) -> None:
+def test_trace_with_too_many_lost_machines_is_rejected(tmp_path: Path) -> None:
     file = written(tmp_path / "trace.csv", "0,1e15\n1,0\n")
     with raises(UsageError, "too_many_machines", file=str(file), machines=10**15):
         read(tmp_path, LEAVE)
 
 
-def test_more_faults_than_a_run_can_have_are_refused_before_each_is_looked_at(
+def test_too_many_faults_are_rejected_before_validating_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chaos, "MAX_FAULTS", 2)
@@ -128,7 +130,7 @@ def test_more_faults_than_a_run_can_have_are_refused_before_each_is_looked_at(
     Chaos([fault] * 2)
 
 
-def test_faults_have_names_that_tell_them_apart() -> None:
+def test_faults_have_unique_names() -> None:
     trace = Fault("leave", at_seconds=[0.5 * n for n in range(9)])  # type: ignore[arg-type]  # users pass lists
     slow = Fault("slow", "w1", per_hour=60, factor=2.5, for_seconds=3)
     names = [name for name, _ in Chaos([trace, slow, trace]).named()]
@@ -139,21 +141,21 @@ def test_faults_have_names_that_tell_them_apart() -> None:
     ]
 
 
-def test_an_unknown_machine_of_a_file_is_told_with_its_line(tmp_path: Path) -> None:
+def test_unknown_machine_is_reported_with_its_line(tmp_path: Path) -> None:
     read(tmp_path, FILE)
     with raises(UnknownName, "unknown_name", line=9, given="w1", nearest="w2"):
         read_chaos(tmp_path / "chaos.toml", ["w2"])
     assert read_chaos(tmp_path / "chaos.toml", ["w1"]) == read(tmp_path, FILE)
 
 
-def test_the_hub_is_not_killed_with_all_that_is_not_saved() -> None:
+def test_kill_hub_without_out_is_rejected() -> None:
     kills = Chaos([Fault("kill_hub", at_versions=(1,))])
     with raises(UsageError, "missing_setting", name="out") as caught:
         oddlot.fit(a_job(), oddlot.Synchronous(), fleet(2), until="epochs>=1", chaos=kills)
     assert caught.value.key == "chaos"
 
 
-def test_an_unknown_machine_is_told_before_anything_starts() -> None:
+def test_unknown_machine_raises_before_the_start() -> None:
     kills = Chaos([Fault("kill", "w9", at_seconds=(1,))])
     for on, nearest in ((local(2), "w2"), (fleet(2), None)):
         with raises(UnknownName, "unknown_name", given="w9", nearest=nearest):

@@ -79,7 +79,7 @@ def read(folder: Path, text: str) -> Fleet:
     return read_fleet(written(folder / "fleet.toml", text))
 
 
-def test_a_fleet_is_read_whole(tmp_path: Path) -> None:
+def test_complete_fleet_file_is_read(tmp_path: Path) -> None:
     found = read(tmp_path, FLEET)
     like = {"delay": Lognormal(0.3), "lifetime": Lifetime(3600, Exponential()), "seconds_to_return": 120}
     spots = [Machine(f"spot{n}", 0.002, dollars_per_hour=0.35, **like) for n in (1, 2, 3)]  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_a_fleet_is_read_whole(tmp_path: Path) -> None:
     assert (prices["east1"], prices["east2"]) == (3.0, 3.0)
 
 
-def test_a_name_and_a_speed_are_enough(tmp_path: Path) -> None:
+def test_name_and_seconds_per_sample_are_enough(tmp_path: Path) -> None:
     assert read(tmp_path, ONE).machines == [Machine("a", 2.0)]
     assert read(tmp_path, f"{ONE}\ncount = 1").machines == [Machine("a1", 2.0)]
 
@@ -108,7 +108,7 @@ def test_a_name_and_a_speed_are_enough(tmp_path: Path) -> None:
         ('kind = "trace", file = "slow.txt"', Trace((1.0, 1.5))),
     ],
 )
-def test_every_kind_of_delay_is_read(tmp_path: Path, table: str, model: Any) -> None:
+def test_every_delay_kind_is_read(tmp_path: Path, table: str, model: Any) -> None:
     (tmp_path / "slow.txt").write_text("1.0\n\n1.5\n")
     text = f"{ONE}\ndelay = {{ {table} }}\nlifetime = {{ {table}, mean_seconds = 9 }}"
     assert read(tmp_path, text).machines == [Machine("a", 2, delay=model, lifetime=Lifetime(9, model))]
@@ -159,7 +159,7 @@ def test_every_kind_of_delay_is_read(tmp_path: Path, table: str, model: Any) -> 
         ('"old"', '"east2"', 30, "name_twice", "east2"),
     ],
 )
-def test_a_bad_file_is_told_the_line(
+def test_invalid_value_is_reported_with_its_line(
     tmp_path: Path, good: str, bad: str, line: int, code: str, about: Any
 ) -> None:
     files = {"slow.txt": "1.0", "alive.csv": "0,4\n7200,2\n", "prices.csv": PRICES}
@@ -197,7 +197,7 @@ seconds_to_return = -4
 """
 
 
-def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
+def test_all_errors_are_reported_in_the_order_of_their_lines(tmp_path: Path) -> None:
     """Unknown kinds, invalid values and unknown keys are reported together."""
     with raises(UsageErrors, "several_errors") as caught:
         read(tmp_path, BAD)
@@ -239,7 +239,7 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path)
     ],
     ids=["absent", "empty", "empty list", "binary", "deep"],
 )
-def test_no_machines_no_file_no_text(tmp_path: Path, content: bytes | None, code: str) -> None:
+def test_empty_or_unreadable_file_is_rejected(tmp_path: Path, content: bytes | None, code: str) -> None:
     path = tmp_path / "fleet.toml"
     if content is not None:
         written(path, content)
@@ -247,9 +247,7 @@ def test_no_machines_no_file_no_text(tmp_path: Path, content: bytes | None, code
         read_fleet(path)
 
 
-def test_only_faults_that_are_listed_get_a_suggestion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_listed_errors_get_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Suggestions for all of 600,000 unknown keys would take a minute."""
     suggested = list[str]()
     monkeypatch.setattr(toml_file, "MAX_FAULTS", 2)
@@ -260,7 +258,7 @@ def test_only_faults_that_are_listed_get_a_suggestion(
     assert len(suggested) <= 2
 
 
-def test_files_without_an_end_are_not_read_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples are /dev/zero, or the path of a model passed by mistake."""
     monkeypatch.setattr(packed, "MAX_BYTES", 1_000)
     slow = written(tmp_path / "slow.txt", "1.0\n" * 300)
@@ -282,7 +280,7 @@ def test_files_without_an_end_are_not_read_to_it(tmp_path: Path, monkeypatch: py
         (None, "unreadable_file", {}),
     ],
 )
-def test_a_bad_trace_is_told_where_it_was_asked_for(
+def test_invalid_trace_is_reported_at_its_use(
     tmp_path: Path, content: bytes | None, code: str, fields: dict[str, Any]
 ) -> None:
     slow, fleet = tmp_path / "slow.txt", tmp_path / "fleet.toml"
@@ -292,13 +290,13 @@ def test_a_bad_trace_is_told_where_it_was_asked_for(
         read(tmp_path, TRACED)
 
 
-def test_a_bad_trace_of_a_zone_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_invalid_trace_of_a_zone_is_reported_at_its_use(tmp_path: Path) -> None:
     alive = written(tmp_path / "alive.csv", "0,4\nx")
     with raises(UsageError, "invalid_line", line=33, file=str(alive), file_line=2, given="x"):
         read(tmp_path, FLEET.replace("count = 2", f"{ALIVE} }}"))
 
 
-def test_keys_are_located_in_every_way_of_writing_them() -> None:
+def test_locate_finds_keys_in_every_toml_syntax() -> None:
     text = (
         '# top\na.b = 1\n\n[c]\nd = [\n  1,\n  2,\n]\n# e\ne = """\nf = 1\n"""\n[[g]]\nh = 1\n[[g]]\nh = 2\n'
     )
@@ -325,7 +323,7 @@ j=1
 l=1"""
 
 
-def test_a_line_is_located_whatever_stands_in_texts() -> None:
+def test_locate_ignores_syntax_inside_strings() -> None:
     text = TEXTS + '\nm.n = [{x = """\n"""", y = "["}]\no."p q" = 1\n'
     second = ("h", "i", 1, "k")
     places = {("b]",): 2, ("d",): 4, ("f", "g"): 7, ("h",): 9, ("h", "i", 0, "k"): 11, (*second, "l"): 14}
@@ -346,14 +344,12 @@ def test_a_line_is_located_whatever_stands_in_texts() -> None:
     ],
     ids=["key", "heading", "inline", "hex", "shorter hex", "decimal", "text"],
 )
-def test_what_the_parser_takes_hours_for_is_refused_before(tmp_path: Path, text: str, code: str) -> None:
+def test_pathological_toml_is_rejected_before_parsing(tmp_path: Path, text: str, code: str) -> None:
     with raises(UsageError, code, path=str(tmp_path / "fleet.toml")):
         read(tmp_path, text)
 
 
-def test_a_file_is_not_parsed_again_for_each_of_its_faults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_not_parsed_again_for_each_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     letters, loads = list[int](), tomllib.loads
 
     def counted(text: str) -> dict[str, Any]:
@@ -371,13 +367,13 @@ def test_a_file_is_not_parsed_again_for_each_of_its_faults(
     assert sum(letters) < 5 * len(text)
 
 
-def test_describing_machines_costs_no_pydantic() -> None:
+def test_machine_classes_do_not_import_pydantic() -> None:
     program = "import sys, oddlot.machines.machine; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("begin_hours", [24, 120])
-def test_a_price_may_stay_as_it_is_until_its_record_ends(tmp_path: Path, begin_hours: int) -> None:
+def test_constant_price_lasts_until_the_end_of_its_trace(tmp_path: Path, begin_hours: int) -> None:
     """In many traces, the price is constant for months."""
     written(tmp_path / "prices.csv", PRICES)
     *_, zone = read(tmp_path, FLEET.replace("= 1.0", f"{PRICED}{begin_hours} }}")).machines
@@ -393,9 +389,7 @@ def test_a_price_may_stay_as_it_is_until_its_record_ends(tmp_path: Path, begin_h
         (", inverted = true, of = 1", Alive(Steps((0.0, 60.0, 120.0), (1.0, 0.0, 0.0)), of=1)),
     ],
 )
-def test_a_trace_of_skypilot_counts_unless_it_is_inverted(
-    tmp_path: Path, table: str, capacity: Alive
-) -> None:
+def test_skypilot_trace_is_read_and_can_be_inverted(tmp_path: Path, table: str, capacity: Alive) -> None:
     written(tmp_path / "sky.json", '{"metadata": {"gap_seconds": 60}, "data": [0, 1]}')
     trace = f'count = 2\ncapacity = {{ kind = "skypilot", file = "sky.json"{table} }}'
     *_, zone = read(tmp_path, FLEET.replace("count = 2", trace)).machines

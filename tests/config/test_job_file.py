@@ -69,7 +69,7 @@ def use(file: JobFile) -> None:
     file.job()
 
 
-def test_a_job_file_says_everything(tmp_path: Path) -> None:
+def test_complete_job_file_is_read(tmp_path: Path) -> None:
     file = read(tmp_path, JOB)
     assert file.strategy() == LocalSGD(steps=4, server=SGD(lr=1.0, momentum=0.9))
     assert file.engine() == Local(workers=3)
@@ -81,12 +81,12 @@ def test_a_job_file_says_everything(tmp_path: Path) -> None:
     assert job.model()[-1].in_features == 16  # type: ignore[index]
 
 
-def test_the_module_s_own_example_is_valid(tmp_path: Path) -> None:
+def test_example_in_the_module_docstring_is_valid(tmp_path: Path) -> None:
     example = (job_file.__doc__ or "").partition("\n\n")[2]
     assert read(tmp_path, example).strategy() == LocalSGD(8, SGD(lr=0.7, momentum=0.9, nesterov=True))
 
 
-def test_a_workload_alone_takes_the_defaults() -> None:
+def test_workload_name_alone_uses_the_defaults() -> None:
     file = JobFile.read("digits")
     assert file.strategy() == Synchronous()
     assert file.engine() == Local()
@@ -95,7 +95,7 @@ def test_a_workload_alone_takes_the_defaults() -> None:
     assert JobFile.read("package.module:function").name == "function"
 
 
-def test_the_command_line_wins(tmp_path: Path) -> None:
+def test_set_options_override_the_job_file(tmp_path: Path) -> None:
     file = read(
         tmp_path, JOB, "strategy.server.lr=0.1", "run.until=loss<=1e-3", "engine.workers=1", "run.codec=plain"
     )
@@ -104,7 +104,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     assert file.engine() == Local(workers=1)
 
 
-def test_another_strategy_leaves_the_old_one_s_settings_behind(tmp_path: Path) -> None:
+def test_changing_the_strategy_drops_its_settings(tmp_path: Path) -> None:
     assert read(tmp_path, JOB, "strategy.k=3", "strategy.name=fastest_k").strategy() == FastestK(3)
     same = read(tmp_path, JOB, "strategy.name=local_sgd").strategy()
     assert same == LocalSGD(4, SGD(1.0, 0.9))
@@ -123,19 +123,19 @@ def test_another_strategy_leaves_the_old_one_s_settings_behind(tmp_path: Path) -
         (["max_grad_norm=1"], 1.0),
     ],
 )
-def test_what_a_job_has_is_changed_or_chosen(tmp_path: Path, sets: list[str], changed: Any) -> None:
+def test_job_settings_are_changed_by_set_options(tmp_path: Path, sets: list[str], changed: Any) -> None:
     job = read(tmp_path, JOB, *(f"job.{text}" for text in sets)).job()
     assert getattr(job, re.split(r"\W", sets[0])[0]) == changed
 
 
-def test_another_schedule_leaves_the_old_one_s_settings_behind(tmp_path: Path) -> None:
+def test_changing_the_schedule_drops_its_settings(tmp_path: Path) -> None:
     text = JOB + '[job.lr_schedule]\nkind = "linear"\nepochs = 20\nfloor = 0.5\n'
     assert read(tmp_path, text, "job.lr_schedule.epochs=30").job().lr_schedule == Linear(30, floor=0.5)
     other = read(tmp_path, text, "job.lr_schedule.epochs=30", "job.lr_schedule.kind=cosine")
     assert other.job().lr_schedule == Cosine(30)
 
 
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     with raises(UsageErrors, "several_errors") as caught:
         read(tmp_path, 'workload = "digits"\n[job.lr_schedule]\nkind = "cosine"\nepoch = 3')
     message = [(error.code, error.fields["line"]) for error in caught.value.errors]
@@ -227,7 +227,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_a_fault_in_a_file_has_its_line(
+def test_error_in_a_file_has_its_line(
     tmp_path: Path, before: str, after: str, code: str, fields: dict[str, Any]
 ) -> None:
     assert before in JOB
@@ -264,18 +264,18 @@ def test_a_fault_in_a_file_has_its_line(
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_a_fault_on_the_command_line_has_its_flag(
+def test_error_on_the_command_line_has_its_flag(
     tmp_path: Path, setting: str, code: str, fields: dict[str, Any]
 ) -> None:
     refused(tmp_path, JOB, code, setting, flag=f"--set {setting}", **fields)
 
 
-def test_a_value_of_brackets_in_brackets_is_refused() -> None:
+def test_deeply_nested_value_is_rejected() -> None:
     with raises(UsageError, "nested_too_deeply", flag="--set strategy.k"):
         Override.parse(f"strategy.k={'[' * 5_000}")
 
 
-def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
+def test_table_can_be_given_as_a_name(tmp_path: Path) -> None:
     text = 'workload = "digits"\nstrategy = "fastest_k"\nengine = "ray"\n[job]\noptimizer = "adam"\n'
     settings = read(tmp_path, text, "strategy.k=3", "job.optimizer.lr=0.5", "engine.workers=3")
     assert settings.strategy() == FastestK(k=3)
@@ -300,7 +300,7 @@ def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
         (["=adaptive_load", ".table=[[1, 4, 0.5]]"], AdaptiveLoad(((1, 4, 0.5),))),
     ],
 )
-def test_a_strategy_is_chosen(sets: list[str], strategy: Strategy) -> None:
+def test_set_options_choose_a_strategy(sets: list[str], strategy: Strategy) -> None:
     assert JobFile.read("digits", [Override.parse(f"strategy{text}") for text in sets]).strategy() == strategy
 
 
@@ -315,12 +315,12 @@ def test_a_strategy_is_chosen(sets: list[str], strategy: Strategy) -> None:
         ("samples = 3", "strategy=synchronous"),
     ],
 )
-def test_naming_what_a_file_has_unnamed_keeps_its_settings(text: str, word: str, tmp_path: Path) -> None:
+def test_naming_the_default_kind_keeps_the_settings_of_the_file(text: str, word: str, tmp_path: Path) -> None:
     text = f'workload = "digits"\n[strategy]\n{text}\n'
     assert read(tmp_path, text, word).strategy() == read(tmp_path, text).strategy()
 
 
-def test_a_part_of_a_strategy_is_refused(tmp_path: Path) -> None:
+def test_invalid_part_of_a_strategy_is_rejected(tmp_path: Path) -> None:
     text = 'workload = "digits"\nstrategy = "adaptive_k"\n'
     refused(tmp_path, text, "unknown_name", "strategy.switch=error", kind="switch", given="error")
     refused(tmp_path, text, "invalid_value", "strategy.times=[[1.0, 'x']]", name="strategy.times[0][1]")
@@ -339,7 +339,9 @@ def test_a_part_of_a_strategy_is_refused(tmp_path: Path) -> None:
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_what_is_found_out_later_has_its_place(tmp_path: Path, key: str, place: dict[str, Any]) -> None:
+def test_later_errors_have_the_line_or_flag_of_the_setting(
+    tmp_path: Path, key: str, place: dict[str, Any]
+) -> None:
     text = (
         'workload = "digits"\n[run]\nseed = 5\n[strategy]\nname = "fastest_k"\nk = 5\n[job]\nbatch_size = 5\n'
     )
@@ -354,7 +356,7 @@ def test_what_is_found_out_later_has_its_place(tmp_path: Path, key: str, place: 
     assert caught.fields == place
 
 
-def test_a_bad_workload_without_a_file_has_no_place() -> None:
+def test_unknown_workload_without_a_file_has_no_location() -> None:
     with raises(UsageError, "unknown_name", kind="workload", nearest="digits") as caught:
         JobFile.read("digt")
     assert not {"path", "line", "flag"} & caught.fields.keys()
@@ -378,11 +380,11 @@ def test_a_bad_workload_without_a_file_has_no_place() -> None:
     ],
     ids=lambda part: str(part)[:20],
 )
-def test_a_value_is_toml_or_else_a_text(text: str, value: Any) -> None:
+def test_set_value_is_toml_or_a_string(text: str, value: Any) -> None:
     assert Override.parse(f"a.b={text}") == Override(f"--set a.b={text}", ("a", "b"), value)
 
 
-def test_a_setting_is_described_by_what_stands_beneath_it() -> None:
+def test_setting_is_described_by_its_docstring() -> None:
     @dataclass
     class Strange:
         least: int
@@ -404,7 +406,7 @@ def test_a_setting_is_described_by_what_stands_beneath_it() -> None:
 
 
 @pytest.mark.parametrize("name", [*BY_NAME, *WRAPPERS])
-def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> None:
+def test_described_strategy_settings_are_valid_and_complete(name: str) -> None:
     """The output of `oddlot strategies` is valid text for a job file."""
     kind: Any = {**BY_NAME, **WRAPPERS}[name]
     lines = list(describe_settings(kind, "strategy."))
@@ -415,7 +417,7 @@ def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> N
     assert {line.split(".")[1].split(" ")[0] for line in text_of} == settings_of(kind).keys()
 
 
-def test_only_kinds_that_a_setting_may_have_are_listed() -> None:
+def test_only_kinds_allowed_for_a_setting_are_listed() -> None:
     kinds = {kind: "\n".join(describe_settings(kind, "")) for kind in (AdaptiveK, AdaptiveLoad)}
     assert 'switch.kind = "gradients"   # gradients, plateau\n' in kinds[AdaptiveK]
     assert 'switch.kind = "gradients"   # gradients, plateau, error\n' in kinds[AdaptiveLoad]
@@ -438,19 +440,21 @@ def test_only_kinds_that_a_setting_may_have_are_listed() -> None:
         ('kind = "ray"', ["address=auto", "lost_after_seconds=3"], Ray(address="auto", lost_after_seconds=3)),
     ],
 )
-def test_an_engine_is_chosen(tmp_path: Path, table: str, sets: list[str], engine: Local | Ray) -> None:
+def test_engine_is_chosen_by_file_and_set_options(
+    tmp_path: Path, table: str, sets: list[str], engine: Local | Ray
+) -> None:
     text = f'workload = "digits"\n[engine]\n{table}\n'
     assert read(tmp_path, text, *(f"engine.{text}" for text in sets)).engine() == engine
 
 
-def test_an_engine_s_own_checks_have_their_place(tmp_path: Path) -> None:
+def test_engine_validation_errors_have_their_line(tmp_path: Path) -> None:
     with raises(UsageError, "invalid_value", name="engine.workers", line=4):
         read(tmp_path, 'workload = "digits"\n[engine]\nkind = "ray"\nworkers = [2, 20_000]\n')
     with raises(UsageError, "too_many_workers", line=3):
         read(tmp_path, 'workload = "digits"\n[engine]\nworkers = 20_000\n')
 
 
-def test_an_earlier_run_s_settings_of_another_engine_are_left_out(tmp_path: Path) -> None:
+def test_resume_drops_settings_of_another_engine(tmp_path: Path) -> None:
     before = {"workload": {"name": "digits"}, "engine": {"workers": 3, "threads": 2}}
     ray = Override.parse("engine.kind=ray")
     assert JobFile.read("digits", [ray], before).engine() == Ray(3)

@@ -26,7 +26,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_key_has_a_text(pages: dict[str, str], page: str) -> None:
+def test_every_key_has_a_description(pages: dict[str, str], page: str) -> None:
     """The text starts with a capital letter, a number or code, and ends with a period."""
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in pages[page].splitlines() if line.startswith("| `")]
     texts = [(row[0].strip(), row[-1].strip()) for row in rows]
@@ -35,7 +35,7 @@ def test_every_key_has_a_text(pages: dict[str, str], page: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["strategies", "job-file", "fleet-file"])
-def test_every_kind_has_a_sentence(pages: dict[str, str], page: str) -> None:
+def test_every_kind_has_a_description(pages: dict[str, str], page: str) -> None:
     """The sentence follows the heading of a strategy, or of a kind of table such as a delay."""
     texts = KIND.findall(pages[page])
     assert texts

@@ -43,7 +43,7 @@ from tests.core.scripted import Stage
 from tests.transcripts import raises
 
 
-def test_a_worker_joins_is_busy_is_free_and_is_lost() -> None:
+def test_lost_worker_returns_its_samples() -> None:
     stage = Stage()
     assert stage.tell(Joined("a")) == [Joined("a")]
     assert list(stage.conductor.idle) == ["a"]
@@ -55,7 +55,7 @@ def test_a_worker_joins_is_busy_is_free_and_is_lost() -> None:
     assert stage.conductor.ledger.cursors[0].returned == [Span(0, 0, 8)]
 
 
-def test_news_of_the_unknown_are_not_told() -> None:
+def test_events_of_unknown_workers_are_ignored() -> None:
     stage = Stage()
     assert stage.tell(Lost("a")) == []
     assert stage.tell(Leaving("a")) == []
@@ -64,7 +64,7 @@ def test_news_of_the_unknown_are_not_told() -> None:
     assert stage.tell(Arrived(Facts("a:1", "a", 0, 8))) == []
 
 
-def test_a_leaving_worker_ends_what_it_has_and_gets_nothing_more() -> None:
+def test_leaving_worker_finishes_its_task_and_gets_no_other() -> None:
     stage = Stage()
     task = stage.start("a")
     assert stage.tell(Leaving("a")) == [Leaving("a")]
@@ -76,7 +76,7 @@ def test_a_leaving_worker_ends_what_it_has_and_gets_nothing_more() -> None:
     assert list(stage.conductor.inbox) == ["a:1"]
 
 
-def test_commands_are_collected_before_any_is_carried_out() -> None:
+def test_commands_run_after_all_are_collected() -> None:
     stage = Stage()
     task = stage.start("a")
     stage.tell(Joined("b"))
@@ -92,7 +92,7 @@ def test_commands_are_collected_before_any_is_carried_out() -> None:
     assert [action.task.version for action in (a, b) if isinstance(action, Start)] == [1, 1]
 
 
-def test_an_assign_brings_nothing_when_nothing_is_left_and_no_number_is_lost() -> None:
+def test_assign_without_samples_left_starts_no_task() -> None:
     stage = Stage(SampleLedger(8, epochs=1))
     stage.tell(Joined("b"))
     assert stage.start("a").id == "a:1"
@@ -102,7 +102,7 @@ def test_an_assign_brings_nothing_when_nothing_is_left_and_no_number_is_lost() -
     assert again == Start(Task("b:2", "b", (Span(0, 0, 8),), 0))
 
 
-def test_cancelling_returns_the_samples_at_once_and_the_worker_when_it_has_answered() -> None:
+def test_cancel_returns_samples_and_acknowledgement_frees_worker() -> None:
     stage = Stage()
     stage.start("a")
     assert stage.say([Cancel("a:1")]) == (Abort("a:1", "a"),)
@@ -113,7 +113,7 @@ def test_cancelling_returns_the_samples_at_once_and_the_worker_when_it_has_answe
     assert stage.tell(Cancelled("a:1", "a")) == []
 
 
-def test_who_holds_nothing_but_what_was_cancelled_has_stalled() -> None:
+def test_worker_with_only_cancelled_tasks_is_stalled() -> None:
     stage = Stage(in_flight=2)
     stage.say([Cancel(stage.start("a").id)])
     assert list(View(stage.conductor).stalled) == ["a"]
@@ -128,7 +128,7 @@ def test_who_holds_nothing_but_what_was_cancelled_has_stalled() -> None:
 
 
 @pytest.mark.parametrize("gone", [Lost("a"), Leaving("a")])
-def test_who_is_not_given_work_has_not_stalled(gone: Lost | Leaving) -> None:
+def test_lost_or_leaving_worker_is_not_stalled(gone: Lost | Leaving) -> None:
     stage = Stage(in_flight=2)
     stage.start("a")
     stage.say([Assign("a", 8)])
@@ -140,7 +140,7 @@ def test_who_is_not_given_work_has_not_stalled(gone: Lost | Leaving) -> None:
 
 
 @pytest.mark.parametrize("over", ["cancelled", "timed out", "lost", "answered"])
-def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
+def test_late_update_is_an_echo_and_hidden_from_the_strategy(over: str) -> None:
     stage = Stage()
     task = stage.start("a")
     match over:
@@ -163,12 +163,12 @@ def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
     assert ("a" in stage.conductor.idle) is (over != "lost")
 
 
-def test_an_answer_in_time_is_no_echo() -> None:
+def test_update_in_time_is_no_echo() -> None:
     stage = Stage()
     assert stage.conductor.handle(stage.answer(stage.start("a")), 1.0).remark == ""
 
 
-def test_a_task_times_out_and_its_worker_stays_busy() -> None:
+def test_worker_stays_busy_after_a_task_timeout() -> None:
     stage = Stage()
     stage.start("a")
     stage.tell(Joined("b"))
@@ -182,7 +182,7 @@ def test_a_task_times_out_and_its_worker_stays_busy() -> None:
     assert stage.conductor.worker_stats.members["a"].timeouts == 1
 
 
-def test_before_anybody_has_answered_a_task_times_out_only_if_somebody_waits() -> None:
+def test_first_tasks_time_out_only_if_a_worker_is_idle() -> None:
     """Timeouts are checked every ten minutes. Worker c, with a task and a free slot, does not count as waiting.
 
     Requested deadlines are not postponed.
@@ -206,7 +206,7 @@ def test_before_anybody_has_answered_a_task_times_out_only_if_somebody_waits() -
     assert stage.conductor.alarm == 6_000.0, "ten times ten minutes, without a word"
 
 
-def test_workers_that_all_hang_in_their_first_tasks_are_evicted() -> None:
+def test_workers_that_hang_in_their_first_tasks_are_evicted() -> None:
     stage = Stage()
     for node in ("a", "b"):
         stage.start(node)
@@ -217,7 +217,7 @@ def test_workers_that_all_hang_in_their_first_tasks_are_evicted() -> None:
     assert stage.conductor.now == 6_000.0
 
 
-def test_a_worker_that_sends_nothing_for_ten_timeouts_is_evicted() -> None:
+def test_worker_silent_for_ten_timeouts_is_evicted() -> None:
     """The minimum is 30 s, because the timeout is 1 s here. A worker that acknowledges another task is not evicted."""
     stage = Stage(in_flight=2)
     for _ in range(5):
@@ -238,7 +238,7 @@ def test_a_worker_that_sends_nothing_for_ten_timeouts_is_evicted() -> None:
     assert not stage.conductor.held
 
 
-def test_a_process_that_ends_by_its_own_fault_counts_against_what_it_computed() -> None:
+def test_crashed_worker_counts_against_the_samples_of_its_task() -> None:
     """A strike counts against the first task of the process. A lost machine causes no strike."""
     stage = Stage(SampleLedger(32, skip_bad=True), in_flight=2)
     for life, cause in enumerate(["exit code 3", None, "SIGSEGV", "SIGABRT"]):
@@ -250,7 +250,7 @@ def test_a_process_that_ends_by_its_own_fault_counts_against_what_it_computed() 
         assert actions == ((Skip(first.spans),) if life == 3 else ())
 
 
-def test_a_task_after_the_first_answer_times_out_whoever_waits() -> None:
+def test_tasks_time_out_without_idle_workers_after_first_update() -> None:
     stage = Stage()
     stage.tell(stage.answer(stage.start("a")), now=1.0)
     other = stage.start("a")
@@ -258,7 +258,7 @@ def test_a_task_after_the_first_answer_times_out_whoever_waits() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "timeout"), [(1.0, 60.0), (100.0, 400.0), (50_000.0, 200_000.0)])
-def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(seconds: float, timeout: float) -> None:
+def test_first_update_sets_the_timeouts_of_open_tasks(seconds: float, timeout: float) -> None:
     stage = Stage()
     first, other = stage.start("a"), stage.start("b")
     stage.tell(Joined("c"))
@@ -272,7 +272,7 @@ def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(seconds: f
     assert stage.conductor.alarm == 300_000.0, "what a strategy wished stays"
 
 
-def test_only_the_first_answer_sets_deadlines_anew() -> None:
+def test_later_updates_keep_the_deadlines_of_open_tasks() -> None:
     stage = Stage()
     first = stage.start("a")
     stage.tell(stage.answer(first), now=1.0)
@@ -283,14 +283,14 @@ def test_only_the_first_answer_sets_deadlines_anew() -> None:
     assert stage.conductor.alarm == 61.0, f"of {slow.id}, however long others take by now"
 
 
-def test_a_strategy_may_set_the_deadline() -> None:
+def test_strategy_sets_the_deadline_of_a_task() -> None:
     stage = Stage()
     stage.tell(Joined("a"), now=5.0)
     stage.say([Assign("a", 8, deadline=2.5)])
     assert stage.conductor.alarm == 7.5
 
 
-def test_deadlines_of_tasks_that_are_over_do_not_ring() -> None:
+def test_deadlines_of_finished_tasks_do_not_fire() -> None:
     stage = Stage()
     task = stage.start("a")
     stage.tell(stage.answer(task), now=1.0)
@@ -298,14 +298,14 @@ def test_deadlines_of_tasks_that_are_over_do_not_ring() -> None:
     assert stage.tell(Ticked(), now=100.0) == []
 
 
-def test_deadlines_of_tasks_that_are_over_take_no_room() -> None:
+def test_deadlines_of_finished_tasks_are_removed() -> None:
     stage = Stage(SampleLedger(10_000))
     for _ in range(1000):
         stage.tell(stage.answer(stage.start("a")))
     assert len(stage.conductor.timeouts.deadlines.heap) < 100
 
 
-def test_alarms_ring_in_order_each_once() -> None:
+def test_alarms_fire_in_order_and_once() -> None:
     stage = Stage()
     stage.say([Wake(9.0), Wake(3.0), Wake(5.0)])
     assert stage.conductor.alarm == 3.0
@@ -314,7 +314,7 @@ def test_alarms_ring_in_order_each_once() -> None:
     assert stage.tell(Ticked(), now=6.0) == []
 
 
-def test_a_worker_may_hold_several_tasks() -> None:
+def test_worker_holds_several_tasks() -> None:
     stage = Stage(in_flight=2)
     first, second = stage.start("a"), stage.start("a")
     assert [first.id, second.id] == ["a:1", "a:2"]
@@ -324,7 +324,7 @@ def test_a_worker_may_hold_several_tasks() -> None:
     assert list(stage.conductor.idle) == ["a"]
 
 
-def test_partial_work_counts_and_the_rest_returns() -> None:
+def test_partial_update_counts_and_returns_the_other_samples() -> None:
     stage = Stage()
     task = stage.start("a")
     stage.say([Step({"a:1": 1.0})], stage.answer(task, samples=3))
@@ -332,7 +332,7 @@ def test_partial_work_counts_and_the_rest_returns() -> None:
     assert stage.conductor.ledger.cursors[0].returned == [Span(0, 3, 8)]
 
 
-def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
+def test_dropped_updates_return_samples_and_halve_the_next_tasks() -> None:
     stage = Stage()
     stage.tell(Joined("a"))
     stage.conductor.worker_stats.join("b", now=0.0)
@@ -345,7 +345,7 @@ def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
     assert stage.start("a").spans == (Span(0, 0, 4),)
 
 
-def test_a_merge_ends_a_row_of_drops() -> None:
+def test_merge_resets_the_count_of_consecutive_drops() -> None:
     stage = Stage()
     for _ in range(3):
         stage.say([Drop(stage.arrived("a").id)])
@@ -353,7 +353,7 @@ def test_a_merge_ends_a_row_of_drops() -> None:
     assert samples_in(stage.start("a").spans) == 8
 
 
-def test_a_merge_whose_first_update_closes_an_epoch_is_told() -> None:
+def test_merge_is_reported_if_its_first_update_ends_the_epoch() -> None:
     stage = Stage(SampleLedger(8, epochs=2))
     first, second = stage.arrived("a"), stage.start("a", samples=4)
     stage.tell(stage.answer(second))
@@ -362,7 +362,7 @@ def test_a_merge_whose_first_update_closes_an_epoch_is_told() -> None:
     assert stage.strategy.message == [Evaluated(0, {}), Changed(1)]
 
 
-def test_a_merge_that_closes_an_epoch_is_told() -> None:
+def test_merge_that_ends_the_epoch_is_reported() -> None:
     stage = Stage(SampleLedger(8, epochs=2))
     task = stage.start("a")
     stage.strategy.message.clear()
@@ -371,7 +371,7 @@ def test_a_merge_that_closes_an_epoch_is_told() -> None:
     assert (stage.conductor.version, stage.conductor.ledger.epoch) == (1, 1)
 
 
-def test_a_measured_merge_is_reported_by_the_store_alone() -> None:
+def test_measured_merge_is_reported_only_by_the_store() -> None:
     stage = Stage(SampleLedger(8, epochs=2))
     task = stage.start("a")
     stage.strategy.message.clear()
@@ -380,7 +380,7 @@ def test_a_measured_merge_is_reported_by_the_store_alone() -> None:
     assert stage.tell(Changed(1, 2.0, 0.5)) == [Changed(1, 2.0, 0.5)]
 
 
-def test_refused_work_is_done_again_and_the_strategy_is_told_that_it_is_over() -> None:
+def test_rejected_update_cancels_its_task_and_returns_its_samples() -> None:
     stage = Stage()
     stage.start("a")
     assert stage.tell(UpdateRejected("a:1", "NaN")) == [Cancelled("a:1", "a")]
@@ -388,7 +388,7 @@ def test_refused_work_is_done_again_and_the_strategy_is_told_that_it_is_over() -
     assert stage.start("a").spans == (Span(0, 0, 8),)
 
 
-def test_work_refused_three_times_stops_the_run() -> None:
+def test_samples_rejected_three_times_raise_bad_samples() -> None:
     stage = Stage()
     for number in (1, 2):
         stage.start("a")
@@ -398,7 +398,7 @@ def test_work_refused_three_times_stops_the_run() -> None:
         stage.tell(UpdateRejected("a:3", "NaN"))
 
 
-def test_not_every_update_is_invalid_while_a_valid_one_waits() -> None:
+def test_all_invalid_is_false_while_a_valid_update_waits() -> None:
     stage = Stage()
     stage.tell(stage.answer(stage.start("b")))
     for _ in range(2):
@@ -408,7 +408,7 @@ def test_not_every_update_is_invalid_while_a_valid_one_waits() -> None:
         stage.tell(UpdateRejected(last.id, "NaN"))
 
 
-def test_skipped_work_that_closes_an_epoch_is_told_first() -> None:
+def test_skipped_samples_that_end_the_epoch_report_a_change_first() -> None:
     stage = Stage(SampleLedger(8, epochs=1, skip_bad=True))
     for number in (1, 2):
         stage.start("a")
@@ -418,7 +418,7 @@ def test_skipped_work_that_closes_an_epoch_is_told_first() -> None:
     assert stage.conductor.done
 
 
-def test_refused_work_that_nobody_waits_for_only_frees_its_worker() -> None:
+def test_rejected_update_of_a_cancelled_task_only_frees_its_worker() -> None:
     stage = Stage()
     stage.start("a")
     stage.say([Cancel("a:1")])
@@ -426,7 +426,7 @@ def test_refused_work_that_nobody_waits_for_only_frees_its_worker() -> None:
     assert stage.conductor.ledger.refusals == {}
 
 
-def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_aborted() -> None:
+def test_first_update_of_two_copies_aborts_the_other() -> None:
     stage = Stage()
     first = stage.start("a")
     stage.tell(Joined("b"))
@@ -445,7 +445,7 @@ def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_aborte
     assert list(stage.conductor.inbox) == [second.id]
 
 
-def test_the_loss_of_one_of_two_leaves_the_samples_to_the_other() -> None:
+def test_losing_one_of_two_copies_returns_no_samples() -> None:
     stage = Stage()
     first = stage.start("a")
     stage.tell(Joined("b"))
@@ -456,7 +456,7 @@ def test_the_loss_of_one_of_two_leaves_the_samples_to_the_other() -> None:
     assert stage.conductor.ledger.cursors[0].returned == [Span(0, 0, 8)]
 
 
-def test_kept_versions_can_be_started_from_until_they_are_released_as_often() -> None:
+def test_kept_version_is_usable_until_every_keep_is_released() -> None:
     stage = Stage()
     assert stage.say([Keep(0), Keep(0)]) == (Keep(0), Keep(0))
     stage.arrived("a")
@@ -470,14 +470,14 @@ def test_kept_versions_can_be_started_from_until_they_are_released_as_often() ->
     assert stage.conductor.kept == {}
 
 
-def test_points_are_blended() -> None:
+def test_weights_are_blended_into_the_model() -> None:
     stage = Stage()
     stage.arrived("a", "weights")
     assert stage.say([Blend({"a:1": 0.5})]) == (Blend({"a:1": 0.5}),)
     assert stage.conductor.version == 1
 
 
-def test_after_a_resume_everybody_is_lost_and_the_inbox_stays() -> None:
+def test_resume_loses_all_workers_and_keeps_the_inbox() -> None:
     stage = Stage()
     stage.arrived("a")
     stage.start("b")
@@ -488,7 +488,7 @@ def test_after_a_resume_everybody_is_lost_and_the_inbox_stays() -> None:
     assert stage.conductor.idle == {}
 
 
-def test_the_view_shows_the_moment() -> None:
+def test_view_shows_the_current_state() -> None:
     stage = Stage(SampleLedger(100), in_flight=2)
     stage.start("a")
     stage.tell(Joined("b"), now=3.0)
@@ -503,12 +503,12 @@ def test_the_view_shows_the_moment() -> None:
         view.tasks["x"] = view.tasks["a:1"]  # type: ignore[index]
 
 
-def test_chance_is_the_strategys_own_and_seeded() -> None:
+def test_rng_of_a_strategy_is_seeded() -> None:
     draws = [View(Stage().conductor).rng.random() for _ in range(2)]
     assert draws[0] == draws[1]
 
 
-def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
+def test_schedule_gets_the_samples_merged_before_a_step() -> None:
     """The count includes skipped samples and earlier commands for the same event."""
     stage = Stage(SampleLedger(20, skip_bad=True))
     stage.conductor.scheduled = True
@@ -531,7 +531,7 @@ def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
     assert stage.conductor.ledger.epoch == 1, "epochs that are whole count too"
 
 
-def test_a_schedule_counts_once() -> None:
+def test_schedule_is_not_applied_to_deltas() -> None:
     """Local steps have already applied the schedule to deltas."""
     stage = Stage()
     stage.conductor.scheduled = True
@@ -545,7 +545,7 @@ def test_a_schedule_counts_once() -> None:
         stage.say([Step({"z:1": 1.0})])
 
 
-def test_the_books_tell_no_more_than_they_are_asked_for() -> None:
+def test_merged_is_none_without_a_schedule() -> None:
     stage = Stage()
     task = stage.start("a")
     (step,) = stage.say([Step({task.id: 1.0})], stage.answer(task))

@@ -42,7 +42,7 @@ def records(conductor: Conductor) -> list[Record]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @pytest.mark.parametrize("data", [Data(40, 2), Data(40, None, shards=3, in_flight=2)], ids=str)
-def test_a_log_replays_and_a_copy_at_every_record_goes_on_alike(strategy: Strategy, data: Data) -> None:
+def test_log_replays_and_copies_at_every_record_decide_the_same(strategy: Strategy, data: Data) -> None:
     original = data.conductor(copy.deepcopy(strategy))
     log = records(original)
     assert len(log) > 10
@@ -60,13 +60,13 @@ def test_a_log_replays_and_a_copy_at_every_record_goes_on_alike(strategy: Strate
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_a_log_is_plain_data(strategy: Strategy) -> None:
+def test_log_round_trips_through_json(strategy: Strategy) -> None:
     log = records(Data(40).conductor(copy.deepcopy(strategy)))
     text = json.dumps(to_plain(log))
     assert from_plain(list[Record], json.loads(text)) == log
 
 
-def test_chance_goes_on_where_it_was() -> None:
+def test_rng_state_survives_saving() -> None:
     conductor = Data().conductor(Synchronous())
     View(conductor).rng.random()
     read = Conductor.from_plain(json.loads(json.dumps(conductor.to_plain())), Synchronous)
@@ -76,13 +76,13 @@ def test_chance_goes_on_where_it_was() -> None:
 @pytest.mark.parametrize(
     "module", ["oddlot.core.conductor", "oddlot.strategies", "oddlot.testing.strategy_check"]
 )
-def test_deciding_needs_neither_torch_nor_numpy(module: str) -> None:
+def test_strategies_import_neither_torch_nor_numpy(module: str) -> None:
     check = f"import sys, {module}; print([name for name in ('torch', 'numpy', 'asyncio') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
 
 
-def test_conductors_with_another_chance_are_not_equal() -> None:
+def test_conductors_with_different_rng_states_are_not_equal() -> None:
     one, other = (Conductor(Synchronous(), SampleLedger(16, 1)) for _ in range(2))
     assert one == other
     other.rng.random()

@@ -14,7 +14,7 @@ def filled(count: int = 100) -> Deadlines:
     return deadlines
 
 
-def test_they_come_in_their_order() -> None:
+def test_deadlines_are_due_in_order() -> None:
     deadlines = filled()
     assert deadlines.first == 0.0
     assert list(deadlines.due(3.0)) == [("0", True), ("1", False), ("2", False), ("3", True)]
@@ -23,7 +23,7 @@ def test_they_come_in_their_order() -> None:
     assert deadlines.first == inf
 
 
-def test_provisional_ones_are_taken_out_once() -> None:
+def test_provisional_deadlines_are_taken_once() -> None:
     deadlines = filled()
     assert sorted(map(int, deadlines.take_provisional())) == list(range(0, 100, 3))
     assert deadlines.take_provisional() == []
@@ -31,7 +31,7 @@ def test_provisional_ones_are_taken_out_once() -> None:
     assert [task for task, _ in deadlines.due(99.0)] == ["0", *(f"{n}" for n in range(100) if n % 3)]
 
 
-def test_of_tasks_that_are_over_only_a_few_are_kept() -> None:
+def test_most_deadlines_of_finished_tasks_are_removed() -> None:
     """Every hundredth of 1,000 tasks is open."""
     deadlines, still_open = filled(1_000), {f"{n}": None for n in range(0, 1_000, 100)}
     deadlines.forget(still_open)

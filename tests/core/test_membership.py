@@ -65,14 +65,14 @@ class World:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 40])
-def test_living_peers_stay_members(count: int) -> None:
+def test_running_peers_stay_members(count: int) -> None:
     world = World(count)
     world.run(60)
     assert world.knows_all()
     assert not [event for _, _, event in world.message if isinstance(event, PeerLost)]
 
 
-def test_each_peer_sends_few_messages_however_many_there_are() -> None:
+def test_messages_per_peer_do_not_grow_with_the_mesh() -> None:
     rates = []
     for count in (8, 40):
         world = World(count)
@@ -83,7 +83,7 @@ def test_each_peer_sends_few_messages_however_many_there_are() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 40])
-def test_a_lost_peer_is_soon_known_to_all_and_told_once(count: int) -> None:
+def test_lost_peer_is_reported_once_to_every_peer(count: int) -> None:
     world = World(count)
     world.run(10)
     del world.peers["p1"]
@@ -92,7 +92,7 @@ def test_a_lost_peer_is_soon_known_to_all_and_told_once(count: int) -> None:
     assert sorted(losses) == sorted((name, "p1") for name in world.peers)
 
 
-def test_a_newcomer_with_one_address_is_known_to_all() -> None:
+def test_new_peer_with_one_address_is_known_to_all() -> None:
     world = World(40)
     world.run(5)
     new = world.add("new")
@@ -106,7 +106,7 @@ def test_a_newcomer_with_one_address_is_known_to_all() -> None:
     assert [me for _, me, event in world.message if event == PeerJoined("new")].count("p0") == 1
 
 
-def test_one_broken_path_is_no_loss() -> None:
+def test_one_broken_connection_loses_no_peer() -> None:
     """Other peers ping the peer that cannot be reached."""
     world = World(6)
     world.is_cut = lambda sender, receiver: {sender, receiver} == {"p0", "p1"}
@@ -114,7 +114,7 @@ def test_one_broken_path_is_no_loss() -> None:
     assert world.knows_all()
 
 
-def test_a_partition_heals() -> None:
+def test_members_return_after_a_partition() -> None:
     world = World(6)
     world.run(5)
     world.is_cut = lambda sender, receiver: (sender in {"p0", "p1"}) != (receiver in {"p0", "p1"})
@@ -126,7 +126,7 @@ def test_a_partition_heals() -> None:
     assert world.knows_all()
 
 
-def test_who_leaves_is_gone_at_once() -> None:
+def test_leaving_peer_is_removed_at_once() -> None:
     world = World(8)
     world.run(5)
     world.peers["p2"].leave()
@@ -136,7 +136,7 @@ def test_who_leaves_is_gone_at_once() -> None:
     assert world.knows_all()
 
 
-def test_a_frozen_peer_is_lost_and_comes_back() -> None:
+def test_frozen_peer_is_lost_and_returns() -> None:
     world = World(4)
     world.run(5)
     world.is_cut = lambda sender, receiver: "p1" in {sender, receiver}
@@ -147,7 +147,7 @@ def test_a_frozen_peer_is_lost_and_comes_back() -> None:
     assert world.knows_all()
 
 
-def test_messages_of_exchanges_spare_pings() -> None:
+def test_messages_of_exchanges_replace_pings() -> None:
     world = World(2)
     for _ in range(200):
         world.run(0.1)
@@ -158,7 +158,7 @@ def test_messages_of_exchanges_spare_pings() -> None:
     assert world.messages < quiet.messages / 2
 
 
-def test_strange_news_change_nothing() -> None:
+def test_false_and_outdated_news_are_ignored() -> None:
     """A peer refutes news of its own loss, and ignores outdated news of others."""
     from oddlot.core.membership import PeerStatus, Ping
 
@@ -170,7 +170,7 @@ def test_strange_news_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("count", [8, 40])
-def test_a_false_suspicion_is_refuted(count: int) -> None:
+def test_false_suspicion_is_refuted(count: int) -> None:
     world = World(count)
     world.run(5)
     world.peers["p0"].unreachable("p1", world.events.now)
@@ -186,7 +186,7 @@ def test_lost_messages_lose_no_peer() -> None:
     assert not any(isinstance(event, PeerLost) for _, _, event in world.message)
 
 
-def test_a_message_of_a_lost_peer_brings_it_back_unless_it_has_left() -> None:
+def test_message_of_a_lost_peer_restores_it_unless_it_left() -> None:
     world = World(3)
     me = world.peers["p0"]
     assert me.gone("p1") == [PeerLost("p1")]
@@ -198,7 +198,7 @@ def test_a_message_of_a_lost_peer_brings_it_back_unless_it_has_left() -> None:
     assert me.heard("p2", 2.0) == []
 
 
-def test_silence_during_a_long_step_is_no_loss() -> None:
+def test_silence_during_a_long_step_loses_no_peer() -> None:
     world = World(4)
     world.peers["p1"].step_seconds = 8.0
     world.run(10)
@@ -209,7 +209,7 @@ def test_silence_during_a_long_step_is_no_loss() -> None:
     assert all("p1" not in living for name, living in world.known().items() if name != "p1")
 
 
-def test_a_lost_peer_may_return_until_it_counts_as_hung() -> None:
+def test_lost_peer_may_return_until_it_counts_as_hung() -> None:
     def lost() -> Membership:
         world = World(3)
         world.is_cut = lambda sender, receiver: "p1" in {sender, receiver}

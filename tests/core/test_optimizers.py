@@ -29,11 +29,11 @@ from tests.transcripts import raises
         (lambda: AdamW(weight_decay=-1), "invalid_value", "weight_decay"),
     ],
 )
-def test_impossible_numbers_are_refused(make: Callable[[], object], code: str, key: str) -> None:
+def test_invalid_optimizer_settings_are_rejected(make: Callable[[], object], code: str, key: str) -> None:
     with raises(UsageError, code) as caught:
         make()
     assert caught.value.key == key
 
 
-def test_momentum_may_be_negative() -> None:
+def test_negative_momentum_is_accepted() -> None:
     assert SGD(momentum=-0.99).momentum == -0.99

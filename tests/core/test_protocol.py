@@ -105,28 +105,28 @@ def two_models(stage: Stage) -> None:
     ],
     ids=lambda part: getattr(part, "__name__", str(part)),
 )
-def test_an_impossible_wish_is_told(scene: Scene, command: Command, code: str) -> None:
+def test_invalid_command_raises_protocol_error(scene: Scene, command: Command, code: str) -> None:
     stage = Stage()
     scene(stage)
     with raises(ProtocolError, code):
         stage.say([command])
 
 
-def test_a_worker_joins_once() -> None:
+def test_worker_that_joins_twice_raises_protocol_error() -> None:
     stage = Stage()
     stage.tell(Joined("a"))
     with raises(ProtocolError, "node_joined_twice", node="a"):
         stage.tell(Joined("a"))
 
 
-def test_an_update_is_merged_once_even_in_one_answer() -> None:
+def test_update_used_by_two_commands_raises_protocol_error() -> None:
     stage = Stage()
     stage.arrived("a")
     with raises(ProtocolError, "no_such_update", update="a:1"):
         stage.say([Step({"a:1": 1.0}), Drop("a:1")])
 
 
-def test_a_strategy_keeps_so_many_versions_and_no_more() -> None:
+def test_too_many_kept_versions_raise_protocol_error() -> None:
     """Each kept version is a complete model, so their number is limited on every engine."""
     stage = Stage()
     for number in range(MAX_KEPT):

@@ -135,14 +135,14 @@ def test_every_position_is_counted_exactly_once(
     ("size", "asked", "leases"),
     [(9, 4, [4, 5]), (9, 8, [9]), (10, 4, [4, 4, 2]), (3, 1, [1, 1, 1]), (1, 4, [1])],
 )
-def test_no_sample_is_left_alone(size: int, asked: int, leases: list[int]) -> None:
+def test_last_single_sample_joins_the_previous_lease(size: int, asked: int, leases: list[int]) -> None:
     ledger = SampleLedger(size, epochs=1)
     found = [len(places_of(ledger.lease(f"t{number}", asked, "a"))) for number in range(len(leases))]
     assert found == leases
     assert not ledger.work_left
 
 
-def test_no_returned_sample_is_left_alone_either() -> None:
+def test_last_single_returned_sample_joins_the_lease() -> None:
     ledger = SampleLedger(16, epochs=1)
     ledger.lease("t1", 9, "a")
     ledger.give_back("t1")
@@ -150,7 +150,7 @@ def test_no_returned_sample_is_left_alone_either() -> None:
 
 
 @given(ledgers, deeds, deeds)
-def test_a_saved_ledger_goes_on_alike(
+def test_saved_ledger_continues_the_same(
     ledger: SampleLedger, before: list[tuple[str, int, int]], after: list[tuple[str, int, int]]
 ) -> None:
     fate = Fate(ledger)
@@ -165,7 +165,7 @@ def test_a_saved_ledger_goes_on_alike(
     assert to_plain(other.ledger) == to_plain(ledger)
 
 
-def test_what_returns_is_joined_and_leased_first() -> None:
+def test_returned_spans_are_joined_and_leased_first() -> None:
     ledger = SampleLedger(100)
     for task in "abcd":
         ledger.lease(task, 10, "n")
@@ -184,7 +184,7 @@ def test_spans_of_two_epochs_are_not_joined() -> None:
     assert ledger.cursors[0].returned == [Span(0, 0, 4), Span(1, 4, 10)]
 
 
-def test_partial_work_returns_the_rest_of_scattered_spans() -> None:
+def test_partial_update_returns_the_rest_of_scattered_spans() -> None:
     ledger = SampleLedger(100)
     ledger.lease("a", 10, "n")
     ledger.lease("b", 10, "n")
@@ -195,7 +195,7 @@ def test_partial_work_returns_the_rest_of_scattered_spans() -> None:
     assert ledger.cursors[0].returned == [Span(0, 22, 25)]
 
 
-def test_a_lease_never_spans_two_epochs() -> None:
+def test_lease_never_spans_two_epochs() -> None:
     ledger = SampleLedger(10, epochs=2)
     assert ledger.lease("a", 8, "n") == (Span(0, 0, 8),)
     assert ledger.lease("b", 8, "n") == (Span(0, 8, 10),)
@@ -204,7 +204,7 @@ def test_a_lease_never_spans_two_epochs() -> None:
     assert ledger.lease("d", 8, "n") == (Span(0, 8, 10),)
 
 
-def test_a_barrier_opens_an_epoch_when_the_one_before_is_merged() -> None:
+def test_epoch_barrier_waits_until_the_last_epoch_is_merged() -> None:
     ledger = SampleLedger(10, epochs=2, epoch_barrier=True)
     ledger.lease("a", 10, "n")
     assert not ledger.work_left
@@ -215,13 +215,13 @@ def test_a_barrier_opens_an_epoch_when_the_one_before_is_merged() -> None:
     assert ledger.lease("b", 10, "n") == (Span(1, 0, 10),)
 
 
-def test_without_an_end_the_epochs_go_on() -> None:
+def test_epochs_are_unlimited_by_default() -> None:
     ledger = SampleLedger(5)
     assert [ledger.lease(f"{n}", 9, "n") for n in range(3)] == [(Span(epoch, 0, 5),) for epoch in range(3)]
     assert not ledger.done
 
 
-def test_an_epoch_closes_only_when_the_ones_before_have() -> None:
+def test_epoch_ends_only_after_the_epochs_before_it() -> None:
     ledger = SampleLedger(5)
     for task in "ab":
         ledger.lease(task, 5, "n")
@@ -233,7 +233,7 @@ def test_an_epoch_closes_only_when_the_ones_before_have() -> None:
     assert ledger.merged == []
 
 
-def test_of_tasks_that_share_samples_the_first_arrival_wins() -> None:
+def test_first_update_of_shared_samples_wins() -> None:
     ledger = SampleLedger(10)
     ledger.lease("a", 10, "n")
     assert ledger.share("b", "a") == (Span(0, 0, 10),)
@@ -243,7 +243,7 @@ def test_of_tasks_that_share_samples_the_first_arrival_wins() -> None:
     assert ledger.cursors[0].returned == [Span(0, 6, 10)]
 
 
-def test_shared_samples_return_when_the_last_that_has_them_is_over() -> None:
+def test_shared_samples_return_after_the_last_of_their_tasks() -> None:
     ledger = SampleLedger(10)
     ledger.lease("a", 10, "n")
     ledger.share("b", "a")
@@ -253,7 +253,7 @@ def test_shared_samples_return_when_the_last_that_has_them_is_over() -> None:
     assert ledger.cursors[0].returned == [Span(0, 0, 10)]
 
 
-def test_shards_cut_the_data_into_ranges_and_stay_where_they_are() -> None:
+def test_shards_are_ranges_and_stay_with_their_worker() -> None:
     ledger = SampleLedger(10, shards=3)
     assert [(cursor.first, cursor.last) for cursor in ledger.cursors] == [(0, 3), (3, 6), (6, 10)]
     assert ledger.lease("1", 1, "a") == (Span(0, 0, 1),)
@@ -263,7 +263,7 @@ def test_shards_cut_the_data_into_ranges_and_stay_where_they_are() -> None:
     assert ledger.lease("5", 9, "b", shard=2) == (Span(0, 6, 10),)
 
 
-def test_a_newcomer_takes_the_shard_of_the_lost_not_that_of_the_living() -> None:
+def test_new_worker_takes_the_shard_of_a_lost_worker() -> None:
     ledger = SampleLedger(10, shards=2)
     ledger.lease("1", 1, "a")
     ledger.lease("2", 1, "b")
@@ -271,7 +271,7 @@ def test_a_newcomer_takes_the_shard_of_the_lost_not_that_of_the_living() -> None
     assert ledger.lease("3", 1, "c") == (Span(0, 6, 7),)
 
 
-def test_a_shard_that_is_done_helps_with_the_oldest_epoch_before_it_begins_the_next() -> None:
+def test_worker_finishes_the_oldest_epoch_of_other_shards_first() -> None:
     ledger = SampleLedger(8, shards=2)
     ledger.lease("1", 4, "a")
     assert ledger.lease("2", 1, "a") == (Span(0, 4, 5),)
@@ -279,14 +279,14 @@ def test_a_shard_that_is_done_helps_with_the_oldest_epoch_before_it_begins_the_n
     assert ledger.lease("4", 4, "a") == (Span(1, 0, 4),)
 
 
-def test_more_shards_than_samples_leave_some_empty() -> None:
+def test_more_shards_than_samples_leave_empty_shards() -> None:
     ledger = SampleLedger(2, epochs=2, shards=5)
     taken = [ledger.lease(f"{n}", 1, "n") for n in range(5)]
     assert sorted(places_of(sum(taken, ()))) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert taken[4] == ()
 
 
-def test_samples_refused_three_times_stop_the_run_and_are_named() -> None:
+def test_samples_rejected_three_times_raise_bad_samples() -> None:
     ledger = SampleLedger(10)
     for task in "ab":
         ledger.lease(task, 4, "n")
@@ -296,7 +296,7 @@ def test_samples_refused_three_times_stop_the_run_and_are_named() -> None:
         ledger.refuse("c", "NaN in fc.weight")
 
 
-def test_where_other_samples_are_refused_too_the_training_may_have_diverged() -> None:
+def test_bad_samples_counts_other_rejected_samples() -> None:
     """Samples that were merged since their rejection do not count."""
     ledger = SampleLedger(10)
     for task, samples in (("a", 4), ("b", 3), ("c", 3)):
@@ -313,7 +313,7 @@ def test_where_other_samples_are_refused_too_the_training_may_have_diverged() ->
         ledger.refuse("g", "NaN")
 
 
-def test_bad_samples_are_skipped_where_that_is_wished_and_close_their_epoch() -> None:
+def test_skip_bad_skips_rejected_samples_and_ends_their_epoch() -> None:
     ledger = SampleLedger(4, epochs=1, skip_bad=True)
     for task in "ab":
         ledger.lease(task, 4, "n")
@@ -331,7 +331,7 @@ def struck(ledger: SampleLedger, task: str, samples: int) -> Skipped:
     return ledger.strike(spans, "ended by SIGSEGV")
 
 
-def test_samples_that_three_processes_computed_when_they_ended_are_named() -> None:
+def test_samples_of_three_crashed_workers_raise_bad_samples() -> None:
     """Only samples of all three processes are named."""
     ledger = SampleLedger(10)
     struck(ledger, "a", 8)
@@ -340,7 +340,7 @@ def test_samples_that_three_processes_computed_when_they_ended_are_named() -> No
         struck(ledger, "c", 4)
 
 
-def test_deadly_samples_are_skipped_where_that_is_wished_and_a_merge_forgives() -> None:
+def test_skip_bad_skips_samples_of_crashes_unless_merged() -> None:
     ledger = SampleLedger(10, epochs=1, skip_bad=True)
     for task in "ab":
         assert struck(ledger, task, 4) == ((), False)
@@ -355,7 +355,7 @@ def test_deadly_samples_are_skipped_where_that_is_wished_and_a_merge_forgives() 
     assert (ledger.skipped, ledger.done, ledger.strikes) == (8, True, {"0:0": 1, "0:1": 1})
 
 
-def test_a_lease_has_a_bounded_number_of_spans() -> None:
+def test_lease_has_a_bounded_number_of_spans() -> None:
     ledger = SampleLedger(400, epochs=1)
     for number in range(400):
         ledger.lease(f"{number}", 1, "n")
@@ -365,7 +365,7 @@ def test_a_lease_has_a_bounded_number_of_spans() -> None:
     assert len(ledger.lease("more", 400, "n")) == MAX_SPANS
 
 
-def test_after_the_returned_spans_of_a_lease_come_fresh_ones_of_their_epoch() -> None:
+def test_lease_adds_new_samples_after_returned_spans() -> None:
     ledger = SampleLedger(10)
     ledger.lease("a", 2, "n")
     ledger.lease("b", 2, "n")
@@ -373,7 +373,7 @@ def test_after_the_returned_spans_of_a_lease_come_fresh_ones_of_their_epoch() ->
     assert ledger.lease("c", 4, "n") == (Span(0, 0, 2), Span(0, 4, 6))
 
 
-def test_refusals_of_samples_that_are_merged_after_all_are_forgotten() -> None:
+def test_merge_clears_the_rejections_of_its_samples() -> None:
     ledger = SampleLedger(8)
     ledger.lease("a", 4, "n")
     ledger.refuse("a", "bad")
@@ -384,7 +384,7 @@ def test_refusals_of_samples_that_are_merged_after_all_are_forgotten() -> None:
     assert list(ledger.refusals) == ["0:3"]
 
 
-def test_merged_spans_are_those_before_the_next_fresh_samples() -> None:
+def test_merged_spans_exclude_open_and_returned_samples() -> None:
     ledger = SampleLedger(10)
     for task in ("a", "b", "c", "d"):
         ledger.lease(task, 4, "w1")

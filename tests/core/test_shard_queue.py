@@ -33,7 +33,7 @@ def first_choice(ledger: SampleLedger, node: str) -> int | None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_index_finds_what_a_look_at_all_lanes_would(seed: int) -> None:
+def test_index_finds_the_same_shard_as_a_full_search(seed: int) -> None:
     chance = Random(seed)
     size, shards = chance.randint(1, 40), chance.randint(1, 12)
     ledger = SampleLedger(size, chance.choice([None, 3]), shards, chance.random() < 0.5)
@@ -68,7 +68,7 @@ def test_the_index_finds_what_a_look_at_all_lanes_would(seed: int) -> None:
                 ledger.merge(task)
 
 
-def test_what_was_saved_is_indexed_again() -> None:
+def test_restored_ledger_rebuilds_its_index() -> None:
     ledger = SampleLedger(30, 2, 3)
     ledger.lease("a", 10, "w1")
     ledger.give_back("a")

@@ -159,16 +159,18 @@ def worker_state(stage: Stage) -> str:
 
 
 @pytest.mark.parametrize(("state", "event", "following", "samples"), rows("task"))
-def test_a_task_in_this_state_goes_there(state: str, event: str, following: str, samples: str) -> None:
+def test_task_transition_matches_the_documented_table(
+    state: str, event: str, following: str, samples: str
+) -> None:
     assert task_state(after(state, event, "task")) == (following, samples)
 
 
 @pytest.mark.parametrize(("state", "event", "following"), rows("worker"))
-def test_a_worker_in_this_state_goes_there(state: str, event: str, following: str) -> None:
+def test_worker_transition_matches_the_documented_table(state: str, event: str, following: str) -> None:
     assert worker_state(after(state, event, "worker")) == following
 
 
-def test_every_event_and_command_is_in_the_tables() -> None:
+def test_every_event_and_command_is_in_the_documented_tables() -> None:
     named = {row[1] for kind in ("task", "worker") for row in rows(kind)} - {"Arrived of its copy"}
     known = {kind.__name__ for kind in (*conductor._SETTLE, *conductor_commands._CARRY_OUT)}
     assert named == known

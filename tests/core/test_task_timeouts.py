@@ -54,7 +54,7 @@ class Assigned:
         return [task.id for task in self.timeouts.hung(self)]
 
 
-def test_a_deadline_that_a_strategy_sets_expires_whoever_waits() -> None:
+def test_strategy_deadline_expires_without_idle_workers() -> None:
     tasks = Assigned()
     tasks.start("a", wished=5.0)
     assert tasks.timeouts.first == 5.0
@@ -63,7 +63,7 @@ def test_a_deadline_that_a_strategy_sets_expires_whoever_waits() -> None:
     assert tasks.timeouts.first == 50.0, "ten timeouts until its worker counts as hung"
 
 
-def test_of_provisional_deadlines_as_many_expire_as_workers_wait() -> None:
+def test_one_provisional_deadline_expires_per_idle_worker() -> None:
     tasks = Assigned()
     for node in "abc":
         tasks.start(node)
@@ -73,7 +73,7 @@ def test_of_provisional_deadlines_as_many_expire_as_workers_wait() -> None:
     assert tasks.timeouts.first == 1_800.0
 
 
-def test_the_first_answer_replaces_provisional_deadlines() -> None:
+def test_first_update_replaces_provisional_deadlines() -> None:
     tasks = Assigned()
     first, _ = tasks.start("a"), tasks.start("b")
     tasks.start("c", wished=1_000.0)
@@ -84,7 +84,7 @@ def test_the_first_answer_replaces_provisional_deadlines() -> None:
     assert tasks.expired(1_000.0) == ["c:2"]
 
 
-def test_a_worker_hangs_ten_timeouts_after_its_last_answer_and_once() -> None:
+def test_worker_is_hung_once_ten_timeouts_after_its_last_update() -> None:
     tasks = Assigned()
     tasks.start("a", wished=10.0)
     tasks.start("a", wished=10.0)
@@ -96,14 +96,14 @@ def test_a_worker_hangs_ten_timeouts_after_its_last_answer_and_once() -> None:
     assert tasks.hung(160.0) == ["a:0"]
 
 
-def test_a_worker_hangs_after_thirty_seconds_at_the_earliest() -> None:
+def test_worker_is_hung_after_thirty_seconds_at_the_earliest() -> None:
     tasks = Assigned()
     tasks.start("a", wished=0.1)
     assert tasks.expired(0.1) == ["a:0"]
     assert (tasks.hung(29.9), tasks.hung(30.0)) == ([], ["a:0"])
 
 
-def test_a_late_answer_ends_the_wait_for_its_worker() -> None:
+def test_late_update_clears_the_hang_timer_of_its_worker() -> None:
     tasks = Assigned()
     task = tasks.start("a", wished=1.0)
     tasks.expired(1.0)

@@ -8,11 +8,11 @@ from oddlot.core.tasks import life_name, machine_of, node_of, task_name
 @pytest.mark.parametrize(
     ("machine", "life", "node"), [("w1", 1, "w1"), ("w1", 12, "w1.12"), ("eu-3", 2, "eu-3.2")]
 )
-def test_ids_are_made_of_their_parts_and_give_them_back(machine: str, life: int, node: str) -> None:
+def test_ids_round_trip_to_their_parts(machine: str, life: int, node: str) -> None:
     assert life_name(machine, life) == node
     assert machine_of(node) == machine
     assert node_of(task_name(node, 17)) == node
 
 
-def test_text_of_a_worker_that_is_no_task_id_belongs_to_no_node() -> None:
+def test_invalid_task_id_has_no_node() -> None:
     assert node_of("nonsense") == ""

@@ -22,14 +22,14 @@ def slow(times: float = 64.0) -> WorkerStats:
     return it
 
 
-def test_until_anybody_has_answered_everybody_has_ten_minutes_and_twice_as_long_after_a_timeout() -> None:
+def test_timeout_before_any_update_is_ten_minutes_and_doubles() -> None:
     it = worker_stats()
     assert it.timeout("a", 8) == 600.0
     it.timed_out("a")
     assert it.timeout("a", 8) == 1_200.0
 
 
-def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_timeout() -> None:
+def test_timeout_of_an_unmeasured_worker_is_a_minute_and_doubles() -> None:
     it = worker_stats()
     it.join("b", now=0.0)
     it.result("b", 8, 1.0, now=1.0)
@@ -40,7 +40,7 @@ def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_timeout() -
     assert it.timeout("a", 8) == 240.0
 
 
-def test_an_answer_in_no_time_is_one_too() -> None:
+def test_update_that_took_zero_seconds_counts() -> None:
     it = worker_stats()
     it.join("b", now=0.0)
     it.result("b", 8, 0.0, now=1.0)
@@ -49,12 +49,12 @@ def test_an_answer_in_no_time_is_one_too() -> None:
     assert it.timeout("a", 8) == pytest.approx(4 * 10.0 * 8), "a tenth of the newest"
 
 
-def test_a_slow_unknown_worker_has_four_times_what_it_needed() -> None:
+def test_timeout_with_few_updates_is_four_times_the_mean() -> None:
     assert worker_stats(results=4).timeout("a", 4) == 60.0
     assert worker_stats(results=4).timeout("a", 10) == 4 * 2.0 * 10
 
 
-def test_a_new_worker_has_four_times_what_others_took() -> None:
+def test_timeout_of_a_new_worker_is_four_times_the_usual_pace() -> None:
     it = worker_stats(results=1, seconds=200.0)
     it.lose("a")
     it.join("b", now=10.0)
@@ -66,7 +66,7 @@ def test_a_new_worker_has_four_times_what_others_took() -> None:
     assert it.timeout("b", 4) == pytest.approx(4 * 190.0), "the usual pace moves by a tenth"
 
 
-def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
+def test_timeout_is_four_times_the_95th_percentile_of_a_worker() -> None:
     it = worker_stats(results=5)
     assert it.timeout("a", 3) == 4 * 2.0 * 3
     for seconds_per_sample in range(1, 21):  # the twenty latest tasks count: 1 to 20 s per sample
@@ -77,21 +77,21 @@ def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
     assert it.timeout("a", 3) == 2 * 4 * 19.0 * 3
 
 
-def test_a_timeout_is_a_second_at_least() -> None:
+def test_timeout_is_at_least_one_second() -> None:
     it = worker_stats(results=5, seconds=0.001)
     assert it.timeout("a", 4) == 1.0
     it.timed_out("a")
     assert it.timeout("a", 4) == 2.0
 
 
-def test_a_result_ends_the_row_of_timeouts() -> None:
+def test_update_resets_the_count_of_consecutive_timeouts() -> None:
     it = worker_stats(results=5, seconds=0.001)
     it.timed_out("a")
     it.result("a", 4, 0.001, now=10.0)
     assert it.timeout("a", 4) == 1.0
 
 
-def test_an_answer_without_samples_teaches_nothing() -> None:
+def test_update_without_samples_changes_no_statistics() -> None:
     it = worker_stats()
     it.result("a", 0, 5.0, now=5.0)
     assert it.members["a"].results == 0
@@ -99,7 +99,7 @@ def test_an_answer_without_samples_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize(("drops", "load"), [(0, 8), (1, 8), (2, 4), (3, 4), (4, 2), (6, 2), (20, 2)])
-def test_two_drops_in_a_row_halve_a_slow_worker_s_load(drops: int, load: int) -> None:
+def test_two_consecutive_drops_halve_the_load_of_a_slow_worker(drops: int, load: int) -> None:
     it = slow()
     for _ in range(drops):
         it.dropped("a")
@@ -108,7 +108,7 @@ def test_two_drops_in_a_row_halve_a_slow_worker_s_load(drops: int, load: int) ->
 
 
 @pytest.mark.parametrize(("times", "load"), [(0.5, 64), (1.0, 64), (1.2, 64), (1.5, 32), (4.0, 16), (8.0, 8)])
-def test_a_load_is_halved_until_its_tasks_take_as_long_as_those_of_others(times: float, load: int) -> None:
+def test_load_is_halved_until_task_times_match_other_workers(times: float, load: int) -> None:
     """Tasks of workers of equal speed are not halved: smaller tasks for all would not reduce staleness."""
     it = slow(times)
     for _ in range(100):
@@ -116,7 +116,7 @@ def test_a_load_is_halved_until_its_tasks_take_as_long_as_those_of_others(times:
     assert it.load("a", 64) == load
 
 
-def test_nobody_is_slow_alone() -> None:
+def test_load_stays_full_without_other_measured_workers() -> None:
     it = worker_stats(results=3)
     it.join("b", now=0.0)
     for _ in range(4):
@@ -124,7 +124,7 @@ def test_nobody_is_slow_alone() -> None:
     assert it.load("a", 8) == 8
 
 
-def test_a_merge_ends_the_row_of_drops_and_keeps_the_load() -> None:
+def test_merge_resets_consecutive_drops_and_keeps_the_load() -> None:
     it = slow()
     for _ in range(5):
         it.dropped("a")
@@ -136,7 +136,7 @@ def test_a_merge_ends_the_row_of_drops_and_keeps_the_load() -> None:
     assert it.load("a", 8) == 4
 
 
-def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
+def test_events_of_a_lost_worker_are_ignored() -> None:
     it = worker_stats(results=1)
     it.lose("a")
     it.result("a", 4, 1.0, now=3.0)
@@ -147,12 +147,12 @@ def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
     assert it.members == {}
 
 
-def test_totals_are_kept() -> None:
+def test_worker_totals_are_counted() -> None:
     member = worker_stats(results=3).members["a"]
     assert (member.results, member.samples, member.last_heard, member.joined) == (3, 12, 9.0, 0.0)
 
 
-def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
+def test_twenty_consecutive_merges_restore_the_load() -> None:
     it = slow()
     for _ in range(4):
         it.dropped("a")
@@ -171,7 +171,7 @@ def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
     assert it.load("a", 8) == 8
 
 
-def test_the_median_pace_minds_no_task_that_took_long() -> None:
+def test_median_pace_ignores_one_slow_task() -> None:
     it = worker_stats(results=4)
     it.result("a", 4, 800.0, now=9.0)
     assert it.members["a"].median == 2.0

@@ -47,7 +47,7 @@ def indices(*wanted: int) -> Any:
     return np.array(wanted)
 
 
-def test_arrays_and_tensors_give_rows_and_a_dataset_what_collate_makes_of_its_samples() -> None:
+def test_arrays_give_rows_and_datasets_collated_samples() -> None:
     """A list is a dataset, even if its items are tensors."""
     batches = Batches((ROWS, torch.arange(6)))
     inputs, targets = batches.fetch(indices(4, 0))
@@ -93,12 +93,12 @@ def test_arrays_and_tensors_give_rows_and_a_dataset_what_collate_makes_of_its_sa
         "backwards",
     ],
 )
-def test_data_that_cannot_be_used_is_told(data: Any, code: str, fields: dict[str, Any]) -> None:
+def test_unusable_data_is_rejected(data: Any, code: str, fields: dict[str, Any]) -> None:
     with raises(UsageError, code, **fields):
         Batches(data)
 
 
-def test_data_whose_length_fails_is_told_with_the_traceback() -> None:
+def test_failing_dataset_length_raises_with_its_traceback() -> None:
     class Endless(Squares):
         def __len__(self) -> int:
             raise OverflowError
@@ -109,7 +109,7 @@ def test_data_whose_length_fails_is_told_with_the_traceback() -> None:
     assert caught.fields["reason"].endswith("OverflowError\n")
 
 
-def test_an_order_is_a_shuffle_of_its_own_for_each_seed_and_epoch() -> None:
+def test_order_depends_on_seed_and_epoch() -> None:
     first = order(7, 0, 50)
     assert sorted(first) == list(range(50))
     assert np.array_equal(first, order(7, 0, 50))
@@ -117,7 +117,7 @@ def test_an_order_is_a_shuffle_of_its_own_for_each_seed_and_epoch() -> None:
         assert not np.array_equal(first, other)
 
 
-def test_a_shard_keeps_its_samples_from_epoch_to_epoch() -> None:
+def test_shard_keeps_its_samples_across_epochs() -> None:
     one, two = order(7, 0, 50, shards=3), order(7, 1, 50, shards=3)
     assert sorted(one) == list(range(50))
     for a, b in ((0, 16), (16, 33), (33, 50)):
@@ -126,7 +126,7 @@ def test_a_shard_keeps_its_samples_from_epoch_to_epoch() -> None:
     assert set(one[:16]) != set(order(8, 0, 50, shards=3)[:16])
 
 
-def test_spans_are_cut_into_minibatches() -> None:
+def test_spans_are_split_into_minibatches() -> None:
     positions = order(7, 2, 50)
     batches = minibatches([Span(2, 10, 15), Span(2, 40, 46)], 4, 7, 50)
     assert [len(batch) for batch in batches] == [4, 4, 3]
@@ -137,12 +137,12 @@ def test_spans_are_cut_into_minibatches() -> None:
     ("samples", "batch", "sizes"),
     [(9, 4, [4, 5]), (5, 4, [5]), (1, 4, [1]), (3, 1, [1, 1, 1]), (8, 4, [4, 4]), (10, 4, [4, 4, 2])],
 )
-def test_no_sample_stands_alone_in_a_minibatch(samples: int, batch: int, sizes: list[int]) -> None:
+def test_single_remaining_sample_joins_another_minibatch(samples: int, batch: int, sizes: list[int]) -> None:
     """BatchNorm cannot estimate a variance from a single sample."""
     assert [len(one) for one in minibatches([Span(0, 3, 3 + samples)], batch, 7, 50)] == sizes
 
 
-def test_every_tensor_of_a_batch_moves() -> None:
+def test_move_transfers_every_tensor_of_a_batch() -> None:
     pair = namedtuple("pair", "x y")  # noqa: PYI024 - datasets use such types
     here = torch.zeros(2)
     moved = move({"a": [here], "b": (here, "text"), "c": pair(here, 3)}, torch.device("meta"))

@@ -26,7 +26,7 @@ def written(folder: Path, cuts: tuple[int, ...] = (0, 4, 7, 10)) -> list[Path]:
     return paths
 
 
-def test_rows_are_those_of_the_parts_one_after_the_other(tmp_path: Path) -> None:
+def test_shard_rows_are_concatenated_in_order(tmp_path: Path) -> None:
     for shards in (Shards(written(tmp_path)), Shards.of((X, Y), 3)):
         assert len(shards) == 10
         for rows in ([5], [0, 1, 3], [9, 0, 4, 4, 8]):
@@ -37,7 +37,7 @@ def test_rows_are_those_of_the_parts_one_after_the_other(tmp_path: Path) -> None
     assert Shards.of((X, Y), 3).cuts == (0, 3, 6, 10)
 
 
-def test_a_part_is_opened_once_and_only_if_it_is_needed(tmp_path: Path) -> None:
+def test_shard_is_opened_once_and_only_if_needed(tmp_path: Path) -> None:
     opened = []
 
     def read(part: tuple[int, int]) -> list[Any]:
@@ -55,7 +55,7 @@ def test_a_part_is_opened_once_and_only_if_it_is_needed(tmp_path: Path) -> None:
     assert opened == [(4, 7), (4, 7)]
 
 
-def test_a_worker_opens_its_own_wherever_it_lies(tmp_path: Path) -> None:
+def test_pickled_shards_open_local_and_remote_files(tmp_path: Path) -> None:
     files = MemoryFileSystem()
     with files.open("/bucket/a.npz", "wb") as file:
         np.savez(file, X[:6], Y[:6])
@@ -68,7 +68,7 @@ def test_a_worker_opens_its_own_wherever_it_lies(tmp_path: Path) -> None:
     files.store.clear()
 
 
-def test_only_the_pages_of_a_workers_parts_are_read(tmp_path: Path) -> None:
+def test_mapped_array_is_split_without_a_copy(tmp_path: Path) -> None:
     """A memory-mapped array is split without a copy."""
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -78,7 +78,7 @@ def test_only_the_pages_of_a_workers_parts_are_read(tmp_path: Path) -> None:
     assert np.shares_memory(shards.open[1][0].numpy(), mapped)
 
 
-def test_an_epoch_mixes_within_parts_and_never_across() -> None:
+def test_order_shuffles_within_shards_only() -> None:
     cuts = (0, 4, 7, 10)
     one, other = (order(3, epoch, 10, cuts) for epoch in (0, 1))
     for epoch in (one, other):
@@ -105,7 +105,7 @@ OTHER_PARTS: dict[str, tuple[list[Any], list[str]]] = {
 
 @pytest.mark.parametrize("sizes", [None, [10, 10]], ids=["read", "message"])
 @pytest.mark.parametrize("what", OTHER_PARTS)
-def test_a_part_with_other_arrays_is_named(what: str, sizes: list[int] | None) -> None:
+def test_shard_with_different_arrays_is_named(what: str, sizes: list[int] | None) -> None:
     """If sizes are given, a part is checked when a worker opens it. Otherwise it is checked at once."""
     arrays, found = OTHER_PARTS[what]
     parts = {"a.npz": [X, Y], "b.npz": arrays}
@@ -135,14 +135,14 @@ def test_a_part_with_other_arrays_is_named(what: str, sizes: list[int] | None) -
     ],
     ids=["text", "none", "count", "zero", "lengths", "too many", "absent", "unreadable", "empty", "changed"],
 )
-def test_what_cannot_be_is_told(
+def test_invalid_shards_are_rejected(
     make: Callable[[], object], error: type[Exception], code: str, fields: dict[str, Any]
 ) -> None:
     with raises(error, code, **fields):
         make()
 
 
-def test_a_pickle_in_a_part_is_not_loaded(tmp_path: Path) -> None:
+def test_pickled_objects_in_a_shard_are_rejected(tmp_path: Path) -> None:
     np.savez(tmp_path / "bad.npz", x=np.array([print], dtype=object))
     (tmp_path / "cut.npz").write_bytes(written(tmp_path)[0].read_bytes()[:100])
     for path in (tmp_path / "bad.npz", tmp_path / "cut.npz"):

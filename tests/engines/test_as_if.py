@@ -48,7 +48,7 @@ is_there = pytest.mark.skipif(not REAL.is_file(), reason=f"ODDLOT_DATA names no 
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=is_there)], ids=["made", "alibaba"])
-def test_a_record_is_replayed_in_its_order(real: bool, tmp_path: Path) -> None:
+def test_recorded_step_times_are_replayed_in_order(real: bool, tmp_path: Path) -> None:
     """Each task takes as long as the recorded one. The seed sets the start of the replay."""
     record = REAL if real else tmp_path / "times.csv"
     if not real:
@@ -62,7 +62,7 @@ def test_a_record_is_replayed_in_its_order(real: bool, tmp_path: Path) -> None:
         assert 1 <= min(over) < 1.5, "not longer on purpose"
 
 
-def test_one_code_two_clocks() -> None:
+def test_local_and_simulated_engines_have_equal_pace() -> None:
     """During a task of the slow worker, the fast worker sends about as many updates as under the virtual clock."""
     machines = Machine("w1", 0.001), Machine("w2", 0.01)
     here = in_between(until_all_answered(10, Asynchronous(), machines))
@@ -77,7 +77,7 @@ def in_between(run: Run | DrivenRun) -> list[int]:
     return list(map(len, senders.split()[1:-1]))
 
 
-def test_slowness_makes_it_longer() -> None:
+def test_slow_fault_lengthens_steps() -> None:
     """A worker waits four times the duration of each minibatch, as under the virtual clock."""
     chaos = oddlot.faults.Chaos([oddlot.faults.Fault("slow", "w1", at_versions=(1,), factor=4.0)])
     run, _ = trained(a_job(), Synchronous(), Local(1, 1, as_if=(SLOW,)), "epochs>=1", chaos=chaos)
@@ -94,7 +94,7 @@ def test_slowness_makes_it_longer() -> None:
     ],
     ids=["one", "none", "a text", "a number"],
 )
-def test_what_is_no_fleet_is_refused(machines: Any, code: str, fields: dict[str, Any]) -> None:
+def test_invalid_as_if_machines_are_rejected(machines: Any, code: str, fields: dict[str, Any]) -> None:
     with raises(UsageError, code, **fields) as caught:
         oddlot.Local(2, as_if=machines)
     assert caught.value.key == "as_if"

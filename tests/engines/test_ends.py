@@ -61,7 +61,7 @@ def runs(folder: Path, changes: dict[str, Any], options: dict[str, Any]) -> None
     oddlot.fit(job, Asynchronous(), local(2), until="epochs>=2", out=folder / "run", **options)
 
 
-def test_nothing_is_left_of_a_run_that_is_done(tmp_path: Path) -> None:
+def test_finished_run_leaves_nothing_behind(tmp_path: Path) -> None:
     before = held()
     runs(tmp_path, {}, {})
     assert held() == before
@@ -76,7 +76,7 @@ def server() -> Iterator[ForkClient]:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_nothing_is_left_after_any_end(
+def test_failed_run_leaves_nothing_behind(
     end: str, server: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers end when their sockets are closed: the fork server, which would end them, is not closed here."""
@@ -94,7 +94,7 @@ def test_nothing_is_left_after_any_end(
     assert held() == before
 
 
-def test_a_fork_server_that_is_killed_is_replaced_with_all_workers() -> None:
+def test_killed_fork_server_is_replaced_with_its_workers() -> None:
     """It is replaced twice. The third time in a row without an update between fails."""
     settings = RunConfig(until="epochs>=1000000")
     with prepared(Recipe(a_job(), Asynchronous(), local(2), settings)) as training:
@@ -114,7 +114,7 @@ def test_a_fork_server_that_is_killed_is_replaced_with_all_workers() -> None:
                     run.engine.next(run.engine.now + 1)  # no host receives the messages
 
 
-def test_a_fork_server_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_fork_server_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "STOPPED_SECONDS", 0.5)
     with prepared(Recipe(a_job(), Asynchronous(), local(1), RunConfig(until="epochs>=1000000"))) as training:
         run = DrivenRun(training)
@@ -125,7 +125,7 @@ def test_a_fork_server_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) 
         run.until(lambda: run.answers("w1.2", echo=False) > 0)
 
 
-def test_a_fork_server_that_is_dead_before_the_first_worker_is_told() -> None:
+def test_fork_server_dead_at_start_raises() -> None:
     fork_server = ForkClient()
     os.kill(fork_server.process.pid, signal.SIGKILL)
     fork_server.process.wait()
@@ -150,7 +150,7 @@ oddlot.fit(a_job(eval_data=rows(), loss=loss), oddlot.Asynchronous(), local(2), 
 """
 
 
-def test_kill_9_of_the_hub_leaves_nobody() -> None:
+def test_killed_hub_leaves_no_processes() -> None:
     with program("-c", WORKING) as process:
         says(process, "working")
         below = descendants(process.pid)
@@ -190,7 +190,7 @@ def main():
 IN_A_THREAD = "import threading; thread = threading.Thread(target=main); thread.start(); thread.join()"
 
 
-def test_it_works_from_standard_input_and_in_a_thread_without_a_main_guard() -> None:
+def test_fit_works_from_stdin_and_a_thread_without_main_guard() -> None:
     with program("-") as process:
         out, err = process.communicate(NOTEBOOK + IN_A_THREAD)
     assert out == "epochs>=1 Net\n", err

@@ -40,7 +40,7 @@ LONG = (local, peers_exchange_models), (local, a_peer_dies)
         for case in product((local, simulated), SCENARIOS)
     ],
 )
-def test_an_engine_survives(make: Callable[[int], Any], scenario: Callable[[Any], None]) -> None:
+def test_engine_passes_scenario(make: Callable[[int], Any], scenario: Callable[[Any], None]) -> None:
     scenario(make)
 
 
@@ -48,7 +48,9 @@ def test_an_engine_survives(make: Callable[[int], Any], scenario: Callable[[Any]
 @pytest.mark.parametrize(
     ("name", "kind"), [("send", ModelRequest), ("send", ModelMessage), ("_answer", TaskExecution)]
 )
-def test_a_mesh_that_loses_something_fails(name: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mesh_that_loses_a_message_fails_the_check(
+    name: str, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work, lost = getattr(SimulatedMesh, name), list[object]()
 
     def loses_first(*arguments: Any) -> Any:

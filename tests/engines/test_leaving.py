@@ -48,9 +48,7 @@ def noticed_at(seconds: float, strategy: Strategy, on: Simulated = ONE) -> list[
 @pytest.mark.parametrize(
     ("notice", "minibatches"), [(2.5, 3), (3.0, 3), (0.5, 1), (5.5, 6)], ids=lambda value: f"{value}"
 )
-def test_a_simulated_machine_ends_its_minibatch_and_hands_over_the_part(
-    notice: float, minibatches: int
-) -> None:
+def test_leaving_simulated_machine_returns_a_partial_task(notice: float, minibatches: int) -> None:
     records = noticed_at(notice * SECONDS_PER_MINIBATCH, WHOLE)
     now, samples = times(records, Arrived)[0], updates(records)[0].samples
     assert samples == minibatches * BATCH
@@ -60,19 +58,19 @@ def test_a_simulated_machine_ends_its_minibatch_and_hands_over_the_part(
     assert next(merges(records)) == [Span(0, 0, samples)]
 
 
-def test_a_machine_with_nothing_to_do_goes_at_once() -> None:
+def test_idle_machine_leaves_at_once() -> None:
     fleet = Simulated([Machine("quick", 0.001), Machine("slow", 0.01)])
     records = noticed_at(0.04, Synchronous(), fleet)
     assert times(records, Leaving, Lost) == [pytest.approx(0.04)] * 2
 
 
-def test_what_a_machine_had_not_begun_is_cancelled() -> None:
+def test_queued_tasks_of_a_leaving_machine_are_cancelled() -> None:
     records = noticed_at(SECONDS_PER_MINIBATCH / 2, Asynchronous(), replace(ONE, in_flight=3))
     ended = names(records, Arrived, Cancelled, Lost)
     assert ended[:4] == ["Arrived", "Cancelled", "Cancelled", "Lost"]
 
 
-def test_a_machine_is_wanted_back_once() -> None:
+def test_second_notice_is_ignored() -> None:
     with prepared(Recipe(a_job(), WHOLE, ONE, RunConfig(until="epochs>=1"))) as training:
         run = DrivenRun(training)
         run.deliver(run.engine.next(1.0))
@@ -82,7 +80,7 @@ def test_a_machine_is_wanted_back_once() -> None:
         assert len(events(run.records, Leaving)) == 1
 
 
-def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
+def test_leaving_machine_does_not_wait_for_a_cancelled_task() -> None:
     """It stops at its next minibatch, although the request to cancel arrives later."""
     far = replace(ONE.machines[0], link=Link(latency_milliseconds=200))  # type: ignore[arg-type]  # no zone
     on = Simulated([far])
@@ -123,7 +121,7 @@ def recalled(folder: Path, strategy: Strategy, on: Place, signals: int = 1) -> R
     return run
 
 
-def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path) -> None:
+def test_leaving_worker_returns_a_partial_task(tmp_path: Path) -> None:
     """A second notice changes nothing."""
     run = recalled(tmp_path, WHOLE, local(1), signals=2)
     (first, *rest) = merges(run.records)
@@ -135,20 +133,20 @@ def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path) -> 
     assert run.summary["samples_wasted"] == 0
 
 
-def test_what_a_worker_had_not_begun_is_cancelled(tmp_path: Path) -> None:
+def test_queued_tasks_of_a_leaving_worker_are_cancelled(tmp_path: Path) -> None:
     run = recalled(tmp_path, Asynchronous(samples=4 * BATCH), local(1, in_flight=2))
     message = names(run.records, Leaving, Arrived, Cancelled, Lost)
     assert message[:4] == ["Leaving", "Arrived", "Cancelled", "Lost"]
     assert updates(run.records)[0].samples == 3 * BATCH
 
 
-def test_local_steps_are_handed_over_too(tmp_path: Path) -> None:
+def test_leaving_worker_returns_its_local_steps(tmp_path: Path) -> None:
     """The change after three local steps counts as three steps."""
     run = recalled(tmp_path, LocalSGD(steps=6), local(1))
     assert next(merges(run.records)) == [Span(0, 0, 3 * BATCH)]
 
 
-def test_nothing_is_lost_for_the_model(tmp_path: Path) -> None:
+def test_partial_tasks_merge_like_a_plain_loop(tmp_path: Path) -> None:
     """A round with notice to one of two workers makes the same step as a plain loop over the same samples."""
     torch.manual_seed(0)
     run = recalled(tmp_path, Synchronous(samples=SAMPLES // 2), local(2))

@@ -49,7 +49,7 @@ class Once:
 
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("act", [close_socket, daemonize])
-def test_a_lost_worker_has_ended_before_its_memory_is_used_again(act: Any, tmp_path: Path) -> None:
+def test_lost_worker_ends_before_its_memory_is_reused(act: Any, tmp_path: Path) -> None:
     path, ended = tmp_path / "pid", list[bool]()
 
     def watch(record: Any) -> None:
@@ -85,7 +85,7 @@ oddlot.fit(job, oddlot.Asynchronous(), local(1), until="hours>=1", observers=[wa
 
 @pytest.mark.usefixtures("warm_start")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_a_worker_has_started_ends_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
+def test_subprocesses_of_a_worker_end_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
     """This is so if the run is stopped and if its hub is killed."""
     path = tmp_path / "pid"
     with program("-c", RUN.replace("PATH", str(path))) as process:

@@ -113,7 +113,7 @@ class NeverForks(Puppets):
         return number, ours
 
 
-def test_a_system_that_refuses_every_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_that_cannot_fork_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "RETRY_SECONDS", 0.0)
     with (
         patch.object(on_local, "ForkServer", NeverForks),
@@ -169,7 +169,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-def test_a_worker_that_talks_nonsense_is_ended(what: str) -> None:
+def test_worker_that_sends_an_invalid_message_is_killed(what: str) -> None:
     frame, fault = NONSENSE[what]
     with puppet() as (run, says):
         with warns("invalid_message", node="w1", fault=fault):
@@ -187,7 +187,7 @@ def test_a_worker_that_talks_nonsense_is_ended(what: str) -> None:
         ({"kind": "delta"}, "other_task"),
     ],
 )
-def test_facts_that_lie_are_refused(lie: dict[str, Any], code: str) -> None:
+def test_update_with_wrong_facts_is_rejected(lie: dict[str, Any], code: str) -> None:
     with puppet() as (run, says):
         arrival = says(done(**lie))
         assert isinstance(arrival, ReceivedUpdate)
@@ -198,7 +198,7 @@ def test_facts_that_lie_are_refused(lie: dict[str, Any], code: str) -> None:
         assert run.host.conductor.open.keys() == {"w1:2"}, "its samples are given out again"
 
 
-def test_the_truth_is_believed() -> None:
+def test_update_with_correct_facts_is_merged() -> None:
     with puppet() as (run, says):
         run.deliver(says(done()))
         assert run.host.conductor.version == 1
@@ -215,7 +215,7 @@ def patched(owner: Any, name: str, other: Callable[..., Any]) -> Callable[[], nn
     return model
 
 
-def test_the_run_goes_on_without_processes_that_talk_nonsense() -> None:
+def test_workers_that_send_invalid_messages_are_replaced() -> None:
     """Worker w1 sends garbage, and w2 sends facts with an unknown field."""
 
     def lies(facts: Facts) -> Any:
@@ -233,7 +233,7 @@ def test_the_run_goes_on_without_processes_that_talk_nonsense() -> None:
     assert run.summary["workers_lost"] == 2
 
 
-def test_workers_of_whom_each_talks_nonsense_end_the_run() -> None:
+def test_run_ends_if_every_worker_sends_invalid_messages() -> None:
     """They have no exit code, because only the hub has killed them."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ def test_workers_of_whom_each_talks_nonsense_end_the_run() -> None:
         trained(a_job(loss=loss), Asynchronous(), local(1))
 
 
-def test_a_damaged_packet_is_refused(tmp_path: Path) -> None:
+def test_damaged_packet_is_rejected(tmp_path: Path) -> None:
     write, flag = Packet.write, tmp_path / "damaged"
 
     def damaged(packet: Packet, out: Any) -> int:
@@ -271,7 +271,7 @@ def unsound(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("on", "bad"), [(local(2), nan), (fleet(2), nan), (fleet(2), inf)], ids=["local", "nan", "inf"]
 )
-def test_bad_numbers_end_the_run_and_are_told(on: Place, bad: float) -> None:
+def test_bad_numbers_end_the_run_with_their_samples(on: Place, bad: float) -> None:
     mask(task=r"\b[wm]\d:\d+", rows=r"train_data\[.*\]")
     with raises(JobError, "bad_samples") as caught:
         oddlot.fit(a_job(loss=lambda y, t: (y * bad).sum()), Asynchronous(), on, until="epochs>=1")
@@ -280,7 +280,7 @@ def test_bad_numbers_end_the_run_and_are_told(on: Place, bad: float) -> None:
 
 
 @BOTH
-def test_bad_samples_are_skipped_and_counted_if_wished(on: Place) -> None:
+def test_bad_samples_are_skipped_with_skip_bad(on: Place) -> None:
     points, sides = rows()
     points[5] = nan
     run, state = trained(a_job(train_data=(points, sides)), Asynchronous(samples=4), on, skip_bad=True)
@@ -291,12 +291,12 @@ def test_bad_samples_are_skipped_and_counted_if_wished(on: Place) -> None:
 
 
 @pytest.mark.parametrize("strategy", [Asynchronous(), Gossip()], ids=["hub", "mesh"])
-def test_a_run_whose_every_sample_is_skipped_has_failed(strategy: Strategy) -> None:
+def test_run_that_skips_every_sample_fails(strategy: Strategy) -> None:
     with raises(JobError, "nothing_learned", samples=SAMPLES):
         oddlot.fit(a_job(loss=unsound), strategy, fleet(), until="epochs>=1", skip_bad=True)
 
 
-def test_one_that_was_stopped_has_not() -> None:
+def test_interrupted_run_that_skips_samples_does_not_fail() -> None:
     def stop(record: Record) -> None:
         if len(refused) == 6:  # three for each task: some samples are skipped by now
             signal.raise_signal(signal.SIGINT)
@@ -309,7 +309,7 @@ def test_one_that_was_stopped_has_not() -> None:
     assert stopped.value.run.summary["samples_skipped"] > 0
 
 
-def test_a_resumed_run_may_skip_what_had_ended_it(tmp_path: Path) -> None:
+def test_resume_with_skip_bad_skips_the_bad_samples(tmp_path: Path) -> None:
     points, sides = rows()
     points[5] = nan
     job, options = a_job(train_data=(points, sides)), {"until": "epochs>=1", "out": tmp_path}
@@ -321,7 +321,7 @@ def test_a_resumed_run_may_skip_what_had_ended_it(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_an_evaluation_whose_loss_overflows_is_not_in_the_way(on: Place, tmp_path: Path) -> None:
+def test_evaluation_with_infinite_loss_warns_once(on: Place, tmp_path: Path) -> None:
     huge = (torch.full((4, 2), 1e38), torch.zeros(4).long())
     job = a_job(lambda: nn.Linear(2, 2), eval_data=huge, loss=lambda y, t: (y**2).mean())
     mask(version=r"(?<=version )\d+")

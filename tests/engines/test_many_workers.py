@@ -16,13 +16,13 @@ def three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_local, "ForkServer", lambda: SimpleNamespace(close=list))
 
 
-def test_workers_far_above_the_processors_are_told() -> None:
+def test_too_many_workers_warn() -> None:
     with ExitStack() as closing, warns("many_workers", workers=13, cores=3):
         Local(13).begin(closing)
 
 
 @pytest.mark.parametrize("on", [Local(12), Local(13, as_if=tuple(Machine(f"m{i}", 1.0) for i in range(13)))])
-def test_others_are_not(on: Local) -> None:
+def test_few_or_paced_workers_do_not_warn(on: Local) -> None:
     """Workers with `as_if` wait most of the time, and cause no warning."""
     with ExitStack() as closing:
         on.begin(closing)

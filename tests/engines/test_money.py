@@ -21,7 +21,7 @@ from tests.transcripts import raises
 FLAPS = alive((0.0, 2.0), (1.0, 0.0), period=2.0)
 
 
-def test_a_budget_that_is_raised_again_and_again_is_one_budget(tmp_path: Path) -> None:
+def test_budget_raised_on_resume_is_cumulative(tmp_path: Path) -> None:
     """Two machines cost 0.1 dollars per second each. Their tasks need 400 s, so no update arrives."""
     slow = zone(like=replace(LIKE, seconds_per_sample=50.0))
     for dollars, resume in ((5, None), (6, "latest"), (7, "latest")):
@@ -30,12 +30,12 @@ def test_a_budget_that_is_raised_again_and_again_is_one_budget(tmp_path: Path) -
         assert found.summary["seconds"] == pytest.approx(dollars / 0.2)
 
 
-def test_a_hub_alone_may_have_a_budget() -> None:
+def test_hub_cost_alone_reaches_a_budget() -> None:
     found = run(Machine("m", 0.1), hub=Hub(dollars_per_hour=3600.0), until="dollars<=0.5")
     assert found.summary["seconds"] == pytest.approx(0.5)
 
 
-def test_the_hub_s_time_alone_is_in_the_log_when_a_run_stops(tmp_path: Path) -> None:
+def test_hub_time_without_machines_is_kept_on_resume(tmp_path: Path) -> None:
     """Two machines are preempted at 2 s, and the run is stopped at 5,000 s."""
     gone, hub = zone(alive((0.0, 2.0), (2.0, 0.0))), Hub(dollars_per_hour=36.0)
     found = run(gone, hub=hub, until="seconds>=5000", out=tmp_path)
@@ -45,14 +45,14 @@ def test_the_hub_s_time_alone_is_in_the_log_when_a_run_stops(tmp_path: Path) -> 
     assert again.summary["seconds_without_workers"] == pytest.approx(4_999)
 
 
-def test_who_was_starting_at_a_stop_is_another_one_afterwards(tmp_path: Path) -> None:
+def test_starting_machine_is_replaced_after_resume(tmp_path: Path) -> None:
     run(zone(seconds_to_start=3.0), until="seconds>=1", out=tmp_path)
     found = run(zone(seconds_to_start=3.0), out=tmp_path, resume="latest")
     ordered = [event.node for event in events(found.records, Ordered)]
     assert len(set(ordered)) == len(ordered) == 4
 
 
-def test_a_zone_is_as_it_is_then_when_a_run_goes_on(tmp_path: Path) -> None:
+def test_resumed_zone_has_its_current_capacity_and_price(tmp_path: Path) -> None:
     """Its machines join immediately, at the current price."""
     dear = zone(prices=Steps((0.0, 0.5, 1.5), (360.0, 720.0, 1440.0)))
     run(dear, until="seconds>=1", out=tmp_path)
@@ -62,7 +62,7 @@ def test_a_zone_is_as_it_is_then_when_a_run_goes_on(tmp_path: Path) -> None:
     assert times(found.records, Priced) == [0.5, 1.5]
 
 
-def test_a_zone_that_was_restless_is_quiet_when_a_run_goes_on(tmp_path: Path) -> None:
+def test_resume_skips_capacity_changes_during_the_pause(tmp_path: Path) -> None:
     """Changes of capacity while the hub was stopped have no events."""
     restless = zone(Memoryless(1.0, 0.5), count=3)
     run(restless, until="seconds>=60", out=tmp_path)
@@ -73,7 +73,7 @@ def test_a_zone_that_was_restless_is_quiet_when_a_run_goes_on(tmp_path: Path) ->
     assert len(again) < 15
 
 
-def test_machines_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
+def test_machines_that_never_become_ready_end_the_run(tmp_path: Path) -> None:
     with raises(JobError, "lost_while_starting", starts=1022, seconds_to_start=3.0):
         run(zone(FLAPS, seconds_to_start=3.0), out=tmp_path)
     assert RunReport.read(tmp_path).summary["starts_lost"] == 1022, "the last one is among them"
@@ -81,12 +81,12 @@ def test_machines_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
         run(Machine("m", 0.05, seconds_to_start=3.0), chaos=Chaos(capacity=FLAPS))
 
 
-def test_starts_in_vain_end_no_run_that_somebody_trains() -> None:
+def test_failed_starts_do_not_end_a_run_with_a_working_machine() -> None:
     """More than 1,400 machines are lost while starting. Another machine trains for 48 x 30 s."""
     assert run(zone(FLAPS, seconds_to_start=3.0), Machine("steady", 30.0)).summary["starts_lost"] > 1_400
 
 
-def test_one_start_that_succeeds_is_luck_again() -> None:
+def test_successful_start_resets_the_failed_start_count() -> None:
     """700 machines in a row are lost while starting, two become ready and are preempted, and 700 more are lost."""
     falls = [
         (at + 2 * n + half, 2.0 - 2 * half) for at in (0.0, 2000.0) for n in range(350) for half in (0, 1)
@@ -97,7 +97,7 @@ def test_one_start_that_succeeds_is_luck_again() -> None:
     assert found.summary["starts_lost"] == 1_400
 
 
-def test_who_was_lost_while_starting_is_blamed() -> None:
+def test_error_names_the_machine_lost_while_starting() -> None:
     """The error names the machine that was lost, not the next machine, which might complete the run."""
     flaps, late = zone(FLAPS, seconds_to_start=3.0), Machine("late", 0.05, joins_at_seconds=1031.5)
     assert run(flaps, late).summary["starts_lost"] > 1_030
@@ -106,14 +106,14 @@ def test_who_was_lost_while_starting_is_blamed() -> None:
     assert machine_of(caught.fields["node"]) == "east2"
 
 
-def test_zones_that_never_agree_with_the_chaos_end_the_run() -> None:
+def test_zones_that_conflict_with_the_chaos_capacity_end_the_run() -> None:
     """The zone has capacity in the first half of each 2 s, and the fault injection has capacity in the second half."""
     never = Chaos(capacity=alive((0.0, 0.0), (1.2, 2.0), (1.8, 0.0), period=2.0))
     with raises(JobError, "kept_away", times=1021):
         run(zone(FLAPS), chaos=never)
 
 
-def test_lost_work_has_cost_its_part_of_the_hub_too(tmp_path: Path) -> None:
+def test_lost_work_includes_its_share_of_the_hub_cost(tmp_path: Path) -> None:
     options: dict[str, Any] = {"hub": Hub(dollars_per_hour=360.0), "until": "epochs>=20", "out": tmp_path}
     options["checkpoint_every"] = "4 versions"
     with pytest.raises(Killed):
@@ -122,14 +122,14 @@ def test_lost_work_has_cost_its_part_of_the_hub_too(tmp_path: Path) -> None:
     assert 0 < event.dollars_of_hub_lost < event.dollars_lost
 
 
-def test_a_run_that_computes_nothing_goes_on_so_only(tmp_path: Path) -> None:
+def test_run_without_compute_resumes_only_without_compute(tmp_path: Path) -> None:
     run(zone(), out=tmp_path)
     with raises(CheckpointError, "other_job", different={"computes": (False, None)}):
         run(zone(), computes=True, until="epochs>=2", out=tmp_path, resume="latest")
     assert run(zone(), until="epochs>=2", out=tmp_path, resume="latest").summary["epochs"] == 2
 
 
-def test_nothing_is_worth_money_before_anything_is_trained() -> None:
+def test_no_dollars_per_point_before_training() -> None:
     on = Simulated([zone(seconds_to_start=3.0)])
     found = fit(a_job(eval_data=rows()), Asynchronous(), on, until="dollars<=0.3")
     assert found.summary["dollars_per_point"] is None

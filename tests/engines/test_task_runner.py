@@ -64,7 +64,7 @@ def ran(
     return answer
 
 
-def test_a_whole_task_is_answered_with_its_facts() -> None:
+def test_complete_task_returns_its_facts() -> None:
     control = Scripted()
     answer = ran(control, clock=count(1.0).__next__)
     assert isinstance(answer, Facts)
@@ -77,7 +77,7 @@ def test_a_whole_task_is_answered_with_its_facts() -> None:
     assert control.looks == 3
 
 
-def test_behind_a_codec_the_packet_is_delivered_and_its_bytes_are_told() -> None:
+def test_codec_packet_is_delivered_with_its_size() -> None:
     control = Scripted()
     answer = ran(control, Half("bf16"))
     assert isinstance(answer, Facts)
@@ -86,7 +86,7 @@ def test_behind_a_codec_the_packet_is_delivered_and_its_bytes_are_told() -> None
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_stopped_before_its_first_minibatch_a_task_is_cancelled(cancelled: bool) -> None:
+def test_task_stopped_before_its_first_minibatch_is_cancelled(cancelled: bool) -> None:
     control = Scripted(stop_at=1, cancelled=cancelled)
     answer = ran(control, Half("bf16"))
     assert isinstance(answer, Cancelled)
@@ -95,7 +95,7 @@ def test_stopped_before_its_first_minibatch_a_task_is_cancelled(cancelled: bool)
     assert control.heard == ["loaded", "computed None"]
 
 
-def test_a_part_is_handed_over_unless_the_task_was_cancelled() -> None:
+def test_stopped_task_returns_a_part_unless_cancelled() -> None:
     control = Scripted(stop_at=3)
     answer = ran(control)
     assert isinstance(answer, Facts)
@@ -103,7 +103,7 @@ def test_a_part_is_handed_over_unless_the_task_was_cancelled() -> None:
     assert isinstance(ran(Scripted(stop_at=3, cancelled=True)), Cancelled)
 
 
-def test_a_task_that_was_cancelled_too_late_is_answered_as_a_whole() -> None:
+def test_task_cancelled_too_late_is_returned_completely() -> None:
     answer = ran(Scripted(cancelled=True))
     assert isinstance(answer, Facts)
     assert answer.samples == 3 * BATCH

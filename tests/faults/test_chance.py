@@ -45,12 +45,12 @@ def lives(folder: Path, fault: Fault, *kills: float) -> list[Record]:
     return [r for r in log if not isinstance(r.event, FaultInjected) or r.event.fault[-1] != ")"]
 
 
-def test_a_rate_is_that_many_an_hour() -> None:
+def test_rate_is_faults_per_hour() -> None:
     message = struck(BY_CHANCE, epochs=150)
     assert 8.5 < len(message) / message[-1].now < 11.5
 
 
-def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
+def test_every_worker_is_hit_in_a_seeded_order() -> None:
     drawn = [[event.node for event in events(struck(OFTEN, 40, seed), FaultInjected)] for seed in (0, 1)]
     assert drawn[0] != drawn[1]
     for victims in drawn:
@@ -59,19 +59,19 @@ def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
         assert min(counts.values()) > len(victims) / 8
 
 
-def test_in_which_order_they_came_is_nothing_to_the_victims() -> None:
+def test_victims_do_not_depend_on_the_join_order() -> None:
     """The order in which worker processes join is random."""
     fleets = MACHINES, replace(MACHINES, machines=MACHINES.machines[::-1])
     one, other = ([event.node for event in events(struck(OFTEN, on=on), FaultInjected)] for on in fleets)
     assert one[:10] == other[:10]
 
 
-def test_a_period_keeps_step_through_lives_of_the_hub(tmp_path: Path) -> None:
+def test_periodic_faults_keep_their_times_after_a_resume(tmp_path: Path) -> None:
     at = [round(now / 0.25, 6) for now in times(lives(tmp_path, OFTEN, 0.6, 1.1), FaultInjected)]
     assert at == [float(n) for n in range(1, len(at) + 1)]
 
 
-def test_chance_is_not_the_same_in_each_life_of_the_hub(tmp_path: Path) -> None:
+def test_random_faults_differ_after_each_resume(tmp_path: Path) -> None:
     """Otherwise a hub with random kills would always be killed at the same time after its start."""
     log = lives(tmp_path, BY_CHANCE, 0.8, 1.6)
     begins, at = [0.0, *times(log, Resumed)], times(log, FaultInjected)
@@ -79,9 +79,7 @@ def test_chance_is_not_the_same_in_each_life_of_the_hub(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [(), (0.6,)])
-def test_what_lasts_ends_in_time_whatever_becomes_of_the_hub(
-    tmp_path: Path, kills: tuple[float, ...]
-) -> None:
+def test_lasting_fault_ends_on_time_despite_a_resume(tmp_path: Path, kills: tuple[float, ...]) -> None:
     fault = Fault("slow", "w1", at_seconds=(0.2,), for_seconds=1.0, factor=4.0)
     slow = [
         r.now

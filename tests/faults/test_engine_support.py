@@ -41,7 +41,7 @@ def fault(kind: str) -> Fault:
 
 
 @pytest.mark.parametrize("engine", [Local(2), Simulated([Machine("m", 0.1)])], ids=["local", "simulated"])
-def test_our_engines_inject_every_fault(engine: EngineConfig) -> None:
+def test_built_in_engines_support_every_fault(engine: EngineConfig) -> None:
     Chaos([fault(kind) for kind in sorted(KINDS - OF_MESH)], capacity=CAPACITY).check_engine(engine)
     Chaos([fault(kind) for kind in sorted(KINDS - OF_HUB)]).check_engine(engine, mesh=True)
 
@@ -56,22 +56,22 @@ def test_our_engines_inject_every_fault(engine: EngineConfig) -> None:
     ],
     ids=["freeze", "slow", "leave", "preempt"],
 )
-def test_what_an_engine_cannot_inject_is_refused_before_the_run(chaos: Chaos, kind: str, key: str) -> None:
+def test_unsupported_fault_is_rejected_before_the_run(chaos: Chaos, kind: str, key: str) -> None:
     with raises(UsageError, "fault_not_supported", engine="kills_only", fault=kind, known=["kill"]) as caught:
         chaos.check_engine(KillsOnly())
     assert isinstance(caught.value, UsageError)
     assert caught.value.key == key
 
 
-def test_faults_of_messages_need_no_more_than_an_engine_that_injects_some() -> None:
+def test_message_faults_work_on_any_engine_with_faults() -> None:
     Chaos([fault("kill"), fault("drop"), fault("kill_hub")]).check_engine(KillsOnly())
 
 
-def test_an_engine_without_fault_injection_runs_with_no_fault_at_all() -> None:
+def test_engine_without_fault_injection_rejects_every_fault() -> None:
     with raises(UsageError, "fault_not_supported", engine="no_faults", fault="drop", known=[]):
         Chaos([fault("drop")]).check_engine(NoFaults())
 
 
-def test_a_capacity_needs_workers_that_come_back() -> None:
+def test_capacity_without_respawn_is_rejected() -> None:
     with raises(UsageError, "capacity_without_respawn"):
         Chaos(capacity=CAPACITY).check_engine(Local(respawn=False))

@@ -78,7 +78,7 @@ def everything_strikes(request: pytest.FixtureRequest, fork_server: None) -> Run
     return struck_by(request.param, *FAULTS, epochs=100 if isinstance(request.param, Local) else 25)
 
 
-def test_each_fault_is_in_the_log(everything_strikes: Run) -> None:
+def test_every_fault_is_logged(everything_strikes: Run) -> None:
     message = struck(everything_strikes)
     assert {event.fault for event in message} == set(map(str, FAULTS))
     named = {event.kind: event.node for event in message}
@@ -87,14 +87,14 @@ def test_each_fault_is_in_the_log(everything_strikes: Run) -> None:
     assert at_once == ["freeze", "leave"], "in the order of the file"
 
 
-def test_who_is_killed_is_lost_and_who_has_notice_leaves(everything_strikes: Run) -> None:
+def test_killed_worker_is_lost_and_worker_with_notice_leaves(everything_strikes: Run) -> None:
     summary, records = everything_strikes.summary, everything_strikes.records
     assert (summary["workers_lost"], summary["workers_left"]) == (1, 2)
     assert sorted(event.node for event in events(records, Leaving)) == ["w1", "w2"]
     assert sorted(event.node for event in events(records, Lost)) == ["w1", "w2", "w2.2"]
 
 
-def test_a_corrupted_answer_is_refused_and_its_work_done_again(everything_strikes: Run) -> None:
+def test_corrupted_update_is_rejected_and_recomputed(everything_strikes: Run) -> None:
     assert len(struck(everything_strikes, "corrupt")) == 2
     refused = events(everything_strikes.records, UpdateRejected)
     assert len(refused) == 2
@@ -102,25 +102,25 @@ def test_a_corrupted_answer_is_refused_and_its_work_done_again(everything_strike
     transcribe(refused[0].reason, task=r"w\d:\d+", loss=r"(?<=its loss is )[\d.]+")
 
 
-def test_a_dropped_answer_is_as_cancelled(everything_strikes: Run) -> None:
+def test_dropped_update_is_cancelled(everything_strikes: Run) -> None:
     (event,), at = struck(everything_strikes, "drop"), struck_at(everything_strikes, "drop")
     after = [r for r in everything_strikes.records if r.now >= at]
     assert events(after, Cancelled)[0].node == event.node
 
 
-def test_an_answer_is_late(everything_strikes: Run) -> None:
+def test_delayed_update_arrives_late(everything_strikes: Run) -> None:
     """On a real clock, the delay starts shortly before the fault is logged."""
     at = struck_at(everything_strikes, "delay")
     assert min(now - at for now in answered(everything_strikes, "w3") if now > at) >= 0.25
 
 
-def test_a_frozen_worker_goes_on_later(everything_strikes: Run) -> None:
+def test_frozen_worker_continues_later(everything_strikes: Run) -> None:
     at = struck_at(everything_strikes, "freeze")
     later = [now - at for now in answered(everything_strikes, "w4") if now > at + 0.05]
     assert min(later) >= 0.4
 
 
-def test_a_frozen_machine_hears_of_its_end_when_it_goes_on(everything_strikes: Run) -> None:
+def test_frozen_machine_receives_its_notice_when_it_thaws(everything_strikes: Run) -> None:
     """SIGTERM is only handled after SIGCONT."""
     frozen, message = (
         next(r.now for r in everything_strikes.records if r.event == event)
@@ -132,14 +132,14 @@ def test_a_frozen_machine_hears_of_its_end_when_it_goes_on(everything_strikes: R
 # --- only worker processes -------------------------------------------------------------------------
 
 
-def test_everything_at_once_while_tasks_are_cancelled() -> None:
+def test_faults_are_injected_while_tasks_are_cancelled() -> None:
     """`tests/simulation` does this under the virtual clock, with every strategy."""
     each = enumerate(FAULTS)
     faults = [replace(one, machine="", at_seconds=(), at_versions=(2 + at, 10 + at)) for at, one in each]
     assert struck(struck_by(local(3), *faults, strategy=FastestK(k=2), epochs=12))
 
 
-def test_a_worker_process_is_slow() -> None:
+def test_slow_fault_slows_a_worker_process() -> None:
     """It waits for 20 times the duration of each step."""
     run = struck_by(local(1), Fault("slow", at_versions=(10,), factor=20.0), epochs=4)
     seconds = [update.seconds["compute"] for update in updates(run.records)]
@@ -147,7 +147,7 @@ def test_a_worker_process_is_slow() -> None:
     assert after[len(after) // 2] > 5 * before[len(before) // 2]
 
 
-def test_what_is_dropped_is_given_back() -> None:
+def test_dropped_updates_free_their_memory() -> None:
     """Its memory is released too: a worker has only two blocks."""
     run = struck_by(local(1), Fault("drop", at_versions=tuple(range(2, 12))))
     assert len(struck(run)) == 10
@@ -156,14 +156,14 @@ def test_what_is_dropped_is_given_back() -> None:
 # --- only the virtual clock ------------------------------------------------------------------------
 
 
-def test_a_fault_waits_for_its_machine() -> None:
+def test_fault_waits_for_its_machine() -> None:
     on = Simulated([Machine("early", 0.01), Machine("late", 0.01, joins_at_seconds=1.0)], computes=False)
     run = struck_by(on, Fault("kill", "late", at_seconds=(0.5,)), epochs=8)
     assert struck(run) == [FaultInjected("kill late at_seconds=0.5", "kill", "late")]
     assert times(run.records, FaultInjected) == [1.0]
 
 
-def test_a_run_in_which_nothing_can_happen_any_more_ends() -> None:
+def test_run_without_machines_ends_despite_future_faults() -> None:
     """Faults are due forever, but no machine is left."""
     gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)], computes=False)
     chaos = Chaos([Fault("kill", every_seconds=0.1)])
@@ -172,7 +172,7 @@ def test_a_run_in_which_nothing_can_happen_any_more_ends() -> None:
     assert caught.fields["seconds"] == pytest.approx(0.2)
 
 
-def test_a_run_looks_at_its_goal_while_only_misfortune_goes_on() -> None:
+def test_time_goal_is_checked_while_only_faults_occur() -> None:
     """The only machine is frozen, and faults are injected into it repeatedly."""
     faults = (
         Fault("freeze", at_seconds=(0.1,), for_seconds=1000.0),
@@ -183,7 +183,7 @@ def test_a_run_looks_at_its_goal_while_only_misfortune_goes_on() -> None:
     assert run.summary["seconds"] == pytest.approx(5, abs=0.5)
 
 
-def test_the_longest_of_several_freezes_counts() -> None:
+def test_longest_of_several_freezes_applies() -> None:
     faults = (
         Fault("freeze", "w1", at_seconds=(0.1,), for_seconds=10.0),
         Fault("freeze", "w1", at_seconds=(0.5,), for_seconds=1.0),
@@ -193,7 +193,7 @@ def test_the_longest_of_several_freezes_counts() -> None:
     assert 10.1 < after < 10.3, "it went on with what it had begun"
 
 
-def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
+def test_strongest_of_several_slow_faults_applies() -> None:
     """A short, weak fault never hides a long, strong fault, and ends at its own time."""
     faults = (
         Fault("slow", "w1", at_seconds=(0,), factor=9, for_seconds=5.0),
@@ -215,7 +215,7 @@ def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
     assert paces(15.3, 16.0) == {0.1}
 
 
-def test_what_is_outdone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_permanent_fault_is_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated fault without an end is kept once."""
     kept, apply = list[int](), LastingFaults.apply
 
@@ -230,7 +230,7 @@ def test_what_is_outdone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_dies_twice(seed: int) -> None:
+def test_simultaneous_faults_hit_different_machines(seed: int) -> None:
     """Two simultaneous faults hit two machines."""
     faults = Fault("kill", at_versions=(3,)), Fault("leave", at_versions=(3,))
     run = struck_by(machines(), *faults, epochs=20, seed=seed)
@@ -238,14 +238,14 @@ def test_nobody_dies_twice(seed: int) -> None:
     assert (run.summary["workers_lost"], run.summary["workers_left"]) == (1, 1)
 
 
-def test_what_was_meant_for_a_lost_worker_s_answer_is_for_another_s() -> None:
+def test_corrupt_fault_of_a_lost_worker_hits_its_replacement() -> None:
     faults = Fault("corrupt", "w1", at_seconds=(0.01,)), Fault("kill", "w1", at_seconds=(0.02,))
     run = struck_by(machines(computes=True), *faults, epochs=40)
     assert [event.node for event in struck(run)] == ["w1", "w1.2"]
     assert len(events(run.records, UpdateRejected)) == 1
 
 
-def test_a_fault_has_chance_of_its_own() -> None:
+def test_fault_times_do_not_depend_on_other_faults() -> None:
     """Its times do not depend on other faults or machines."""
 
     def at(on: Place, *others: Fault) -> list[float]:
@@ -255,7 +255,7 @@ def test_a_fault_has_chance_of_its_own() -> None:
     assert at(machines()) == at(machines(2)) == at(machines(), Fault("kill", "w2", per_hour=3600.0))
 
 
-def test_without_chaos_the_engine_is_itself() -> None:
+def test_empty_chaos_does_not_change_the_run() -> None:
     run, _ = trained(a_job(), Synchronous(), fleet(2), chaos=Chaos())
     plain, _ = trained(a_job(), Synchronous(), fleet(2))
     assert list(run.records) == list(plain.records)
@@ -264,7 +264,7 @@ def test_without_chaos_the_engine_is_itself() -> None:
 # --- a killed hub ----------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_is_struck_by_what_has_not_struck_yet(tmp_path: Path) -> None:
+def test_resumed_run_gets_only_the_remaining_faults(tmp_path: Path) -> None:
     """Each time of a fault counts once, from any checkpoint. Faults of another file count from the start of the run."""
     faults = [
         Fault("slow", at_seconds=(0.1, 0.3, 0.9, 1.2), factor=1e-9),
@@ -310,7 +310,7 @@ oddlot.fit(
 
 
 @pytest.mark.parametrize("on", [local(2), machines()], ids=["local", "simulated"])
-def test_the_hub_is_killed_once_and_the_run_goes_on(
+def test_hub_is_killed_once_and_the_run_resumes(
     tmp_path: Path, on: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program of its own is killed by a signal. Under the virtual clock, an exception replaces the signal."""

@@ -40,7 +40,7 @@ def arrivals(machine: str, until: float) -> int:
 @pytest.mark.parametrize(
     "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
 )
-def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_counts_once(on: Place) -> None:
+def test_preempted_workers_return_and_samples_count_once(on: Place) -> None:
     """The run is longer than the period of 3.6 s. Workers are preempted even if they start late."""
     if on is not FLEET:
         trained(a_job(), Asynchronous(), local(1))  # starts the fork server
@@ -58,7 +58,7 @@ def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_count
     assert taken
 
 
-def test_a_resumed_run_finds_the_capacity_as_it_is_then(tmp_path: Path) -> None:
+def test_resumed_run_has_its_current_capacity(tmp_path: Path) -> None:
     """It is stopped at 1 s, when one of three workers is running."""
     job, folder, capacity = a_job(count=COUNT), RunFolder(tmp_path), Chaos(capacity=Alive(TRACE))
     trained(job, Asynchronous(), FLEET, "seconds>=1", folder, chaos=capacity)
@@ -69,7 +69,7 @@ def test_a_resumed_run_finds_the_capacity_as_it_is_then(tmp_path: Path) -> None:
     assert len(events(after, Joined)) - len(events(after, Lost)) == 1
 
 
-def test_a_file_says_so_too(tmp_path: Path) -> None:
+def test_capacity_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "chaos.toml"
     (tmp_path / "alive.csv").write_text("0,4\n3600,2\n7200,0\n")
     path.write_text('[capacity]\nkind = "alive"\nfile = "alive.csv"\nof = 8\nrepeat_hours = 3\nfaster = 60\n')
@@ -85,7 +85,7 @@ def test_a_file_says_so_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*were lost with their machines")  # tasks are slow on a busy machine
-def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
+def test_repeated_preemptions_do_not_end_the_run() -> None:
     """During the first second, a task takes longer than the time between preemptions."""
     restless = Steps(tuple(0.1 * n for n in range(11)), (2.0, 0.0) * 5 + (2.0,))
     on, chaos = local(2, as_if=(Machine("any", 0.01),) * 2), Chaos(capacity=Alive(restless))
@@ -100,7 +100,7 @@ ENDS = Steps((0.0, 0.3), (2.0, 0.0))
     "faults", [[], [Fault("slow", every_seconds=0.1, factor=1)]], ids=["", "faults go on"]
 )
 @pytest.mark.parametrize("on", [local(2), FLEET], ids=["local", "simulated"])
-def test_a_capacity_that_ends_without_a_machine_ends_the_run(on: Place, faults: list[Fault]) -> None:
+def test_capacity_that_ends_at_zero_ends_the_run(on: Place, faults: list[Fault]) -> None:
     """Without a time limit, the run would wait forever."""
     mask(seconds=r"(?<=t = )[\d.]+(?= s)")
     with raises(JobError, "stalled", machines=0, traces=["chaos"]):
@@ -135,7 +135,7 @@ class Scripted(EngineWrapper):
 
 
 @pytest.mark.parametrize("last", [Evaluated(3, {}), Lost("w2")], ids=["evaluation", "loss"])
-def test_what_is_under_way_is_awaited_before_the_run_is_given_up(last: Stimulus) -> None:
+def test_pending_evaluation_or_loss_is_awaited_before_the_run_ends(last: Stimulus) -> None:
     """The metrics may reach the goal, and a worker may have sent an update before it was lost."""
     coming: list[tuple[float, Stimulus]] = [
         (0.0, Joined("w1")),

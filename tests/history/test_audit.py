@@ -35,7 +35,7 @@ def counts(proof: Proof) -> tuple[int, int, int]:
 WHOLE = [begins(start("a:1", (0, 0, 8)), start("b:1", (0, 8, 16))), merges("b:1", 8), merges("a:1", 8)]
 
 
-def test_a_whole_epoch_and_one_under_way() -> None:
+def test_audit_counts_complete_and_partial_epochs() -> None:
     assert counts(prove(WHOLE, 16)) == (1, 16, 0)
     half = prove(WHOLE[:2], 16)
     assert (counts(half), half.to_come) == ((0, 8, 0), ((0, 8),))
@@ -55,13 +55,13 @@ def test_a_whole_epoch_and_one_under_way() -> None:
     ],
     ids=["never", "an echo", "dropped", "refused", "merged before"],
 )
-def test_what_has_not_arrived_cannot_be_merged(before: list[Record]) -> None:
+def test_merge_without_an_update_is_found(before: list[Record]) -> None:
     log = [begins(start("a:1", (0, 0, 8))), *before, Record(2.0, Ticked(), (Step({"a:1": 1.0}),))]
     (fault,) = prove(log, 8).faults
     check(fault, "merged_before_it_arrived", update="a:1")
 
 
-def test_an_epoch_that_cannot_be_is_told_soon() -> None:
+def test_impossible_epoch_numbers_are_handled_quickly() -> None:
     far, none = (
         prove([begins(start("a:1", (epoch, 0, 8))), merges("a:1", 8)], 8) for epoch in (9_000_000_000, -1)
     )
@@ -71,7 +71,7 @@ def test_an_epoch_that_cannot_be_is_told_soon() -> None:
     check(none.faults[0], "no_such_epoch", epoch=-1)
 
 
-def test_a_hole_that_lasts_is_seen() -> None:
+def test_incomplete_epochs_before_the_newest_are_found() -> None:
     """Epoch 0 lacks a position, and epoch 2 is empty."""
     log = [begins(start("a:1", (0, 0, 15))), merges("a:1", 15)]
     log += [begins(start("a:2", (1, 0, 16))), merges("a:2", 16)]
@@ -81,7 +81,7 @@ def test_a_hole_that_lasts_is_seen() -> None:
     assert proof.to_come == ((0, 1), (2, 16), (3, 16), (4, 16))
 
 
-def test_only_what_an_update_brought_counts() -> None:
+def test_only_merged_samples_of_updates_count() -> None:
     """The log has a partial update, a late update, a dropped update and one that was not merged."""
     log = [
         begins(start("a:1", (0, 0, 4), (0, 6, 16)), start("a:2", (0, 4, 6)), start("b:1", (0, 4, 6))),
@@ -103,7 +103,7 @@ def test_only_what_an_update_brought_counts() -> None:
     ],
     ids=["within", "across", "beyond"],
 )
-def test_what_is_merged_twice_is_named(again: tuple[int, int, int], faults: list[object]) -> None:
+def test_samples_merged_twice_are_reported(again: tuple[int, int, int], faults: list[object]) -> None:
     proof = prove([*WHOLE, begins(start("c:1", again)), merges("c:1", again[2] - again[1])], 16)
     fields = ("first", "last", "updates")
     assert [(fault.code, *map(fault.fields.get, fields)) for fault in proof.faults] == faults
@@ -111,7 +111,7 @@ def test_what_is_merged_twice_is_named(again: tuple[int, int, int], faults: list
     transcribe(str(proof))
 
 
-def test_a_gap_is_no_whole_epoch() -> None:
+def test_epoch_with_a_gap_is_incomplete() -> None:
     log = [begins(start("a:1", (0, 0, 8)), start("b:1", (0, 9, 16))), merges("a:1", 8), merges("b:1", 7)]
     assert counts(prove(log, 16)) == (0, 15, 0)
     first, second = prove(log, 16, epochs=2).faults
@@ -119,7 +119,7 @@ def test_a_gap_is_no_whole_epoch() -> None:
     check(second, "not_merged", epoch=1, count=16)
 
 
-def test_samples_that_were_given_up_are_counted() -> None:
+def test_skipped_samples_are_counted() -> None:
     refused = [begins(start("a:1", (0, 0, 4))), Record(1.0, UpdateRejected("a:1", "NaN"))]
     given_up = [
         begins(start("a:2", (0, 0, 4))),
@@ -133,7 +133,7 @@ def test_samples_that_were_given_up_are_counted() -> None:
     check(fault, "merged_twice", epoch=0, first=0, last=3)
 
 
-def test_epochs_that_lack_equally_many_samples_are_one_fault() -> None:
+def test_epochs_with_the_same_gap_are_one_error() -> None:
     faults = holes([(0, 2), (1, 2), (2, 0), (3, 2), (4, 1)])
     assert [(one.fields["epoch"], one.fields["last_epoch"], one.fields["count"]) for one in faults] == [
         (0, 1, 2),
@@ -142,7 +142,7 @@ def test_epochs_that_lack_equally_many_samples_are_one_fault() -> None:
     ]
 
 
-def test_verdict_of_a_mesh_after_a_loss_says_what_was_trained_and_left_out() -> None:
+def test_mesh_verdict_reports_samples_lost_with_peers() -> None:
     gone = tuple(holes([(1, 7), (2, 16)]))
     message = str(Proof(16, 1, 25, 0, gone, left_out=23, missing=("w2", "w3")))
     assert re.findall(r"\b\w?\d+\b", message) == ["25", "48", "23", "w2", "w3"]

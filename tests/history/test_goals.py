@@ -43,11 +43,11 @@ FIGURES.seconds, FIGURES.samples.merged, FIGURES.cost.dollars = 7.0, 25, 0.5
         ("loss>1e-05 or seconds>=7", "loss>1e-05"),
     ],
 )
-def test_a_goal_is_reached_or_not(text: str, reached: str) -> None:
+def test_reached_goal_returns_its_term(text: str, reached: str) -> None:
     assert str(Goal.parse(text, ["accuracy", "f1"]).reached(FIGURES) or "") == reached
 
 
-def test_the_loss_of_a_job_with_an_evaluation_set_is_that_of_the_evaluation() -> None:
+def test_loss_goal_uses_the_evaluation_loss() -> None:
     goal = Goal.parse("loss<=0.5", evaluated=True)
     assert not goal.reached(tally(training_loss=0.3))
     assert not goal.reached(tally(training_loss=0.3, evaluated_version=4, metrics={"loss": 0.6}))
@@ -68,7 +68,7 @@ def test_the_loss_of_a_job_with_an_evaluation_set_is_that_of_the_evaluation() ->
         ("accuracy>=0.9", None, ""),
     ],
 )
-def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None, term: str) -> None:
+def test_goal_limits_the_number_of_epochs(text: str, epochs: int | None, term: str) -> None:
     goal = Goal.parse(text, ["accuracy"])
     assert (goal.epochs, goal.by_epochs) == (epochs, term)
 
@@ -93,15 +93,13 @@ def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None, term: str) -
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_a_goal_that_makes_no_sense_is_told_with_its_place(
-    text: str, code: str, fields: dict[str, object]
-) -> None:
+def test_invalid_goal_is_rejected(text: str, code: str, fields: dict[str, object]) -> None:
     with raises(UsageError, code, **fields) as error:
         Goal.parse(text, ["accuracy"])
     assert error.value.key == "until"
 
 
-def test_something_falls_due_once_each_time() -> None:
+def test_reminder_is_due_once_per_interval() -> None:
     reminder = Reminder(Every.parse("10 versions"))
     due = [versions for versions in range(1, 45) if reminder.due(tally(versions=versions))]
     assert due == [10, 20, 30, 40]
@@ -118,7 +116,7 @@ def test_something_falls_due_once_each_time() -> None:
         (".5 epochs", 0.5, "0.5 epochs"),
     ],
 )
-def test_an_interval_is_a_number_and_a_unit(text: str, count: float, shown: str) -> None:
+def test_interval_is_a_number_and_a_unit(text: str, count: float, shown: str) -> None:
     every = Every.parse(text)
     assert (every.count, str(every)) == (count, shown)
     assert Every.parse(shown) == every
@@ -127,13 +125,13 @@ def test_an_interval_is_a_number_and_a_unit(text: str, count: float, shown: str)
 @pytest.mark.parametrize(
     "text", ["5", 5, "epochs", "0 epochs", "-1 epochs", "1.2.3 epochs", ". epochs", "2 days"]
 )
-def test_other_intervals_are_refused(text: object) -> None:
+def test_invalid_intervals_are_rejected(text: object) -> None:
     with raises(UsageError, "invalid_value", name="evaluate_every", given=text):
         Every.parse(text, "evaluate_every")
 
 
 @pytest.mark.parametrize("compare", [">=", "<=", "<"])
-def test_time_and_money_alone_reach_a_limit_however_it_is_written(compare: str) -> None:
+def test_time_and_cost_goals_have_a_due_time(compare: str) -> None:
     tally = Tally()
     tally.cost.joined(Joined("a", 36.0))
     assert Goal.parse(f"seconds{compare}100").due(tally) == pytest.approx(100.0)

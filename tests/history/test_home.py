@@ -71,7 +71,7 @@ def job_file() -> Path | None:
     ],
     ids=lambda place: place.__code__.co_names[0] if place.__name__ == "<lambda>" else place.__name__,
 )
-def test_a_tilde_is_the_home_folder(
+def test_tilde_expands_to_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[[], object]
 ) -> None:
     """The function returns the expanded path or creates it."""

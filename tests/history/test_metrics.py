@@ -52,7 +52,7 @@ def story() -> list[Record]:
     ]  # fmt: skip
 
 
-def test_the_figures_add_up() -> None:
+def test_tally_counts_versions_samples_bytes_and_cost() -> None:
     tally = tally_of(story(), 16)
     assert (tally.versions, tally.updates, tally.echoes, tally.rejections.total()) == (1, 2, 1, 1)
     assert (tally.samples.merged, tally.samples.wasted.total(), tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
@@ -75,7 +75,7 @@ def test_the_figures_add_up() -> None:
     ], "a row is that of the version, not of when its evaluation came"
 
 
-def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -> None:
+def test_unfinished_samples_are_wasted_and_skipped_ones_are_not() -> None:
     begun = Record(0.0, Joined("w1"), (start("w1:1", (0, 0, 8)),))
     tally = tally_of([begun], 16)
     assert tally.samples.wasted.total() == 0
@@ -90,7 +90,7 @@ def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -
     )
 
 
-def test_metrics_of_a_mesh_are_those_of_its_saved_model() -> None:
+def test_mesh_summary_has_the_metrics_of_the_saved_model() -> None:
     """After a partition, the other peers evaluate their average later."""
     log = [
         Record(1.0, Averaged(("w1", "w2"), 0.0, 0, is_final=True), peer="w1"),
@@ -114,7 +114,7 @@ def written(path: Path, records: list[Record]) -> Log:
     return log
 
 
-def test_a_log_comes_back_and_begins_with_what_rebuilds_the_conductor(tmp_path: Path) -> None:
+def test_log_round_trips_and_its_header_has_the_conductor(tmp_path: Path) -> None:
     written(tmp_path / "log", story()).close()
     assert list(read_log(tmp_path / "log")) == story()
     header = json.loads((tmp_path / "log").read_text().splitlines()[0])
@@ -122,7 +122,7 @@ def test_a_log_comes_back_and_begins_with_what_rebuilds_the_conductor(tmp_path: 
     assert header["conductor"]["ledger"]["size"] == 16
 
 
-def test_updates_that_are_too_large_and_those_with_bad_numbers_are_counted_apart() -> None:
+def test_too_large_and_invalid_updates_are_counted_separately() -> None:
     begun = Record(0.0, Joined("w1"), tuple(start(f"w1:{n}", (0, 8 * n, 8 * n + 8)) for n in range(3)))
     refusals = [("w1:0", "NaN", "numbers_not_finite"), ("w1:1", "norm", TOO_LARGE), ("w1:2", "cut off", None)]
     summary = tally_of([begun, *(Record(1.0, UpdateRejected(*one)) for one in refusals)], 24).summary()
@@ -130,7 +130,7 @@ def test_updates_that_are_too_large_and_those_with_bad_numbers_are_counted_apart
     assert summary["wasted"] == {"invalid": 16, "rejected": 8}
 
 
-def test_lines_reach_the_file_once_a_second(tmp_path: Path) -> None:
+def test_log_lines_are_flushed_once_a_second(tmp_path: Path) -> None:
     """Lines are also flushed while no further records are written."""
     log = written(tmp_path / "log", [tick(now) for now in (0.5, 1.1, 1.5, 2.0)])
     for now, read in ((2.0, [0.5, 1.1]), (2.09, [0.5, 1.1]), (2.1, [0.5, 1.1, 1.5, 2.0])):
@@ -139,7 +139,7 @@ def test_lines_reach_the_file_once_a_second(tmp_path: Path) -> None:
     log.close()
 
 
-def test_an_unfinished_last_line_is_left_out_and_written_over(tmp_path: Path) -> None:
+def test_unfinished_last_line_is_ignored_and_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "log"
     written(path, story()).close()
     path.write_bytes(path.read_bytes()[:-9])
@@ -156,7 +156,7 @@ NO_RECORDS = ["{}", "[1]", "nonsense", '{"is": "Record", "now": 1}', "7", "[" * 
 ]
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+def test_damaged_line_is_reported_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "log"
     written(path, story()).close()
     lines = path.read_text().splitlines()
@@ -176,7 +176,7 @@ class FullDisk(io.BytesIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> None:
+def test_full_disk_raises_unwritable_file(tmp_path: Path) -> None:
     log = written(tmp_path / "log", [])
     log.close()
     log._file = FullDisk()
@@ -190,13 +190,13 @@ def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> Non
         written(path, [])
 
 
-def test_a_metric_is_about_the_version_that_was_evaluated() -> None:
+def test_metrics_refer_to_the_evaluated_version() -> None:
     tally = tally_of([*story(), Record(9.0, Evaluated(3, {"epoch": 0.5}))], 16)
     tally.notes.newest = 5
     assert [tally.version_of(name) for name in ("epoch", "loss", "epochs", "hours")] == [3, 3, 5, 5]
 
 
-def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> None:
+def test_resume_discards_records_after_the_checkpoint() -> None:
     old, then = story(), [Record(3.5, Resumed(3)), tick(9.0)]
     assert surviving([*old, *then]) == [*old[:3], *then]
     assert surviving(old, until=3) == old[:3]
@@ -207,7 +207,7 @@ def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> No
     assert [record.now for record in kept] == [0.0, 1.0, 2.0, 3.5, 9.0, 9.2]
 
 
-def test_the_figures_of_a_resumed_log() -> None:
+def test_tally_of_a_resumed_log_includes_lost_work() -> None:
     tally = tally_of([*story(), Record(8.5, Resumed(3, 24, 0.01))], 16)
     assert (tally.versions, tally.samples.merged, tally.timeline.workers_lost) == (1, 8, 0), "nobody died"
     assert tally.samples.wasted.total() == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
@@ -216,7 +216,7 @@ def test_the_figures_of_a_resumed_log() -> None:
     assert (tally.seconds, tally.cost.dollars_per_second) == (8.5, 0.0)
 
 
-def test_what_lost_work_had_cost() -> None:
+def test_resumed_event_reports_the_cost_of_lost_work() -> None:
     before = tally_of(story()[:2], 16)
     event = resumed_after(2, before, story()[2:], Path("log"))
     assert event.dollars_lost == pytest.approx((7 * 3.6 + 3 * 7.2) / 3600)
@@ -226,7 +226,7 @@ def test_what_lost_work_had_cost() -> None:
     assert (tally.traffic.bytes_up, tally.traffic.bytes_down) == (11, 21), "what is lost has travelled"
 
 
-def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
+def test_time_and_hub_cost_of_lost_work_are_counted() -> None:
     """The hub costs 36 dollars per hour. A worker joins at 1 s, a checkpoint is at 2 s, and a shard arrives at 5 s."""
     log = [
         Record(0.0, Priced("", 36.0)),
@@ -247,7 +247,7 @@ def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
     )
 
 
-def test_only_what_a_server_has_read_before_is_overwritten() -> None:
+def test_merge_overwrites_only_versions_after_its_read() -> None:
     """w1:1 overwrites the merge after its read. w1:2 waits in the inbox, and is merged into the newest version."""
     starts = (start("w1:1", (0, 0, 4)), start("w1:2", (0, 4, 8)), start("w1:3", (0, 8, 12)))
     log = [
@@ -261,14 +261,14 @@ def test_only_what_a_server_has_read_before_is_overwritten() -> None:
     assert (tally.versions, tally.overwritten) == (3, 1)
 
 
-def test_nobody_costs_nothing_to_the_last_digit() -> None:
+def test_cost_rate_without_workers_is_exactly_zero() -> None:
     prices = {"w1": 0.526, "w2": 0.16, "w3": 3.06}
     log = [Record(1.0, Joined(name, price)) for name, price in prices.items()]
     tally = tally_of([*log, *(Record(2.0, Lost(name)) for name in ("w2", "w3", "w1"))], 16)
     assert tally.cost.dollars_per_second == 0.0
 
 
-def test_records_that_are_no_history_are_told(tmp_path: Path) -> None:
+def test_inconsistent_records_raise_damaged_file(tmp_path: Path) -> None:
     stranger = Record(1.0, Ticked(), (Step({"nobody:1": 1.0}),))
     path = tmp_path / "log"
     with raises(CheckpointError, "damaged_file", path=str(path), event="Ticked()", seconds=1.0):

@@ -41,14 +41,14 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_is_decided_the_same_again(run: Path) -> None:
+def test_replay_reproduces_every_decision(run: Path) -> None:
     found = replay(run)
     assert found.difference is None
     assert found.records == len((run / "records.jsonl").read_text().splitlines()) - 1
     assert found.conductor.done
 
 
-def test_a_strategy_of_the_user_s_is_found_where_it_is_defined(tmp_path: Path) -> None:
+def test_replay_imports_a_custom_strategy(tmp_path: Path) -> None:
     oddlot.fit(a_job(), Cautious(), fleet(2), until="epochs>=2", out=tmp_path)
     found = replay(tmp_path, import_strategy=True)
     assert found.difference is None
@@ -56,7 +56,7 @@ def test_a_strategy_of_the_user_s_is_found_where_it_is_defined(tmp_path: Path) -
     assert found.conductor.strategy.seen[-1] == found.conductor.version
 
 
-def test_the_first_difference_is_shown_with_its_history(run: Path) -> None:
+def test_first_difference_is_reported_with_its_history(run: Path) -> None:
     log = run / "records.jsonl"
     head, step, tail = log.read_text().partition('"is":"Step","shares":')
     log.write_text(head + step + tail.replace("0.5", "1.0"))
@@ -72,7 +72,7 @@ def test_the_first_difference_is_shown_with_its_history(run: Path) -> None:
     transcribe(str(found.difference), number=r"\d\.\d{3,}(e-\d+)?")
 
 
-def test_a_remark_counts_and_so_does_what_is_impossible(run: Path) -> None:
+def test_changed_remark_or_impossible_event_is_a_difference(run: Path) -> None:
     rewrite(run / "records.jsonl", lambda lines: lines[5].update(remark="echo"))
     remarked = replay(run).difference
     rewrite(run / "records.jsonl", lambda lines: lines[2].update(lines[1]))
@@ -83,7 +83,7 @@ def test_a_remark_counts_and_so_does_what_is_impossible(run: Path) -> None:
     check(joined_twice.now, "node_joined_twice", node="m0")
 
 
-def test_a_damaged_log_is_told_with_its_line(run: Path) -> None:
+def test_damaged_log_is_reported_with_its_line(run: Path) -> None:
     log = run / "records.jsonl"
     whole = log.read_bytes()
     damaged = whole.replace(b'"is":"Arrived"', b'"is":"Arr\xffved"', 1)
@@ -94,7 +94,7 @@ def test_a_damaged_log_is_told_with_its_line(run: Path) -> None:
             replay(run)
 
 
-def test_no_run_is_told(tmp_path: Path) -> None:
+def test_missing_run_raises_no_run(tmp_path: Path) -> None:
     with raises(CheckpointError, "no_run", path=str(tmp_path)):
         replay(tmp_path)
     with raises(UsageError, "invalid_value", name="folder", given=3):
@@ -104,7 +104,7 @@ def test_no_run_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["__main__:Mine", "no.such.module:Mine", "tests.history.test_replay:Nobody", "", ":", "sys"]
 )
-def test_a_strategy_that_is_not_there_is_told(run: Path, place: str) -> None:
+def test_missing_strategy_raises_strategy_not_importable(run: Path, place: str) -> None:
     rewrite(run / "records.jsonl", lambda lines: lines[0]["conductor"]["strategy"].update({"is": place}))
     with raises(UsageError, "strategy_not_importable", strategy=place):
         replay(run, import_strategy=True)
@@ -118,14 +118,14 @@ def test_a_strategy_that_is_not_there_is_told(run: Path, place: str) -> None:
         ("oddlottery:Mine", "oddlottery:Mine"),
     ],
 )
-def test_a_strategy_that_is_not_ours_is_not_imported_unasked(run: Path, place: str, refused: str) -> None:
+def test_custom_strategy_is_not_imported_by_default(run: Path, place: str, refused: str) -> None:
     rewrite(run / "records.jsonl", lambda lines: lines[0]["conductor"]["strategy"].update({"is": place}))
     with raises(UsageError, "import_not_allowed", strategy=refused):
         replay(run)
     assert "this" not in sys.modules
 
 
-def test_another_strategy_s_books_are_told(run: Path) -> None:
+def test_log_of_another_strategy_raises_other_strategy(run: Path) -> None:
     with raises(CheckpointError, "other_strategy", line=1, strategy="Strange"):
         replay(run, Strange)
 
@@ -137,7 +137,7 @@ class Strange(Synchronous):
     key: dict[str, int] = field(kw_only=True)
 
 
-def test_replaying_needs_no_tensors(run: Path) -> None:
+def test_replay_imports_no_pytorch(run: Path) -> None:
     """It works on computers without the job's code and data."""
     program = (
         "import sys, oddlot.history.replay as r; r.replay(sys.argv[1]); sys.exit('torch' in sys.modules)"

@@ -57,7 +57,7 @@ def history(timeline: WorkerTimeline, until: float, node: str = "a") -> list[Sta
         ("resumed", [Record(2.0, Resumed(9))]),
     ],
 )
-def test_a_task_ends_in_one_way_and_its_samples_are_counted_once(outcome: str, records: list[Record]) -> None:
+def test_task_has_one_outcome_and_its_samples_count_once(outcome: str, records: list[Record]) -> None:
     timeline = folded(BEGUN, merged(1.0, "a:0", 4), *records)
     run, counts = task(timeline, "a:1"), timeline.samples
     assert (run.outcome, run.begun, run.ended) == (outcome, 1.0, 2.0)
@@ -79,7 +79,7 @@ def test_a_task_ends_in_one_way_and_its_samples_are_counted_once(outcome: str, r
     ],
     ids=["ended its worker", "hung", "hung and late"],
 )
-def test_samples_that_are_skipped_after_a_loss_are_not_wasted_too(records: list[Record]) -> None:
+def test_samples_skipped_after_a_loss_are_not_wasted(records: list[Record]) -> None:
     timeline = folded(BEGUN, merged(1.0, "a:0", 4))
     for record in records:
         timeline(record)
@@ -87,7 +87,7 @@ def test_samples_that_are_skipped_after_a_loss_are_not_wasted_too(records: list[
         assert (counts.assigned, counts.merged, counts.skipped, counts.wasted.total()) == (8, 4, 4, 0)
 
 
-def test_what_is_open_at_the_end_is_unfinished() -> None:
+def test_open_tasks_at_the_end_are_unfinished() -> None:
     """There are a task in progress, and an update of three samples in the inbox."""
     timeline = folded(BEGUN, Record(1.0, arrived("a:0", 3)))
     timeline.finish()
@@ -96,7 +96,7 @@ def test_what_is_open_at_the_end_is_unfinished() -> None:
     assert task(timeline, "a:0").outcome == "unfinished"
 
 
-def test_a_queued_task_takes_time_only_once_it_is_the_oldest() -> None:
+def test_queued_task_starts_when_it_is_the_oldest() -> None:
     timeline = folded(
         Record(0.0, Joined("a"), tuple(start(f"a:{number}", (0, number, number + 1)) for number in range(3))),
         Record(1.0, Cancelled("a:1", "a")),
@@ -112,7 +112,7 @@ def test_a_queued_task_takes_time_only_once_it_is_the_oldest() -> None:
     assert {state for state, _, _ in history(timeline, 6.0)} == {"working", "waiting"}
 
 
-def test_only_the_time_of_tasks_that_did_not_count_is_wasted() -> None:
+def test_only_time_of_unmerged_tasks_is_wasted() -> None:
     """`a:0` is cancelled, `a:1` merged and `a:3` rejected. `a:2` is cancelled in the queue, and takes no time."""
     more = tuple(start(f"a:{number}", (0, 4 * number, 4 * number + 4)) for number in (2, 3))
     timeline = folded(
@@ -130,11 +130,11 @@ def test_only_the_time_of_tasks_that_did_not_count_is_wasted() -> None:
     ]
 
 
-def test_a_worker_is_gone_with_the_hub_and_its_work_is_not_called_wasted() -> None:
+def test_resume_ends_workers_without_wasted_time() -> None:
     assert history(folded(BEGUN, Record(2.0, Resumed(9))), 5.0) == [("working", 0.0, 2.0)]
 
 
-def test_a_worker_s_states_follow_one_another_without_gaps() -> None:
+def test_worker_states_have_no_gaps() -> None:
     timeline = folded(
         Record(1.0, Ordered("a", 1.0)),
         Record(3.0, Joined("a")),
@@ -154,7 +154,7 @@ def test_a_worker_s_states_follow_one_another_without_gaps() -> None:
     assert (timeline.workers_lost, timeline.workers_left) == (0, 1)
 
 
-def test_a_machine_s_end_counts_from_when_it_was_and_not_from_when_the_hub_noticed() -> None:
+def test_worker_is_lost_from_the_end_of_its_machine() -> None:
     """An update in transit at this time is merged. Time of its task is not wasted, but time of the next task is."""
     end = [Record(2.0, Gone("a")), merged(3.0, "a:0", 4), Record(9.0, Lost("a"))]
     for records in (end, end[:2]):
@@ -167,7 +167,7 @@ def test_a_machine_s_end_counts_from_when_it_was_and_not_from_when_the_hub_notic
     assert history(noticed, 10.0)[1:] == [("leaving", 1.0, 2.0), ("left", 2.0, 10.0)]
 
 
-def test_every_life_is_there_in_the_order_in_which_they_came() -> None:
+def test_workers_are_listed_in_the_order_of_their_start() -> None:
     """This includes a machine that ended while it started, and a worker that ended with the hub."""
     timeline = folded(
         BEGUN,
@@ -184,7 +184,7 @@ def test_every_life_is_there_in_the_order_in_which_they_came() -> None:
     assert history(timeline, 5.0, "a.3") == [("starting", 3.0, 4.0)]
 
 
-def test_a_merge_knows_the_tasks_it_is_made_of_and_workers_their_part() -> None:
+def test_merges_list_their_tasks_and_workers_their_traffic() -> None:
     timeline = folded(
         BEGUN,
         Record(1.0, arrived("a:0", 4, bytes_up=5, bytes_down=7)),
@@ -197,7 +197,7 @@ def test_a_merge_knows_the_tasks_it_is_made_of_and_workers_their_part() -> None:
     assert (worker.samples, worker.traffic.bytes_up, worker.traffic.bytes_wasted) == (7, 15, 5)
 
 
-def test_a_live_run_keeps_only_what_is_open() -> None:
+def test_live_timeline_keeps_only_open_tasks() -> None:
     records = [
         BEGUN,
         merged(1.0, "a:0", 4),

@@ -113,7 +113,7 @@ TWO: Any = {"seconds": (0.0, 5.0), "values": (1.0, 2.0)}
     ],
     ids=short_id,
 )
-def test_an_impossible_value_is_refused(make: Callable[..., object], name: str, given: Any) -> None:
+def test_invalid_value_is_rejected(make: Callable[..., object], name: str, given: Any) -> None:
     with raises(UsageError, "invalid_value", name=name, given=given) as caught:
         make(**{name: given})
     assert caught.value.key == name
@@ -137,7 +137,7 @@ def test_an_impossible_value_is_refused(make: Callable[..., object], name: str, 
     ],
     ids=short_id,
 )
-def test_settings_that_do_not_go_together_are_refused(
+def test_conflicting_settings_are_rejected(
     make: Callable[..., object], settings: dict[str, Any], code: str, about: str | None
 ) -> None:
     with raises(UsageError, code) as caught:
@@ -162,13 +162,13 @@ def test_settings_that_do_not_go_together_are_refused(
         ({"a": (True,)}, "invalid_duration"),
     ],
 )
-def test_no_machine_is_like_such_times(times: dict[str, Any], code: str) -> None:
+def test_invalid_step_times_are_rejected(times: dict[str, Any], code: str) -> None:
     with raises(UsageError, code) as caught:
         machines_like(times, 3)
     assert caught.value.key == "times"
 
 
 @pytest.mark.parametrize("times", [{"m0": (1.0, 2.0)}, "abc", [[1.0, 2.0], [3.0, 4.0, 5.0]]])
-def test_what_is_no_row_of_numbers_is_not_fitted(times: Any) -> None:
+def test_non_numeric_times_are_not_fitted(times: Any) -> None:
     with raises(UsageError, "no_numbers", given=times):
         fit_delays(times)

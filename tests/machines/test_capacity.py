@@ -20,7 +20,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_a_machine_comes_and_goes_in_turn_and_time_never_runs_back(model: Capacity) -> None:
+def test_machines_alternate_between_up_and_down_in_time_order(model: Capacity) -> None:
     moves = list(islice(model.moves(6, Random(1)), 5_000))
     assert moves == list(islice(model.moves(6, Random(1)), 5_000)), "the same chance, the same moves"
     assert all(a[0] <= b[0] for a, b in pairwise(moves))
@@ -30,11 +30,11 @@ def test_a_machine_comes_and_goes_in_turn_and_time_never_runs_back(model: Capaci
         here[machine] = comes
 
 
-def test_on_demand_nobody_goes() -> None:
+def test_on_demand_machines_never_leave() -> None:
     assert list(Always().moves(3, Random(0))) == [(0.0, 0, True), (0.0, 1, True), (0.0, 2, True)]
 
 
-def test_memoryless_machines_stay_for_the_mean_on_their_own() -> None:
+def test_memoryless_lifetimes_have_the_given_mean() -> None:
     came, stays = dict[int, float](), list[float]()
     for time, machine, comes in islice(Memoryless(100.0, 20.0).moves(50, Random(3)), 20_000):
         if comes:
@@ -45,7 +45,7 @@ def test_memoryless_machines_stay_for_the_mean_on_their_own() -> None:
     assert mean(stays) == pytest.approx(100.0, rel=0.03)
 
 
-def test_a_pool_goes_together() -> None:
+def test_machines_of_a_pool_leave_and_return_together() -> None:
     """Each of 3 pools has 4 of 12 machines. They are lost at once (with a share of 0.5: some) and return together."""
     for share, four in ((1.0, [4]), (0.5, [0, 1, 2, 3, 4])):
         lost = Counter[float]()
@@ -60,14 +60,14 @@ def test_a_pool_goes_together() -> None:
         assert sizes == {n for n in four if n}
 
 
-def test_more_pools_than_machines_are_one_for_each() -> None:
+def test_pools_are_limited_to_the_number_of_machines() -> None:
     def first(pools: int) -> list[tuple[float, int, bool]]:
         return list(islice(Pools(pools, 50.0, 0.5, 10.0).moves(3, Random(5)), 30))
 
     assert first(10**12) == first(3)
 
 
-def test_a_trace_says_how_many_are_alive_and_chance_who() -> None:
+def test_trace_sets_the_count_and_the_seed_chooses_machines() -> None:
     steps = Steps((0.0, 10.0, 20.0), (2.0, 9.0, 3.0))
     here, over = set[int](), dict[float, int]()
     for time, machine, _ in Alive(steps).moves(6, Random(2)):
@@ -91,12 +91,12 @@ def test_a_trace_says_how_many_are_alive_and_chance_who() -> None:
         (Steps((0.0,), (13.0,)), 16, 8, 6),
     ],
 )
-def test_a_trace_without_a_change_ends(steps: Steps, of: int | None, count: int, moves: int) -> None:
+def test_constant_trace_ends(steps: Steps, of: int | None, count: int, moves: int) -> None:
     """Repeats of a trace without a change have no moves. 11/16 and 13/16 of 8 machines are both rounded to 6."""
     assert len(list(Alive(steps, of).moves(count, Random(0)))) == moves
 
 
-def test_a_trace_of_one_instance_for_several_machines_is_warned_of() -> None:
+def test_single_instance_trace_for_several_machines_warns() -> None:
     """There is no other warning: not with `of`, not for one machine, and not for a trace that counts two."""
     one, two = Steps((0.0, 5.0), (1.0, 0.0)), Steps((0.0, 5.0), (2.0, 0.0))
     for quiet, count in ((Alive(one, of=1), 8), (Alive(one), 1), (Alive(two), 8)):

@@ -40,7 +40,7 @@ def draw(model: Delay, seed: int, draws: int = DRAWS) -> list[float]:
     ],
     ids=repr,
 )
-def test_mean_and_variance_are_those_of_the_closed_form(model: Delay, variance: float) -> None:
+def test_mean_and_variance_match_the_closed_form(model: Delay, variance: float) -> None:
     times = draw(model, seed=3)
     # Five standard errors of the mean. The variance of a lognormal's variance is large, hence 8 %.
     assert fmean(times) == pytest.approx(1, abs=5 * sqrt(variance / DRAWS) + 1e-12)
@@ -57,16 +57,16 @@ def test_mean_and_variance_are_those_of_the_closed_form(model: Delay, variance: 
     ],
     ids=repr,
 )
-def test_the_share_of_short_times_is_that_of_the_closed_form(model: Delay, time: float, share: float) -> None:
+def test_share_of_short_times_matches_the_closed_form(model: Delay, time: float, share: float) -> None:
     shorter = sum(drawn <= time for drawn in draw(model, seed=5)) / DRAWS
     assert shorter == pytest.approx(share, abs=5 * sqrt(0.25 / DRAWS))
 
 
-def test_the_shift_is_a_lower_bound_and_is_nearly_reached() -> None:
+def test_shift_is_the_smallest_time() -> None:
     assert 0.7 <= min(draw(ShiftedExponential(shift=0.7), seed=1)) < 0.7001
 
 
-def test_a_trace_cycles_in_its_order_from_a_seeded_place() -> None:
+def test_trace_cycles_in_order_from_a_seeded_start() -> None:
     model = Trace((1.0, 2.0, 3.0))
     follows = {1.0: 2.0, 2.0: 3.0, 3.0: 1.0}
     starts = set()
@@ -80,7 +80,7 @@ def test_a_trace_cycles_in_its_order_from_a_seeded_place() -> None:
 @pytest.mark.parametrize(
     "model", [Exponential(), Lognormal(0.5), Erlang(3), ShiftedExponential(0.2), Trace((1.0, 2.0, 4.0, 8.0))]
 )
-def test_streams_repeat_with_their_seed_and_share_nothing(model: Delay) -> None:
+def test_streams_repeat_with_their_seed_and_are_independent(model: Delay) -> None:
     one, other = model.start(Random(1)), model.start(Random(1))
     alone = list(islice(iter(one, None), 5))
     assert [other() for _ in range(5)] == alone

@@ -8,13 +8,13 @@ from oddlot.machines.delay_models import Deterministic, Trace
 from oddlot.machines.machine import Lifetime, Link, Machine
 
 
-def test_a_link_takes_its_latency_and_a_time_for_the_bits() -> None:
+def test_link_time_is_latency_plus_bits_over_bandwidth() -> None:
     link = Link(megabits_per_second=100, latency_milliseconds=20)
     assert link.seconds(0) == pytest.approx(0.02)
     assert link.seconds(12_500_000) == pytest.approx(1.02)  # 100 megabits
 
 
-def test_without_a_link_nothing_takes_time() -> None:
+def test_default_link_takes_no_time() -> None:
     assert Link().seconds(10**12) == 0
 
 
@@ -24,6 +24,6 @@ def test_lifetimes_are_the_mean_times_the_model() -> None:
     assert sorted([lifetimes(), lifetimes()]) == [30.0, 120.0]
 
 
-def test_what_is_free_or_immediate_is_allowed() -> None:
+def test_zero_price_and_zero_return_time_are_allowed() -> None:
     machine = Machine("a-b_1", dollars_per_hour=0, lifetime=Lifetime(9), seconds_to_return=0)
     assert machine.seconds_to_return == 0

@@ -52,7 +52,7 @@ def skypilot(gap: float, data: list[float]) -> str:
     return json.dumps({"metadata": {"gap_seconds": gap}, "data": data})
 
 
-def test_every_form_is_read(tmp_path: Path) -> None:
+def test_every_trace_format_is_read(tmp_path: Path) -> None:
     def file(text: str) -> Path:
         return written(tmp_path / "trace", text)
 
@@ -122,7 +122,7 @@ def test_every_form_is_read(tmp_path: Path) -> None:
     ],
     ids=short_id,
 )
-def test_a_bad_file_is_told_its_line(
+def test_invalid_trace_names_the_line(
     tmp_path: Path, read: Callable[[Path], Steps], text: str | bytes | None, code: str, fields: dict[str, Any]
 ) -> None:
     path = tmp_path / "trace"
@@ -132,7 +132,7 @@ def test_a_bad_file_is_told_its_line(
         read(path)
 
 
-def test_a_packed_file_is_whole(tmp_path: Path) -> None:
+def test_truncated_gzip_trace_raises(tmp_path: Path) -> None:
     with raises(UsageError, "damaged_file", path=str(tmp_path / "half.gz")):
         aws(written(tmp_path / "half.gz", gzip.compress(AWS.encode())[:-20]))
     with raises(UsageError, "unreadable_file", path=str(tmp_path / "plain.gz")):
@@ -147,7 +147,7 @@ real = pytest.mark.skipif(
 
 
 @real
-def test_the_real_traces_are_read() -> None:
+def test_published_traces_are_read() -> None:
     prices = read_aws_prices(DATA / "spot_gpu_2020" / "aws_spot_prices_us.csv.gz", "p3.2xlarge", "us-east-1b")
     assert 0.918 <= min(prices.values) < max(prices.values) < 3.06
     assert prices.seconds[-1] > 80 * 86400

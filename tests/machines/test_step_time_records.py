@@ -39,21 +39,21 @@ VMS = (
 )
 
 
-def test_minibatches_are_in_the_order_of_time(tmp_path: Path) -> None:
+def test_minibatch_times_are_in_time_order(tmp_path: Path) -> None:
     assert read_minibatch_times(written(tmp_path / "a.csv", MINIBATCHES)) == {"0": (480, 476), "1": (509,)}
 
 
-def test_names_may_hold_strange_characters_and_lines_be_empty(tmp_path: Path) -> None:
+def test_unusual_names_and_empty_lines_are_accepted(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", MINIBATCHES + '9,"a\x0b\u2028b",25,1,3\n\n')
     assert read_minibatch_times(path)["a\x0b\u2028b"] == (3.0,)
     assert read_minibatch_times(str(path)) == read_minibatch_times(path)
 
 
-def test_a_replica_takes_as_long_as_its_slowest_stage(tmp_path: Path) -> None:
+def test_replica_time_is_that_of_its_slowest_stage(tmp_path: Path) -> None:
     assert read_operation_times(written(tmp_path / "a.csv.gz", OPERATIONS)) == {"0": (4.0, 2.0), "1": (1.5,)}
 
 
-def test_results_are_times_or_rates(tmp_path: Path) -> None:
+def test_vm_results_are_times_or_rates(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", VMS)
     assert read_vm_times(path, "Sysbench", "D8") == {"7": (0.01, 0.02)}
     assert read_vm_times(path, "Sysbench", "D8", "short") == {"8": (0.01,)}
@@ -85,7 +85,7 @@ sysbench = partial(read_vm_times, suite="Sysbench", sku="D8")
     ],
     ids=short_id,
 )
-def test_what_is_wrong_is_told_with_its_line(
+def test_invalid_record_names_the_line(
     read: Callable[[Path], StepTimes], text: str, code: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:
     path = written(tmp_path / "a.csv", text)
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_told_with_its_line(
         read(path)
 
 
-def test_machines_are_as_fast_and_as_unsteady_as_those_that_were_recorded() -> None:
+def test_machines_have_the_recorded_speed_and_variation() -> None:
     machines = machines_like({"a": (1.0, 2.0, 3.0), "b": (6.0,)}, 3, seconds_per_sample=0.5)
     assert [machine.name for machine in machines] == ["m0", "m1", "m2"]
     assert [machine.seconds_per_sample for machine in machines] == pytest.approx([0.25, 0.75, 0.25])
@@ -112,7 +112,7 @@ RECORDS = "straggler_alibaba_minibatch", "straggler_bytedance", "straggler_azure
     not all((DATA / name).is_dir() for name in RECORDS),
     reason=f"ODDLOT_DATA names no folder with {', '.join(RECORDS)}",
 )
-def test_the_real_records_are_read() -> None:
+def test_published_records_are_read() -> None:
     alibaba, bytedance, azure = (DATA / name for name in RECORDS)
     ten = read_minibatch_times(alibaba / "job_1_norm.csv")
     assert (len(ten), sum(map(len, ten.values()))) == (10, 3_000)

@@ -43,7 +43,7 @@ def same_state(a: nn.Module, b: nn.Module) -> bool:
     )
 
 
-def test_a_layout_names_each_trainable_parameter_and_moving_buffer_once() -> None:
+def test_layout_holds_each_trainable_parameter_and_buffer_once() -> None:
     layout = Layout.from_module(Odd())
     assert list(layout.places) == [
         "scale",
@@ -71,7 +71,7 @@ def test_a_layout_names_each_trainable_parameter_and_moving_buffer_once() -> Non
     assert layout.constants(Odd()).keys() == constants, "what the block does not hold"
 
 
-def test_each_parameter_group_has_sections_of_its_own() -> None:
+def test_parameter_groups_have_their_own_sections() -> None:
     """Parameters and buffers keep their values. Another grouping gives another layout."""
     torch.manual_seed(0)
     model, other = Odd(), Odd()
@@ -96,7 +96,7 @@ def test_each_parameter_group_has_sections_of_its_own() -> None:
     assert same_state(model, other)
 
 
-def test_everything_starts_on_a_cache_line_and_equal_layouts_have_one_fingerprint() -> None:
+def test_entries_are_aligned_and_equal_layouts_share_a_fingerprint() -> None:
     layout, again = Layout.from_module(Odd()), Layout.from_module(Odd())
     flat = FlatBuffer.empty(layout)
     assert [view.data_ptr() % 64 for _, view in flat.views()] == [0] * len(layout.entries)
@@ -110,7 +110,7 @@ def test_everything_starts_on_a_cache_line_and_equal_layouts_have_one_fingerprin
         FlatBuffer(layout, torch.zeros(64, dtype=torch.uint8))
 
 
-def test_gather_and_scatter_carry_a_model_over() -> None:
+def test_gather_and_scatter_copy_a_model() -> None:
     torch.manual_seed(0)
     one, other = Odd(), Odd()
     other.frozen.load_state_dict(one.frozen.state_dict())
@@ -122,7 +122,7 @@ def test_gather_and_scatter_carry_a_model_over() -> None:
     assert same_state(one, other)
 
 
-def test_a_bound_model_is_the_block() -> None:
+def test_bound_model_shares_the_block_memory() -> None:
     model = Odd().train()
     layout = Layout.from_module(model)
     flat = FlatBuffer.empty(layout)
@@ -142,7 +142,7 @@ def test_a_bound_model_is_the_block() -> None:
     assert torch.equal(again.memory, flat.memory)
 
 
-def test_an_update_tells_deltas_values_of_floats_and_increments_of_integers() -> None:
+def test_update_has_differences_values_and_counter_increments() -> None:
     model = Odd()
     start, end, out = (FlatBuffer.empty(Layout.from_module(model)) for _ in range(3))
     start.gather(model)
@@ -188,14 +188,12 @@ REFUSED: list[tuple[str, nn.Module, dict[str, Any]]] = [
     ("code", "model", "fields"), REFUSED, ids=[f"{code} {at}" for at, (code, *_) in enumerate(REFUSED)]
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
-def test_a_model_that_cannot_be_merged_or_saved_is_refused(
-    code: str, model: nn.Module, fields: dict[str, Any]
-) -> None:
+def test_unsupported_model_is_rejected(code: str, model: nn.Module, fields: dict[str, Any]) -> None:
     with raises(UsageError, code, **fields):
         Layout.from_module(model)
 
 
-def test_tensors_that_lie_beside_each_other_in_one_memory_are_fine() -> None:
+def test_tensors_side_by_side_in_one_storage_are_accepted() -> None:
     """Examples are columns of one matrix, ids expanded along an axis of size 1, and a tensor with two names."""
     table = torch.arange(24.0).view(4, 6)
     ids = torch.arange(10).expand(1, 10)
@@ -205,14 +203,14 @@ def test_tensors_that_lie_beside_each_other_in_one_memory_are_fine() -> None:
 @pytest.mark.parametrize(
     "buffer", [torch.eye(3).to_sparse(), FLOAT8, LINE.expand(4, 10), torch.ones(2, dtype=torch.complex128)]
 )
-def test_an_unsaved_buffer_may_be_anything_and_is_the_factorys_where_it_cannot_be_copied(
+def test_unsaved_buffer_of_any_kind_is_accepted(
     buffer: torch.Tensor,
 ) -> None:
     layout = Layout.from_module(model := with_buffers(unsaved=buffer))
     assert "unsaved" not in layout.constants(model)
 
 
-def test_numbers_that_are_infinite_on_both_sides_stay_so_when_they_are_pulled() -> None:
+def test_equal_infinities_are_kept_by_pull() -> None:
     """Infinities of a causal mask are kept. The initial infinity of an observer is excluded from means."""
     mask = torch.full((4, 4), -torch.inf).triu(1)
     layout = Layout.from_module(with_buffers(mask=mask, range=torch.zeros(2), count=torch.zeros(())))
@@ -230,7 +228,7 @@ def test_numbers_that_are_infinite_on_both_sides_stay_so_when_they_are_pulled() 
     assert here.view("count") == 1, "a whole number does not change"
 
 
-def test_frozen_parameters_and_unsaved_buffers_are_buffers_by_name_and_a_pattern_fits_one() -> None:
+def test_buffer_patterns_add_frozen_and_unsaved_tensors() -> None:
     layout = Layout.from_module(Odd(), ["frozen.*", "passing"])
     assert {"frozen.weight", "frozen.bias", "passing"} < layout.places.keys()
     assert layout.constants(Odd()).keys() == {"phase"}
@@ -244,7 +242,7 @@ def test_frozen_parameters_and_unsaved_buffers_are_buffers_by_name_and_a_pattern
         Layout.from_module(Odd(), ["words.*"])
 
 
-def test_a_delta_is_told_whatever_device_the_model_is_on() -> None:
+def test_subtract_accepts_a_model_on_another_device() -> None:
     """The block of the update is in CPU memory, and the model on a GPU, which is faked here."""
     layout = Layout.from_module(nn.Linear(3, 2))
     with FakeTensorMode():

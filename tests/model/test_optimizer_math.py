@@ -74,7 +74,7 @@ def one_step(store: WeightStore, gradient: Tensor, share: float = 1.0, held: boo
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_equals_torch_optim(rule: Optimizer, share: float, held: bool, dtype: torch.dtype) -> None:
+def test_optimizer_equals_torch_optim(rule: Optimizer, share: float, held: bool, dtype: torch.dtype) -> None:
     """This compares 60 steps with gradients that depend on the weights."""
     model, optimizer, store = both(rule, 3, dtype=dtype)
     for _ in range(60):
@@ -90,7 +90,7 @@ def test_a_rule_equals_torch_optim(rule: Optimizer, share: float, held: bool, dt
 
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Optimizer, held: bool) -> None:
+def test_optimizer_with_schedule_equals_torch_optim(rule: Optimizer, held: bool) -> None:
     """Momentum accumulates directions, not steps. Weight decay is multiplied by the learning rate."""
 
     def factor(step: int) -> float:
@@ -107,7 +107,7 @@ def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Optimizer, h
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Optimizer) -> None:
+def test_one_step_differs_by_at_most_two_ulps(rule: Optimizer) -> None:
     model, optimizer, store = both(rule, 4, 3, 1000)
     gradient, before = torch.randn(3, 1000), model.weight.detach().clone()
     model.weight.grad = gradient.clone()
@@ -120,7 +120,7 @@ def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Optim
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_chunks_and_the_compiled_loop_change_nothing(
+def test_chunks_and_compilation_do_not_change_the_result(
     rule: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several chunks and an odd remainder, compiled or not, give the same result as one chunk of PyTorch operations."""
@@ -137,14 +137,14 @@ def test_chunks_and_the_compiled_loop_change_nothing(
     torch.testing.assert_close(run(), plain, rtol=1e-5, atol=1e-6)
 
 
-def test_memory_is_what_the_rule_needs() -> None:
+def test_optimizer_allocates_only_its_own_state() -> None:
     section = {0: torch.zeros(10)}
     assert not hub_optimizer(SGD(0.1), section).state
     assert set(hub_optimizer(SGD(0.1, momentum=0.5), section).state) == {"momentum/0"}
     assert set(hub_optimizer(Adam(), section).state) == {"mean/0", "square/0"}
 
 
-def test_another_rules_memory_is_told() -> None:
+def test_state_of_another_optimizer_is_rejected() -> None:
     weights = FlatBuffer.empty(Layout.from_module(nn.Linear(3, 2)))
     with raises(CheckpointError, "other_optimizer", needed=["0/momentum/0"]):
         GroupOptimizers(SGD(0.1, momentum=0.5), weights).load(GroupOptimizers(Adam(), weights).state)
@@ -154,7 +154,7 @@ def test_another_rules_memory_is_told() -> None:
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_a_negative_momentum_is_the_plain_formula(
+def test_negative_momentum_equals_the_formula(
     decay: float, share: float, held: bool, dtype: torch.dtype
 ) -> None:
     """torch.optim does not accept it. The formula is: momentum <- m x momentum + gradient + decay x weights."""
@@ -184,7 +184,7 @@ OF_GROUPS: dict[int, Optimizer] = {0: AdamW(0.01, weight_decay=0.5), 1: SGD(0.3,
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_each_parameter_group_steps_with_its_own_optimizer(held: bool) -> None:
+def test_parameter_groups_step_with_their_own_optimizers(held: bool) -> None:
     """The result equals two PyTorch optimizers with one schedule. A resumed store continues with both states."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -214,7 +214,7 @@ def test_each_parameter_group_steps_with_its_own_optimizer(held: bool) -> None:
         torch.testing.assert_close(store.weights.view(name), parameter.data, rtol=1e-5, atol=1e-6)
 
 
-def test_a_group_without_an_optimizer_is_told() -> None:
+def test_group_without_optimizer_is_rejected() -> None:
     with raises(UsageError, "group_without_optimizer", groups=[1]):
         WeightStore(grouped(nn.Linear(4, 3)), {0: SGD(0.1)})
 
@@ -253,9 +253,7 @@ OWN = [(a_job(optimizer=SignSGD()), Synchronous()), (a_job(), LocalSGD(steps=2, 
 
 
 @pytest.mark.parametrize(("job", "strategy"), OWN, ids=["job", "server"])
-def test_an_optimizer_of_ones_own_is_trained_saved_and_resumed(
-    job: Job, strategy: Strategy, tmp_path: Path
-) -> None:
+def test_custom_optimizer_is_trained_saved_and_resumed(job: Job, strategy: Strategy, tmp_path: Path) -> None:
     """The resumed run ends with the same model as an uninterrupted run, and can be replayed."""
     whole = fit(job, deepcopy(strategy), fleet(1), until="epochs>=6")
     fit(job, deepcopy(strategy), fleet(1), until="epochs>=3", out=tmp_path)
@@ -277,7 +275,7 @@ class Silent(Optimizer):
 @pytest.mark.parametrize(
     ("optimizer", "code"), [(Bare(), "no_dataclass"), (Silent(), "optimizer_without_arithmetic")]
 )
-def test_an_optimizer_that_cannot_be_used_is_told_before_the_run(optimizer: Optimizer, code: str) -> None:
+def test_unusable_optimizer_is_rejected_before_the_run(optimizer: Optimizer, code: str) -> None:
     with raises(UsageError, code, given=type(optimizer).__name__):
         fit(a_job(optimizer=optimizer), Synchronous(), fleet(), until="epochs>=1")
 
@@ -285,9 +283,7 @@ def test_an_optimizer_that_cannot_be_used_is_told_before_the_run(optimizer: Opti
 @pytest.mark.parametrize("measure", [0, 1, 2])
 @pytest.mark.parametrize("held", [False, True], ids=["in place", "elsewhere"])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_a_parameter_without_a_gradient_is_left_alone_as_by_pytorch(
-    rule: Optimizer, held: bool, measure: int
-) -> None:
+def test_parameter_without_gradient_is_unchanged(rule: Optimizer, held: bool, measure: int) -> None:
     """A parameter takes no step if both updates lack its gradient. If one of them lacks it, it counts as zero there."""
     torch.manual_seed(3)
     model = nn.ModuleList(

@@ -30,7 +30,7 @@ def trained(
     return gate
 
 
-def test_an_update_over_a_thousand_times_the_median_is_refused() -> None:
+def test_update_over_1000_times_the_median_norm_is_rejected() -> None:
     gate = trained(UsualNorm())
     with raises(Refusal, "update_too_large", update="a:21", norm=2_001.0, median=2.0):
         gate.note("a:21", "gradient", 2_001.0)
@@ -39,7 +39,7 @@ def test_an_update_over_a_thousand_times_the_median_is_refused() -> None:
     gate.note("a:22", "gradient", 50_000.0)
 
 
-def test_norms_that_are_large_for_good_reason_are_accepted() -> None:
+def test_large_norms_are_accepted_after_small_or_similar_ones() -> None:
     """Examples are the norm of a rare sample when the others are fitted, and the third of three similar norms.
 
     The latter occurs after an increase of the learning rate.
@@ -63,11 +63,11 @@ def test_norms_that_are_large_for_good_reason_are_accepted() -> None:
     ],
     ids=["few", "a median of 0", "off", "any"],
 )
-def test_it_is_off(gate: UsualNorm) -> None:
+def test_norm_gate_is_off_without_a_median_or_limit(gate: UsualNorm) -> None:
     gate.note("a:99", "gradient", 1e30)
 
 
-def test_infinities_of_the_tasks_version_are_accepted() -> None:
+def test_infinities_of_the_base_version_are_accepted() -> None:
     """A late update may still have the initial range of an observer. Other infinities in buffers are rejected."""
     module = nn.Linear(2, 2)
     module.register_buffer("range", torch.zeros(2))
@@ -81,7 +81,7 @@ def test_infinities_of_the_tasks_version_are_accepted() -> None:
         Finite().check(arrival)
 
 
-def test_each_kind_has_its_own_median() -> None:
+def test_each_update_kind_has_its_own_median() -> None:
     gate = trained(trained(UsualNorm()), 1e6, kind="weights")
     gate.note("a:98", "weights", 1e8)
     with raises(Refusal, "update_too_large", update="a:99"):
@@ -92,9 +92,7 @@ def test_each_kind_has_its_own_median() -> None:
     ("dtype", "value"),
     [(torch.float32, 3e38), (torch.float16, 6e4), (torch.bfloat16, 3e38), (torch.float64, 1e300)],
 )
-def test_norms_of_large_numbers_are_finite_and_those_of_bad_ones_are_not(
-    dtype: torch.dtype, value: float
-) -> None:
+def test_norm_is_finite_for_large_values_and_not_for_bad_ones(dtype: torch.dtype, value: float) -> None:
     flat = FlatBuffer.empty(Layout.from_module(nn.Linear(3, 1, dtype=dtype)))
     flat.view("weight").fill_(value)
     wide = float(flat.view("weight")[0, 0].double())
@@ -104,7 +102,7 @@ def test_norms_of_large_numbers_are_finite_and_those_of_bad_ones_are_not(
         assert not norm_of(flat) < inf
 
 
-def test_weights_are_compared_with_the_version_that_they_began_from() -> None:
+def test_weight_updates_are_compared_with_their_base_version() -> None:
     layout = Layout.from_module(nn.Linear(9, 9))
     initial = FlatBuffer.empty(layout)
     initial.section(0).fill_(1e6)
@@ -120,7 +118,7 @@ def test_weights_are_compared_with_the_version_that_they_began_from() -> None:
         store.receive(facts, payload)
 
 
-def test_a_gate_of_ones_own_sees_each_update_and_may_refuse_it() -> None:
+def test_custom_gate_can_reject_updates() -> None:
     """It is called after the gates before it. The payload of an update that it rejects is released."""
 
     class Fresh:
@@ -147,7 +145,7 @@ def test_a_gate_of_ones_own_sees_each_update_and_may_refuse_it() -> None:
 
 
 @pytest.mark.parametrize("strategy", [Asynchronous(), LocalSGD(steps=1)], ids=["gradients", "deltas"])
-def test_one_huge_update_among_many_is_rejected_and_computed_again(strategy: Strategy) -> None:
+def test_huge_update_is_rejected_and_recomputed(strategy: Strategy) -> None:
     seen = [0]
 
     def step(model: nn.Module, batch: Any) -> Tensor:

@@ -16,7 +16,7 @@ def mix(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> kern
     return kernels.mixer(torch.zeros(4))
 
 
-def test_the_compiled_loop_is_for_large_float32_on_a_cpu() -> None:
+def test_compiled_kernel_is_used_for_large_aligned_float32() -> None:
     large = torch.zeros(1).expand(kernels.LARGE_NUMBERS)
     assert kernels.mixer(large) is not kernels.mix
     assert kernels.mixer(large.double()) is kernels.mix
@@ -26,7 +26,7 @@ def test_the_compiled_loop_is_for_large_float32_on_a_cpu() -> None:
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 9])
 @pytest.mark.parametrize("numbers", [0, 1, 127, 128, 1000])
 @pytest.mark.parametrize("keep", [0.0, 1.0, -0.25])
-def test_a_mix_is_the_weighted_sum(mix: kernels.Mix, count: int, numbers: int, keep: float) -> None:
+def test_mix_equals_the_weighted_sum(mix: kernels.Mix, count: int, numbers: int, keep: float) -> None:
     torch.manual_seed(count)
     out, tensors = torch.randn(numbers), [torch.randn(numbers) for _ in range(count)]
     shares = [0.5 + i for i in range(count)]
@@ -36,19 +36,19 @@ def test_a_mix_is_the_weighted_sum(mix: kernels.Mix, count: int, numbers: int, k
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_keeping_nothing_forgets_even_bad_numbers(mix: kernels.Mix) -> None:
+def test_mix_without_keep_overwrites_nan(mix: kernels.Mix) -> None:
     out = torch.full((200,), NAN)
     mix(out, 0.0, [torch.ones(200)], [2.0])
     assert out.tolist() == [2.0] * 200
 
 
-def test_halves_are_summed_in_float32() -> None:
+def test_bfloat16_is_summed_in_float32() -> None:
     out = torch.zeros(3)
     kernels.mix(out, 0.0, [torch.ones(3, dtype=torch.bfloat16)] * 300, [1 / 300] * 300)
     torch.testing.assert_close(out, torch.ones(3), rtol=1e-5, atol=0)
 
 
-def test_chunks_cover_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_cover_every_number_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "CHUNK_NUMBERS", 4)
     spans = list(kernels.chunks(10, torch.device("cpu")))
     assert [(span.start, span.stop) for span in spans] == [(0, 4), (4, 8), (8, 10)]
@@ -56,7 +56,7 @@ def test_chunks_cover_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_one_bad_number_is_found(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_bad_number_is_found(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "CHUNK_NUMBERS", 1000)
     for bad, place in product((NAN, INF, -INF), (0, 999, 2499)):
         numbers = torch.ones(2500, dtype=dtype)
@@ -66,7 +66,7 @@ def test_one_bad_number_is_found(dtype: torch.dtype, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_overflows_of_the_sum_and_infinities_that_cancel_are_seen_through(dtype: torch.dtype) -> None:
+def test_is_finite_handles_overflow_and_cancelling_infinities(dtype: torch.dtype) -> None:
     assert kernels.is_finite(torch.full((100,), torch.finfo(dtype).max, dtype=dtype))
     assert not kernels.is_finite(torch.tensor([INF, -INF, 1.0], dtype=dtype))
     assert kernels.is_finite(torch.zeros(0, dtype=dtype))

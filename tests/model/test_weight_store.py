@@ -74,7 +74,7 @@ def weight(store: WeightStore) -> float:
 
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
-def test_a_step_goes_against_the_weighted_sum_of_directions(kind: Kind) -> None:
+def test_step_applies_the_weighted_sum_of_updates(kind: Kind) -> None:
     store = make_store(lr=0.5)
     arrive(store, "a", block(store, 1.0), kind)
     arrive(store, "b", block(store, 3.0), kind)
@@ -83,7 +83,7 @@ def test_a_step_goes_against_the_weighted_sum_of_directions(kind: Kind) -> None:
     assert (store.version, store.inbox) == (1, {})
 
 
-def test_a_blend_moves_part_of_the_way_to_points() -> None:
+def test_blend_moves_towards_the_given_weights() -> None:
     store = make_store()
     store.weights.view("0.weight").fill_(8.0)
     arrive(store, "a", block(store, 4.0), "weights")
@@ -92,7 +92,7 @@ def test_a_blend_moves_part_of_the_way_to_points() -> None:
     assert weight(store) == 0.25 * 8 + 0.5 * 4
 
 
-def test_a_kept_partial_model_is_completed_from_an_older_one() -> None:
+def test_partial_model_is_completed_from_an_older_one() -> None:
     """An average does not change layers that both models lack."""
     store, freed = make_store(), list[str]()
     store.weights.view("1.weight").fill_(5.0)
@@ -127,7 +127,7 @@ def test_a_kept_partial_model_is_completed_from_an_older_one() -> None:
         ((0.0,), 2.5, 10),  # no share, no move
     ],
 )
-def test_buffers_move_towards_the_mean_of_the_updates(
+def test_buffers_move_towards_the_mean_of_updates(
     merge: str, kind: Kind, shares: tuple[float, ...], mean: float, batches: int
 ) -> None:
     store = make_store()
@@ -144,7 +144,7 @@ def test_buffers_move_towards_the_mean_of_the_updates(
 @pytest.mark.parametrize(
     ("shares", "expected"), [((0.5, 0.5), 1), ((0.2, 0.3), 2), ((0.0, 0.0), 0), ((1.0, 1.0), 1)]
 )
-def test_flags_and_integers_take_the_value_of_the_update_with_the_largest_share(
+def test_integer_buffers_take_the_value_of_the_largest_share(
     merge: str, kind: Kind, shares: tuple[float, ...], expected: int
 ) -> None:
     """An example is a pointer into a queue, which must not be averaged."""
@@ -200,7 +200,7 @@ def test_only_running_averages_are_averaged(merge: str, kind: Kind, held: bool) 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("merge", "kind"), [("step", "gradient"), ("blend", "weights")])
-def test_halves_merge_without_losing_small_shares(merge: str, kind: Kind, dtype: torch.dtype) -> None:
+def test_half_precision_merges_keep_small_shares(merge: str, kind: Kind, dtype: torch.dtype) -> None:
     layout = Layout.from_module(nn.Linear(40, 1, bias=False, dtype=dtype))
     store = WeightStore(FlatBuffer.empty(layout), SGD(1.0))
     for i in range(300):
@@ -212,7 +212,7 @@ def test_halves_merge_without_losing_small_shares(merge: str, kind: Kind, dtype:
 
 
 @pytest.mark.parametrize(("merge", "kind"), [("step", "gradient"), ("blend", "weights")])
-def test_many_chunks_merge_as_one(merge: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_a_merge(merge: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> Tensor:
         torch.manual_seed(1)
         layout = Layout.from_module(nn.Linear(1009, 7))
@@ -230,14 +230,14 @@ def test_many_chunks_merge_as_one(merge: str, kind: Kind, monkeypatch: pytest.Mo
     torch.testing.assert_close(run(), whole, rtol=1e-5, atol=1e-6)
 
 
-def test_a_measured_step_tells_its_length_and_the_angle_to_the_one_before() -> None:
+def test_measured_step_has_norm_and_inner_product() -> None:
     changes = steps(make_store(lr=0.5), (1.0, 1), (-2.0, 1), (1.0, 0), (3.0, 1))
     norms = [change and change.norm for change in changes]
     assert norms == [*map(pytest.approx, (0.5 * 8**0.5, 1.0 * 8**0.5, None, 1.5 * 8**0.5))]
     assert [change and change.inner for change in changes] == [None, pytest.approx(-2.0 * 8), None, None]
 
 
-def test_windows_of_steps_are_compared_by_their_sums() -> None:
+def test_step_windows_are_compared_by_their_sums() -> None:
     """A step that is not measured, or has another window, starts a new window. bfloat16 is summed in float32."""
     asked = [(1.0, 2), (-3.0, 2), (5.0, 2), (2.0, 2), (1.0, 0), *[(1.0, 2)] * 3, (1.0, 3), (1.0, 1), (2.0, 1)]
     inners = [change and change.inner for change in steps(make_store(lr=0.5), *asked)]
@@ -247,7 +247,7 @@ def test_windows_of_steps_are_compared_by_their_sums() -> None:
     assert [change and change.inner for change in changes] == [None] * 3 + [257.0 * 8]
 
 
-def test_windows_see_progress_that_flipping_directions_hide() -> None:
+def test_windows_detect_progress_despite_sign_changes() -> None:
     inners: dict[int, list[float]] = {1: [], 2: []}
     for window, found in inners.items():
         store = make_store(lr=0.0)
@@ -262,7 +262,7 @@ def test_windows_see_progress_that_flipping_directions_hide() -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_a_measured_blend_tells_how_far_it_moved(held: bool) -> None:
+def test_measured_blend_has_its_norm(held: bool) -> None:
     store = make_store()
     if held:
         store.acquire(0)
@@ -282,7 +282,7 @@ def test_measuring_does_not_change_the_step() -> None:
 # --- versions ------------------------------------------------------------------------------------
 
 
-def test_a_held_version_is_never_written_again() -> None:
+def test_acquired_version_is_not_overwritten() -> None:
     """A version that is no longer held is changed in place."""
     given: list[FlatBuffer] = []
 
@@ -310,7 +310,7 @@ def test_a_held_version_is_never_written_again() -> None:
     assert store.weights is newest
 
 
-def test_every_number_is_written_into_the_fresh_block() -> None:
+def test_merge_overwrites_every_number_of_a_reused_block() -> None:
     """A block from the pool has arbitrary values. All buffers and weights are written, for all shares."""
     store = make_store(pool=Pool(lambda: dirty))
     dirty = block(store, NAN, NAN, 77)
@@ -324,7 +324,7 @@ def test_every_number_is_written_into_the_fresh_block() -> None:
     assert store.weights.view("1.num_batches_tracked").item() == 0
 
 
-def test_a_kept_version_is_there_until_it_is_forgotten() -> None:
+def test_acquired_version_exists_until_released() -> None:
     store = make_store()
     store.acquire(0)
     steps(store, (1.0, 0))
@@ -340,7 +340,7 @@ def test_a_kept_version_is_there_until_it_is_forgotten() -> None:
 # --- the inbox -----------------------------------------------------------------------------------
 
 
-def test_updates_are_freed_once_when_they_are_merged_or_dropped() -> None:
+def test_updates_are_released_once_when_merged_or_dropped() -> None:
     store, freed = make_store(), list[str]()
     for name in ("a", "b"):
         arrive(store, name, block(store), free=lambda name=name: freed.append(name))  # type: ignore[misc]
@@ -358,7 +358,7 @@ def test_updates_are_freed_once_when_they_are_merged_or_dropped() -> None:
     ("where", "numbers"),
     [("0.weight", [NAN, float("inf")]), ("0.bias", [float("-inf")]), ("1.running_mean", [NAN])],
 )
-def test_bad_numbers_are_refused_and_named(where: str, numbers: list[float]) -> None:
+def test_update_with_bad_numbers_is_rejected(where: str, numbers: list[float]) -> None:
     store, freed = make_store(), list[str]()
     flat = block(store, 1.0)
     flat.view(where).view(-1)[: len(numbers)] = torch.tensor(numbers)
@@ -368,7 +368,7 @@ def test_bad_numbers_are_refused_and_named(where: str, numbers: list[float]) -> 
     assert store.inbox == {}
 
 
-def test_another_layout_or_kind_is_refused() -> None:
+def test_update_of_another_layout_or_kind_is_rejected() -> None:
     store = make_store()
     with raises(Refusal, "other_layout", update="a", bytes=other_model().layout.bytes):
         arrive(store, "a", other_model())
@@ -392,7 +392,7 @@ def test_another_layout_or_kind_is_refused() -> None:
     ],
     ids=["points", "gradient", "unknown", "dropped", "nothing", "nan", "negative", "again"],
 )
-def test_a_merge_that_makes_no_sense_changes_nothing(
+def test_invalid_merge_raises_and_changes_nothing(
     act: Callable[[WeightStore], None], code: str, fields: dict[str, Any]
 ) -> None:
     store = make_store()
@@ -410,7 +410,7 @@ def halved(merged: int) -> float:
     return 0.5 ** (merged // 10)
 
 
-def test_a_step_that_is_told_what_was_merged_follows_the_schedule() -> None:
+def test_step_with_merged_samples_follows_the_schedule() -> None:
     """Without this number, a step uses the full learning rate."""
     store = make_store(schedule=halved)
     moved = []
@@ -426,7 +426,7 @@ def test_a_step_that_is_told_what_was_merged_follows_the_schedule() -> None:
 
 
 @pytest.mark.parametrize("rule", [SGD(0.1, 0.9), Adam(0.1)])
-def test_a_loaded_store_goes_on_as_the_saved_one_would_have(rule: Any) -> None:
+def test_loaded_store_continues_like_the_saved_one(rule: Any) -> None:
     def fresh() -> WeightStore:
         return WeightStore(FlatBuffer.empty(Layout.from_module(model())), rule)
 
@@ -445,7 +445,7 @@ def test_a_loaded_store_goes_on_as_the_saved_one_would_have(rule: Any) -> None:
     assert torch.equal(first.weights.memory, second.weights.memory)
 
 
-def test_kept_versions_are_saved_and_loaded() -> None:
+def test_acquired_versions_are_saved_and_loaded() -> None:
     first, second = make_store(), make_store()
     first.acquire(0)
     steps(first, (1.0, 0), (1.0, 0))
@@ -461,7 +461,7 @@ def test_kept_versions_are_saved_and_loaded() -> None:
         second.acquire(0)
 
 
-def test_a_store_that_computes_nothing_continues_at_its_version() -> None:
+def test_store_without_compute_continues_at_its_version() -> None:
     """Parameter servers that overwrite report the version that they have read."""
     flat = FlatBuffer.empty(Layout.from_module(model()))
     store, resumed = (NullStore(flat, SGD(1.0)) for _ in range(2))
@@ -487,7 +487,7 @@ def test_a_store_that_computes_nothing_continues_at_its_version() -> None:
     ],
     ids=["rule", "model", "nothing", "kind", "group"],
 )
-def test_the_tensors_of_another_model_or_rule_are_told(
+def test_state_of_another_model_or_optimizer_is_rejected(
     state: dict[str, Tensor], code: str, fields: dict[str, Any]
 ) -> None:
     if code.startswith("unknown"):

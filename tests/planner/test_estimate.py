@@ -70,7 +70,7 @@ def market(oddlot: Oddlot, tmp_path: Path) -> Oddlot:
     return oddlot
 
 
-def test_the_same_job_is_bought_in_both_ways(both: list[Estimate]) -> None:
+def test_estimates_compare_spot_and_on_demand(both: list[Estimate]) -> None:
     """On demand, two machines take 0.4 s for 8 samples and 1.2 s per epoch. Spot machines are away from 1.05 to 5 s."""
     spot, demand = both
     assert (spot.bought, demand.bought) == ("spot", "on demand")
@@ -87,7 +87,7 @@ def test_the_same_job_is_bought_in_both_ways(both: list[Estimate]) -> None:
     transcribe(repr(demand))
 
 
-def test_each_run_is_the_one_of_its_seed() -> None:
+def test_each_run_of_an_estimate_uses_its_seed() -> None:
     like = Machine("m", 0.1, delay=Lognormal(0.5), link=Link(latency_milliseconds=50))
     (found,) = estimated(Fleet([like]), seed=7, in_flight=2)
     alone = [
@@ -99,7 +99,7 @@ def test_each_run_is_the_one_of_its_seed() -> None:
         assert alone[0].summary[figure] != alone[1].summary[figure]
 
 
-def test_a_warning_is_told_once_at_the_users_line() -> None:
+def test_warning_is_shown_once_at_the_users_line() -> None:
     """Each run causes the warning, and the filters would print it every time."""
     machines = [Machine("m", 0.1), Machine("n", 0.1)]
     with warnings.catch_warnings(record=True) as message:
@@ -111,7 +111,7 @@ def test_a_warning_is_told_once_at_the_users_line() -> None:
     assert message[0].lineno + 1 == message[1].lineno
 
 
-def test_a_fleet_without_zones_has_one_price() -> None:
+def test_fleet_without_zones_has_one_estimate() -> None:
     (found,) = estimated(Fleet([Machine("m", 0.1)]), seeds=1, in_flight=2)
     assert found.bought == ""
     assert len(estimates("x", [found]).columns) == 2
@@ -132,17 +132,17 @@ def test_a_fleet_without_zones_has_one_price() -> None:
         ("out", 3),
     ],
 )
-def test_an_impossible_value_is_refused(name: str, given: Any) -> None:
+def test_invalid_settings_are_rejected(name: str, given: Any) -> None:
     with raises(UsageError, "invalid_value", name=name, given=given):
         estimated(**{"fleet": Fleet([ZONE]), name: given})
 
 
-def test_what_is_no_fleet_is_no_place() -> None:
+def test_simulated_of_an_invalid_fleet_is_rejected() -> None:
     with raises(UsageError, "invalid_value", name="fleet", given="market.toml"):
         Simulated.of("market.toml")  # type: ignore[arg-type]  # on purpose
 
 
-def test_the_command_tells_both_and_the_share(
+def test_command_prints_both_estimates_and_their_ratio(
     market: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -160,7 +160,7 @@ def test_the_command_tells_both_and_the_share(
     assert plain["spot"]["ended"] == ["epochs>=1"] * 3
 
 
-def test_every_run_has_a_folder_if_it_is_wished(market: Oddlot, tmp_path: Path) -> None:
+def test_out_option_saves_every_run(market: Oddlot, tmp_path: Path) -> None:
     done = market(*EPOCH, "--seeds", "1", "--out", "both")
     transcribe(done.out.splitlines()[-1])
     assert {path.name for path in (tmp_path / "both").iterdir()} == {"spot-0", "on-demand-0"}
@@ -183,18 +183,18 @@ LONG = "x" * 300
     ],
     ids=short_id,
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_options_with_seeds_are_rejected(
     market: Oddlot, tmp_path: Path, words: str, code: str, fields: dict[str, Any]
 ) -> None:
     (tmp_path / "both" / "spot-0").mkdir(parents=True)
     market.refuses(code, *SIMULATE, "--seeds", "2", "--no-compute", *words.split(), **fields)
 
 
-def test_no_seed_at_all_is_refused(market: Oddlot) -> None:
+def test_zero_seeds_are_rejected(market: Oddlot) -> None:
     market.refuses("invalid_value", *SIMULATE, "--seeds", "0", flag="--seeds 0")
 
 
-def test_what_is_not_known_is_not_in_the_table(both: list[Estimate]) -> None:
+def test_unknown_values_are_left_out_of_the_table(both: list[Estimate]) -> None:
     """Examples are accuracy, returned samples, and the ratio if only some of the runs are complete."""
     spot, demand = both
     assert estimates("x", [spot]).row_count == len(TOLD) - 2
@@ -215,9 +215,7 @@ def test_what_is_not_known_is_not_in_the_table(both: list[Estimate]) -> None:
     ("number", "which"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 3), (signal.SIGINT, 4)]
 )
 @pytest.mark.parametrize("at_its_end", [False, True])
-def test_a_signal_stops_an_estimate_wherever_it_comes(
-    number: signal.Signals, which: int, at_its_end: bool
-) -> None:
+def test_signal_stops_an_estimate_at_any_run(number: signal.Signals, which: int, at_its_end: bool) -> None:
     """The signal comes before a run has started, or after it has reached its goal, during the last evaluation."""
     begun = list[str]()
 
@@ -241,9 +239,7 @@ def test_a_signal_stops_an_estimate_wherever_it_comes(
     assert (len(begun), stopped.value.signal, done) == (which, number, which - 1 + at_its_end)
 
 
-def test_the_command_tells_what_was_done_before_a_signal(
-    market: Oddlot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_prints_the_runs_before_a_signal(market: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are two seeds on spot and one on demand, so there is no ratio."""
     begun = list[int]()
 
@@ -268,7 +264,9 @@ def number_of(text: str) -> int | None:
 
 
 @pytest.mark.parametrize(("times", "done"), [(1, 0), (2, None)])
-def test_ctrl_c_while_the_task_is_read(market: Oddlot, tmp_path: Path, times: int, done: int | None) -> None:
+def test_ctrl_c_while_importing_the_workload_stops_the_estimate(
+    market: Oddlot, tmp_path: Path, times: int, done: int | None
+) -> None:
     """As during the import of PyTorch, no run is completed, and the output says so. A second Ctrl-C exits at once."""
     strikes = "os.kill(os.getpid(), signal.SIGINT)\n" * times
     (tmp_path / f"early{times}.py").write_text(
@@ -280,7 +278,7 @@ def test_ctrl_c_while_the_task_is_read(market: Oddlot, tmp_path: Path, times: in
     transcribe(stopped.err.splitlines()[-1])
 
 
-def test_a_run_that_fails_is_told_beside_the_others(market: Oddlot, tmp_path: Path) -> None:
+def test_failed_runs_are_listed_separately(market: Oddlot, tmp_path: Path) -> None:
     """Spot machines never return, and all runs on spot fail. On demand, all runs complete."""
     (tmp_path / "alive.csv").write_text("0,2\n1,0\n")
     falls = 'capacity = { kind = "alive", file = "alive.csv" }'
@@ -300,7 +298,7 @@ def test_a_run_that_fails_is_told_beside_the_others(market: Oddlot, tmp_path: Pa
     assert not market.refuses("stalled", *asked, exit_code=3, machines=0).out
 
 
-def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_run_folder_fails_only_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full when the third run starts."""
     calls = list[Path]()
 
@@ -317,7 +315,7 @@ def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path, monkeypatch: 
     assert found[1].summaries[0]["loss"] is None
 
 
-def test_what_was_not_reached_is_told(market: Oddlot) -> None:
+def test_unreached_goal_is_reported(market: Oddlot) -> None:
     until = ("--until", "accuracy>=0.9 or dollars<=0.0001", "--seeds", "2", "--no-compute")
     done = market(*SIMULATE, *until)
     assert number_of(done.out) == 4
@@ -327,7 +325,7 @@ def test_what_was_not_reached_is_told(market: Oddlot) -> None:
     assert [one["epochs"] for one in plain.values()] == [[0, 0]] * 2
 
 
-def test_a_folder_that_was_never_made_is_not_named(tmp_path: Path) -> None:
+def test_missing_out_folder_is_not_mentioned(tmp_path: Path) -> None:
     """The estimate is stopped before its first run."""
     for folder, is_named in ((tmp_path / "none", False), (tmp_path, True)):
         said = StringIO()

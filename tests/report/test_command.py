@@ -38,7 +38,7 @@ def lines(ended: Path, oddlot: Oddlot) -> list[str]:
     return LOG.read_text().splitlines(keepends=True)
 
 
-def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
+def test_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
     ended = oddlot.json(
         "simulate", "digits", "--machines", "fleet.toml", "--until", "epochs>=1", "--out", "run"
     )
@@ -55,7 +55,7 @@ def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
     transcribe(again.out)
 
 
-def test_updates_with_bad_numbers_and_updates_that_are_too_large_are_told_apart(oddlot: Oddlot) -> None:
+def test_invalid_and_too_large_updates_are_counted_separately(oddlot: Oddlot) -> None:
     calls = count(1)
 
     def step(model: nn.Module, batch: Any) -> Tensor:
@@ -71,9 +71,7 @@ def test_updates_with_bad_numbers_and_updates_that_are_too_large_are_told_apart(
     assert "2 invalid, 1 too large" in Path("page.html").read_text()
 
 
-def test_a_strategy_of_the_user_s_is_replayed_where_its_import_is_allowed(
-    oddlot: Oddlot, lines: list[str]
-) -> None:
+def test_replay_of_a_custom_strategy_needs_import(oddlot: Oddlot, lines: list[str]) -> None:
     Path("my_strategy.py").write_text("from oddlot import Synchronous\n\nclass Mine(Synchronous): pass\n")
     LOG.write_text("".join(lines).replace("oddlot.strategies.synchronous:Synchronous", "my_strategy:Mine"))
     reseal(LOG)
@@ -81,7 +79,7 @@ def test_a_strategy_of_the_user_s_is_replayed_where_its_import_is_allowed(
     assert oddlot("replay", "run", "--import").code == 0
 
 
-def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot, lines: list[str]) -> None:
+def test_replay_difference_and_double_merge_exit_with_1(oddlot: Oddlot, lines: list[str]) -> None:
     steps = [number for number, line in enumerate(lines) if '"is":"Step"' in line]
     doubled = [*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]
     del doubled[steps[-1] + 1]  # keeps the number of versions
@@ -98,9 +96,7 @@ def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot,
     check(RunReport.read("run").proof.faults[0], "merged_twice", first=0, last=7, updates=("m0:1", "m0:1"))
 
 
-def test_a_hole_in_an_epoch_that_was_to_be_whole_ends_with_exit_code_1(
-    oddlot: Oddlot, lines: list[str]
-) -> None:
+def test_missing_samples_in_a_complete_epoch_exit_with_1(oddlot: Oddlot, lines: list[str]) -> None:
     head, _, tail = "".join(lines).rpartition('{"is":"Step"')
     name = tail[tail.index("m0:") :].partition('"')[0]
     LOG.write_text(f'{head}{{"is":"Drop","update":"{name}"}}' + tail[tail.index("}") + 1 :].partition("}")[2])
@@ -110,7 +106,7 @@ def test_a_hole_in_an_epoch_that_was_to_be_whole_ends_with_exit_code_1(
     check(fault, "not_merged", epoch=0, count=8)
 
 
-def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot, lines: list[str]) -> None:
+def test_incomplete_log_is_rejected(oddlot: Oddlot, lines: list[str]) -> None:
     LOG.write_text("".join(lines[:5]))
     for command in ("report", "replay"):
         oddlot.refuses("log_not_whole", command, "run", records=4, wanted=len(lines) - 1)
@@ -130,7 +126,7 @@ def no_history(lines: list[str]) -> list[str]:
     ],
     ids=["no history", "no size", "format"],
 )
-def test_a_damaged_log_is_told(
+def test_damaged_log_is_rejected(
     oddlot: Oddlot, lines: list[str], spoil: Callable[[list[str]], list[str]], code: str, line: int | None
 ) -> None:
     LOG.write_text("".join(spoil(lines)))
@@ -141,7 +137,7 @@ def test_a_damaged_log_is_told(
 
 
 @pytest.mark.usefixtures("lines")
-def test_a_summary_that_is_damaged_or_of_another_run_is_told(oddlot: Oddlot) -> None:
+def test_damaged_or_different_summary_is_rejected(oddlot: Oddlot) -> None:
     SUMMARY.write_text(SUMMARY.read_text().replace('"samples_merged": 48', '"samples_merged": 49'))
     oddlot.refuses("summary_differs", "report", "run", figure="samples_merged", given=49, counted=48)
     for seconds in ('"abc"', "Infinity", "9" * 400, "[" * 200_000):
@@ -149,14 +145,14 @@ def test_a_summary_that_is_damaged_or_of_another_run_is_told(oddlot: Oddlot) -> 
         oddlot.refuses("damaged_file", "report", "run", path=str(SUMMARY))
 
 
-def test_what_is_no_run_s_folder_is_told(oddlot: Oddlot, ended: Path) -> None:
+def test_folder_without_a_run_is_rejected(oddlot: Oddlot, ended: Path) -> None:
     for command in ("report", "replay", "watch"):
         oddlot.refuses("no_run", command, "nothing")
         oddlot.refuses("folder_of_checkpoints", command, str(ended / "saved"))
 
 
 @pytest.mark.usefixtures("lines")
-def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Oddlot) -> None:
+def test_running_run_is_reported_without_missing_files(oddlot: Oddlot) -> None:
     for name in ("summary.json", "model.safetensors"):
         Path("run", name).unlink()
     answer = oddlot("report", "run")

@@ -108,7 +108,7 @@ def fitted(folder: Path, strategy: Strategy, on: Simulated, until: str, **option
     return RunReport.read(folder)
 
 
-def test_everything_is_drawn_and_said(figures: RunReport) -> None:
+def test_page_has_every_plot_and_table(figures: RunReport) -> None:
     text = made(figures)
     assert [*plots(text)] == PLOTS
     assert all(marks(figure) for (figure,) in plots(text).values())
@@ -133,7 +133,7 @@ def test_everything_is_drawn_and_said(figures: RunReport) -> None:
     transcribe("\n".join(dict.fromkeys(parts)), number=r"(?<![\w/-])\d+([.,]\d+)*")
 
 
-def test_a_page_of_several_runs(figures: RunReport) -> None:
+def test_page_of_several_runs_shares_plots(figures: RunReport) -> None:
     """Plots over time and the legend are shared. Each run has its own verdict and machines."""
     both = tuple(replace(figures, folder=Path(name)) for name in ("one", "other"))
     text = made(*both)
@@ -149,7 +149,7 @@ def test_a_page_of_several_runs(figures: RunReport) -> None:
     transcribe("\n".join(map(words, [*text.iter("h1"), *legend])))
 
 
-def test_runs_of_unequal_length_have_axes_of_their_own(figures: RunReport, plain: Path) -> None:
+def test_runs_of_unequal_length_have_their_own_axes(figures: RunReport, plain: Path) -> None:
     """A run without prices is not in plots over dollars."""
     both = figures, RunReport.read(plain)
     found = plots(made(*both))
@@ -163,7 +163,7 @@ def test_runs_of_unequal_length_have_axes_of_their_own(figures: RunReport, plain
         assert len({area.attrib["data-y"] for area in areas}) == 1, "one scale upwards"
 
 
-def test_figures_are_compared_with_those_of_the_first_run(figures: RunReport, plain: Path) -> None:
+def test_figures_are_compared_with_the_first_run(figures: RunReport, plain: Path) -> None:
     both = figures, RunReport.read(plain)
     rows = {row[0]: row[1:] for row in table(made(*both))}
     times, versions = ([value(run) for run in both] for value in (SECONDS, VERSIONS))
@@ -176,7 +176,7 @@ def test_figures_are_compared_with_those_of_the_first_run(figures: RunReport, pl
     assert (rows["time"][2], rows["samples per second"][2]) == ("", ""), "of another kind of clock"
 
 
-def test_how_a_run_was_made(figures: RunReport) -> None:
+def test_provenance_omits_missing_or_invalid_entries(figures: RunReport) -> None:
     """Entries that are missing in run.json or have another form are left out."""
     message = provenance(figures.settings)
     assert [*message] == HOW
@@ -195,26 +195,26 @@ def test_how_a_run_was_made(figures: RunReport) -> None:
     assert [*provenance(old)] == ["workload", "strategy"]
 
 
-def test_a_run_without_prices_has_no_cost(plain: Path) -> None:
+def test_run_without_prices_has_no_cost(plain: Path) -> None:
     text = made(RunReport.read(plain))
     assert not those(text, "p", "empty")
     assert not [key for key in plots(text) if "dollars" in key or "accuracy" in key or key == "bill"]
     assert "cost" not in dict(row for row in table(text) if len(row) == 2)
 
 
-def test_a_bar_s_tooltip_has_the_units_of_its_figure(figures: RunReport) -> None:
+def test_tooltips_of_bars_have_units(figures: RunReport) -> None:
     (of_bytes,), (of_dollars,) = (plots(made(figures))[key] for key in ("bytes", "bill"))
     assert all(re.search(r": [\d.]+ k?B up, [\d.]+ k?B down$", message) for message in marks(of_bytes))
     assert all(re.search(r": \$[\d.]+$", message) for message in marks(of_dollars))
 
 
-def test_what_a_log_says_is_no_markup(figures: RunReport) -> None:
+def test_log_text_is_escaped(figures: RunReport) -> None:
     fault = FaultInjected("<b>", "<script>alert(1)</script>", "<i>")
     text = made(replace(figures, faults=[(1.0, fault)] * (MAX_FAULTS + 1)))
     assert table(text)[-MAX_FAULTS:] == [["1.00 s", fault.kind, fault.node, fault.fault]] * MAX_FAULTS
 
 
-def test_a_proof_that_fails_is_seen(figures: RunReport) -> None:
+def test_failed_proof_is_highlighted(figures: RunReport) -> None:
     fault = OddlotError("position 3 is in two updates", "merged_twice")
     bad = replace(figures, proof=replace(figures.proof, faults=(fault,)))
     assert [*map(words, those(made(bad), "p", "bad"))] == [bad.verdict]
@@ -223,14 +223,14 @@ def test_a_proof_that_fails_is_seen(figures: RunReport) -> None:
     assert bad.plain()["audit_errors"] == [str(fault)]
 
 
-def test_the_reason_of_a_failure_comes_before_the_verdict(figures: RunReport) -> None:
+def test_failure_reason_precedes_the_verdict(figures: RunReport) -> None:
     for ended in ("failed: row 7 is bad", KILLED):
         failed = replace(figures, summary=figures.summary | {"ended": ended})
         first, second = [*made(failed).iter("p")][:2]
         assert (classes(first), words(first), words(second)) == (["bad"], ended, failed.verdict)
 
 
-def test_many_runs_have_a_wide_table_and_a_colour_each(figures: RunReport) -> None:
+def test_many_runs_have_a_wide_table_and_distinct_colors(figures: RunReport) -> None:
     """This includes runs without a loss. Their legend does not have it."""
     tables = [classes(those(made(*[figures] * count), "div", "runs")[0]) for count in (3, 4)]
     assert tables == [["runs"], ["runs", "many"]]
@@ -244,7 +244,7 @@ def test_many_runs_have_a_wide_table_and_a_colour_each(figures: RunReport) -> No
 # --- runs of other kinds -------------------------------------------------------------------------
 
 
-def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
+def test_adaptive_levels_are_plotted(tmp_path: Path) -> None:
     """The levels of a strategy with one update per merge are not drawn."""
     strategy = oddlot.AdaptiveK(k=1, times=((0.2, 3),), samples=2)
     adapts = fitted(tmp_path / "adaptive", strategy, unequal(), "epochs>=3")
@@ -256,7 +256,7 @@ def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
     assert "switch = gradients (window = 20, threshold = 5, burn_in = 0), " in message, "without its state"
 
 
-def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
+def test_many_machines_and_stalenesses_are_shortened(tmp_path: Path) -> None:
     """The machines are ordered by their numbers."""
     names = [*(f"east{number}" for number in range(59)), "west1"]
     on = Simulated([Machine(name, 0.001 * (1 + len(name) % 7)) for name in reversed(names)], computes=False)
@@ -271,7 +271,7 @@ def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
     transcribe(words(found["lanes"][0][0]))
 
 
-def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
+def test_resumed_run_has_consistent_figures(tmp_path: Path) -> None:
     """The cost of lost work is included, and its faults are listed."""
     faults = [Fault("kill", "b", at_seconds=(1.9,)), Fault("slow", "a", at_seconds=(0.1,), factor=1)]
     options: dict[str, Any] = {"chaos": Chaos(faults), "checkpoint_every": "40 versions"}
@@ -295,7 +295,7 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
     assert [row[1] for row in table(made(figures)) if len(row) == 4].count("kill") == 1
 
 
-def test_what_a_deadline_handed_back_has_a_bar(tmp_path: Path) -> None:
+def test_samples_returned_at_a_deadline_have_a_bar(tmp_path: Path) -> None:
     on = Simulated([Machine("quick", 0.01), Machine("slow", 0.1)], computes=False)
     run = fitted(tmp_path, oddlot.Deadline(oddlot.LocalSGD(steps=4), 0.4), on, "versions>=2")
     assert run.tally.samples.returned > 0
@@ -303,7 +303,7 @@ def test_what_a_deadline_handed_back_has_a_bar(tmp_path: Path) -> None:
     assert str(run.tally.samples.returned) in [mark.rpartition(" ")[2] for mark in marks(waste)]
 
 
-def test_samples_travel_too(tmp_path: Path) -> None:
+def test_downloaded_samples_have_a_bar(tmp_path: Path) -> None:
     on = Simulated([Machine("a", 0.01), Machine("b", 0.01)])
     run = fitted(tmp_path, oddlot.VCASGD(), on, "epochs>=1", shards=4)
     lanes = RunTimeline.of(run.records, 48).by_machine.values()
@@ -314,7 +314,7 @@ def test_samples_travel_too(tmp_path: Path) -> None:
 # --- the file ------------------------------------------------------------------------------------
 
 
-def test_only_a_page_is_written_anew(oddlot: Oddlot, eventful: Path) -> None:
+def test_report_overwrites_only_html_pages(oddlot: Oddlot, eventful: Path) -> None:
     log = eventful / "records.jsonl"
     before = log.read_bytes()
     places = {str(log): "not_a_page", str(eventful): "not_a_file", "": "not_a_file", "page.pdf": "not_html"}
@@ -327,13 +327,13 @@ def test_only_a_page_is_written_anew(oddlot: Oddlot, eventful: Path) -> None:
         assert oddlot("report", str(eventful), "--html", "page.html").code == 0
 
 
-def test_a_page_that_cannot_be_written_is_told(figures: RunReport, tmp_path: Path) -> None:
+def test_unwritable_page_raises_missing_folder(figures: RunReport, tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "page.html"
     with raises(UsageError, "missing_folder", path=str(path), folder=str(path.parent)):
         write_page([figures], path)
 
 
-def test_the_command_writes_it(oddlot: Oddlot, figures: RunReport, plain: Path) -> None:
+def test_report_command_writes_the_page(oddlot: Oddlot, figures: RunReport, plain: Path) -> None:
     runs, both = [str(figures.folder), str(plain)], [figures, RunReport.read(plain)]
     answer = oddlot("report", *runs, "--html", "both.html")
     assert answer.code == 0
@@ -381,7 +381,7 @@ def in_browser(text: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
-def test_a_browser_draws_every_plot_of_a_narrow_page(figures: RunReport, plain: Path, tmp_path: Path) -> None:
+def test_browser_draws_every_plot_of_a_narrow_page(figures: RunReport, plain: Path, tmp_path: Path) -> None:
     seen = in_browser(page([figures]), tmp_path)
     assert list(seen["figures"]) == PLOTS
     assert all(seen["figures"].values()), seen["figures"]

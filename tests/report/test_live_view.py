@@ -89,7 +89,7 @@ def tally() -> Tally:
     return tally
 
 
-def test_the_picture_has_the_figures_and_a_row_for_every_worker(tally: Tally) -> None:
+def test_live_view_has_figures_and_a_row_per_worker(tally: Tally) -> None:
     drawn = text(Picture("digits in [red]", tally).draw())
     transcribe(drawn, spinner="[\u2800-\u28ff]")
     title, figures, model, _, *rows = drawn.splitlines()
@@ -106,7 +106,7 @@ def test_the_picture_has_the_figures_and_a_row_for_every_worker(tally: Tally) ->
     assert first.split() == ["w1.2", "waiting", "0"], "its next life takes its row"
 
 
-def test_progress_is_a_line_every_few_seconds() -> None:
+def test_progress_line_is_printed_every_five_seconds() -> None:
     now = 100.0
     console, on_it = screen(width=60)
     lines, seconds = ProgressLines("digits", console=console, clock=lambda: now), list[float]()
@@ -130,7 +130,7 @@ def rates(picture: Picture) -> list[str]:
     return numbers(line.removeprefix(progress(picture.tally)))
 
 
-def test_the_picture_tells_the_rate_of_the_last_draws(tally: Tally) -> None:
+def test_live_view_shows_the_recent_rate(tally: Tally) -> None:
     picture = Picture("", tally)
     assert rates(picture) == []
     tally(brings(5.0, "w2:1"))
@@ -139,7 +139,7 @@ def test_the_picture_tells_the_rate_of_the_last_draws(tally: Tally) -> None:
     transcribe(quality(tally))
 
 
-def test_the_rate_is_not_that_of_the_workers_start() -> None:
+def test_rate_excludes_the_start_of_workers() -> None:
     fresh = Tally(64)
     picture = Picture("", fresh)
     fresh(begins(0.0, "w1:1", 0, 32))
@@ -150,7 +150,7 @@ def test_the_rate_is_not_that_of_the_workers_start() -> None:
     assert rates(picture) == ["32"]
 
 
-def test_of_a_large_fleet_the_first_machines_are_shown() -> None:
+def test_large_fleet_shows_the_first_machines() -> None:
     tally = Tally()
     for number in range(100):
         tally(record(0.0, Joined(f"m{number}")))
@@ -161,7 +161,7 @@ def test_of_a_large_fleet_the_first_machines_are_shown() -> None:
     transcribe(more)
 
 
-def test_the_picture_says_why_nothing_happens(tally: Tally) -> None:
+def test_live_view_names_the_reason_for_a_stall(tally: Tally) -> None:
     def why(tally: Tally) -> str:
         message = trouble(tally, list(tally.workers.items()))
         assert message in text(Picture("", tally).draw())
@@ -179,7 +179,7 @@ def test_the_picture_says_why_nothing_happens(tally: Tally) -> None:
     assert why(tally) == NO_WORKER
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
+def test_without_a_terminal_lines_are_printed_at_intervals() -> None:
     accuracies = [Evaluated(version, {"accuracy": version / 8}) for version in range(7)]
     before = [record(0.0, Joined("w0")), record(0.0, accuracies[0]), begins(0.0, "w1:1", 0, 32)]
     resumed: list[Stimulus] = [Resumed(1, 64), Resumed(3, 1_000), Lost("w0")]
@@ -210,7 +210,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
 
 
 @pytest.mark.parametrize(("now", "lines"), [(30.0, 0), (90.0, 1), (90_000.0, 1)])
-def test_a_long_wait_for_the_first_worker_is_told(now: float, lines: int) -> None:
+def test_long_wait_for_the_first_worker_is_printed(now: float, lines: int) -> None:
     console, on_it = screen(width=200)
     with shown(console, "digits", Tally(64)) as observer:
         observer(record(0.0, Priced("", 1.0)))
@@ -221,7 +221,7 @@ def test_a_long_wait_for_the_first_worker_is_told(now: float, lines: int) -> Non
     assert [line.startswith(moment(now)) for line in message] == [True] * lines
 
 
-def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console, on_it = screen(force_terminal=True, width=80)
     with shown(console, "digits", Tally(64)) as observer:
@@ -233,7 +233,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(on_it().splitlines()) == 2, "the title, and that it stops"
 
 
-def test_a_terminal_is_drawn_on_and_left_clean(tally: Tally) -> None:
+def test_terminal_shows_the_live_view_and_one_resume_line(tally: Tally) -> None:
     console, on_it = screen(force_terminal=True, width=80)
     with shown(console, "digits", tally) as observer:
         assert isinstance(observer, Opening)
@@ -246,7 +246,7 @@ def test_a_terminal_is_drawn_on_and_left_clean(tally: Tally) -> None:
     assert numbers(resumed) == ["1", "0.5", "4.0", "32"]
 
 
-def test_the_summary_leaves_out_what_does_not_apply() -> None:
+def test_summary_omits_inapplicable_figures() -> None:
     figures = Tally().summary() | {"ended": "epochs>=3", "ended_version": 0, "run_dir": "runs/[red]digits-1"}
     figures |= {"metrics": {"accuracy": 0.5, "loss": 1.5}, "loss": 1.5, "samples_skipped": 0}
     figures |= {"samples_assigned": 4000, "samples_merged": 3000, "samples_wasted": 1000}
@@ -285,7 +285,7 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
         ({"availability": None, "workers_mean": None}, True, []),
     ],
 )
-def test_the_share_of_the_time_with_workers_is_told(
+def test_availability_is_shown_when_relevant(
     changes: dict[str, Any], virtual: bool, message: list[str]
 ) -> None:
     """It is shown for every simulated fleet, and for local workers if some were missing. Older summaries lack it."""
@@ -293,7 +293,7 @@ def test_the_share_of_the_time_with_workers_is_told(
     assert numbers(availability(figures | changes, virtual)) == message
 
 
-def test_numbers_are_written_for_people() -> None:
+def test_numbers_are_formatted_with_units() -> None:
     seconds = {4.25: "4.2 s", 59.99: "60.0 s", 200: "3 min 20 s", 11_100: "3 h 05 min", 3.6e300: "1e+297 h"}
     dollars = {0.0: "$0", 0.00412: "$0.0041", 1234.5: "$1,234.50"}
     sizes = {999: "999 B", 74_044_800: "74 MB", 5e15: "5,000.0 TB"}
@@ -301,7 +301,7 @@ def test_numbers_are_written_for_people() -> None:
         assert {number: written(number) for number in expected} == expected
 
 
-def test_every_time_that_nobody_is_there_is_told_once() -> None:
+def test_each_period_without_workers_is_printed_once() -> None:
     """The message is repeated only if a worker has returned an update since, even a late one."""
     console, on_it = screen(width=100)
     lines, now = PrintedLines(console, Tally(64), ""), count(1.0)
@@ -314,7 +314,7 @@ def test_every_time_that_nobody_is_there_is_told_once() -> None:
     assert on_it().count(NO_WORKER) == 2
 
 
-def test_what_was_lost_is_counted_where_anything_was() -> None:
+def test_lost_and_overwritten_updates_are_shown_only_if_any() -> None:
     for message, counts in (
         (overwritten({"overwritten": 26, "versions": 48}), ["26", "48"]),
         (overwritten({"overwritten": 0, "versions": 48}), []),
@@ -331,7 +331,7 @@ def test_what_was_lost_is_counted_where_anything_was() -> None:
     ("until", "seconds"),
     [("versions>=4", 30.0), ("epochs>=5 or versions>=2", 10.0), ("loss<=0.1", None), ("versions>=1", None)],
 )
-def test_the_time_that_is_left_follows_from_the_speed_since_the_first_worker(
+def test_remaining_time_uses_the_rate_since_the_first_worker(
     until: str, seconds: float | None, tally: Tally
 ) -> None:
     forecast = Forecast(Goal.parse(until))

@@ -20,7 +20,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     return RunReport.read(folder)
 
 
-def test_the_matrix_counts_each_pair(figures: RunReport) -> None:
+def test_exchange_matrix_counts_each_pair(figures: RunReport) -> None:
     (matrix,) = re.findall(r'data-plot="exchange-matrix".*?</figure>', page([figures]))
     found = {
         (to, sender): int(count)
@@ -39,11 +39,11 @@ def test_rate_and_disagreement_are_drawn(figures: RunReport) -> None:
     assert path.count("L") + 1 == sum(isinstance(r.event, Averaged) for r in figures.records)
 
 
-def test_the_traffic_is_that_of_the_exchanges(figures: RunReport) -> None:
+def test_number_of_exchanges_is_shown(figures: RunReport) -> None:
     assert f"{figures.tally.exchanges:,} exchanges between peers" in page([figures])
 
 
-def test_a_run_with_a_hub_has_none_of_these(tmp_path: Path) -> None:
+def test_hub_run_has_no_exchange_charts(tmp_path: Path) -> None:
     from oddlot import Synchronous, fit
 
     fit(a_job(eval_data=rows(8)), Synchronous(), fleet(), until="epochs>=1", out=tmp_path)

@@ -25,5 +25,5 @@ from oddlot.report.run_tables import readable
     ],
     ids=range(8),
 )
-def test_settings_are_told_in_the_words_of_a_job_file(settings: str, message: str | None) -> None:
+def test_settings_use_job_file_names(settings: str, message: str | None) -> None:
     assert readable(settings) == (settings if message is None else message)

@@ -23,9 +23,7 @@ def drawn(*rows: Line, across: str = "seconds", end: float = 1.0, values: Iterab
         ("versions", 5400.0, "versions", ["0", "2000", "4000"]),
     ],
 )
-def test_an_axis_of_time_has_the_unit_that_fits(
-    across: str, end: float, unit: str, numbers: list[str]
-) -> None:
+def test_time_axis_has_a_suitable_unit(across: str, end: float, unit: str, numbers: list[str]) -> None:
     figures = [drawn(Line("x", [(0.0, 4.0), (end, 8.0)], 0), across=across, end=end)]
     figures += [parsed(lanes("t", {"a": {"working": [(0.0, end)]}}, {}, end))] * (across == "seconds")
     for figure in figures:
@@ -33,14 +31,14 @@ def test_an_axis_of_time_has_the_unit_that_fits(
         assert words(those(figure, "text", "name")[0]) == unit
 
 
-def test_the_axis_of_time_goes_to_the_very_end() -> None:
+def test_time_axis_ends_at_the_last_value() -> None:
     axis = Axis.until(3.4)
     assert (axis.low, axis.high, axis.ticks) == (0.0, 3.4, (0.0, 1.0, 2.0, 3.0))
     assert Axis.until(0.0)(0.0) == axis(0.0)
     assert len(Axis.until(0.3).ticks) == 4
 
 
-def test_amounts_are_drawn_from_zero() -> None:
+def test_value_axis_includes_zero_if_given() -> None:
     line = Line("x", [(0.0, 4.0), (1.0, 8.0)], 0)
     assert ["0" in ticks(drawn(line, values=values), "end") for values in ([0.0], [])] == [True, False]
 
@@ -63,9 +61,7 @@ SAME, OTHER = [(0.0, 1.0), (1.0, 2.0), (2.0, 1.5)], [(0.0, 1.0), (2.0, 1.0)]
     ],
     ids=range(9),
 )
-def test_a_line_that_another_one_hides_is_wider(
-    points: list[list[tuple[float, float]]], widths: list[str]
-) -> None:
+def test_hidden_line_is_wider(points: list[list[tuple[float, float]]], widths: list[str]) -> None:
     for colors in (range(len(points)), [0] * len(points)):
         rows = [Line("a", each, color) for each, color in zip(points, colors, strict=True)]
         styles = [path.get("style", "") for path in those(drawn(*rows, end=2.0), "path", "line")]
@@ -73,7 +69,7 @@ def test_a_line_that_another_one_hides_is_wider(
         assert found == (widths if len({*colors}) > 1 else [""] * len(points)), "of one colour none"
 
 
-def test_values_under_the_pointer_can_be_computed() -> None:
+def test_plot_has_the_data_for_tooltips() -> None:
     """The limits of the axes have the unit of the labels, and a point has three digits."""
     figure = drawn(Line("x", [(0.0, 4.0), (5400.0, 8.123)], 0), end=5400.0)
     (plot,), (path,) = those(figure, "svg", "plot"), those(figure, "path", "line")
@@ -84,7 +80,7 @@ def test_values_under_the_pointer_can_be_computed() -> None:
     assert low + (1 - float(last) / height) * (high - low) == pytest.approx(8.123, abs=5e-4)
 
 
-def test_names_of_lanes_have_room() -> None:
+def test_machine_names_fit_or_are_truncated() -> None:
     """The margin fits the longest name, and long names are truncated."""
     for name in ("w1", "m" * 60):
         figure = parsed(lanes("t", {name: {"working": [(0.0, 1.0)]}}, {}, 1.0))

@@ -49,7 +49,7 @@ def spells(*records: Record, seconds: float = 0.0) -> dict[str, list[Interval]]:
     return {state: spells for state, spells in found.items() if spells}
 
 
-def test_a_machine_s_time_is_filled_without_gaps(figures: RunReport) -> None:
+def test_machine_timeline_has_no_gaps(figures: RunReport) -> None:
     run_timeline = timeline_of(figures)
     assert run_timeline.by_machine.keys() == {"a", "b", "c"}
     joined = {r.event.node: r.now for r in figures.records if isinstance(r.event, Joined)}
@@ -61,7 +61,7 @@ def test_a_machine_s_time_is_filled_without_gaps(figures: RunReport) -> None:
     assert "slow" in [kind for _, kind in run_timeline.by_machine["a"].faults]
 
 
-def test_what_is_shown_adds_up_to_the_figures(figures: RunReport) -> None:
+def test_timeline_totals_equal_the_figures(figures: RunReport) -> None:
     run_timeline, tally = timeline_of(figures), figures.tally
     by_machine = run_timeline.by_machine.values()
     assert sum(of_machine.dollars for of_machine in by_machine) == pytest.approx(tally.dollars)
@@ -73,7 +73,7 @@ def test_what_is_shown_adds_up_to_the_figures(figures: RunReport) -> None:
     assert any(behind > 0 for behind in run_timeline.staleness)
 
 
-def test_how_many_results_of_how_many_samples_a_merge_used() -> None:
+def test_timeline_has_updates_and_samples_per_merge() -> None:
     strategy = AdaptiveK(k=1, times=((0.2, 3),), samples=2)
     run_timeline = RunTimeline.of(oddlot.fit(a_job(), strategy, unequal(), until="epochs>=3").records, 48)
     assert [results for _, results in run_timeline.results[:3]] == [1, 1, 3]
@@ -82,7 +82,7 @@ def test_how_many_results_of_how_many_samples_a_merge_used() -> None:
     assert run_timeline.results[-1][0] == run_timeline.seconds, "level until the end"
 
 
-def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
+def test_change_at_the_end_adds_no_vertical_line() -> None:
     """An example is the last merge, which has the remaining samples. It is drawn if it is the only one."""
 
     def merges(*at: float) -> list[Interval]:
@@ -93,7 +93,7 @@ def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
     assert merges(1.0) == [(1.0, 4.0), (1.0, 4.0)]
 
 
-def test_nobody_is_paid_while_there_is_no_hub() -> None:
+def test_time_without_a_hub_is_not_paid() -> None:
     """No costs are counted from its last record to the resume. Earlier workers are not drawn as lost."""
     records = [
         Record(0.0, Joined("a", 3600.0)),
@@ -106,7 +106,7 @@ def test_nobody_is_paid_while_there_is_no_hub() -> None:
     assert spells(*records) == {"waiting": [(0.0, 50.0), (51.0, 54.0)]}
 
 
-def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
+def test_late_update_of_a_lost_worker_is_not_shown_for_the_new() -> None:
     """An update of `a` arrives late, while `a.2` works."""
     found = spells(
         Record(0.0, Joined("a"), (task(0),)),
@@ -119,7 +119,7 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
     assert found == {"wasted": [(0.0, 1.0)], "lost": [(1.0, 2.0)], "working": [(2.0, 9.0)]}
 
 
-def test_what_was_worked_for_nothing_is_drawn_so() -> None:
+def test_wasted_work_is_drawn_as_wasted() -> None:
     """Wasted time is that of cancelled, rejected, late or dropped tasks. A task cancelled in the queue has none."""
     found = spells(
         Record(0.0, Joined("a"), (task(0),)),
@@ -140,7 +140,7 @@ def test_what_was_worked_for_nothing_is_drawn_so() -> None:
     }
 
 
-def test_a_rival_s_cancelled_work_is_seen_in_its_lane() -> None:
+def test_cancelled_work_is_drawn_as_wasted() -> None:
     on = Simulated([Machine("fast", 0.01), Machine("slow", 0.1)], computes=False)
     run = oddlot.fit(a_job(), FastestK(k=1), on, until="epochs>=2")
     run_timeline = RunTimeline.of(run.records, 48, run.summary["seconds"])
@@ -149,7 +149,7 @@ def test_a_rival_s_cancelled_work_is_seen_in_its_lane() -> None:
     assert (begin, run_timeline.by_machine["slow"].spells["working"]) == (0.0, [(end, run_timeline.seconds)])
 
 
-def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
+def test_starting_or_terminated_machine_is_not_working() -> None:
     """It is paid for from 0 to 7 s, works from 2 s on, and is detected as lost at 9 s. The next start is given up."""
     found = spells(
         Record(0.0, Ordered("a", 1.0)),
@@ -175,7 +175,7 @@ def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
     }
 
 
-def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
+def test_machine_with_notice_is_drawn_as_left() -> None:
     """This holds even if the hub detects it later, and until the machine returns, also across a loss of the hub."""
     falls = Alive(Steps((0.0, 1.0, 9.0), (1.0, 0.0, 1.0)))
     zone = Zone(
@@ -198,7 +198,7 @@ def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
     assert spells(JOINED, Record(0.5, Leaving("a")), *gone)["left"] == [(1.0, 9.0)]
 
 
-def test_starts_in_vain_are_told() -> None:
+def test_failed_starts_are_counted() -> None:
     on = Simulated([Machine("m", 0.05, seconds_to_start=1.0)], computes=False)
     away = Chaos(capacity=Alive(Steps((0.0, 0.5, 3.0), (1.0, 0.0, 1.0))))
     run = oddlot.fit(a_job(), oddlot.Synchronous(), on, until="epochs>=1", chaos=away)
@@ -208,5 +208,5 @@ def test_starts_in_vain_are_told() -> None:
     assert spells["lost"] == [(0.5, 3.0)], "its lane has no gap"
 
 
-def test_a_long_run_is_thinned_out() -> None:
+def test_long_run_is_downsampled() -> None:
     assert len(RunTimeline.of([ticks(float(second)) for second in range(10_000)], 8).progress) <= 1_001

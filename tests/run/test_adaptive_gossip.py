@@ -76,7 +76,7 @@ def with_small_biases() -> nn.Module:
     return model
 
 
-def test_a_bias_near_zero_causes_no_exchange() -> None:
+def test_small_bias_causes_no_exchange() -> None:
     """The relative change of such a bias is large after the first step, when weights have hardly moved."""
     on = Simulated([Machine(f"m{peer}", 0.01 / BATCH) for peer in range(2)])
     job = a_job(count=SAMPLES, model=with_small_biases)
@@ -85,7 +85,7 @@ def test_a_bias_near_zero_causes_no_exchange() -> None:
 
 
 @pytest.mark.parametrize("rule", CHANGES)
-def test_a_peer_exchanges_when_the_rule_says(rule: Rule) -> None:
+def test_peer_exchanges_when_its_rule_fires(rule: Rule) -> None:
     """The share of the other model is so small that each peer trains as if there were no other."""
     strategy = AdaptiveGossip(rule=rule, threshold=THRESHOLD, share=1e-9)
     on = Simulated([Machine(f"m{peer}", 0.01 / BATCH) for peer in range(2)])

@@ -29,7 +29,7 @@ def begun(folder: Path, url: str | None, until: str = "epochs>=2", **options: An
     return begun_in(folder, until, checkpoints=url, **options)
 
 
-def test_another_machine_goes_on_with_other_workers_and_exact_books(tmp_path: Path, url: str) -> None:
+def test_resume_on_another_machine_merges_every_sample_once(tmp_path: Path, url: str) -> None:
     begun(tmp_path / "one", url)
     assert not (tmp_path / "one" / "checkpoints").exists()
     other = RunFolder(tmp_path / "other", url)
@@ -43,7 +43,7 @@ def test_another_machine_goes_on_with_other_workers_and_exact_books(tmp_path: Pa
     assert merged(tmp_path / "third") == everything(SAMPLES, 5)
 
 
-def test_a_resumed_run_remembers_where_its_checkpoints_are(tmp_path: Path, url: str) -> None:
+def test_resume_uses_the_saved_checkpoint_location(tmp_path: Path, url: str) -> None:
     begun(tmp_path / "run", None, until="epochs>=1")
     begun(tmp_path / "run", url, force=True)
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -59,7 +59,7 @@ def checkpoints(url: str) -> list[str]:
     return saved(Storage(url))
 
 
-def test_another_log_of_the_same_length_is_not_the_checkpoint_s(tmp_path: Path, url: str) -> None:
+def test_different_log_of_same_length_is_rejected(tmp_path: Path, url: str) -> None:
     begun(tmp_path, url)
     log, found = tmp_path / "records.jsonl", newest(Storage(url))
     check_log(found, log)
@@ -75,7 +75,7 @@ def savers(url: str, count: int = 2) -> list[tuple[BackgroundWriter, Snapshot]]:
     return [(BackgroundWriter(storage, begun_from=found, there=there), found.load()) for _ in range(count)]
 
 
-def test_no_run_takes_another_s_place_or_fetches_damaged_settings(tmp_path: Path, url: str) -> None:
+def test_checkpoint_location_of_another_run_is_rejected(tmp_path: Path, url: str) -> None:
     begun(tmp_path / "one", url)
     before = checkpoints(url)
     with raises(UsageError, "folder_not_empty", path=url):
@@ -89,7 +89,7 @@ def test_no_run_takes_another_s_place_or_fetches_damaged_settings(tmp_path: Path
     assert checkpoints(url)[-1].startswith("00000006-")
 
 
-def test_so_many_are_kept_and_no_part_of_the_log_that_nobody_needs(
+def test_old_checkpoints_and_unused_log_parts_are_removed(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saver, "MAX_PARTS", 3)
@@ -106,9 +106,7 @@ def test_so_many_are_kept_and_no_part_of_the_log_that_nobody_needs(
     )
 
 
-def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
-    tmp_path: Path, url: str
-) -> None:
+def test_damaged_log_part_falls_back_to_older_checkpoint(tmp_path: Path, url: str) -> None:
     with saved_at_once():
         begun(tmp_path / "one", url)
     storage, name = Storage(url), checkpoints(url)[-1]
@@ -133,7 +131,7 @@ def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
 # --- locations that cannot be written, read or reached --------------------------------------------
 
 
-def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
+def test_failed_write_leaves_no_file(url: str) -> None:
     """Each object store raises errors of its own."""
 
     class Unreachable(Exception):
@@ -149,7 +147,7 @@ def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
     assert storage.names("log") == []
 
 
-def test_a_store_that_is_out_of_reach_for_a_while_is_written_again(
+def test_failed_checkpoint_write_is_retried_later(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing and removing fail for a while. Leftovers of the run itself do not prevent later checkpoints."""
@@ -173,7 +171,7 @@ def test_a_store_that_is_out_of_reach_for_a_while_is_written_again(
     assert newest(Storage(url)).records == 102
 
 
-def test_nothing_is_removed_that_cannot_be_read(
+def test_unreadable_checkpoints_keep_their_log_parts(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(tmp_path / "one", url)
@@ -191,7 +189,7 @@ def test_nothing_is_removed_that_cannot_be_read(
     assert merged(tmp_path / "two") == everything(SAMPLES, 5)
 
 
-def test_force_touches_nothing_that_is_no_run_s(tmp_path: Path, url: str) -> None:
+def test_force_keeps_unrelated_files(tmp_path: Path, url: str) -> None:
     storage = Storage(url)
     for name in ("log/thesis.txt", "2024-11/photo.jpg"):
         storage.write(name, [b"mine"])
@@ -202,7 +200,7 @@ def test_force_touches_nothing_that_is_no_run_s(tmp_path: Path, url: str) -> Non
     assert storage.read("log/thesis.txt") == storage.read("2024-11/photo.jpg") == b"mine"
 
 
-def test_a_checkpoint_of_a_history_that_does_not_hold_never_comes_back(tmp_path: Path) -> None:
+def test_checkpoint_of_an_abandoned_history_is_ignored(tmp_path: Path) -> None:
     """A checkpoint cannot be read, so the run resumes from an older one. It is ignored once it is readable again."""
     begun(tmp_path, None)
     names = saved(Storage(tmp_path / "checkpoints"))
@@ -216,9 +214,7 @@ def test_a_checkpoint_of_a_history_that_does_not_hold_never_comes_back(tmp_path:
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
-def test_a_checkpoint_that_cannot_be_read_now_stops_the_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_checkpoint_stops_the_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path, None)
     path = tmp_path / "checkpoints" / saved(Storage(tmp_path / "checkpoints"))[-1]
 
@@ -233,7 +229,9 @@ def test_a_checkpoint_that_cannot_be_read_now_stops_the_resume(
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
-def test_a_relative_place_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_checkpoint_path_works_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     begun(tmp_path / "run", "saved")
     (tmp_path / "other").mkdir()
@@ -242,7 +240,7 @@ def test_a_relative_place_is_found_from_elsewhere(tmp_path: Path, monkeypatch: p
     assert merged(tmp_path / "run") == everything(SAMPLES, 3)
 
 
-def test_what_cannot_be_reached_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_unreachable_checkpoint_location_fails_before_the_run(tmp_path: Path) -> None:
     for url, named in {"foo://bucket": "foo", "s3://bucket/run": "s3fs"}.items():
         with raises(UsageError, "unreachable_place", url=url) as caught:
             begun(tmp_path / "run", url)
@@ -255,7 +253,7 @@ def test_what_cannot_be_reached_is_told_before_anything_starts(tmp_path: Path) -
         begun(tmp_path / "run", "memory://nothing", resume="latest")
 
 
-def test_a_password_is_neither_shown_nor_readable_by_others(tmp_path: Path, oddlot: Oddlot) -> None:
+def test_checkpoint_url_password_is_hidden(tmp_path: Path, oddlot: Oddlot) -> None:
     """Only run.json has the password, because resuming the run needs it. No one else may read the file."""
     url, shown = "memory://user:s3cr3t@bucket/run", "memory://user:***@bucket/run"
     storage, run = Storage(url), tmp_path / "run"
@@ -279,7 +277,7 @@ def test_a_password_is_neither_shown_nor_readable_by_others(tmp_path: Path, oddl
     storage.remove("")
 
 
-def test_a_place_without_checkpoints_is_none_to_go_on_from(tmp_path: Path, url: str) -> None:
+def test_resume_with_another_checkpoint_location_is_rejected(tmp_path: Path, url: str) -> None:
     begun(tmp_path / "run", None)
     begun_there = str(tmp_path / "run" / "checkpoints")
     with raises(UsageError, "checkpoints_elsewhere", given=url, begun=begun_there):

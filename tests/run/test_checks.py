@@ -29,32 +29,32 @@ class Inherits(Plain):
 
 
 @pytest.mark.parametrize("codec", [None, Plain(), Inherits()])
-def test_a_codec_is_a_codec_or_none(codec: Codec | None) -> None:
+def test_codec_or_none_is_accepted(codec: Codec | None) -> None:
     check_types(a_job(), Asynchronous(), fleet(2), codec, {})
 
 
-def test_what_only_looks_like_a_codec_is_refused() -> None:
+def test_object_that_is_no_codec_subclass_is_rejected() -> None:
     """It lacks `of_changes`, which the engines need."""
     with raises(UsageError, "invalid_value", name="codec"):
         check_types(a_job(), Asynchronous(), fleet(2), LikeACodec(), {})
 
 
-def test_a_wrong_job_is_refused_before_anything_is_asked_of_it() -> None:
+def test_job_of_wrong_type_is_rejected() -> None:
     with raises(UsageError, "invalid_value", name="job", given=5):
         check_types(5, Asynchronous(), fleet(2), None, {})
 
 
-def test_a_goal_in_dollars_needs_a_price() -> None:
+def test_dollar_goal_without_price_is_rejected() -> None:
     with raises(UsageError, "goal_without_price", given="dollars>=1"):
         check_goal(Goal.parse("dollars>=1", {}, True), "dollars>=1", a_job(), fleet(2))
 
 
-def test_one_of_several_goals_that_can_be_reached_is_enough() -> None:
+def test_one_reachable_goal_of_several_is_enough() -> None:
     until = "dollars>=1 or epochs>=2"
     check_goal(Goal.parse(until, {}, True), until, a_job(), fleet(2))
 
 
-def test_nothing_is_measured_without_data_or_without_computing() -> None:
+def test_no_metrics_without_eval_data_or_compute() -> None:
     on = fleet(2)
     job = replace(a_job(), eval_data=a_job().train_data)
     assert measured(job, on) == ["loss"]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("warm_start")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupt_signals_stop_cleanly_and_save(number: signal.Signals, tmp_path: Path) -> None:
     """All processes receive the signal, as from a terminal or a service manager. `timeout` sends SIGTERM once more."""
     with program("-c", ENDLESS, tmp_path) as process:
         says(process, "saved")
@@ -66,7 +66,7 @@ oddlot.fit(
         pytest.param("epochs>=1e6", id="another", marks=pytest.mark.long),
     ],
 )
-def test_a_stop_saves_and_awaits_no_evaluation(epochs: str, tmp_path: Path) -> None:
+def test_sigterm_saves_without_waiting_for_evaluations(epochs: str, tmp_path: Path) -> None:
     """It waits for neither a running nor a final evaluation, because a preempted machine has only seconds left."""
     out = tmp_path / "run"
     with program("-c", STUBBORN.replace("EPOCHS", epochs).replace("OUT", repr(str(out)))) as process:
@@ -113,7 +113,7 @@ oddlot.fit(a_job(), oddlot.Asynchronous(), fleet(), until="epochs>=1", checkpoin
     [(0, False, -signal.SIGINT), (3, True, 1)],
     ids=["KeyboardInterrupt at first", "Interrupted at the end"],
 )
-def test_ctrl_c_ends_a_run_whose_place_of_checkpoints_hangs(
+def test_ctrl_c_ends_a_run_with_hanging_checkpoint_storage(
     writes: int, saved: bool, code: int, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -134,14 +134,14 @@ def raised(*numbers: signal.Signals) -> Run:
     return fit(a_job(), Asynchronous(), fleet(computes=False), until="epochs>=2", observers=[watch])
 
 
-def test_a_second_ctrl_c_does_what_it_always_does() -> None:
+def test_second_ctrl_c_raises_keyboard_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt) as end:
         raised(signal.SIGINT, signal.SIGINT)
     assert type(end.value) is KeyboardInterrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_where_ctrl_c_is_ignored_it_stays_so(number: signal.Signals) -> None:
+def test_ignored_signals_stay_ignored(number: signal.Signals) -> None:
     """A shell starts background jobs in this state."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
@@ -166,7 +166,7 @@ runpy.run_module("oddlot", run_name="__main__")
 """
 
 
-def test_ctrl_c_while_python_still_imports_is_no_traceback() -> None:
+def test_ctrl_c_during_import_prints_no_traceback() -> None:
     with program("-c", EARLY) as process:
         assert process.wait() == 130
         assert process.stderr is not None

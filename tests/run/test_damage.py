@@ -31,7 +31,7 @@ from tests.transcripts import mask, raises, warns
 # --- files ---------------------------------------------------------------------------------------
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
+def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path: Path) -> None:
     begun(tmp_path)
     *_, before, newest = sorted((tmp_path / "checkpoints").iterdir())
     (newest / "conductor.json").unlink()
@@ -55,7 +55,7 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 7), nn.Tanh(), nn.Linear(7, 2))
 
 
-def test_the_run_of_another_job_is_told_with_the_difference(tmp_path: Path) -> None:
+def test_resume_with_another_job_names_the_difference(tmp_path: Path) -> None:
     begun(tmp_path)
     before, was = content(tmp_path), json.loads((tmp_path / "run.json").read_text())
     others: dict[str, tuple[Job, Strategy]] = {
@@ -72,7 +72,7 @@ def test_the_run_of_another_job_is_told_with_the_difference(tmp_path: Path) -> N
         assert content(tmp_path) == before
 
 
-def test_a_model_of_another_dtype_is_told_with_the_dtypes(tmp_path: Path) -> None:
+def test_resume_with_another_dtype_names_the_dtypes(tmp_path: Path) -> None:
     """The shapes in run.json are the same."""
     begun(tmp_path)
     points, sides = a_job().train_data
@@ -83,7 +83,7 @@ def test_a_model_of_another_dtype_is_told_with_the_dtypes(tmp_path: Path) -> Non
     assert len(caught.fields["different"]) == 4
 
 
-def test_a_log_is_read_up_to_its_unfinished_last_line_or_the_first_damaged_one(tmp_path: Path) -> None:
+def test_log_is_read_up_to_its_first_damaged_line(tmp_path: Path) -> None:
     """Records after the newest checkpoint are lost work."""
     begun(tmp_path)
     log = tmp_path / "records.jsonl"
@@ -98,7 +98,7 @@ def test_a_log_is_read_up_to_its_unfinished_last_line_or_the_first_damaged_one(t
     assert merged(tmp_path) == everything(SAMPLES, 5)
 
 
-def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_not_thrown_away(
+def test_checkpoint_newer_than_a_truncated_log_is_kept(
     tmp_path: Path,
 ) -> None:
     """The checkpoint contains work. Users without a copy of the log may delete the checkpoint themselves."""
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_not_throw
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
-def test_a_run_whose_files_are_damaged_is_told_and_no_dead_end(tmp_path: Path) -> None:
+def test_damaged_run_files_raise_and_can_be_restored(tmp_path: Path) -> None:
     begun(tmp_path)
     damage: list[tuple[str, str | None, str, dict[str, int]]] = [
         ("records.jsonl", "{}\n", "damaged_file", {"line": 1}),
@@ -145,7 +145,7 @@ def test_a_run_whose_files_are_damaged_is_told_and_no_dead_end(tmp_path: Path) -
     begun(tmp_path, force=True)
 
 
-def test_a_log_with_a_line_too_many_or_too_few_is_no_history(tmp_path: Path) -> None:
+def test_log_with_inconsistent_records_is_rejected(tmp_path: Path) -> None:
     begun(tmp_path)
     log = tmp_path / "records.jsonl"
     lines = log.read_text().splitlines(keepends=True)
@@ -163,7 +163,7 @@ def test_a_log_with_a_line_too_many_or_too_few_is_no_history(tmp_path: Path) -> 
 # --- folders -------------------------------------------------------------------------------------
 
 
-def test_a_run_is_never_overwritten_unasked(tmp_path: Path) -> None:
+def test_existing_run_is_not_overwritten_without_force(tmp_path: Path) -> None:
     begun(tmp_path)
     before = content(tmp_path)
     with raises(UsageError, "folder_not_empty", path=str(tmp_path)):
@@ -173,7 +173,7 @@ def test_a_run_is_never_overwritten_unasked(tmp_path: Path) -> None:
     assert content(tmp_path) == before
 
 
-def test_force_throws_away_the_run_and_nothing_else(tmp_path: Path) -> None:
+def test_force_deletes_only_the_run(tmp_path: Path) -> None:
     begun(tmp_path / "run", "epochs>=4")
     (tmp_path / "run" / "notes.txt").write_text("mine")
     begun(tmp_path / "run", "epochs>=1", force=True)
@@ -189,9 +189,7 @@ def test_force_throws_away_the_run_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, RuntimeError])
-def test_a_run_whose_model_fails_throws_nothing_away_and_leaves_the_folder_free(
-    tmp_path: Path, kind: type[BaseException]
-) -> None:
+def test_failing_model_factory_leaves_the_folder_unchanged(tmp_path: Path, kind: type[BaseException]) -> None:
     begun(tmp_path / "old")
     before = content(tmp_path / "old")
 
@@ -209,9 +207,7 @@ def read_only(*_: Any) -> None:
     raise PermissionError(errno.EACCES, "Permission denied")
 
 
-def test_a_folder_that_cannot_be_used_is_told_and_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_folder_is_rejected_and_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path / "old")
     (tmp_path / "file").write_text("")
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
@@ -252,9 +248,7 @@ class ShortLog(Log):
         super().flush()
 
 
-def test_a_disk_that_fills_up_under_the_log_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_under_the_log_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oddlot.run.saving.Log", ShortLog)
     with raises(JobError, "unwritable_file", path=str(tmp_path / "records.jsonl")):
         begun(tmp_path)
@@ -263,9 +257,7 @@ def test_a_disk_that_fills_up_under_the_log_ends_the_run(
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
-def test_a_checkpoint_that_finds_no_room_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_for_a_checkpoint_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, really = count(), storage._sync
 
     def fills_up(file: Any) -> None:
@@ -279,7 +271,7 @@ def test_a_checkpoint_that_finds_no_room_is_a_warning(
     assert (tmp_path / "model.safetensors").exists()
 
 
-def test_a_run_whose_first_checkpoint_finds_no_room_does_not_begin(
+def test_full_disk_for_the_first_checkpoint_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run could not be resumed. Its summary has the reason for its end."""
@@ -302,7 +294,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_log_that_changes_under_the_run_ends_it_at_the_next_checkpoint(tmp_path: Path, change: str) -> None:
+def test_changed_log_ends_the_run_at_the_next_checkpoint(tmp_path: Path, change: str) -> None:
     """Otherwise, the run would continue although it can be neither read nor resumed."""
     log, seen = tmp_path / "records.jsonl", list[Record]()
 
@@ -318,7 +310,7 @@ def test_a_log_that_changes_under_the_run_ends_it_at_the_next_checkpoint(tmp_pat
 
 
 @pytest.mark.parametrize("moment", ["half", "whole"])
-def test_a_model_that_cannot_be_written_leaves_the_one_before(
+def test_failed_model_write_keeps_the_previous_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     model = tmp_path / "model.safetensors"
@@ -335,9 +327,7 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
     assert model.read_bytes() == b"before"
 
 
-def test_what_is_renamed_is_on_the_disk_before_and_its_name_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_renamed_files_are_synced_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's own files are synced before they are renamed, and their folder after that.
 
     All new parent folders are synced, too.
@@ -366,7 +356,9 @@ def test_what_is_renamed_is_on_the_disk_before_and_its_name_afterwards(
     assert {("sync", path.stat().st_ino) for path in (tmp_path, run.parent, run)} <= {*deeds[: renamed[1]]}
 
 
-def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_for_the_model_raises_unwritable_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("safetensors.torch.save_model", full)
     with raises(JobError, "unwritable_file", path=str(tmp_path / "model.safetensors")):
         begun(tmp_path)
@@ -395,7 +387,7 @@ def steep(model: nn.Module, batch: Any) -> Any:
 
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("on", [fleet(1), local(1)], ids=["simulated", "local"])
-def test_weights_that_overflow_are_neither_saved_nor_returned(on: Place, tmp_path: Path) -> None:
+def test_infinite_weights_are_neither_saved_nor_returned(on: Place, tmp_path: Path) -> None:
     job = a_job(lambda: nn.Linear(2, 2, bias=False), training_step=steep, optimizer=oddlot.SGD(lr=1.0))
     with warns("weights_too_large"), pytest.raises(JobError) as caught:
         oddlot.fit(job, Asynchronous(), on, until="epochs>=2", out=tmp_path, checkpoint_every="1 versions")

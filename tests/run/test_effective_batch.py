@@ -46,7 +46,7 @@ from tests.toys import Timed
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "on") else "",
 )
-def test_a_step_uses_the_samples_of_all_updates_that_it_waits_for(
+def test_effective_batch_counts_all_updates_of_a_step(
     strategy: Strategy, samples: int | None, step: str | None
 ) -> None:
     found: Any = effective_batch(strategy.traits(32), batch=32, tasks=4)
@@ -62,7 +62,7 @@ def test_a_step_uses_the_samples_of_all_updates_that_it_waits_for(
         (Asynchronous(), (1, 4), False),
     ],
 )
-def test_the_batch_of_a_run_with_few_workers_at_first_is_the_most(
+def test_effective_batch_is_a_maximum_if_workers_may_join(
     strategy: Strategy, workers: tuple[int, int], is_most: bool
 ) -> None:
     found = Recipe(a_job(), strategy, Ray(workers), RunConfig(until="epochs>=1")).effective_batch
@@ -71,14 +71,14 @@ def test_the_batch_of_a_run_with_few_workers_at_first_is_the_most(
     assert str(found).startswith("up to ") == is_most
 
 
-def test_run_json_the_summary_and_the_report_say_it(tmp_path: Path) -> None:
+def test_run_json_summary_and_report_have_the_effective_batch(tmp_path: Path) -> None:
     run = fit(a_job(), FastestK(k=2), fleet(), until="epochs>=1", out=tmp_path)
     begun = json.loads((tmp_path / "run.json").read_text())["effective_batch"]
     assert begun == run.summary["effective_batch"] == RunReport.read(tmp_path).summary["effective_batch"]
     assert "2 tasks" in begun
 
 
-def test_a_round_has_all_tasks_of_every_worker(tmp_path: Path) -> None:
+def test_effective_batch_counts_tasks_in_flight(tmp_path: Path) -> None:
     run = fit(a_job(), Synchronous(), fleet(in_flight=2), until="epochs>=1", out=tmp_path)
     assert "4 tasks" in run.summary["effective_batch"]
     assert max(len(a.shares) for r in run.records for a in r.actions if isinstance(a, Step)) == 4

@@ -121,7 +121,7 @@ def sent_layers(run: Run, peer: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(("horizon", "constant"), [(1.0, None), (0.9, None), (1.0, 0.02)])
-def test_peers_in_step_equal_the_plain_loop(horizon: float, constant: float | None) -> None:
+def test_event_grad_equals_a_plain_loop(horizon: float, constant: float | None) -> None:
     job = replace(a_job(wide, SAMPLES), train_data=wide_rows())
     strategy = EventGrad(horizon, constant, warmup_steps=WARMUP)
     run = fit(job, strategy, equals(PEERS), until=f"epochs>={EPOCHS}", seed=0)
@@ -135,6 +135,6 @@ def test_peers_in_step_equal_the_plain_loop(horizon: float, constant: float | No
         torch.testing.assert_close(value, mean, rtol=1e-9, atol=1e-12)
 
 
-def test_a_horizon_has_no_effect_on_a_constant_threshold() -> None:
+def test_horizon_with_constant_threshold_is_rejected() -> None:
     with raises(UsageError, "not_one_of"):
         EventGrad(horizon=0.9, threshold=0.01)

@@ -90,7 +90,7 @@ BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simula
 # --- sample accounting -----------------------------------------------------------------------------
 
 
-def test_a_final_measurement_that_takes_long_is_told(
+def test_long_final_evaluation_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The metric waits until the message is logged. The hub wakes up every half second, which is below the limit."""
@@ -118,7 +118,7 @@ def test_a_final_measurement_that_takes_long_is_told(
     transcribe(record.getMessage())
 
 
-def test_every_strategy_is_tried() -> None:
+def test_every_strategy_is_covered() -> None:
     on_meshes = {kind for kind in BY_NAME.values() if kind().traits(1).mesh}  # see tests/run/test_mesh.py
     assert {type(strategy) for strategy in STRATEGIES} | on_meshes == {*BY_NAME.values(), *WRAPPERS.values()}
 
@@ -128,7 +128,7 @@ def test_every_strategy_is_tried() -> None:
     [(s, fleet(2)) for s in STRATEGIES] + [(s, local(2)) for s in STRATEGIES if isinstance(s, REAL)],
     ids=lambda part: type(part).__name__,
 )
-def test_every_sample_of_every_epoch_reaches_the_model_once(strategy: Strategy, on: Place) -> None:
+def test_every_sample_is_merged_once_per_epoch(strategy: Strategy, on: Place) -> None:
     shards = 2 if strategy.traits(1).whole_shards else 1
     run, state = trained(a_job(count=45), strategy, on, "epochs>=3", shards=shards)
     assert sorted(state.merged) == everything(45, 3)
@@ -138,7 +138,7 @@ def test_every_sample_of_every_epoch_reaches_the_model_once(strategy: Strategy, 
 
 
 @BOTH
-def test_two_tasks_in_flight(on: Any) -> None:
+def test_worker_runs_two_tasks_in_flight(on: Any) -> None:
     """Updates of local workers have the seconds of each stage."""
     run, state = trained(a_job(), Asynchronous(), replace(on, in_flight=2), "epochs>=3")
     assert sorted(state.merged) == everything(SAMPLES, 3)
@@ -154,7 +154,7 @@ def test_two_tasks_in_flight(on: Any) -> None:
         assert updates(run.records)[0].seconds.keys() == {"down", "load", "compute", "up"}
 
 
-def test_shards_and_a_barrier_between_epochs() -> None:
+def test_epoch_barrier_keeps_epochs_in_order() -> None:
     run, state = trained(
         a_job(), Asynchronous(samples=5), fleet(2), "epochs>=3", shards=4, epoch_barrier=True
     )
@@ -164,7 +164,7 @@ def test_shards_and_a_barrier_between_epochs() -> None:
     assert all(start // 12 == (stop - 1) // 12 for _, start, stop in spans), "a task is of one shard"
 
 
-def test_a_strategy_may_be_used_again() -> None:
+def test_strategy_can_be_reused() -> None:
     """The state of a run that ended during a round does not affect the next run."""
     strategy = Synchronous()
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_a_strategy_may_be_used_again() -> None:
 
 
 @BOTH
-def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_goal_is_named(
+def test_history_has_one_row_per_evaluation(
     on: Place,
 ) -> None:
     """The final version may be a little later, and worse."""
@@ -208,7 +208,7 @@ def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_
         ("accuracy>0.999 or versions>=5", lambda s: s["versions"] == 5),
     ],
 )
-def test_a_run_ends_at_its_goal(until: str, reached: Any) -> None:
+def test_run_ends_at_its_goal(until: str, reached: Any) -> None:
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     machine = Machine("m", 0.01, dollars_per_hour=36.0)
     every = oddlot.history.goals.Every.parse("1 versions")
@@ -218,7 +218,7 @@ def test_a_run_ends_at_its_goal(until: str, reached: Any) -> None:
     assert run.summary["ended_version"] == run.summary["versions"]
 
 
-def test_without_an_evaluation_set_the_loss_is_that_of_training() -> None:
+def test_loss_without_eval_data_is_the_training_loss() -> None:
     run, _ = trained(a_job(), Asynchronous(), fleet(1), "loss<=0.5")
     assert run.loss is not None
     assert run.loss <= 0.5
@@ -226,13 +226,13 @@ def test_without_an_evaluation_set_the_loss_is_that_of_training() -> None:
     assert run.history == []
 
 
-def test_a_run_says_in_a_line_what_became_of_it(tmp_path: Path) -> None:
+def test_repr_summarizes_the_run(tmp_path: Path) -> None:
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run = oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=1", out=tmp_path)
     transcribe(repr(run), accuracy=r"(?<=accuracy=)[\d.]+", loss=r"(?<=loss=)[\d.]+")
 
 
-def test_memory_that_is_not_granted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_shared_memory_raises_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(_: int, __: int) -> None:
         raise OSError(errno.EFBIG, "File too large")
 
@@ -244,7 +244,7 @@ def test_memory_that_is_not_granted_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("on", "stops_at_once"), [("simulated", False), ("simulated", True), ("local", False)]
 )
-def test_traffic_of_work_that_was_cancelled_counts_apart(on: str, stops_at_once: bool) -> None:
+def test_cancelled_tasks_count_as_wasted_traffic(on: str, stops_at_once: bool) -> None:
     """Each round has a new version, which is sent to every worker. The first worker may complete many alone."""
 
     def stop(record: Record) -> None:
@@ -269,7 +269,7 @@ def test_traffic_of_work_that_was_cancelled_counts_apart(on: str, stops_at_once:
     assert 0 < run.wasted_share == run.summary["samples_wasted"] / (16 * started)
 
 
-def test_money_time_and_traffic_of_a_fleet() -> None:
+def test_summary_has_cost_time_and_traffic() -> None:
     link = Link(megabits_per_second=8, latency_milliseconds=0)
     machines = [Machine(f"m{i}", 0.01, link=link, dollars_per_hour=3.6) for i in range(2)]
     run = oddlot.fit(a_job(), Synchronous(), Simulated(machines), until="epochs>=1")
@@ -282,7 +282,7 @@ def test_money_time_and_traffic_of_a_fleet() -> None:
 
 
 @pytest.mark.parametrize(("on", "fails"), [(local(2), True), (fleet(2), True), (fleet(2), False)])
-def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -> None:
+def test_caller_random_state_and_threads_are_unchanged(on: Place, fails: bool) -> None:
     def state() -> list[Any]:
         python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what users draw from
         return [torch.get_rng_state().tolist(), str(python), str(numpy), torch.get_num_threads()]
@@ -312,7 +312,7 @@ class Impossible(Strategy):
         yield Cancel("m0:1")
 
 
-def test_a_strategy_that_breaks_the_protocol_ends_the_run_with_its_story() -> None:
+def test_strategy_that_breaks_the_protocol_ends_the_run() -> None:
     with raises(ProtocolError, "no_such_task", task="m0:1"):
         oddlot.fit(a_job(), Impossible(), fleet(1), until="epochs>=1")
 
@@ -334,7 +334,7 @@ class Lengthless:
 
 @pytest.mark.parametrize(("size", "reason"), [(0, "the disk is gone"), (-1, "should return >= 0")])
 @pytest.mark.parametrize("where", ["train_data", "eval_data"])
-def test_a_data_set_without_a_length_is_the_job_s_fault(size: int, reason: str, where: str) -> None:
+def test_dataset_without_length_raises_user_code_failed(size: int, reason: str, where: str) -> None:
     changes: Any = {where: Lengthless(size)}
     with raises(JobError, "user_code_failed") as caught:
         oddlot.fit(a_job(**changes), Synchronous(), fleet(), until="epochs>=1")
@@ -342,7 +342,7 @@ def test_a_data_set_without_a_length_is_the_job_s_fault(size: int, reason: str, 
     assert reason in caught.fields["reason"]
 
 
-def test_a_goal_that_never_comes_is_refused() -> None:
+def test_unreachable_goal_is_rejected() -> None:
     for on in (local(1), fleet(1)):
         with raises(UsageError, "goal_without_price", given="dollars>=1"):
             oddlot.fit(a_job(), Synchronous(), on, until="dollars>=1")
@@ -432,7 +432,7 @@ INVALID: list[tuple[str, Any]] = [
     ],
     ids=[*OF_THE_JOB, *OF_THE_STRATEGY, *OF_THE_RUN, *(f"{name}={given}" for name, given in INVALID)],
 )
-def test_what_cannot_be_is_told_before_anything_starts(
+def test_invalid_settings_fail_before_the_run(
     changes: Any,
     strategy: Any,
     options: dict[str, Any],
@@ -458,7 +458,7 @@ class Flags:
 
 
 @pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
-def test_what_a_script_sets_before_a_run_reaches_every_worker(
+def test_script_defaults_and_worker_init_reach_every_worker(
     on: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers and the evaluator get PyTorch's default dtype and device automatically.
@@ -493,7 +493,7 @@ def test_what_a_script_sets_before_a_run_reaches_every_worker(
     assert 0 < run.loss < 1
 
 
-def test_module_that_starts_a_run_when_a_worker_imports_it_ends_the_run(tmp_path: Path) -> None:
+def test_module_that_calls_fit_on_import_ends_the_run(tmp_path: Path) -> None:
     """Otherwise, it would start workers endlessly."""
     (tmp_path / "eager.py").write_text("import oddlot\noddlot.fit(None, 'synchronous')")
 
@@ -505,7 +505,7 @@ def test_module_that_starts_a_run_when_a_worker_imports_it_ends_the_run(tmp_path
         oddlot.fit(a_job(worker_init=init), "synchronous", local(2), until="epochs>=1", quiet=True)
 
 
-def test_extra_state_is_warned_of_and_left_out_of_the_saved_model(tmp_path: Path) -> None:
+def test_extra_state_warns_and_is_not_saved(tmp_path: Path) -> None:
     class Counting(nn.Linear):
         def get_extra_state(self) -> dict[str, int]:
             return {"calls": 1}
@@ -529,18 +529,18 @@ def test_extra_state_is_warned_of_and_left_out_of_the_saved_model(tmp_path: Path
     }
 
 
-def test_names_stand_for_strategies_and_engines_with_default_settings(tmp_path: Path) -> None:
+def test_names_select_default_strategies_and_engines(tmp_path: Path) -> None:
     oddlot.fit(a_job(), "local_sgd", "local", until="versions>=1", out=tmp_path)
     about = json.loads((tmp_path / "run.json").read_text())
     assert (about["strategy"].partition("(")[0], about["engine"]["kind"]) == ("LocalSGD", "local")
 
 
-def test_a_rate_belongs_to_the_optimizer() -> None:
+def test_lr_belongs_to_the_optimizer() -> None:
     with raises(UsageError, "unknown_name", given="lr", nearest="optimizer"):
         a_job(lr=0.1)
 
 
-def test_lines_tell_of_progress_without_a_terminal(
+def test_progress_lines_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_view, "SECONDS_BETWEEN_PROGRESS", 0.0)
@@ -551,7 +551,7 @@ def test_lines_tell_of_progress_without_a_terminal(
     assert not capsys.readouterr().err
 
 
-def test_typed_keywords_are_the_run_settings() -> None:
+def test_run_settings_match_run_config() -> None:
     """Intervals and codecs may also be text, and `about` may be None."""
     other = {
         Every: Every | str,

@@ -53,7 +53,7 @@ def refused(folder: Path, number: int) -> AbstractContextManager[Caught]:
     return raises(UsageError, "unusable_folder", path=str(folder), reason=os.strerror(number))
 
 
-def test_a_disk_that_fills_up_leaves_the_old_checkpoint_intact(disk: Path) -> None:
+def test_full_disk_keeps_the_old_checkpoint(disk: Path) -> None:
     """Two checkpoints fit, and the third one causes a warning. The run can be resumed once there is space."""
     folder = disk / "run"
     with (
@@ -74,7 +74,7 @@ def test_a_disk_that_fills_up_leaves_the_old_checkpoint_intact(disk: Path) -> No
     assert merged(disk / "run") == everything(SAMPLES, 3)
 
 
-def test_a_full_or_read_only_disk_is_told_before_anything_starts(disk: Path) -> None:
+def test_full_or_read_only_disk_fails_before_the_run(disk: Path) -> None:
     """The run on a read-only disk cannot be resumed and stays unchanged."""
     remount(disk, "size=64m")
     trains(disk, "epochs>=1")

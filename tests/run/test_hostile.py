@@ -112,7 +112,7 @@ def newest(folder: Path) -> Path:
 # --- a log with checksums ------------------------------------------------------------------------
 
 
-def test_any_flip_in_the_log_of_a_killed_run_is_noticed(run: Path) -> None:
+def test_any_bit_flip_in_the_log_is_detected(run: Path) -> None:
     """The unfinished last line is an exception, because it is ignored in any case."""
     log, chance = run / "records.jsonl", Random(3)
     before = list(read_log(log))
@@ -140,7 +140,7 @@ def test_any_flip_in_the_log_of_a_killed_run_is_noticed(run: Path) -> None:
     ],
     ids=["removed", "doubled", "swapped"],
 )
-def test_a_line_that_is_not_where_it_was_is_noticed(
+def test_removed_doubled_or_swapped_log_lines_are_detected(
     run: Path, change: Callable[[list[str]], list[str]]
 ) -> None:
     log = run / "records.jsonl"
@@ -200,7 +200,7 @@ def resume(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "use", "count"), [(spoil_log, read, 80), (spoil_state, resume, 40)], ids=["log", "state"]
 )
-def test_nonsense_is_one_error_and_takes_no_memory(
+def test_random_damage_raises_one_error_without_using_memory(
     whole: Path,
     tmp_path: Path,
     spoil: Callable[[Path, Random], None],
@@ -235,7 +235,7 @@ def victim(whole: Path, tmp_path: Path) -> Iterator[Path]:
     ["../../victim", "/absolute", "log/../../victim", "log", "", ".", "log/0-7-abcdef.jsonl/", "log/\0", 7],
 )
 @pytest.mark.usefixtures("victim")
-def test_a_manifest_that_names_another_file_is_damaged(run: Path, name: Any) -> None:
+def test_manifest_with_a_foreign_path_is_damaged(run: Path, name: Any) -> None:
     """Otherwise the file would be removed as a part of the log that newer checkpoints no longer need."""
     place = newest(run)
     manifest(place, lambda plain: plain.update(log=[{"name": name, "bytes": 0, "crc32": 0}]))
@@ -243,9 +243,7 @@ def test_a_manifest_that_names_another_file_is_damaged(run: Path, name: Any) -> 
         goes_on(run, keep_checkpoints=1)
 
 
-def test_a_checkpoint_that_is_a_link_is_passed_over_and_only_the_link_removed(
-    run: Path, victim: Path
-) -> None:
+def test_symlinked_checkpoint_is_skipped_and_only_unlinked(run: Path, victim: Path) -> None:
     place = newest(run)
     shutil.rmtree(place)
     place.symlink_to(newest(victim))
@@ -257,7 +255,7 @@ def test_a_checkpoint_that_is_a_link_is_passed_over_and_only_the_link_removed(
 @pytest.mark.usefixtures("victim")
 @pytest.mark.parametrize("how", [{}, {"resume": None, "force": True}], ids=["resume", "force"])
 @pytest.mark.parametrize("what", ["setting", "relative setting", "folder of a run", "link"])
-def test_checkpoints_that_only_the_folder_names_are_not_taken_for_its_own(
+def test_checkpoints_of_another_run_are_rejected(
     run: Path, victim: Path, what: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise an untrusted folder could remove old checkpoints of another run."""
@@ -274,7 +272,7 @@ def test_checkpoints_that_only_the_folder_names_are_not_taken_for_its_own(
         goes_on(run, **how)
 
 
-def test_a_part_of_the_log_is_not_removed_through_a_link(run: Path, victim: Path, tmp_path: Path) -> None:
+def test_symlinked_log_folder_is_rejected(run: Path, victim: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"
     shutil.rmtree(run)
     goes_on(run, "versions>=2", resume=None, checkpoints=place)
@@ -285,7 +283,7 @@ def test_a_part_of_the_log_is_not_removed_through_a_link(run: Path, victim: Path
 
 
 @pytest.mark.parametrize("where", ["run", "place"])
-def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, where: str) -> None:
+def test_symlinked_lock_is_rejected(tmp_path: Path, where: str) -> None:
     (tmp_path / "other").write_text("mine")
     (tmp_path / where).mkdir()
     (tmp_path / where / "lock").symlink_to(tmp_path / "other")
@@ -294,7 +292,7 @@ def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, where: str) -> None:
     assert (tmp_path / "other").read_text() == "mine"
 
 
-def test_a_log_that_is_a_link_is_not_written(run: Path) -> None:
+def test_symlinked_log_is_not_written(run: Path) -> None:
     log, other = run / "records.jsonl", run.parent / "other"
     log.rename(other)
     log.symlink_to(other)
@@ -305,7 +303,7 @@ def test_a_log_that_is_a_link_is_not_written(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run.json", "summary.json", "records.jsonl", "lock", "conductor.json"])
-def test_a_pipe_is_no_file_and_is_not_waited_for(run: Path, name: str) -> None:
+def test_named_pipe_does_not_block(run: Path, name: str) -> None:
     path = newest(run) / name if name == "conductor.json" else run / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)

@@ -52,13 +52,13 @@ EACH = pytest.mark.parametrize(
 # --- results equal plain PyTorch -------------------------------------------------------------------
 
 
-def test_synchronous_is_a_plain_loop_over_large_batches() -> None:
+def test_synchronous_equals_a_plain_loop_with_large_batches() -> None:
     run, _ = trained(a_job(), Synchronous(), equals(3), "epochs>=3")
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, 3 * BATCH, 3))) < 1e-5
 
 
 @ONE
-def test_one_asynchronous_worker_is_a_plain_loop(on: Place) -> None:
+def test_one_asynchronous_worker_equals_a_plain_loop(on: Place) -> None:
     run, _ = trained(a_job(), Asynchronous(), on, "epochs>=3")
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 3))) == 0
 
@@ -66,14 +66,14 @@ def test_one_asynchronous_worker_is_a_plain_loop(on: Place) -> None:
 @pytest.mark.parametrize(
     ("strategy", "on"), [(Synchronous(samples=12), local(2)), (FastestK(k=2, samples=7), fleet(2))]
 )
-def test_unequal_tasks_are_weighted_by_their_samples(strategy: Strategy, on: Place) -> None:
+def test_tasks_of_unequal_size_are_weighted_by_samples(strategy: Strategy, on: Place) -> None:
     run, _ = trained(a_job(count=45), strategy, on, "epochs>=2")
     steps = list(merges(run.records))
     assert len({samples_in(tuple(spans)) for spans in steps}) > 1
     assert distance(run.model, plain_loop(a_job(count=45), steps)) < 1e-5
 
 
-def test_a_part_of_a_task_counts_as_what_it_is() -> None:
+def test_partial_task_counts_its_processed_samples() -> None:
     """Workers stop after the first minibatch of each task."""
     hub = os.getpid()
 
@@ -91,14 +91,14 @@ def test_a_part_of_a_task_counts_as_what_it_is() -> None:
 
 
 @ONE
-def test_local_sgd_with_one_worker_is_plain_steps(on: Place) -> None:
+def test_local_sgd_with_one_worker_equals_plain_steps(on: Place) -> None:
     job = a_job(optimizer=oddlot.SGD(0.1))
     run, _ = trained(job, LocalSGD(steps=3), on, "epochs>=3")
     assert run.summary["versions"] == 6
     assert distance(run.model, plain_loop(job, in_batches(SAMPLES, BATCH, 3))) < 1e-6
 
 
-def test_local_sgd_means_the_workers_models() -> None:
+def test_local_sgd_averages_the_workers_models() -> None:
     job = a_job(optimizer=oddlot.SGD(0.1))
     run, _ = trained(job, LocalSGD(steps=1), equals(2), "versions>=1")
     ends = [plain_loop(job, [[span]]) for span in next(merges(run.records))]
@@ -108,7 +108,7 @@ def test_local_sgd_means_the_workers_models() -> None:
     assert distance(run.model, mean) < 1e-6
 
 
-def test_several_minibatches_in_a_task_are_one_large_batch() -> None:
+def test_minibatches_of_a_task_equal_one_large_batch() -> None:
     pieces, _ = trained(a_job(batch_size=5), Synchronous(samples=24), equals(1))
     whole, _ = trained(a_job(batch_size=24), Synchronous(samples=24), equals(1))
     assert 0 < distance(pieces.model, net()) > 1e-3
@@ -123,14 +123,14 @@ def normed() -> nn.Module:
 
 
 @ONE
-def test_the_statistics_of_batch_norm_are_those_of_a_plain_loop(on: Place) -> None:
+def test_batch_norm_statistics_equal_a_plain_loop(on: Place) -> None:
     run, _ = trained(a_job(normed), Asynchronous(), on)
     expected = plain_loop(a_job(normed), in_batches(SAMPLES, BATCH, 2))
     assert run.model.state_dict()["1.num_batches_tracked"] == 12
     assert distance(run.model, expected) < 1e-6
 
 
-def test_the_statistics_of_two_workers_are_their_mean() -> None:
+def test_batch_norm_statistics_of_two_workers_are_averaged() -> None:
     run, _ = trained(a_job(normed), Synchronous(), equals(2), "versions>=1")
     ends = [plain_loop(a_job(normed), [[span]]).state_dict() for span in next(merges(run.records))]
     found = run.model.state_dict()
@@ -148,7 +148,7 @@ def frozen() -> nn.Module:
 
 
 @ONE
-def test_a_frozen_batch_norm_stays_as_it_is(on: Place) -> None:
+def test_frozen_batch_norm_is_unchanged(on: Place) -> None:
     run, _ = trained(a_job(frozen), Asynchronous(), on)
     found = run.model.state_dict()
     assert found["1.num_batches_tracked"] == 0
@@ -185,7 +185,7 @@ def sparse_words() -> nn.Module:
 
 @ONE
 @pytest.mark.parametrize("model", [Words, sparse_words])
-def test_any_module_trains_as_it_would_alone(model: Any, on: Place) -> None:
+def test_unusual_modules_train_as_in_a_plain_loop(model: Any, on: Place) -> None:
     data = (torch.arange(SAMPLES) % 10, torch.arange(SAMPLES) % 7)
     job = a_job(model, train_data=data, optimizer=oddlot.SGD(0.1))
     run, _ = trained(job, Asynchronous(), on)
@@ -208,7 +208,7 @@ def with_dropout() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 2))
 
 
-def test_dropout_and_augmentation_are_the_same_in_every_process() -> None:
+def test_dropout_and_augmentation_are_the_same_on_both_engines() -> None:
     job = a_job(with_dropout, loss=None, training_step=noisy_step)
     here, _ = trained(job, Asynchronous(), fleet(1))
     there, _ = trained(job, Asynchronous(), local(1))
@@ -260,7 +260,7 @@ class Hits:
 
 
 @ONE
-def test_datasets_batches_and_metrics_of_all_kinds_say_the_same(on: Place) -> None:
+def test_datasets_and_batches_of_all_kinds_agree(on: Place) -> None:
     metrics = {"accuracy": oddlot.accuracy, "hits": Hits()}
     shared: dict[str, Any] = {"metrics": metrics, "train_data": Points(), "eval_data": Points()}
     arrays = a_job(eval_data=rows(), metrics=metrics)
@@ -277,7 +277,7 @@ def test_datasets_batches_and_metrics_of_all_kinds_say_the_same(on: Place) -> No
     assert expected.loss == pytest.approx(cross_entropy(outputs, rows()[1]).item(), rel=1e-5)
 
 
-def test_halves_are_the_same_on_both_engines_and_close_to_the_whole() -> None:
+def test_half_precision_is_the_same_on_both_engines() -> None:
     whole, _ = trained(a_job(), Asynchronous(), fleet(1))
     here, _ = trained(a_job(), Asynchronous(), fleet(1), codec=Half("bf16"))
     there, _ = trained(a_job(), Asynchronous(), local(1), codec=Half("bf16"))
@@ -287,7 +287,7 @@ def test_halves_are_the_same_on_both_engines_and_close_to_the_whole() -> None:
 
 
 @pytest.mark.parametrize("on", [local(1), fleet(3)], ids=["local", "simulated"])
-def test_being_measured_does_not_change_the_model(on: Place) -> None:
+def test_evaluation_does_not_change_the_model(on: Place) -> None:
     """In the simulator, one process alternates between tasks of old versions and evaluations of new ones."""
     runs = [
         trained(a_job(eval_data=data), Asynchronous(), on, evaluate_every=Every(1, "versions"))[0]
@@ -316,7 +316,7 @@ class Shuffled(nn.Module):
 
 
 @pytest.mark.parametrize(("on", "seed"), [(local(2), 0), *((fleet(2), seed) for seed in range(3))])
-def test_what_a_factory_draws_is_the_same_everywhere(on: Place, seed: int) -> None:
+def test_factory_random_draws_are_the_same_in_every_process(on: Place, seed: int) -> None:
     """The returned model is the one that was evaluated."""
     job = a_job(Shuffled, eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run, _ = trained(job, Synchronous(), on, "epochs>=4", seed=seed)
@@ -326,7 +326,7 @@ def test_what_a_factory_draws_is_the_same_everywhere(on: Place, seed: int) -> No
 
 
 @EACH
-def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -> None:
+def test_batch_norm_accepts_any_number_of_samples(strategy: Strategy, on: Place) -> None:
     """A sample that is left over joins another minibatch."""
     _, state = trained(a_job(normed, 4 * BATCH + 1), strategy, on, "epochs>=2")
     assert len(state.merged) == 2 * (4 * BATCH + 1)
@@ -334,7 +334,7 @@ def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -
 
 @pytest.mark.parametrize("cv", [0.1, 0.5])
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
-def test_equal_machines_with_a_limit_of_staleness_keep_whole_tasks(limit: int, cv: float) -> None:
+def test_staleness_limit_keeps_whole_tasks_on_equal_machines(limit: int, cv: float) -> None:
     machines = [oddlot.Machine(f"m{i}", 0.01, oddlot.machines.Lognormal(cv)) for i in range(4)]
     on = oddlot.Simulated(machines, computes=False)
     run, _ = trained(a_job(count=320), Asynchronous(max_staleness=limit), on, "epochs>=4")
@@ -358,13 +358,13 @@ class Masked(nn.Module):
 
 
 @EACH
-def test_a_mask_of_infinities_is_no_bad_number(strategy: Strategy, on: Place, tmp_path: Path) -> None:
+def test_infinite_mask_buffer_is_accepted(strategy: Strategy, on: Place, tmp_path: Path) -> None:
     run, _ = trained(a_job(Masked), strategy, on, "epochs>=2", folder=RunFolder(tmp_path))
     assert torch.equal(run.model.get_buffer("mask"), Masked().mask)
 
 
 @BOTH
-def test_numbers_of_numpy_are_numbers(on: Place, tmp_path: Path) -> None:
+def test_numpy_integers_are_accepted_as_settings(on: Place, tmp_path: Path) -> None:
     eight, one, three = (np.int64(number) for number in (8, 1, 3))
     folder, strategy = RunFolder(tmp_path), FastestK(k=one)  # type: ignore[arg-type]
     run, _ = trained(a_job(batch_size=eight), strategy, on, "epochs>=1", folder, seed=three)

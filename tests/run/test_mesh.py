@@ -84,16 +84,14 @@ MODES: list[Strategy] = [
 ]
 
 
-def test_gossip_exchanges_with_a_probability() -> None:
+def test_gossip_exchanges_at_the_given_probability() -> None:
     run = gossiped(Gossip(probability=0.2), until="epochs>=20")
     steps = 20 * SAMPLES / BATCH
     assert run.summary["exchanges"] == pytest.approx(0.2 * steps, rel=0.4)
 
 
 @pytest.mark.parametrize("strategy", MODES, ids=str)
-def test_peers_process_every_sample_once_and_agree_better_than_alone(
-    strategy: Strategy, tmp_path: Path
-) -> None:
+def test_peers_merge_every_sample_once_and_agree(strategy: Strategy, tmp_path: Path) -> None:
     run = gossiped(strategy, out=tmp_path)
     proof = prove_run(RunFolder(tmp_path), SAMPLES)
     assert (proof.faults, proof.whole, proof.merged) == ((), 3, 3 * SAMPLES)
@@ -124,7 +122,7 @@ def plain_peer(number: int, epochs: int) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in model.state_dict().items()}
 
 
-def test_peers_that_never_exchange_equal_plain_loops() -> None:
+def test_peers_without_exchanges_equal_plain_loops() -> None:
     """The final model is the average of their models. The schedule counts the epochs of the run."""
     run = gossiped(AdaptiveGossip(threshold=1e9), job={"lr_schedule": Linear(3.0)})
     loops = [plain_peer(number, epochs=3) for number in range(PEERS)]
@@ -133,7 +131,7 @@ def test_peers_that_never_exchange_equal_plain_loops() -> None:
         torch.testing.assert_close(value, mean, rtol=1e-5, atol=1e-6)
 
 
-def test_a_pull_takes_its_time_on_the_link_and_counts_its_bytes() -> None:
+def test_pull_takes_link_time_and_counts_bytes() -> None:
     slow = Simulated(
         [Machine(f"m{i}", STEP_SECONDS / BATCH, link=Link(megabits_per_second=0.1)) for i in range(2)]
     )
@@ -156,7 +154,7 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 500), nn.Tanh(), nn.Linear(500, 2))
 
 
-def test_a_model_in_16_bits_takes_half_the_bytes() -> None:
+def test_bf16_model_takes_half_the_bytes() -> None:
     sizes = {}
     for codec in ("plain", "bf16"):
         run = gossiped(Gossip(), codec=codec, job={"model": wide})
@@ -164,7 +162,7 @@ def test_a_model_in_16_bits_takes_half_the_bytes() -> None:
     assert sizes["bf16"] < 0.75 * sizes["plain"]
 
 
-def test_traffic_of_averages_is_counted_apart(tmp_path: Path) -> None:
+def test_average_traffic_is_counted_separately(tmp_path: Path) -> None:
     run = gossiped(Gossip(period=2), out=tmp_path)
     links = [record.event for record in run.records if isinstance(record.event, LinkTraffic)]
     received = sum(r.event.bytes for r in run.records if isinstance(r.event, ModelReceived))
@@ -178,7 +176,7 @@ def test_traffic_of_averages_is_counted_apart(tmp_path: Path) -> None:
     assert {a.peers[0] for a in averages} == {"m0"}, "the first peer leads"
 
 
-def test_late_peer_takes_over_weights_and_processes_its_whole_share(tmp_path: Path) -> None:
+def test_late_peer_gets_weights_and_processes_its_share(tmp_path: Path) -> None:
     late = [*peers(3).machines, Machine("late", STEP_SECONDS / BATCH, link=LINK, joins_at_seconds=0.1)]
     run = gossiped(Gossip(), Simulated(late), until="epochs>=6", out=tmp_path)
     log = [record for record in run.records if record.peer == "late"]
@@ -190,7 +188,7 @@ def test_late_peer_takes_over_weights_and_processes_its_whole_share(tmp_path: Pa
     assert replay(tmp_path).difference is None
 
 
-def test_a_budget_is_kept_until_the_end() -> None:
+def test_exchange_budget_holds_until_the_end() -> None:
     share = 0.03
     run = gossiped(
         AdaptiveGossip(budget_share=share), peers(2), until="epochs>=300", job={"lr_schedule": Cosine(300)}
@@ -202,7 +200,7 @@ def test_a_budget_is_kept_until_the_end() -> None:
 
 
 @pytest.mark.parametrize("mode", ["pull", "push", "push_pull"])
-def test_a_budget_of_bytes_counts_all_that_a_peer_receives(mode: Any) -> None:
+def test_byte_budget_counts_all_received_bytes(mode: Any) -> None:
     budget = 5_000.0
     run = gossiped(AdaptiveGossip(mode=mode, budget_bytes_per_second=budget), until="epochs>=150")
     late = [record for record in run.records if record.now > run.records[-1].now / 2]
@@ -219,20 +217,20 @@ def test_each_peer_stops_at_its_share_of_the_goal(until: str, figure: str, value
     assert value <= run.summary[figure] <= value + PEERS * BATCH
 
 
-def test_a_metric_ends_the_run_of_all() -> None:
+def test_metric_goal_ends_the_run_of_all_peers() -> None:
     run = gossiped(Gossip(), until="accuracy>=0.7")
     assert run.accuracy is not None
     assert run.accuracy >= 0.65
     assert run.ended == "accuracy>=0.7"
 
 
-def test_late_peer_has_its_share_of_a_common_goal() -> None:
+def test_late_peer_has_a_share_of_a_common_goal() -> None:
     late = [*peers(3).machines, Machine("late", STEP_SECONDS / BATCH, link=LINK, joins_at_seconds=0.5)]
     run = gossiped(AdaptiveGossip(threshold=1e9), Simulated(late), until="samples>=2400")
     assert 2400 <= run.summary["samples_merged"] < 2500
 
 
-def test_peers_do_not_choose_alike() -> None:
+def test_peers_choose_different_partners() -> None:
     run = gossiped(Gossip(), peers(8), until="epochs>=1")
     first: dict[str | None, str] = {}
     for record in run.records:
@@ -243,7 +241,7 @@ def test_peers_do_not_choose_alike() -> None:
     assert len(set(first.values())) > 3, "with one seed for all, they ask the first or the second peer"
 
 
-def test_own_shards_stay_with_their_peer() -> None:
+def test_shards_stay_with_their_peer() -> None:
     """With a shard for each peer, a peer sees the same samples in every epoch."""
     seen: dict[str, set[int]] = {}
     run = gossiped(Gossip(), shards=PEERS)
@@ -264,7 +262,7 @@ def test_own_shards_stay_with_their_peer() -> None:
         (Gossip(), Simulated(peers().machines, computes=False), "mesh_without_compute"),
     ],
 )
-def test_what_has_no_mesh_is_refused(strategy: Strategy, on: Simulated, code: str) -> None:
+def test_unsuitable_mesh_is_rejected(strategy: Strategy, on: Simulated, code: str) -> None:
     with raises(UsageError, code):
         gossiped(strategy, on)
 
@@ -283,27 +281,27 @@ def test_what_has_no_mesh_is_refused(strategy: Strategy, on: Simulated, code: st
         ({"mode": "push", "overlap": True}, "setting_of_another_kind"),
     ],
 )
-def test_bad_settings(settings: dict[str, Any], code: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any], code: str) -> None:
     with raises(OddlotError, code):
         AdaptiveGossip(**settings)
 
 
-def test_a_period_and_a_probability_exclude_each_other() -> None:
+def test_period_with_probability_is_rejected() -> None:
     with raises(UsageError, "not_one_of"):
         Gossip(period=3, probability=0.1)
 
 
-def test_a_partition_needs_a_mesh_and_a_mesh_has_no_hub() -> None:
+def test_kill_hub_fault_is_rejected_on_a_mesh() -> None:
     with raises(UsageError, "fault_not_supported"):
         gossiped(Gossip(), chaos=Chaos((Fault("kill_hub", at_seconds=(1.0,)),)), out="unused")
 
 
-def test_peers_cannot_share_memory_of_one_process(tmp_path: Path) -> None:
+def test_memory_checkpoints_are_rejected_with_processes(tmp_path: Path) -> None:
     with raises(UsageError, "not_persistent"):
         gossiped(Gossip(), Local(workers=2), out=tmp_path / "run", checkpoints="memory://run")
 
 
-def test_the_final_average_has_models_that_have_finished(tmp_path: Path) -> None:
+def test_final_average_has_only_finished_models(tmp_path: Path) -> None:
     """An average for an evaluation that was running at the end is ignored, with its metrics."""
     far = Link(latency_milliseconds=30)
     on = Simulated([Machine(f"m{i}", STEP_SECONDS / BATCH, link=far) for i in range(PEERS)])

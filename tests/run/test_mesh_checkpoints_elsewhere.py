@@ -27,7 +27,7 @@ def lines(folder: Path) -> dict[str, list[str]]:
     return {node: path.read_text().splitlines() for node, path in RunFolder(folder).logs().items()}
 
 
-def test_another_machine_goes_on_with_the_logs_of_all_peers(tmp_path: Path, url: str) -> None:
+def test_resume_on_another_machine_has_the_logs_of_all_peers(tmp_path: Path, url: str) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     trained(one, checkpoints=url)
     assert not (one / "checkpoints").exists()
@@ -43,7 +43,7 @@ def test_another_machine_goes_on_with_the_logs_of_all_peers(tmp_path: Path, url:
     check(two, 6)
 
 
-def test_only_as_many_parts_of_logs_stay_as_checkpoints_need(tmp_path: Path, url: str) -> None:
+def test_log_parts_without_a_checkpoint_are_removed(tmp_path: Path, url: str) -> None:
     trained(tmp_path, "epochs>=6", checkpoints=url, keep_checkpoints=2)
     storage = Storage(url)
     assert len(saved(storage)) == 2
@@ -53,7 +53,7 @@ def test_only_as_many_parts_of_logs_stay_as_checkpoints_need(tmp_path: Path, url
     assert lives == {last.split("-")[-1]}
 
 
-def test_a_machine_is_gone_and_processes_go_on_elsewhere(tmp_path: Path) -> None:
+def test_local_peers_resume_on_another_machine(tmp_path: Path) -> None:
     one, two, place = tmp_path / "one", tmp_path / "two", tmp_path / "place"
     on = Local(workers=3, threads=1)
     gossiped(Gossip(), on, out=one, checkpoints=place)
@@ -62,7 +62,7 @@ def test_a_machine_is_gone_and_processes_go_on_elsewhere(tmp_path: Path) -> None
     check(two, 5)
 
 
-def test_a_fetch_that_was_killed_is_made_again(tmp_path: Path, url: str) -> None:
+def test_interrupted_fetch_is_repeated(tmp_path: Path, url: str) -> None:
     trained(tmp_path / "one", checkpoints=url)
     two = tmp_path / "two"
     shutil.copytree(tmp_path / "one" / PEERS, two / PEERS)
@@ -70,7 +70,7 @@ def test_a_fetch_that_was_killed_is_made_again(tmp_path: Path, url: str) -> None
     check(two, 4)
 
 
-def test_another_log_of_a_peer_is_not_the_checkpoint_s(tmp_path: Path, url: str) -> None:
+def test_different_log_of_a_peer_is_rejected(tmp_path: Path, url: str) -> None:
     trained(tmp_path, checkpoints=url)
     log = RunFolder(tmp_path).log_of("m1")
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:5]))
@@ -78,14 +78,14 @@ def test_another_log_of_a_peer_is_not_the_checkpoint_s(tmp_path: Path, url: str)
         trained(tmp_path, "epochs>=4", resume="latest")
 
 
-def test_a_log_that_is_missing_is_named(tmp_path: Path, url: str) -> None:
+def test_missing_peer_log_raises_log_too_short(tmp_path: Path, url: str) -> None:
     trained(tmp_path, checkpoints=url)
     RunFolder(tmp_path).log_of("m1").unlink()
     with raises(CheckpointError, "log_too_short", sound=0):
         trained(tmp_path, "epochs>=4", resume="latest")
 
 
-def test_a_run_that_goes_on_elsewhere_is_noticed(tmp_path: Path) -> None:
+def test_writer_detects_a_resume_on_another_machine(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     first, second = (SharedWriter(storage, dict, 3, launch=launch) for launch in ("aaaa", "bbbb"))
     first.save(snapshot())
@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_elsewhere_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "copied"), [(b"one\ntwo\nth", 8), (b"on", 0), (b"", 0)])
-def test_a_line_that_is_being_written_is_not_copied(tmp_path: Path, written: bytes, copied: int) -> None:
+def test_incomplete_log_line_is_not_copied(tmp_path: Path, written: bytes, copied: int) -> None:
     log, storage = tmp_path / "w1.jsonl", Storage(tmp_path / "place")
     log.write_bytes(written)
     saver = SharedWriter(storage, lambda: {"w1": log}, 3, copy_logs=True)
@@ -112,7 +112,7 @@ def test_a_line_that_is_being_written_is_not_copied(tmp_path: Path, written: byt
     assert sum(len(storage.read(f"log/{name}")) for name in storage.names("log")) == copied
 
 
-def test_processes_that_write_in_turn_keep_what_the_others_need(tmp_path: Path) -> None:
+def test_alternating_writers_keep_each_others_log_parts(tmp_path: Path) -> None:
     log, storage = tmp_path / "w1.jsonl", Storage(tmp_path / "place")
     log.write_bytes(b"")
     first, second = (
@@ -129,7 +129,7 @@ def test_processes_that_write_in_turn_keep_what_the_others_need(tmp_path: Path) 
     assert logs_of(found) == {"w1": log.read_bytes()}
 
 
-def test_an_unfinished_checkpoint_of_another_process_stays(tmp_path: Path) -> None:
+def test_unfinished_checkpoint_of_another_process_is_kept(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     saver = SharedWriter(storage, dict, 1, launch="aaaa")
     storage.write("00000001-1-aaaa00/conductor.json", [b"{}"])

@@ -55,7 +55,7 @@ FAULTS = [
 ]
 
 
-def test_every_fault_is_survived(tmp_path: Path) -> None:
+def test_mesh_survives_every_fault(tmp_path: Path) -> None:
     on = peers(step_seconds=0.03, seconds_to_return=0.1)
     run = gossiped(
         Gossip(reply_timeout_seconds=1.0), on, until="seconds>=15", out=tmp_path, chaos=Chaos(tuple(FAULTS))
@@ -72,7 +72,7 @@ def test_every_fault_is_survived(tmp_path: Path) -> None:
     assert replay(tmp_path).difference is None
 
 
-def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
+def test_partitioned_halves_train_and_agree_afterwards() -> None:
     fault = Fault("partition", at_seconds=(1.0,), for_seconds=8.0)
     run = gossiped(Gossip(), peers(step_seconds=0.04), until="seconds>=20", chaos=Chaos((fault,)))
     lost = {(r.peer, r.event.peer) for r in run.records if isinstance(r.event, PeerLost)}
@@ -92,7 +92,7 @@ def test_the_halves_of_a_partition_train_on_and_agree_afterwards() -> None:
         assert max(b - a for a, b in pairwise(times)) < 1.0, "no peer waits for one that ignores it"
 
 
-def test_a_request_that_a_short_partition_loses_is_soon_given_up() -> None:
+def test_request_lost_in_a_short_partition_times_out_soon() -> None:
     """The first request may wait for 30 s, and sets an alarm for then. Later ones set their own alarms."""
     on = Simulated([Machine(f"m{number}", 0.003) for number in range(4)])
     chaos = Chaos((Fault("partition", at_seconds=(1.0,), for_seconds=1.5),))
@@ -102,7 +102,7 @@ def test_a_request_that_a_short_partition_loses_is_soon_given_up() -> None:
         assert max(b - a for a, b in pairwise([*times, 8.0])) < 4.0
 
 
-def test_pushes_into_a_cut_network_keep_their_weight() -> None:
+def test_failed_pushes_keep_their_weight() -> None:
     fault = Fault("partition", at_seconds=(0.5,), for_seconds=8.0)
     run = gossiped(Gossip(mode="push"), peers(2, 0.04), until="seconds>=14", chaos=Chaos((fault,)))
     assert run.summary["disagreement"] < 0.05
@@ -144,7 +144,7 @@ def test_ctrl_c_saves_the_average(on: Any, tmp_path: Path) -> None:
     assert torch.equal(weights[: first.numel()], first)
 
 
-def test_stop_is_the_reason_although_the_first_peer_has_finished() -> None:
+def test_stop_run_is_the_reason_after_the_first_peer_finished() -> None:
     """Otherwise, the run would appear to have reached its goal."""
 
     def stop(record: Record) -> None:
@@ -157,13 +157,13 @@ def test_stop_is_the_reason_although_the_first_peer_has_finished() -> None:
     assert run.summary["epochs"] < 20
 
 
-def test_large_weights_and_missing_metrics_are_warned_of() -> None:
+def test_large_weights_and_missing_metrics_warn() -> None:
     job = {"optimizer": SGD(1e37), "metrics": {"accuracy": accuracy, "odd": lambda *_: math.nan}}
     with warns("weights_too_large"), warns("figures_without_a_number", figures=["odd"]):
         gossiped(Gossip(), peers(2), "epochs>=1", job=job)
 
 
-def test_weights_that_overflow_are_neither_saved_nor_returned(
+def test_infinite_weights_are_neither_saved_nor_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last valid checkpoint is written completely, even if the disk is slow."""
@@ -180,7 +180,7 @@ def test_weights_that_overflow_are_neither_saved_nor_returned(
     assert newest(RunFolder(tmp_path).storage).load().tensors["weights/0"].isfinite().all()
 
 
-def test_a_failed_run_has_a_summary_with_the_reason(tmp_path: Path) -> None:
+def test_failed_run_has_a_summary_with_the_reason(tmp_path: Path) -> None:
     def fails(model: nn.Module, batch: Any) -> Tensor:
         raise ValueError("of no use")
 
@@ -206,9 +206,7 @@ def _no_weight(message: PeerMessage, tensors: Tensors | None) -> tuple[PeerMessa
 
 
 @pytest.mark.parametrize("wrong", [_not_finite, _no_weight])
-def test_bad_numbers_of_a_peer_are_rejected_with_its_name(
-    wrong: Wrong, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_numbers_of_a_peer_are_rejected(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     send = SimulatedMesh.send
 
     def send_wrong(
@@ -230,7 +228,7 @@ def test_bad_numbers_of_a_peer_are_rejected_with_its_name(
 @pytest.mark.parametrize(
     "strategy", [Gossip(), Gossip(mode="push_pull"), AdaptiveGossip(threshold=1e9)], ids=str
 )
-def test_replacement_takes_over_what_no_other_model_includes(
+def test_replacement_processes_samples_that_no_model_includes(
     strategy: Strategy, killed_at: tuple[float, ...], tmp_path: Path
 ) -> None:
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=killed_at),))
@@ -241,7 +239,7 @@ def test_replacement_takes_over_what_no_other_model_includes(
     assert replay(tmp_path).difference is None
 
 
-def test_every_replacement_is_awaited_as_long_as_the_first(tmp_path: Path) -> None:
+def test_each_replacement_is_awaited(tmp_path: Path) -> None:
     """The second replacement joins 40 s after the other peers have finished."""
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1, 20.2)),))
     run = gossiped(Gossip(), peers(seconds_to_return=20.0), until="epochs>=20", out=tmp_path, chaos=chaos)
@@ -257,7 +255,7 @@ class Large(nn.Linear):
         self.scale = nn.Parameter(torch.tensor([1e6]))
 
 
-def test_peers_that_reject_every_model_say_so(tmp_path: Path) -> None:
+def test_rejecting_every_model_warns(tmp_path: Path) -> None:
     with warns("nothing_exchanged", models=10):
         run = gossiped(Gossip(), peers(2), "epochs>=1", out=tmp_path, codec="fp16", job={"model": Large})
     assert (run.summary["exchanges"], run.summary["models_rejected"]) == (0, {"m0": 5, "m1": 5})
@@ -280,7 +278,7 @@ def test_samples_of_a_peer_without_replacement_are_left_out(tmp_path: Path) -> N
     assert (figures.plain()["exactly_once"], figures.plain()["samples_left_out"]) == (False, left_out)
 
 
-def test_model_of_one_half_of_a_partition_lacks_the_samples_of_the_other(tmp_path: Path) -> None:
+def test_model_lacks_the_samples_of_the_other_half(tmp_path: Path) -> None:
     chaos = Chaos((Fault("partition", at_seconds=(0.1,)),))
     on = Simulated([Machine(f"m{i}", 0.01 / 8 * (1 + i // 2)) for i in range(4)])
     with warns("samples_left_out", peers=["m2", "m3"]):
@@ -293,7 +291,7 @@ def test_model_of_one_half_of_a_partition_lacks_the_samples_of_the_other(tmp_pat
     assert "samples of m2, m3" in str(proof)
 
 
-def test_one_peer_that_is_left_finishes_alone() -> None:
+def test_last_peer_finishes_alone() -> None:
     faults = tuple(Fault("kill", machine=f"m{i}", at_seconds=(0.1 * i,)) for i in (1, 2, 3))
     with pytest.warns(OddlotWarning):
         run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos(faults))
@@ -301,7 +299,7 @@ def test_one_peer_that_is_left_finishes_alone() -> None:
     assert run.ended == "epochs>=20"
 
 
-def test_the_next_peer_leads_when_the_first_is_lost() -> None:
+def test_next_peer_leads_when_the_first_is_lost() -> None:
     fault = Fault("kill", machine="m0", at_seconds=(0.1,))
     with pytest.warns(OddlotWarning):
         run = gossiped(Gossip(), until="epochs>=20", chaos=Chaos((fault,)))
@@ -309,7 +307,7 @@ def test_the_next_peer_leads_when_the_first_is_lost() -> None:
     assert run.accuracy is not None
 
 
-def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
+def test_models_of_a_replaced_peer_are_rejected(tmp_path: Path) -> None:
     """The models wait at frozen peers, while the replacement takes over the samples that no model includes."""
     freezes = (Fault("freeze", machine=name, at_seconds=(0.1,), for_seconds=1.5) for name in ("m1", "m3"))
     chaos = Chaos((*freezes, Fault("kill", machine="m2", at_seconds=(0.35,))))
@@ -322,7 +320,7 @@ def test_models_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings about the task that does not end
-def test_a_peer_whose_task_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_with_a_hung_task_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     answer, lost = SimulatedMesh._answer, list[TaskExecution]()
 
     def loses_first(
@@ -339,14 +337,14 @@ def test_a_peer_whose_task_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
     assert not run.summary["samples_left_out"]
 
 
-def test_peers_that_never_live_long_enough_for_a_task_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lifetimes_too_short_for_a_task_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stall_checks, "MAX_ATTEMPTS", 0)
     on = peers(2, lifetime=Lifetime(STEP_SECONDS / 2, Deterministic()), seconds_to_return=0.0)
     with raises(JobError, "lifetimes_too_short", workers=21):
         gossiped(Gossip(), on)
 
 
-def test_a_final_evaluation_that_hangs_does_not_hold_a_run_with_a_goal_of_time(
+def test_hung_final_evaluation_does_not_delay_a_time_goal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     evaluate = SimulatedPort.evaluate

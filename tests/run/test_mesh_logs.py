@@ -23,7 +23,7 @@ from tests.run.test_mesh_resume import resumed, trained
 from tests.transcripts import mask, raises, warns
 
 
-def test_log_of_a_peer_that_changes_during_the_run_ends_it(tmp_path: Path) -> None:
+def test_peer_log_changed_during_the_run_ends_it(tmp_path: Path) -> None:
     """A peer checks its log before weights leave it, and therefore before the model is saved."""
     log = RunFolder(tmp_path).log_of("m1")
     seen: list[Record] = []
@@ -39,7 +39,7 @@ def test_log_of_a_peer_that_changes_during_the_run_ends_it(tmp_path: Path) -> No
     assert not RunFolder(tmp_path).model.exists()
 
 
-def test_launcher_notices_a_log_that_it_cannot_follow(tmp_path: Path) -> None:
+def test_launcher_detects_a_changed_peer_log(tmp_path: Path) -> None:
     """It may read the log before the peer checks it."""
     run = RunFolder(tmp_path)
     gossiped(Gossip(), peers(2), until="versions>=2", out=tmp_path)
@@ -51,7 +51,7 @@ def test_launcher_notices_a_log_that_it_cannot_follow(tmp_path: Path) -> None:
         logs.read_own()
 
 
-def test_swapped_logs_are_noticed(tmp_path: Path) -> None:
+def test_swapped_logs_are_detected(tmp_path: Path) -> None:
     gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
     first, second = (RunFolder(tmp_path).log_of(node) for node in ("m0", "m1"))
     first.rename(tmp_path / "third")
@@ -64,7 +64,7 @@ def test_swapped_logs_are_noticed(tmp_path: Path) -> None:
             read(tmp_path)
 
 
-def test_summary_of_a_mesh_is_compared_with_the_logs(tmp_path: Path) -> None:
+def test_summary_that_differs_from_the_logs_is_rejected(tmp_path: Path) -> None:
     """Peers log a few more records after the summary is written."""
     run = gossiped(Gossip(), peers(2), until="versions>=8", out=tmp_path)
     summary, log = tmp_path / SUMMARY, RunFolder(tmp_path).log_of("m1")
@@ -95,7 +95,7 @@ def headless(log: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut_short, headless])
-def test_damaged_log_does_not_take_the_work_of_others(
+def test_damaged_peer_log_loses_only_its_own_samples(
     damage: Callable[[Path], object], tmp_path: Path
 ) -> None:
     """New peers process the remaining samples.
@@ -123,13 +123,13 @@ def test_damaged_log_does_not_take_the_work_of_others(
     assert replay(tmp_path).difference is None
 
 
-def test_memory_for_models_that_were_sent_does_not_grow_with_the_run(tmp_path: Path) -> None:
+def test_sent_model_records_do_not_accumulate(tmp_path: Path) -> None:
     run = gossiped(Gossip(), out=tmp_path)
     assert run.summary["exchanges"] > 5 * PEERS
     assert len(IncludedSamples.read(RunFolder(tmp_path)).sent) <= PEERS, "those on their way at the end"
 
 
-def test_clock_of_a_mesh_stops_with_its_summary(tmp_path: Path) -> None:
+def test_mesh_clock_stops_at_the_summary_time(tmp_path: Path) -> None:
     """Peers log records after the summary is written, with later times."""
     gossiped(Gossip(), out=tmp_path)
     summary = tmp_path / SUMMARY

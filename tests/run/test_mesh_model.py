@@ -41,7 +41,7 @@ def trained(out: Path, **settings: Any) -> Run:
         return fit(job, Gossip(), fleet(), until="epochs>=2", out=out, **settings)
 
 
-def test_the_saved_model_comes_back_with_all_that_was_merged(tmp_path: Path) -> None:
+def test_saved_mesh_model_equals_the_returned_model(tmp_path: Path) -> None:
     run = trained(tmp_path)
     again = trained(tmp_path, resume="latest")
     assert isinstance(run.model, Unusual)
@@ -51,7 +51,7 @@ def test_the_saved_model_comes_back_with_all_that_was_merged(tmp_path: Path) -> 
     assert again.model.passing == run.model.passing > 0
 
 
-def test_a_damaged_model_is_named(tmp_path: Path) -> None:
+def test_damaged_model_file_raises_damaged_file(tmp_path: Path) -> None:
     trained(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])

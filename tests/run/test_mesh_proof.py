@@ -108,7 +108,7 @@ STRATEGIES = [
 @pytest.mark.parametrize("at", [0.012, 0.025])
 @pytest.mark.parametrize("returns", [None, 0.1], ids=["lost", "replaced"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_model_lacks_the_samples_that_the_proof_says(
+def test_proof_counts_the_samples_that_the_model_lacks(
     strategy: Strategy, returns: float | None, at: float, tmp_path: Path
 ) -> None:
     kill = Fault("kill", machine="m1", at_seconds=(at,))
@@ -119,14 +119,14 @@ def test_model_lacks_the_samples_that_the_proof_says(
     assert figures.plain()["exactly_once"] == (not figures.proof.left_out)
 
 
-def test_kept_model_of_a_replaced_peer_is_not_averaged(tmp_path: Path) -> None:
+def test_model_of_a_replaced_peer_is_not_averaged(tmp_path: Path) -> None:
     """The replacement reads the logs before its neighbors average the model, and processes the samples again."""
     kill = Fault("kill", machine="m1", at_seconds=(0.012,))
     figures = meshed(tmp_path, EventGrad(), kill, returns=0.001, link=Link(), noticed_after_seconds=0.1)
     assert figures.plain()["exactly_once"], figures.proof.faults
 
 
-def test_samples_in_some_layers_are_not_merged_exactly_once(tmp_path: Path) -> None:
+def test_samples_in_some_layers_are_reported_as_partly_merged(tmp_path: Path) -> None:
     """Other peers have averaged layers of the lost peer, and its replacement processes the samples again."""
     kill = Fault("kill", machine="m1", at_seconds=(0.025,))
     figures = meshed(tmp_path, OneLayer(warmup_steps=0), kill, until="epochs>=2")
@@ -136,7 +136,7 @@ def test_samples_in_some_layers_are_not_merged_exactly_once(tmp_path: Path) -> N
 
 @pytest.mark.filterwarnings("ignore:the saved model lacks")
 @pytest.mark.parametrize("at", [0.0085, 0.011])
-def test_proof_counts_samples_that_all_layers_of_a_completed_model_include(at: float, tmp_path: Path) -> None:
+def test_proof_counts_samples_included_in_all_layers(at: float, tmp_path: Path) -> None:
     kill = Fault("kill", machine="m1", at_seconds=(at,))
     figures = meshed(tmp_path, OneLayer(warmup_steps=0), kill, returns=None, batch=2, link=Link())
     weights = load_file(RunFolder(tmp_path).model)
@@ -144,7 +144,7 @@ def test_proof_counts_samples_that_all_layers_of_a_completed_model_include(at: f
     assert figures.proof.left_out == int((~(has[0] & has[1])).sum()) > int((~(has[0] | has[1])).sum())
 
 
-def test_a_goal_that_peers_reach_together_awaits_replacements(tmp_path: Path) -> None:
+def test_common_goal_waits_for_replacements(tmp_path: Path) -> None:
     kill = Fault("kill", machine="m1", at_seconds=(0.28,))
     figures = meshed(tmp_path, Gossip(), kill, returns=3.0, until="samples>=960")
     assert figures.summary["ended"] == "samples>=960"

@@ -86,7 +86,7 @@ STRATEGIES: list[Strategy] = [
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_a_killed_run_goes_on_with_every_sample(strategy: Strategy, tmp_path: Path) -> None:
+def test_killed_run_resumes_with_every_sample(strategy: Strategy, tmp_path: Path) -> None:
     trained(tmp_path, strategy=strategy)
     kill(tmp_path, 1)
     run = resumed(tmp_path, strategy=strategy)
@@ -98,7 +98,7 @@ def test_a_killed_run_goes_on_with_every_sample(strategy: Strategy, tmp_path: Pa
     assert RunReport.read(tmp_path).tally.versions == run.summary["versions"]
 
 
-def test_a_log_of_another_run_is_named(tmp_path: Path) -> None:
+def test_log_of_another_run_is_rejected(tmp_path: Path) -> None:
     trained(tmp_path / "run", "epochs>=1", on=peers(2))
     trained(tmp_path / "other", "epochs>=1", on=peers(3))
     stray = tmp_path / "run" / "peers" / "m2.jsonl"
@@ -108,7 +108,7 @@ def test_a_log_of_another_run_is_named(tmp_path: Path) -> None:
             read(tmp_path / "run")
 
 
-def test_the_accounts_of_machines_go_on(tmp_path: Path) -> None:
+def test_machine_costs_continue_after_resume(tmp_path: Path) -> None:
     on = peers(dollars_per_hour=3600.0)
     trained(tmp_path, on=on)
     run, tally = resumed(tmp_path, on=on), RunReport.read(tmp_path).tally
@@ -118,7 +118,7 @@ def test_the_accounts_of_machines_go_on(tmp_path: Path) -> None:
     assert paid + lost == pytest.approx(tally.dollars)
 
 
-def test_peers_begin_with_the_average_and_the_optimizer_of_the_checkpoint(tmp_path: Path) -> None:
+def test_peers_resume_with_averaged_weights_and_optimizer_state(tmp_path: Path) -> None:
     before = trained(tmp_path)
     (tmp_path / SUMMARY).unlink()  # as if the run was killed while it saved
     saved_before = load_file(checkpoints(tmp_path)[-1] / TENSORS)
@@ -134,7 +134,7 @@ def test_peers_begin_with_the_average_and_the_optimizer_of_the_checkpoint(tmp_pa
         assert torch.equal(saved_after[name], saved_before[name]), name
 
 
-def test_a_run_that_has_reached_its_goal_starts_no_peer(tmp_path: Path) -> None:
+def test_finished_run_starts_no_peer(tmp_path: Path) -> None:
     before = trained(tmp_path)
     logs = {path: path.read_bytes() for path in RunFolder(tmp_path).logs().values()}
     seen: list[Any] = []
@@ -144,7 +144,7 @@ def test_a_run_that_has_reached_its_goal_starts_no_peer(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in RunFolder(tmp_path).logs().values()} == logs
 
 
-def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> None:
+def test_peer_missing_from_the_checkpoint_loses_its_work(tmp_path: Path) -> None:
     """The replacement of a killed peer has trained since the checkpoint. The killed peer resumes instead."""
     on = peers(step_seconds=0.04, seconds_to_return=0.01)
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.4,)),))
@@ -162,7 +162,7 @@ def test_a_peer_that_is_not_in_the_checkpoint_loses_its_work(tmp_path: Path) -> 
     assert replay(tmp_path).difference is None
 
 
-def test_a_machine_without_a_peer_in_the_checkpoint_gets_a_new_one(tmp_path: Path) -> None:
+def test_machine_without_a_saved_peer_gets_a_new_peer(tmp_path: Path) -> None:
     chaos = Chaos((Fault("kill", machine="m1", at_seconds=(0.1,)),))
     with pytest.warns(OddlotWarning):  # the model of the first run lacks samples of m1
         trained(tmp_path, "seconds>=6", chaos=chaos, checkpoint_every="100 versions")
@@ -175,13 +175,13 @@ def test_a_machine_without_a_peer_in_the_checkpoint_gets_a_new_one(tmp_path: Pat
     )
 
 
-def test_goals_count_what_was_done_before(tmp_path: Path) -> None:
+def test_goals_count_earlier_samples(tmp_path: Path) -> None:
     trained(tmp_path, "samples>=96", strategy=AdaptiveGossip(threshold=1e9))
     run = resumed(tmp_path, "samples>=192", strategy=AdaptiveGossip(threshold=1e9))
     assert run.summary["samples_merged"] == 192
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
     trained(tmp_path)
     newest = checkpoints(tmp_path)[-1]
     (newest / MANIFEST).write_text("{}")
@@ -192,7 +192,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert numbers == sorted(set(numbers)), "later checkpoints have higher numbers than the damaged one"
 
 
-def test_a_run_without_a_checkpoint_starts_again(tmp_path: Path) -> None:
+def test_run_without_a_checkpoint_restarts(tmp_path: Path) -> None:
     trained(tmp_path, until="versions>=4", evaluate_every="1 epochs")
     kill(tmp_path, 0)
     run = resumed(tmp_path)
@@ -203,7 +203,7 @@ def test_a_run_without_a_checkpoint_starts_again(tmp_path: Path) -> None:
         resumed(tmp_path)
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_resume_with_other_shards_or_settings_is_rejected(tmp_path: Path) -> None:
     trained(tmp_path / "shards", shards=PEERS)
     with raises(CheckpointError, "other_machines"):
         resumed(tmp_path / "shards", on=peers(3), shards=PEERS)
@@ -214,7 +214,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("counts", [(3,), (6,), (2, 5), (2, 2, 4)], ids=str)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_other_peers_take_over_the_samples_that_are_left(
+def test_resume_with_other_peer_counts_keeps_every_sample(
     strategy: Strategy, counts: tuple[int, ...], tmp_path: Path
 ) -> None:
     """The run is killed during an epoch before each change of the number of peers."""
@@ -229,7 +229,7 @@ def test_other_peers_take_over_the_samples_that_are_left(
 
 
 @pytest.mark.parametrize("goal", ["versions>=60", f"samples>={5 * SAMPLES}"])
-def test_other_peers_reach_the_rest_of_a_common_goal(goal: str, tmp_path: Path) -> None:
+def test_resume_with_fewer_peers_reaches_a_common_goal(goal: str, tmp_path: Path) -> None:
     trained(tmp_path, goal)
     kill(tmp_path, 3)
     run = resumed(tmp_path, goal, on=peers(2))
@@ -239,7 +239,7 @@ def test_other_peers_reach_the_rest_of_a_common_goal(goal: str, tmp_path: Path) 
     assert int(value) <= run.summary[key] <= int(value) + 4 * step, "a step and an average each"
 
 
-def test_observers_and_followers_see_the_valid_history(tmp_path: Path) -> None:
+def test_observers_and_followers_see_only_valid_records(tmp_path: Path) -> None:
     trained(tmp_path)
     kill(tmp_path, 1)
     follower = LiveLog(RunFolder(tmp_path))
@@ -267,7 +267,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert not set(there) & set(checkpoints(tmp_path))
 
 
-def test_peers_that_were_cut_off_go_on_at_their_own_place(tmp_path: Path) -> None:
+def test_partitioned_peers_resume_with_all_samples(tmp_path: Path) -> None:
     """The halves of a partition finish separately. The resumed run includes every sample of both."""
     chaos = Chaos((Fault("partition", at_seconds=(0.1,)),))
     on = Simulated([Machine(f"m{i}", 0.01 / 8 * (1 + i // 2)) for i in range(PEERS)])
@@ -280,7 +280,7 @@ def test_peers_that_were_cut_off_go_on_at_their_own_place(tmp_path: Path) -> Non
     assert run.summary["samples_assigned"] == run.summary["samples_merged"] + run.summary["samples_wasted"]
 
 
-def test_work_that_others_had_beyond_the_books_is_kept(
+def test_resume_keeps_samples_merged_after_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model for an average is lost and requested again. It includes later work of the peers asked first."""
@@ -318,7 +318,7 @@ def test_work_that_others_had_beyond_the_books_is_kept(
     assert [model for model, now in averaged if sent[model] > now] == [], "no name of a model is used again"
 
 
-def test_a_mesh_without_its_logs_resumes_with_new_peers(tmp_path: Path) -> None:
+def test_mesh_without_logs_resumes_with_new_peers(tmp_path: Path) -> None:
     trained(tmp_path)
     kill(tmp_path, 1)
     for path in RunFolder(tmp_path).logs().values():
@@ -332,7 +332,7 @@ def test_a_mesh_without_its_logs_resumes_with_new_peers(tmp_path: Path) -> None:
     assert run.summary["samples_left_out"] > 0
 
 
-def test_a_mesh_that_failed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+def test_mesh_that_failed_without_a_checkpoint_restarts(tmp_path: Path) -> None:
     calls = itertools.count(1)
 
     def failing_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

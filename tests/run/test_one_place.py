@@ -26,7 +26,7 @@ from tests.sealed import reseal
 from tests.transcripts import raises
 
 
-def test_a_machine_that_comes_back_is_told_that_the_run_has_gone_on(tmp_path: Path, url: str) -> None:
+def test_resume_from_an_outdated_folder_is_rejected(tmp_path: Path, url: str) -> None:
     begun(tmp_path / "one", url, until="epochs>=1")
     begun(tmp_path / "two", url, until="epochs>=2", resume="latest")
     with raises(CheckpointError, "resumed_on_other_machine", records=15, sound=7):
@@ -34,7 +34,7 @@ def test_a_machine_that_comes_back_is_told_that_the_run_has_gone_on(tmp_path: Pa
     assert checkpoints(url)[-1].startswith("00000012-")
 
 
-def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> None:
+def test_second_machine_stops_or_is_rejected(tmp_path: Path, url: str) -> None:
     """The first one locks a folder. In an object store, the second one takes over and the first one stops."""
     is_folder, tried = "://" not in url, list[None]()
 
@@ -54,7 +54,7 @@ def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> Non
         assert merged(tmp_path / "one") == everything(SAMPLES, 4)
 
 
-def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+def test_checkpoint_location_in_use_is_rejected(tmp_path: Path) -> None:
     place = tmp_path / "place"
     begun(tmp_path / "one", str(place), until="epochs>=1")
     holder = RunFolder(tmp_path / "one", place)
@@ -65,7 +65,7 @@ def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Pat
     assert merged(tmp_path / "two") == everything(SAMPLES, 2)
 
 
-def test_the_job_s_own_fault_is_told_though_the_run_has_gone_on_elsewhere(tmp_path: Path) -> None:
+def test_user_error_is_reported_after_a_takeover(tmp_path: Path) -> None:
     """The conflict is found when the failed run saves its state."""
     MemoryFileSystem.store.clear()
     calls: list[int] = []
@@ -84,7 +84,7 @@ def test_the_job_s_own_fault_is_told_though_the_run_has_gone_on_elsewhere(tmp_pa
     MemoryFileSystem.store.clear()
 
 
-def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path: Path, url: str) -> None:
+def test_outdated_longer_log_is_not_mixed_with_the_newer_one(tmp_path: Path, url: str) -> None:
     """Another machine has resumed its run in the meantime."""
     begun(tmp_path / "one", url, until="epochs>=1", checkpoint_every="100 versions")
     shutil.copytree(tmp_path / "one", tmp_path / "old")
@@ -100,7 +100,7 @@ def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path:
     assert merged(tmp_path / "new") == everything(SAMPLES, 3)
 
 
-def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path: Path, url: str) -> None:
+def test_two_machines_keep_each_others_checkpoints(tmp_path: Path, url: str) -> None:
     """This includes checkpoints that would have the same name."""
     begun(tmp_path / "one", url)
     (mine, before), (theirs, _) = savers(url)
@@ -115,7 +115,7 @@ def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path
     assert newest(Storage(url)).records == 103
 
 
-def test_a_run_that_begins_meanwhile_is_not_thrown_away(tmp_path: Path, url: str) -> None:
+def test_run_started_by_another_machine_is_not_deleted(tmp_path: Path, url: str) -> None:
     folder = RunFolder(tmp_path / "late", url)
     with claim(folder, resume=False, force=False):
         if "://" not in url:

@@ -37,9 +37,7 @@ SCRIPT, MODULE = [str(Path(sys.executable).parent / "oddlot")], [sys.executable,
         pytest.param(MODULE, "train nothing:here", marks=pytest.mark.long),
     ],
 )
-def test_files_of_the_current_folder_are_not_taken_for_libraries(
-    tmp_path: Path, start: list[str], command: str
-) -> None:
+def test_files_in_the_current_folder_are_not_imported(tmp_path: Path, start: list[str], command: str) -> None:
     for name in ("rich", "typer", "pydantic", "numpy", "json"):
         (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w')\nraise SystemExit(9)\n")
     done = subprocess.run(
@@ -62,7 +60,7 @@ def test_control_characters_are_escaped(given: str, shown: str) -> None:
     assert printable(given) == shown
 
 
-def test_a_log_s_words_are_shown_without_control_characters_and_are_no_markup() -> None:
+def test_log_text_is_shown_without_control_characters() -> None:
     """This covers the title, workers, metrics and rejections."""
     worker, metric = f"w{TITLE}[/b]", f"m{TITLE}"
     tally = Tally(64)
@@ -78,7 +76,7 @@ def test_a_log_s_words_are_shown_without_control_characters_and_are_no_markup() 
 
 
 @pytest.mark.parametrize("command", ["report", "watch", "replay"])
-def test_no_escape_sequence_of_a_run_reaches_the_terminal(oddlot: Oddlot, command: str) -> None:
+def test_escape_sequences_of_a_run_are_not_printed(oddlot: Oddlot, command: str) -> None:
     oddlot.json("simulate", "my_jobs:small", "--machines", "fleet.toml", "--out", "run")
     path = Path("run/run.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"job": f"j{TITLE}"}))
@@ -99,7 +97,7 @@ def test_no_escape_sequence_of_a_run_reaches_the_terminal(oddlot: Oddlot, comman
         "simulate digits --machines traced.toml",
     ],
 )
-def test_a_pipe_is_not_read(oddlot: Oddlot, command: str) -> None:
+def test_named_pipe_is_rejected(oddlot: Oddlot, command: str) -> None:
     """Reading a pipe would wait forever."""
     os.mkfifo("pipe.toml")
     Path("traced.toml").write_text(

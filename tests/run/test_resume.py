@@ -119,7 +119,7 @@ except oddlot.Interrupted as stopped:
 """
 
 
-def test_a_round_that_ends_as_the_run_goes_on_is_seen(tmp_path: Path) -> None:
+def test_resume_of_an_unfinished_adaptive_round_is_logged(tmp_path: Path) -> None:
     """The round has updates, and the workers that it waited for are gone: a step follows at once."""
     on = Simulated([Machine(f"m{number}", pace) for number, pace in enumerate((0.01, 0.01, 1.0, 1.0))])
     trained(a_job(), AdaptiveK(k=3, most=4), on, "seconds>=0.3", RunFolder(tmp_path))
@@ -133,7 +133,7 @@ def test_a_round_that_ends_as_the_run_goes_on_is_seen(tmp_path: Path) -> None:
     assert seen == surviving(read_log(tmp_path / "records.jsonl"))
 
 
-def test_one_process_at_a_time_holds_a_run_and_after_kill_9_of_everything_it_goes_on(tmp_path: Path) -> None:
+def test_killed_run_is_released_and_resumes(tmp_path: Path) -> None:
     """A second process reports the first one's id and changes nothing. `kill -9` releases the run at once."""
     run, copy = tmp_path / "run", tmp_path / "copy"
     with program("-c", ENDLESS, run) as process:
@@ -174,7 +174,7 @@ def _goes_on_with_exact_books(folder: Path, on: Place) -> None:
     assert run.records == surviving(records)
 
 
-def test_a_run_is_held_against_its_own_process_too(tmp_path: Path) -> None:
+def test_run_in_use_by_its_own_process_is_rejected(tmp_path: Path) -> None:
     holders = set[str]()
 
     def again(_: Record) -> None:
@@ -188,7 +188,7 @@ def test_a_run_is_held_against_its_own_process_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
-def test_a_resumed_run_comes_to_the_same_model(tmp_path: Path, on: Place) -> None:
+def test_resumed_run_reaches_the_same_model(tmp_path: Path, on: Place) -> None:
     """With one worker, the order of samples is deterministic. The optimizer's momentum is resumed, too."""
     begun(tmp_path, "epochs>=1.5")
     run = goes_on(tmp_path, "epochs>=4", on)
@@ -198,14 +198,14 @@ def test_a_resumed_run_comes_to_the_same_model(tmp_path: Path, on: Place) -> Non
     assert merged(tmp_path) == everything(SAMPLES, 4), "it was further already"
 
 
-def test_optimizers_of_local_steps_that_a_resume_does_not_restore_are_warned_of(tmp_path: Path) -> None:
+def test_unrestored_local_optimizers_warn(tmp_path: Path) -> None:
     job, folder = a_job(keep_optimizer=True), RunFolder(tmp_path)
     trained(job, LocalSGD(), fleet(1), "epochs>=1", folder)
     with warns("optimizer_not_resumed"):
         trained(job, LocalSGD(), fleet(1), "epochs>=2", folder, resume=True)
 
 
-def test_a_run_that_has_begun_too_much_goes_on_until_what_is_asked_for_is_whole(tmp_path: Path) -> None:
+def test_resume_completes_the_requested_epochs(tmp_path: Path) -> None:
     """One machine has a batch of the first epoch while the other one is far into the second epoch."""
     on, folder = Simulated([Machine("quick", 0.001), Machine("slow", 1.0)]), RunFolder(tmp_path)
     trained(a_job(), Asynchronous(), on, f"samples>={SAMPLES + 2 * BATCH}", folder)
@@ -215,7 +215,7 @@ def test_a_run_that_has_begun_too_much_goes_on_until_what_is_asked_for_is_whole(
     assert run.ended == "epochs>=1"
 
 
-def test_updates_that_waited_in_the_inbox_are_merged_later(tmp_path: Path) -> None:
+def test_queued_updates_are_merged_after_resume(tmp_path: Path) -> None:
     """There are more of them than workers of the next engine."""
     job = a_job(count=128)
     oddlot.fit(job, Synchronous(), fleet(16), until="seconds>=0.36", out=tmp_path)
@@ -225,7 +225,7 @@ def test_updates_that_waited_in_the_inbox_are_merged_later(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("strategy", [Synchronous(), LocalSGD(steps=2)])
-def test_a_round_that_was_under_way_is_closed(tmp_path: Path, strategy: Strategy) -> None:
+def test_unfinished_round_is_closed_after_resume(tmp_path: Path, strategy: Strategy) -> None:
     oddlot.fit(a_job(), strategy, fleet(3), until="loss<=1000", out=tmp_path)
     goes_on(tmp_path, "epochs>=2", strategy=strategy)
     assert merged(tmp_path) == everything(SAMPLES, 2)
@@ -244,7 +244,7 @@ class Breaks:
         return nn.functional.cross_entropy(outputs, targets)
 
 
-def test_a_run_that_fails_has_saved_what_it_had_learned(tmp_path: Path) -> None:
+def test_failed_run_saves_its_progress(tmp_path: Path) -> None:
     """The only checkpoint before that is the initial one."""
     with raises(JobError, "user_code_failed", where="m0") as caught:
         begun(tmp_path, "epochs>=4", a_job(loss=Breaks(10)), checkpoint_every="9 epochs")
@@ -257,7 +257,7 @@ def test_a_run_that_fails_has_saved_what_it_had_learned(tmp_path: Path) -> None:
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
-def test_books_that_an_error_has_left_in_a_mess_are_not_saved(tmp_path: Path) -> None:
+def test_state_of_a_failed_event_is_not_saved(tmp_path: Path) -> None:
     """The third rejection of a sample ends a run while an event is handled."""
     points, sides = rows()
     points[5] = torch.nan
@@ -275,7 +275,7 @@ def test_books_that_an_error_has_left_in_a_mess_are_not_saved(tmp_path: Path) ->
         ("half a checkpoint", "no_whole_checkpoint"),
     ],
 )
-def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left: str, code: str) -> None:
+def test_run_killed_before_its_first_checkpoint_restarts(tmp_path: Path, left: str, code: str) -> None:
     """A loop that always resumes needs no different first command."""
     begun(tmp_path)
     log, places = tmp_path / "records.jsonl", tmp_path / "checkpoints"
@@ -295,7 +295,7 @@ def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left
     assert merged(tmp_path) == everything(SAMPLES, 2)
 
 
-def test_what_begins_again_keeps_the_place_of_its_checkpoints(tmp_path: Path) -> None:
+def test_restarted_run_keeps_its_checkpoint_location(tmp_path: Path) -> None:
     """Otherwise, the run would silently write no more checkpoints for another machine."""
     place, run = tmp_path / "place", tmp_path / "run"
     begun(run, checkpoints=place, about={"by": "me"})
@@ -308,7 +308,7 @@ def test_what_begins_again_keeps_the_place_of_its_checkpoints(tmp_path: Path) ->
     assert checkpoint.newest(Storage(place)).version > 0
 
 
-def test_an_older_model_stays_until_there_is_a_newer_checkpoint(tmp_path: Path) -> None:
+def test_old_model_stays_until_a_newer_checkpoint(tmp_path: Path) -> None:
     begun(tmp_path)
     model = tmp_path / "model.safetensors"
     with raises(JobError, "user_code_failed", where="m0.2"):
@@ -328,7 +328,7 @@ def test_an_older_model_stays_until_there_is_a_newer_checkpoint(tmp_path: Path) 
 # --- settings that a resumed run takes over, and others --------------------------------------------
 
 
-def test_versions_that_a_strategy_keeps_are_there_again(tmp_path: Path) -> None:
+def test_versions_kept_by_a_strategy_are_restored(tmp_path: Path) -> None:
     strategy = Timed(seconds=0.1)
     job = a_job(eval_data=rows(20))
     trained(job, strategy, fleet(2), "epochs>=2", RunFolder(tmp_path))
@@ -337,7 +337,7 @@ def test_versions_that_a_strategy_keeps_are_there_again(tmp_path: Path) -> None:
     assert sorted(state.merged) == everything(SAMPLES, 4)
 
 
-def test_a_continuation_may_close_its_epochs(tmp_path: Path) -> None:
+def test_resume_can_add_an_epoch_barrier(tmp_path: Path) -> None:
     on, folder = Simulated([Machine("quick", 0.001), Machine("slow", 0.02)]), RunFolder(tmp_path)
     trained(a_job(), Asynchronous(), on, "epochs>=1", folder)
     trained(a_job(), Asynchronous(), on, "epochs>=4", folder, resume=True, epoch_barrier=True)
@@ -363,7 +363,7 @@ class KillAt:
             raise Killed
 
 
-def test_lost_work_has_cost_its_time_and_its_money(tmp_path: Path) -> None:
+def test_lost_work_costs_time_and_money(tmp_path: Path) -> None:
     """A run that is killed repeatedly does not exceed its budget."""
     on = Simulated([Machine("m", 0.01, dollars_per_hour=3600.0)])
     options: dict[str, Any] = {"until": "epochs>=12", "out": tmp_path, "checkpoint_every": "20 versions"}

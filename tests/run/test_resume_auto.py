@@ -179,7 +179,7 @@ def everywhere(
     everywhere(STARTS + CONTINUES, STARTS_ELSEWHERE + CONTINUES_ELSEWHERE),
     indirect=["place"],
 )
-def test_the_same_command_comes_to_the_same_end(place: Place, prepare: Callable[[Place], None]) -> None:
+def test_resume_auto_reaches_the_same_end(place: Place, prepare: Callable[[Place], None]) -> None:
     resumes = prepare in CONTINUES + CONTINUES_ELSEWHERE
     prepare(place)
     run = place.goes()
@@ -249,7 +249,9 @@ REFUSED_ELSEWHERE: dict[Callable[[Place], None], tuple[type[Exception], str]] = 
 
 
 @pytest.mark.parametrize(("place", "prepare"), everywhere(REFUSED, REFUSED_ELSEWHERE), indirect=["place"])
-def test_what_others_have_is_left_alone(place: Place, prepare: Callable[[Place], None]) -> None:
+def test_resume_auto_rejects_unusable_folders_and_changes_nothing(
+    place: Place, prepare: Callable[[Place], None]
+) -> None:
     mask(bytes=r"(?<=of )\d+(?= bytes)")
     prepare(place)
     before = place.files()
@@ -259,7 +261,7 @@ def test_what_others_have_is_left_alone(place: Place, prepare: Callable[[Place],
     assert before.items() <= place.files().items(), "what was fetched is new"
 
 
-def test_a_run_in_use_is_not_started_again(place: Place) -> None:
+def test_resume_auto_rejects_a_run_in_use(place: Place) -> None:
     for prepare in (nothing, killed_before_checkpoint, killed):
         prepare(place)
         held = RunFolder(place.folder, place.url)
@@ -335,7 +337,7 @@ print("kills:", last)
 
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.long)])
-def test_a_run_that_is_killed_at_any_change_of_a_file_comes_to_its_end(tmp_path: Path, step: int) -> None:
+def test_run_killed_at_any_file_change_reaches_its_end(tmp_path: Path, step: int) -> None:
     """Every other time, its folder is lost, too."""
     with program("-W", "ignore", "-c", KILLS, tmp_path, str(1), str(step)) as process:
         out, err = process.communicate()

@@ -48,14 +48,14 @@ def recipe(strategy: Strategy, workers: int, minibatches: int = MINIBATCHES, **s
         (1, Synchronous(), {"workers": 2}),
     ],
 )
-def test_a_shard_for_each_task_that_can_run_of_ten_minibatches(
+def test_default_shards_fit_tasks_of_ten_minibatches(
     shards: int, strategy: Strategy, settings: dict[str, Any]
 ) -> None:
     found = recipe(strategy, **settings)
     assert (found.shards, len(found.conductor().ledger.cursors)) == (shards, shards)
 
 
-def test_a_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
+def test_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
     """This also holds if there are more workers than at the start."""
     job, out = a_job(count=400), tmp_path / "run"
 
@@ -71,7 +71,7 @@ def test_a_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
         shards(4, until="epochs>=3", resume="latest", shards=4)
 
 
-def test_data_in_parts_have_as_many_shards(tmp_path: Path) -> None:
+def test_presharded_data_set_the_number_of_shards(tmp_path: Path) -> None:
     """A run with a count of 1 in its run.json can be resumed."""
     job, out = replace(a_job(), train_data=Shards.of(rows(), 3)), tmp_path / "run"
     fit(job, VCASGD(), fleet(2), until="epochs>=1", out=out)
@@ -84,7 +84,7 @@ def test_data_in_parts_have_as_many_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", [VCASGD(), FederatedAveraging()], ids=lambda one: type(one).__name__)
-def test_too_few_shards_and_too_small_ones_are_told(strategy: Strategy) -> None:
+def test_few_or_small_shards_warn(strategy: Strategy) -> None:
     name = type(strategy).__name__
     with warns("small_shards", strategy=name, shards=25, minibatches=4.0) as caught:
         recipe(strategy, 2, shards=25)

@@ -45,7 +45,7 @@ def opened(run: Run) -> dict[str, set[int]]:
 
 
 @BOTH
-def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
+def test_machine_keeps_downloaded_shards(tmp_path: Path, on: Place) -> None:
     """Each shard is sent about once in all epochs. Without `keep_shards`, it is sent once per epoch."""
     job = replace(a_job(), train_data=parts(tmp_path))
 
@@ -64,7 +64,7 @@ def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
     assert run(keep_shards=False).summary["bytes_data"] == 5 * BYTES
 
 
-def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
+def test_simulator_counts_shard_bytes_of_arrays() -> None:
     """With shards, each machine is sent its rows. Without shards, no data is sent."""
     run = fit(a_job(), VCASGD(), fleet(2), until="epochs>=4", shards=SHARDS)
     assert BYTES <= run.summary["bytes_data"] <= 2 * BYTES
@@ -76,7 +76,7 @@ def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
     assert BYTES < run.summary["bytes_data"] <= lives * BYTES, "a new machine has nothing"
 
 
-def test_bringing_takes_its_time_on_the_link() -> None:
+def test_shard_download_takes_link_time() -> None:
     """768 bytes of data take one second on the link, in addition to the time for the model."""
 
     def seconds(keep_shards: bool) -> float:
@@ -88,7 +88,7 @@ def test_bringing_takes_its_time_on_the_link() -> None:
     assert seconds(False) - seconds(True) == pytest.approx(2 * BYTES / 768)
 
 
-def test_lost_parts_and_wrong_cuts_are_told(tmp_path: Path) -> None:
+def test_missing_shard_file_and_wrong_shard_count_raise(tmp_path: Path) -> None:
     job = replace(a_job(), train_data=parts(tmp_path))
     with raises(UsageError, "shards_beside_parts", shards=4, parts=6):
         fit(job, VCASGD(), fleet(2), until="epochs>=1", shards=4)

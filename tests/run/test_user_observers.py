@@ -15,7 +15,7 @@ from tests.fits import a_job, fleet, rows
 from tests.transcripts import raises, warns
 
 
-def test_an_observer_that_raises_is_reported_once_and_the_model_is_there() -> None:
+def test_failing_observer_warns_once_and_the_run_completes() -> None:
     calls = list[Record]()
 
     def broken(record: Record) -> None:
@@ -29,9 +29,7 @@ def test_an_observer_that_raises_is_reported_once_and_the_model_is_there() -> No
 
 
 @pytest.mark.parametrize(("why", "ended"), [("enough", "stopped: enough"), ("", "stopped")])
-def test_an_observer_may_stop_the_run_which_is_measured_and_saved(
-    why: str, ended: str, tmp_path: Path
-) -> None:
+def test_observer_can_stop_the_run(why: str, ended: str, tmp_path: Path) -> None:
     def enough(record: Record) -> None:
         if any(isinstance(action, Step) for action in record.actions):
             raise oddlot.StopRun(why)
@@ -44,7 +42,7 @@ def test_an_observer_may_stop_the_run_which_is_measured_and_saved(
     assert again.summary["versions"] == 3
 
 
-def test_metrics_are_there_by_name() -> None:
+def test_metrics_are_available_by_name() -> None:
     job = a_job(eval_data=rows(), metrics={"mae": lambda outputs, targets: 0.5})
     run = oddlot.fit(job, Synchronous(), fleet(), until="versions>=2")
     assert run.metrics["mae"] == 0.5
@@ -56,7 +54,7 @@ def test_metrics_are_there_by_name() -> None:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_terminal_has_a_line_of_progress_unless_quiet(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_progress_unless_quiet(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(StringIO):
         def isatty(self) -> bool:
             return True

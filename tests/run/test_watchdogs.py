@@ -14,7 +14,7 @@ SHORT = alive((0.0, 2.0), (0.9, 0.0), period=1.0)
 @pytest.mark.parametrize(
     ("strategy", "shards"), [(VCASGD(), 9), (Asynchronous(samples=12), None)], ids=["shards", "samples"]
 )
-def test_smaller_tasks_are_advised_with_numbers(strategy: Strategy, shards: int | None) -> None:
+def test_long_tasks_warn_with_a_suggested_size(strategy: Strategy, shards: int | None) -> None:
     """A task of 12 samples takes 0.6 s, and every other one is lost.
 
     Ten tasks per machine lifetime need 28 shards, but five minibatches per task allow only 9.
@@ -31,7 +31,7 @@ def test_smaller_tasks_are_advised_with_numbers(strategy: Strategy, shards: int 
 @pytest.mark.parametrize(
     ("samples", "epochs", "wasted"), [(12, 1, 3 / 7), (4, 8, 1 / 5)], ids=["few losses", "small tasks"]
 )
-def test_nothing_is_advised_of_few_losses_or_little_waste(samples: int, epochs: int, wasted: float) -> None:
+def test_few_losses_or_little_waste_do_not_warn(samples: int, epochs: int, wasted: float) -> None:
     """A warning would raise an error. Of each lifetime of 0.9 s, 0.3 s or 0.1 s are lost."""
     found = run(zone(SHORT, count=1), strategy=Asynchronous(samples=samples), until=f"epochs>={epochs}")
     assert found.summary["samples_wasted"] / found.summary["samples_assigned"] == pytest.approx(

@@ -151,12 +151,12 @@ def check(seed: int, folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_model_has_the_samples_that_the_report_says(seed: int, tmp_path: Path) -> None:
+def test_model_has_the_samples_of_the_report(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(LONG))
-def test_of_many_seeds(seed: int, tmp_path: Path) -> None:
+def test_model_has_the_samples_of_the_report_for_many_seeds(seed: int, tmp_path: Path) -> None:
     check(8 + seed, tmp_path)

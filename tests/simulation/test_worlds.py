@@ -36,7 +36,7 @@ def lived(name: str, seeds: Iterable[int]) -> tuple[dict[int, str], set[str]]:
 
 
 @EACH
-def test_every_sample_counts_exactly_once(name: str) -> None:
+def test_every_sample_counts_once(name: str) -> None:
     digests, seen = lived(name, CORPUS[name])
     assert seen >= MISHAPS, "the corpus lacks a kind of fault: choose it anew"
     assert len({*digests.values()}) == len(CORPUS[name]), "each seed is another run"
@@ -45,13 +45,13 @@ def test_every_sample_counts_exactly_once(name: str) -> None:
 
 
 @EACH
-def test_of_fresh_seeds_too(name: str) -> None:
+def test_every_sample_counts_once_for_random_seeds(name: str) -> None:
     lived(name, (SystemRandom().randrange(2**32) for _ in range(FRESH)))
 
 
 @EACH
 @pytest.mark.long
-def test_of_a_thousand_seeds(name: str) -> None:
+def test_every_sample_counts_once_for_a_thousand_seeds(name: str) -> None:
     lived(name, range(LONG))
 
 
@@ -66,11 +66,11 @@ def keeps_promises(name: str, seeds: int, examples: int) -> None:
 
 
 @IN_HISTORIES
-def test_promises_are_kept_in_random_histories(name: str) -> None:
+def test_invariants_hold_in_random_histories(name: str) -> None:
     keeps_promises(name, seeds=3, examples=5)
 
 
 @IN_HISTORIES
 @pytest.mark.long
-def test_promises_are_kept_in_many_random_histories(name: str) -> None:
+def test_invariants_hold_in_many_random_histories(name: str) -> None:
     keeps_promises(name, seeds=10, examples=30)

@@ -78,13 +78,13 @@ def refused(make: Any, name: str, given: Any) -> None:
 
 
 @pytest.mark.parametrize("make", ZERO, ids=lambda make: make.__name__)
-def test_settings_that_cannot_be_0(make: Any) -> None:
+def test_zero_is_rejected_for_positive_settings(make: Any) -> None:
     for name in ZERO[make].split():
         refused(make, name, 0)
 
 
 @pytest.mark.parametrize("make", OTHERS, ids=lambda make: make.__name__)
-def test_settings_of_impossible_values(make: Any) -> None:
+def test_invalid_values_are_rejected(make: Any) -> None:
     for name, values in OTHERS[make].items():
         for given in values:
             refused(make, name, given)
@@ -115,12 +115,14 @@ TOGETHER = [
 
 
 @pytest.mark.parametrize(("make", "code", "fields"), TOGETHER, ids=[code for *_, code, _ in TOGETHER])
-def test_settings_that_do_not_go_together(make: Callable[[], Any], code: str, fields: dict[str, Any]) -> None:
+def test_incompatible_settings_are_rejected(
+    make: Callable[[], Any], code: str, fields: dict[str, Any]
+) -> None:
     with raises(ValueError, code, **fields):
         make()
 
 
-def test_settings_that_do() -> None:
+def test_compatible_settings_are_accepted() -> None:
     Adam(betas=(0.99, 0.9))
     Mixed([Clusters(by_chance=0), Mixed([KNOWS])])
 
@@ -196,18 +198,18 @@ DATA = [
 
 
 @pytest.mark.parametrize(("x", "y", "code", "fields"), DATA, ids=[code for *_, code, _ in DATA])
-def test_what_a_classifier_cannot_be_trained_on(x: Any, y: Any, code: str, fields: dict[str, Any]) -> None:
+def test_fit_rejects_invalid_features_and_labels(x: Any, y: Any, code: str, fields: dict[str, Any]) -> None:
     with raises(ValueError, code, **fields):
         SlideClassifier(hidden=4).fit(x, y)
 
 
-def test_what_is_behind_the_last_row_does_not_count() -> None:
+def test_values_after_the_last_row_are_ignored() -> None:
     more = Csr(X.indptr, np.append(X.indices, 99).astype(np.int32), np.ones(21, np.float32), X.shape)
     trained = SlideClassifier(hidden=4, epochs=1).fit(X, more)
     assert trained.score(X, more) == trained.score(X, Y)
 
 
-def test_what_is_asked_of_one_that_knows_nothing(tmp_path: Path) -> None:
+def test_unfitted_classifier_raises_not_fitted(tmp_path: Path) -> None:
     fresh = SlideClassifier()
     asks: list[Callable[[], Any]] = [
         lambda: fresh.score(X, Y),
@@ -223,7 +225,7 @@ def test_what_is_asked_of_one_that_knows_nothing(tmp_path: Path) -> None:
     assert getattr(fresh, "n_labels_", None) is None
 
 
-def test_predictions_and_more_labels_than_there_were() -> None:
+def test_predict_and_partial_fit_reject_invalid_arguments() -> None:
     trained: Any = SlideClassifier(hidden=4, epochs=1).fit(X, Y)
     for recall in (-1, 0, 1.5, nan, "a"):
         with raises(ValueError, "invalid_value", name="recall", given=recall):
@@ -259,7 +261,9 @@ def test_predictions_and_more_labels_than_there_were() -> None:
     ],
     ids=["dtype", "fewer rows", "two rows", "bias", "view"],
 )
-def test_parameters_of_another_kind(name: str, value: Tensor, code: str, fields: dict[str, Any]) -> None:
+def test_replaced_parameters_are_rejected(
+    name: str, value: Tensor, code: str, fields: dict[str, Any]
+) -> None:
     """Otherwise, kernels would access memory out of bounds."""
     output, given = SampledLinear(4, 5), SparseInputLinear(5, 4)
     for layer, inputs in ((output, (torch.zeros(1, 4), [0])), (given, ([0, 1], [0], [1.0]))):
@@ -276,7 +280,7 @@ STARTS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("of", ["features", "labels"])
-def test_starts_of_no_rows(of: str) -> None:
+def test_invalid_row_pointers_are_rejected(of: str) -> None:
     """Row pointers do not fit two values."""
     for code, given in STARTS.items():
         for starts in given:
@@ -306,7 +310,7 @@ FEATURES = [
 @pytest.mark.parametrize(
     ("starts", "features", "values", "code", "fields"), FEATURES, ids=[code for *_, code, _ in FEATURES]
 )
-def test_features_that_cannot_be(
+def test_input_layer_rejects_invalid_features(
     starts: Any, features: Any, values: Any, code: str, fields: dict[str, Any]
 ) -> None:
     with raises(ValueError, code, **fields):
@@ -338,20 +342,20 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize(("hidden", "labels", "code", "fields"), HIDDEN, ids=[code for *_, code, _ in HIDDEN])
-def test_hidden_vectors_and_labels_that_cannot_be(
+def test_output_layer_rejects_invalid_hidden_vectors_and_labels(
     hidden: Any, labels: Any, code: str, fields: dict[str, Any]
 ) -> None:
     with raises(ValueError, code, **fields):
         SampledLinear(3, 5)(hidden, labels)
 
 
-def test_nested_tensors() -> None:
+def test_nested_tensors_are_rejected() -> None:
     nested = torch.nested.nested_tensor([torch.zeros(3)], layout=torch.jagged)
     with raises(ValueError, "not_a_dense_tensor", name="hidden", given="NestedTensor, torch.jagged"):
         SampledLinear(3, 5)(nested, [0])
 
 
-def test_labels_that_are_not_zeros_and_ones() -> None:
+def test_integer_labels_similar_to_one_hot_rows_are_accepted() -> None:
     for table in (
         [[0, 1, -1, -1, -1], [1, -1, -1, -1, -1]],
         [[0, 1, 2], [1, 1, 0]],
@@ -362,7 +366,7 @@ def test_labels_that_are_not_zeros_and_ones() -> None:
         assert torch.isfinite(SampledLinear(3, 5)(BOTH, torch.tensor(table)))
 
 
-def test_a_gradient_is_taken_once() -> None:
+def test_second_backward_raises_gradient_taken() -> None:
     for layer, inputs, of in (
         (SparseInputLinear(10, 4), ([0, 2], [3, 4], [1.0, 2.0]), "sum"),
         (SampledLinear(4, 50, Uniform(5)), (torch.ones(1, 4), [3]), "loss"),
@@ -376,7 +380,7 @@ def test_a_gradient_is_taken_once() -> None:
 
 
 @pytest.mark.parametrize("large", [1e16, 1e30])
-def test_a_finite_loss_whose_gradient_is_too_large_changes_nothing(large: float) -> None:
+def test_too_large_gradient_of_a_finite_loss_is_skipped(large: float) -> None:
     """The square of the gradient, in the second moment, could be infinite."""
     for optimizer in (Adam(), Adam(moments="bf16"), RowAdagrad()):
         layer = SampledLinear(8, 50, Uniform(10), optimizer)
@@ -394,7 +398,7 @@ def test_a_finite_loss_whose_gradient_is_too_large_changes_nothing(large: float)
         assert not torch.equal(features.weight, before)
 
 
-def test_samplers_and_optimizers_that_are_set_later() -> None:
+def test_samplers_and_optimizers_are_validated_when_assigned() -> None:
     layer: Any = SampledLinear(8, 50, Uniform(10), SGD())
     with raises(ValueError, "not_a_sampler", given="uniform"):
         layer.sampler = "uniform"
@@ -405,7 +409,7 @@ def test_samplers_and_optimizers_that_are_set_later() -> None:
     assert isinstance(layer.sampler, Clusters)
 
 
-def test_a_rate_that_becomes_none() -> None:
+def test_learning_rate_set_to_nan_raises_before_any_step() -> None:
     """No row is changed, not even rows with delayed updates."""
     layer: Any = SampledLinear(8, 50, Uniform(10), Adam(decay=True))
     for label in (1, 2, 3):
@@ -425,7 +429,7 @@ def test_a_rate_that_becomes_none() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_all_logits_in_the_dtype_of_hidden_vectors(dtype: torch.dtype) -> None:
+def test_logits_have_the_dtype_of_hidden_vectors(dtype: torch.dtype) -> None:
     layer, hidden = SampledLinear(8, 50), torch.randn(3, 8)
     found = layer(hidden.to(dtype))
     assert found.dtype == dtype
@@ -448,7 +452,7 @@ def test_all_logits_in_the_dtype_of_hidden_vectors(dtype: torch.dtype) -> None:
     ],
     ids=["outputs", "features", "network", "tables", "buckets", "batch"],
 )
-def test_sizes_that_no_machine_has(what: str, gigabytes: int, make: Callable[[], Any]) -> None:
+def test_too_large_sizes_raise_not_enough_memory(what: str, gigabytes: int, make: Callable[[], Any]) -> None:
     with memory_of(1e9), raises(MemoryError, "not_enough_memory", what=what, has=10**9) as caught:
         make()
     assert caught.fields["needs"] // 10**9 == gigabytes
@@ -459,7 +463,7 @@ def hashed(sampler: Any, rows: int = 500, examples: int = 1) -> Tensor:
     return loss
 
 
-def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_limit_of_a_container_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of a container can be `max`."""
     monkeypatch.setattr(errors, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
     (tmp_path / "memory.max").write_text("max\n")
@@ -469,7 +473,7 @@ def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest
         SampledLinear(64, 10_000)
 
 
-def test_what_does_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_checked_for_layers_and_index_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test two layers of a network, and clusters for prediction in addition to the memory in use."""
     one_each = 20 * 128 * 8  # bytes of a layer: weights and two 16-bit moments
     what = "a network of 20 features and 20 labels"
@@ -482,19 +486,19 @@ def test_what_does_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
         Index(rows, rows[:, 0].copy())
 
 
-def test_a_batch_of_more_slots_than_32_bits_can_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_with_too_many_slots_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oddlot.sparse.active_set.check_memory", lambda *_: None)
     layer, examples = SampledLinear(4, 4000, Uniform(3000), None), 1 << 20
     with raises(MemoryError, "too_many_slots", examples=examples, each=3001):
         layer(torch.zeros(1, 4).expand(examples, 4), torch.zeros(examples, dtype=torch.int64))
 
 
-def test_an_empty_batch_asks_hashes_for_nothing() -> None:
+def test_empty_batch_with_lsh_has_zero_loss() -> None:
     layer = SampledLinear(3, 50, LSH(found=5))
     assert layer(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).item() == 0
 
 
-def test_parameters_that_lazy_adam_cannot_take() -> None:
+def test_lazy_adam_rejects_unsupported_parameters() -> None:
     convolution: Any = nn.Conv2d(3, 4, 3)
     with raises(ValueError, "not_contiguous", shape=(4, 3, 3, 3)):
         LazyAdam(convolution.to(memory_format=torch.channels_last).parameters())

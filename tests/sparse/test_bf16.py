@@ -32,7 +32,7 @@ def as_float(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def test_a_number_is_kept_as_one_of_the_two_next() -> None:
+def test_float32_is_rounded_to_a_neighboring_bfloat16() -> None:
     numbers = np.array([1.0, -3.14159, 1e-30, 0.0, -0.0, np.inf, -np.inf, 65504.5], np.float32)
     low, high = np.empty(8, np.uint16), np.empty(8, np.uint16)
     kept(numbers, np.zeros(8, np.uint32), low)
@@ -55,7 +55,7 @@ def moments(steps: int, gradient: float) -> tuple[NDArray[np.float32], NDArray[n
     return as_float(first), as_float(second)
 
 
-def test_a_second_moment_is_right_in_the_mean() -> None:
+def test_second_moment_is_unbiased() -> None:
     """A step changes it by a thousandth, a quarter of the resolution of bfloat16. With rounding to nearest, it would
     not change."""
     _, found = moments(3000, 0.5)
@@ -63,12 +63,12 @@ def test_a_second_moment_is_right_in_the_mean() -> None:
     assert 0 < found.std() < 0.1 * found.mean()
 
 
-def test_neighbours_are_rounded_apart() -> None:
+def test_neighboring_values_are_rounded_independently() -> None:
     _, found = moments(50, 0.5)
     assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.1
 
 
-def test_both_moments_are_rounded_apart() -> None:
+def test_both_moments_are_rounded_independently() -> None:
     """One step rounds each moment once."""
     first, second = moments(1, 0.507)
     assert min(first.std(), second.std()) > 0
@@ -85,7 +85,7 @@ def trained(optimizer: Adam, steps: int = 60) -> SampledLinear:
 
 
 @pytest.mark.parametrize("decay", [False, True])
-def test_weights_go_where_float32_moments_lead(decay: bool) -> None:
+def test_weights_with_bf16_moments_are_close_to_float32(decay: bool) -> None:
     begun = trained(Adam(), 0).weight
     exact = trained(Adam(decay=decay)).weight
     found = trained(Adam(decay=decay, moments="bf16")).weight
@@ -93,7 +93,7 @@ def test_weights_go_where_float32_moments_lead(decay: bool) -> None:
 
 
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
-def test_two_layers_are_the_same_on_any_number_of_threads(moments: Moments) -> None:
+def test_two_layers_are_bitwise_equal_on_any_number_of_threads(moments: Moments) -> None:
     """The gradient of the hidden vectors, which the lower layer trains on, is summed in a fixed order."""
     ends = list[torch.Tensor]()
     starts, chance = np.arange(17) * 5, np.random.default_rng(1)

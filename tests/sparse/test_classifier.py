@@ -26,14 +26,14 @@ def of_scipy(matrix: Csr) -> Any:
     return csr_matrix((matrix.data.astype(np.float64), matrix.indices, matrix.indptr), matrix.shape)
 
 
-def test_batches_of_one_and_a_last_one_of_one() -> None:
+def test_batches_of_one_example_train() -> None:
     x, y = X.between(0, 9), Y.between(0, 9)
     for batch in (1, 8):
         found = fresh(epochs=10, batch=batch).fit(x, y)
         assert found.score(x, y) > 0.5
 
 
-def test_threads_change_no_bit() -> None:
+def test_fit_is_bitwise_equal_on_any_number_of_threads() -> None:
     ends = list[dict[str, torch.Tensor]]()
     for count in (1, 2, 3):
         with threads(count):
@@ -45,7 +45,7 @@ def test_threads_change_no_bit() -> None:
         assert all(torch.equal(tensor, other[name]) for name, tensor in ends[0].items())
 
 
-def test_it_learns() -> None:
+def test_classifier_learns() -> None:
     found = trained()
     assert found.score(X, Y) > 0.9
     assert found.score(X_TEST, Y_TEST) > 0.3
@@ -80,11 +80,11 @@ def stored_zeros() -> Csr:
     ],
     ids=["scipy", "arrays", "matrix", "zeros"],
 )
-def test_matrices_in_other_forms_are_the_same(x: Any, y: Any) -> None:
+def test_scipy_and_dense_matrices_give_the_same_weights(x: Any, y: Any) -> None:
     assert torch.equal(fresh(epochs=1).fit(x, y).output.weight, trained(epochs=1).output.weight)
 
 
-def test_features_are_in_any_order() -> None:
+def test_unsorted_features_give_the_same_predictions() -> None:
     found = trained(epochs=1)
     parts = X_TEST.data[::-1], X_TEST.indices[::-1], X_TEST.indptr[-1] - X_TEST.indptr[::-1]
     backwards = csr_matrix(parts, X_TEST.shape)
@@ -92,7 +92,7 @@ def test_features_are_in_any_order() -> None:
     assert found.predict(backwards)[::-1].tolist() == found.predict(X_TEST).tolist()
 
 
-def test_scikit_learn_cross_validates_it() -> None:
+def test_works_with_scikit_learn_cross_validation() -> None:
     from sklearn.model_selection import GridSearchCV, cross_val_score
 
     x, y = of_scipy(X), of_scipy(Y).toarray() > 0
@@ -101,7 +101,7 @@ def test_scikit_learn_cross_validates_it() -> None:
     assert search.best_params_ == {"lr": 3e-2}
 
 
-def test_scikit_learn_puts_it_into_a_pipeline() -> None:
+def test_works_in_a_scikit_learn_pipeline() -> None:
     from sklearn.feature_extraction.text import TfidfTransformer
     from sklearn.pipeline import make_pipeline
 
@@ -109,7 +109,7 @@ def test_scikit_learn_puts_it_into_a_pipeline() -> None:
     assert steps.fit(of_scipy(X), of_scipy(Y)).score(of_scipy(X), of_scipy(Y)) > 0.4
 
 
-def test_progress_is_printed_if_wanted(
+def test_verbose_prints_progress(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The output is the same as the log."""
@@ -127,13 +127,13 @@ def test_progress_is_printed_if_wanted(
         transcribe(line, number=r"\d[\d.e+-]*")
 
 
-def test_the_same_seed_gives_the_same_and_another_one_does_not() -> None:
+def test_seed_determines_the_weights() -> None:
     one, two, other = (fresh(epochs=1, seed=seed).fit(X, Y) for seed in (0, 0, 1))
     assert torch.equal(one.output.weight, two.output.weight)
     assert not torch.equal(one.output.weight, other.output.weight)
 
 
-def test_it_ends_early_with_the_best_weights(caplog: pytest.LogCaptureFixture) -> None:
+def test_early_stopping_keeps_the_best_weights(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
         found = fresh(epochs=40, validation=0.2, patience=2).fit(X, Y)
     precisions = [row["p1"] for row in found.history]
@@ -158,7 +158,7 @@ class Spy(Uniform):
         super().choose(crew, hidden, active, seed)
 
 
-def test_examples_that_are_held_back_teach_nothing() -> None:
+def test_validation_examples_are_not_trained_on() -> None:
     """Each held-out example has a unique label, which never occurs in training."""
     y, spy = np.arange(1200) % 2, Spy(20)
     held = np.random.default_rng(0).permutation(1200)[:120]
@@ -167,7 +167,7 @@ def test_examples_that_are_held_back_teach_nothing() -> None:
     assert spy.seen == {0, 1}
 
 
-def test_of_few_examples_one_is_held_back() -> None:
+def test_at_least_one_example_is_used_for_validation() -> None:
     few = X.rows(np.arange(9))
     found = SlideClassifier(hidden=8, epochs=2, validation=0.1).fit(few, Y.rows(np.arange(9)))
     assert {*found.history[0]} >= {"p1"}
@@ -176,11 +176,11 @@ def test_of_few_examples_one_is_held_back() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int16])
-def test_labels_of_any_whole_number(kind: Any) -> None:
+def test_labels_of_any_integer_dtype_are_accepted(kind: Any) -> None:
     assert SlideClassifier(hidden=8, epochs=1).fit(X, (np.arange(1200) % 7).astype(kind)).n_labels_ == 7
 
 
-def test_part_by_part() -> None:
+def test_partial_fit_learns() -> None:
     found = fresh(Uniform(50))
     for _ in range(4):
         for low in range(0, 1200, 400):
@@ -189,13 +189,13 @@ def test_part_by_part() -> None:
     assert len(found.history) == 12
 
 
-def test_one_label_each() -> None:
+def test_one_label_per_example_is_accepted() -> None:
     found = fresh(epochs=4).fit(X, EACH)
     assert found.n_labels_ == EACH.max() + 1
     assert found.score(X, EACH) > 0.4
 
 
-def test_labels_that_come_later() -> None:
+def test_labels_setting_allows_labels_that_appear_later() -> None:
     """Labels may also be missing from a cross-validation fold of scikit-learn."""
     from sklearn.model_selection import KFold, cross_val_score
 
@@ -209,7 +209,7 @@ def test_labels_that_come_later() -> None:
 BY_PROCESSOR = {"number": r"(?<= )\S*(nan|inf|e\+)\S*(?=,)", "batch": r"(?<=batch )\d+"}
 
 
-def test_rates_that_diverge_are_told() -> None:
+def test_diverging_fit_raises() -> None:
     """The error is raised at the first batch that is not finite, before any step on it."""
     found = fresh(lr=1e30, input_lr=1e30)
     mask(**BY_PROCESSOR)
@@ -219,7 +219,7 @@ def test_rates_that_diverge_are_told() -> None:
         found.predict(X)
 
 
-def test_whatever_a_fit_raises_leaves_what_was_learnt() -> None:
+def test_failed_fit_keeps_the_trained_model() -> None:
     """An example is the error of a sampler with counts for another number of labels."""
     found = trained(epochs=1)
     before, history = found.predict(X_TEST), found.history
@@ -237,7 +237,7 @@ def test_whatever_a_fit_raises_leaves_what_was_learnt() -> None:
         other.predict(X_TEST)
 
 
-def test_examples_without_labels_teach_nothing() -> None:
+def test_examples_without_labels_change_no_weights() -> None:
     """Adam's moments from earlier batches do not change the weights either."""
     labelled = np.arange(0, len(X), 2)
     counts = np.diff(Y.indptr) * (np.arange(len(X)) % 2 == 0)
@@ -256,13 +256,13 @@ def test_examples_without_labels_teach_nothing() -> None:
     assert all(torch.equal(value, learnt[name]) for name, value in whole.model.state_dict().items())
 
 
-def test_arrays_of_the_right_kind_are_not_copied() -> None:
+def test_arrays_with_the_right_dtype_are_not_copied() -> None:
     found = checked(Csr(X.indptr, X.indices, X.data, X.shape), "X")
     assert np.shares_memory(found.data, X.data)
     assert np.shares_memory(found.indices, X.indices)
 
 
-def test_a_batch_that_diverges_leaves_what_was_learnt() -> None:
+def test_diverging_batch_keeps_the_trained_model() -> None:
     found = trained(epochs=1, normalize=False)
     before = {name: value.clone() for name, value in found.model.state_dict().items()}
     mask(**BY_PROCESSOR)
@@ -271,7 +271,7 @@ def test_a_batch_that_diverges_leaves_what_was_learnt() -> None:
     assert all(torch.equal(value, before[name]) for name, value in found.model.state_dict().items())
 
 
-def test_settings_are_asked_for_and_changed_as_scikit_learn_does() -> None:
+def test_get_params_and_set_params_follow_scikit_learn() -> None:
     """scikit-learn's `clone` requires the same objects that were passed to the constructor."""
     sampler = Uniform(10)
     first = SlideClassifier(sampler, hidden=16, lr=0.01)

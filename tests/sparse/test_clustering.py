@@ -13,7 +13,7 @@ from oddlot.sparse.threads import Crew
 from tests.sparse.found import COLUMNS, rows_for, some_rows
 
 
-def test_rows_that_point_the_same_way_are_together_however_long_they_are() -> None:
+def test_rows_are_clustered_by_direction_regardless_of_length() -> None:
     """In the only round, all rows are centers. A long row attracts only rows of its own direction."""
     ways = np.eye(COLUMNS, dtype=np.float32)[:4] + np.float32(0.5)
     way, long = np.arange(40) % 4, np.where(np.arange(40) % 4 == 0, 100, 1).astype(np.float32)
@@ -50,7 +50,7 @@ def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
             assert np.isneginf(own.biases[cluster]), "it is never the best"
 
 
-def test_clusters_find_those_that_there_are() -> None:
+def test_clustering_recovers_true_clusters() -> None:
     """There are 2,000 rows in 200 clusters. Random clusters would have a share of 0.105."""
     weight, bias = some_rows(), np.zeros(2000, np.float32)
     own = Clustering(each=10)
@@ -59,7 +59,7 @@ def test_clusters_find_those_that_there_are() -> None:
     assert (codes[:, :, None] == codes[:, None, :]).mean() > 0.5
 
 
-def test_clusters_are_others_each_time() -> None:
+def test_clusters_depend_on_the_seed() -> None:
     weight, bias, own = some_rows(), np.zeros(2000, np.float32), Clustering(each=10)
     codes = list[NDArray[np.int32]]()
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_clusters_are_others_each_time() -> None:
     assert (own.codes == codes[0]).all(), "the same seed gives the same"
 
 
-def test_a_row_goes_to_the_center_that_it_points_to_most() -> None:
+def test_rows_are_assigned_to_the_nearest_center() -> None:
     """The result is approximate, because only a few groups of centers are searched. With few groups, all are
     searched."""
     chance = np.random.default_rng(3)
@@ -82,7 +82,7 @@ def test_a_row_goes_to_the_center_that_it_points_to_most() -> None:
     assert nearest(crew, same, same[:40], 8, chance).max() < 40
 
 
-def test_the_second_center_is_the_next_best_one() -> None:
+def test_second_center_is_the_second_nearest() -> None:
     rows, centers = some_rows(), some_rows()[::40]
     both = nearest(Crew(), rows, centers, len(centers), np.random.default_rng(3), 2)
     assert (both == (-rows @ centers.T).argsort(1)[:, :2].T).all()
@@ -90,7 +90,7 @@ def test_the_second_center_is_the_next_best_one() -> None:
     assert not one.any()
 
 
-def test_a_row_is_in_as_many_clusters_as_asked_for() -> None:
+def test_spread_puts_each_row_in_the_given_number_of_clusters() -> None:
     rows, own = some_rows(), Clustering(each=10)
     own.update(Crew(), rows, np.zeros(len(rows), np.float32), 0)
     begins, members = own.spread(Crew(), rows, 2, 0)
@@ -101,7 +101,7 @@ def test_a_row_is_in_as_many_clusters_as_asked_for() -> None:
     assert len(set(zip(clusters, members, strict=True))) == 2 * len(rows)
 
 
-def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_centers_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of a group may be in several blocks."""
     rows, centers = some_rows(), some_rows()[::10]
     found = [nearest(Crew(), rows, centers, 3, np.random.default_rng(3))]
@@ -110,7 +110,7 @@ def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found[0] == found[1]).all()
 
 
-def test_of_two_clusters_the_wider_one_promises_more() -> None:
+def test_wider_of_two_clusters_is_chosen() -> None:
     """The clusters have equal mean logits, but the wider one has a larger maximum."""
     own = Clustering(each=10)
     near = np.tile(np.eye(COLUMNS, dtype=np.float32)[0], (10, 1))
@@ -137,7 +137,7 @@ def best_by(products: NDArray[Any], wanted: int, **given: NDArray[np.float32]) -
     return best
 
 
-def test_a_score_is_the_product_by_both_scales_the_spread_by_the_length_and_the_bias() -> None:
+def test_cluster_score_combines_product_spread_and_bias() -> None:
     chance = np.random.default_rng(1)
     products = chance.integers(-99, 99, (5, 300)).astype(np.int32)
     scales, hidden = chance.random(5, np.float32), chance.standard_normal((5, 4)).astype(np.float32)
@@ -153,7 +153,7 @@ def test_a_score_is_the_product_by_both_scales_the_spread_by_the_length_and_the_
 @pytest.mark.parametrize("clusters", [1, 40, 128, 129, 1_000])
 @pytest.mark.parametrize("wanted", [1, 10, 128, 300])
 @pytest.mark.parametrize("steps", [5, 1 << 24])
-def test_the_best_clusters_are_those_with_the_largest_scores(clusters: int, wanted: int, steps: int) -> None:
+def test_best_clusters_have_the_largest_scores(clusters: int, wanted: int, steps: int) -> None:
     """Test scores with many ties too."""
     wanted = min(wanted, clusters)
     scores = np.random.default_rng(clusters).integers(-steps, steps, (7, clusters)).astype(np.float32)
@@ -163,7 +163,7 @@ def test_the_best_clusters_are_those_with_the_largest_scores(clusters: int, want
     assert all(len(set(some)) == wanted for some in best)
 
 
-def test_of_scores_that_are_no_numbers_so_many_clusters_are_named_too() -> None:
+def test_nan_scores_still_give_distinct_clusters() -> None:
     scores = np.random.default_rng(1).normal(size=(3, 500)).astype(np.float32)
     scores[0], scores[1, ::2], scores[2, 7:] = np.nan, np.nan, -np.inf
     best = best_by(scores, 20)

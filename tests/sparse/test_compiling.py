@@ -55,7 +55,7 @@ def called(path: Path, processes: int = 1) -> tuple[set[int], list[str]]:
     return {int(out) for out, _ in message}, [line for _, err in message for line in err.splitlines()]
 
 
-def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(callee: Path, tmp_path: Path) -> None:
+def test_kernel_is_recompiled_when_its_callee_changes(callee: Path, tmp_path: Path) -> None:
     """Its own file is unchanged. Only the process that compiles shows the message."""
     callee.write_text(f"{BEGIN}@kernel\ndef one():\n    return 1\n")
     found, message = called(tmp_path, processes=2)
@@ -66,7 +66,7 @@ def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(callee: Pa
     assert called(tmp_path) == ({6}, message)
 
 
-def test_where_nothing_can_be_written_kernels_are_compiled_all_the_same(
+def test_kernels_compile_without_a_writable_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refusing(*given: Any, cache: bool = False, **options: Any) -> Any:

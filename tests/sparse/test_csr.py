@@ -11,7 +11,7 @@ ROWS = Csr(
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (1, 3), (2, 9), (1, 2), (3, 3)])
-def test_rows_between_two_are_of_the_same_memory(low: int, high: int) -> None:
+def test_between_returns_a_view_of_the_rows(low: int, high: int) -> None:
     some, copied = ROWS.between(low, high), ROWS.rows(np.arange(low, min(high, 4)))
     assert (some.indptr.tolist(), some.shape) == (copied.indptr.tolist(), copied.shape)
     assert (some.indices.tolist(), some.data.tolist()) == (copied.indices.tolist(), copied.data.tolist())

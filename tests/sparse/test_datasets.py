@@ -30,7 +30,7 @@ def written(folder: Path, text: str, name: str = "set.txt") -> Path:
 
 @pytest.mark.parametrize("change", [str, lambda text: text.replace("\n", "\r\n"), lambda text: text[:-1]])
 @pytest.mark.parametrize("name", ["set.txt", "set.txt.gz"])
-def test_a_set_is_read(tmp_path: Path, name: str, change: object) -> None:
+def test_read_xmc_reads_a_dataset(tmp_path: Path, name: str, change: object) -> None:
     """Test lines without labels or features, duplicate features, other line endings, and no final line ending."""
     x, y = read_xmc(written(tmp_path, change(TEXT), name))  # type: ignore[operator]  # a function
     assert (x.shape, y.shape) == ((4, 10), (4, 6))
@@ -46,7 +46,7 @@ def test_a_set_is_read(tmp_path: Path, name: str, change: object) -> None:
     [("1", 1.0), ("-0.5", -0.5), ("+3.25E2", 325.0), ("0.1", 0.1), ("123456789012345678901234", 1.2345679e23),
      ("1e-50", 0.0), ("0.000000000000000000000012345", 1.2345e-23), ("3.4028234e38", 3.4028234e38)],
 )  # fmt: skip
-def test_numbers_are_those_of_python(tmp_path: Path, number: str, is_value: float) -> None:
+def test_numbers_are_parsed_as_in_python(tmp_path: Path, number: str, is_value: float) -> None:
     x, _ = read_xmc(written(tmp_path, f"1 2 2\n0 1:{number}\n"))
     assert x.data[0] == np.float32(float(number)) == np.float32(is_value)
 
@@ -63,7 +63,7 @@ def test_numbers_are_those_of_python(tmp_path: Path, number: str, is_value: floa
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, code: str, lines: list[str]) -> None:
+def test_invalid_line_is_reported_with_its_number(tmp_path: Path, code: str, lines: list[str]) -> None:
     for line in lines:
         path = written(tmp_path, f"3 10 6\n1 2:1\n{line}\n1 2:1\n")
         with raises(BadSet, code, path=str(path), line=3) as caught:
@@ -86,13 +86,15 @@ def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, code: str, l
     ],
     ids=lambda part: part if str(part).count("_") else "",
 )
-def test_a_file_that_is_no_set(tmp_path: Path, code: str, text: str, fields: dict[str, Any]) -> None:
+def test_invalid_dataset_file_is_rejected(
+    tmp_path: Path, code: str, text: str, fields: dict[str, Any]
+) -> None:
     path = written(tmp_path, text)
     with raises(BadSet, code, path=str(path), **fields):
         read_xmc(path)
 
 
-def test_a_file_of_another_form_is_told(tmp_path: Path) -> None:
+def test_compressed_or_damaged_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "set.txt"
     for form, data in {
         "bzip2": bz2.compress(TEXT.encode()),
@@ -110,9 +112,7 @@ def test_a_file_of_another_form_is_told(tmp_path: Path) -> None:
         read_xmc(path)
 
 
-def test_a_packed_file_of_far_more_than_its_size_is_not_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decompression_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "MIN_BYTES", 10_000)
     path = written(tmp_path, "1 2 2\n0 " + " " * 3_000_000 + "1:1\n", "set.txt.gz")
     mask(most=r"[\d,]+(?= bytes)")  # the compressed size depends on the zlib library
@@ -120,13 +120,13 @@ def test_a_packed_file_of_far_more_than_its_size_is_not_unpacked(
         read_xmc(path)
 
 
-def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+def test_named_pipe_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "set.txt")
     with raises(BadSet, "not_a_file", path=str(tmp_path / "set.txt")):
         read_xmc(tmp_path / "set.txt")
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_dataset_can_be_read(tmp_path: Path) -> None:
     x, y = generate(50, Shape(features=200, labels=100, nonzeros=9.0))
     write_xmc(tmp_path / "set.txt.gz", x, y)
     x_read, y_read = read_xmc(tmp_path / "set.txt.gz")
@@ -135,9 +135,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert y_read.indices.tolist() == y.indices.tolist()
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An earlier file stays."""
     x, y = generate(50, Shape(features=200, labels=100, nonzeros=9.0))
     write_xmc(tmp_path / "set.txt", x, y)
@@ -153,14 +151,14 @@ def test_what_cannot_be_written_leaves_nothing_behind(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"set.txt": before}
 
 
-def test_numbers_that_cannot_be_had_are_refused_or_told() -> None:
+def test_unreachable_averages_raise_or_warn() -> None:
     with raises(ValueError, "too_many_labels_each", labels_each=900, labels=1_000):
         generate(50, Shape(labels=1_000, labels_each=900))
     with warns("averages_missed", nonzeros=2.0, labels_each=5.45):
         generate(50, Shape(nonzeros=2.0))
 
 
-def test_a_set_that_is_made_is_like_the_published_ones() -> None:
+def test_generated_dataset_resembles_published_ones() -> None:
     shape = Shape(features=5_000, labels=3_000, nonzeros=75.0, labels_each=5.4)
     x, y = generate(4_000, shape)
     assert len(x.indices) / len(x) == pytest.approx(75, rel=0.08)
@@ -175,20 +173,20 @@ def test_a_set_that_is_made_is_like_the_published_ones() -> None:
 
 @pytest.mark.parametrize("nonzeros", [8.0, 20.0, 40.0, 150.0, 300.0])
 @pytest.mark.parametrize("labels_each", [1.0, 5.45])
-def test_points_have_as_many_features_as_are_wanted(nonzeros: float, labels_each: float) -> None:
+def test_points_have_the_requested_number_of_features(nonzeros: float, labels_each: float) -> None:
     x, _ = generate(1_000, Shape(50_000, 30_000, nonzeros, labels_each))
     assert len(x.indices) / len(x) == pytest.approx(nonzeros, rel=0.07)
 
 
 @pytest.mark.parametrize("labels_each", [1.0, 2.0, 12.0, 50.0])
-def test_points_have_as_many_labels_as_are_wanted(labels_each: float) -> None:
+def test_points_have_the_requested_number_of_labels(labels_each: float) -> None:
     """Most further labels of a point are from one cluster of 16, so many are drawn twice."""
     _, y = generate(1_000, Shape(5_000, 3_000, 75.0, labels_each, seed=3))
     assert len(y.indices) / len(y) == pytest.approx(labels_each, rel=0.07)
 
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(135_909, 200_000), Shape(135_909, 670_091)])
-def test_sets_of_the_benchmark_stay_as_they_are(shape: Shape) -> None:
+def test_benchmark_datasets_stay_unchanged(shape: Shape) -> None:
     assert generating._drawn_for(shape) == (generating.NOISE, generating.MORE * (shape.labels_each - 1))
 
 
@@ -196,7 +194,7 @@ LABELS = Csr(np.array([0, 2, 2, 5]), np.array([1, 3, 0, 1, 2], np.int32), np.one
 BEST = np.array([[3, 0, 1], [2, 1, 0], [4, 0, 3]])
 
 
-def test_metrics_by_hand() -> None:
+def test_metrics_match_values_computed_by_hand() -> None:
     assert precision(BEST, LABELS, 1) == pytest.approx(1 / 3)
     assert precision(BEST, LABELS, 3) == pytest.approx((2 + 0 + 1) / 9)
     second, third = 1 / np.log2(3), 1 / np.log2(4)
@@ -208,7 +206,7 @@ def test_metrics_by_hand() -> None:
     assert propensity_precision(BEST, LABELS, 2, propensity) == pytest.approx((5 + 2) / (5 + 4 + 4 + 2))
 
 
-def test_metrics_of_labels_as_the_estimator_takes_them() -> None:
+def test_metrics_accept_all_label_formats() -> None:
     """Test SciPy matrices with explicit zeros and duplicate labels, arrays, and one label per example."""
     matrix = csr_matrix((LABELS.data, LABELS.indices, LABELS.indptr), LABELS.shape)
     columns, starts = np.array([1, 3, 3, 4, 0, 1, 2, 2]), np.array([0, 4, 4, 8])
@@ -228,7 +226,7 @@ def test_metrics_of_labels_as_the_estimator_takes_them() -> None:
         precision(BEST[:, 0], matrix, 1)
 
 
-def test_propensities_are_the_formula() -> None:
+def test_propensities_follow_the_formula() -> None:
     found = propensities(LABELS)
     scale = (np.log(3) - 1) * 2.5**0.55
     assert found[1] == pytest.approx(1 / (1 + scale * 3.5**-0.55))
@@ -236,14 +234,14 @@ def test_propensities_are_the_formula() -> None:
     assert found[1] > found[4]
 
 
-def test_a_point_without_labels_may_begin_with_a_large_feature(tmp_path: Path) -> None:
+def test_point_without_labels_may_start_with_a_large_feature(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("2 10 3\n5:0.5 7:1\n2 9:1\n")
     x, y = read_xmc(tmp_path / "x.txt")
     assert x.indices.tolist() == [5, 7, 9]
     assert y.indptr.tolist() == [0, 0, 1]
 
 
-def test_a_label_that_stands_there_twice_is_one() -> None:
+def test_duplicate_labels_count_once() -> None:
     best = np.array([[0, 1, 2]])
     once, twice = (
         Csr(np.array([0, n]), np.array([0, 3] * (n // 2), np.int32), np.ones(n, np.float32), (1, 5))
@@ -258,7 +256,7 @@ def test_a_label_that_stands_there_twice_is_one() -> None:
                 metric(best, once, k)
 
 
-def test_a_label_that_was_not_found_is_no_hit() -> None:
+def test_missing_prediction_is_no_hit() -> None:
     labels = Csr(np.array([0, 1, 2]), np.array([3, 0], np.int32), np.ones(2, np.float32), (2, 4))
     assert precision(np.array([[3], [-1]]), labels, 1) == 0.5
     assert precision(np.array([[1], [-1]]), labels, 1) == 0.0

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("make", [Uniform, Unigram])
-def test_a_group_of_examples_draws_the_same_rows(make: Any) -> None:
+def test_examples_of_a_group_share_random_rows(make: Any) -> None:
     layer = SampledLinear(
         COLUMNS, 1000, make(20, group=4, **({"refresh": Refresh(1)} if make is Unigram else {})), None
     )
@@ -33,7 +33,7 @@ def test_a_group_of_examples_draws_the_same_rows(make: Any) -> None:
     assert len(drawn[0] ^ drawn[4]) > 5
 
 
-def test_an_alias_table_has_the_chances_that_it_was_made_of() -> None:
+def test_alias_table_reproduces_its_probabilities() -> None:
     chances = np.random.default_rng(1).random(50) ** 4
     chances /= chances.sum()
     accept, alias = np.empty(50, np.float32), np.empty(50, np.int32)
@@ -42,7 +42,7 @@ def test_an_alias_table_has_the_chances_that_it_was_made_of() -> None:
     assert found / 50 == pytest.approx(chances, abs=1e-7)
 
 
-def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
+def test_rows_are_drawn_by_label_frequency() -> None:
     """The weight of a row is the inverse of its draw frequency."""
     sampler = Unigram(60, refresh=Refresh(5))
     layer = SampledLinear(COLUMNS, 1000, sampler, None)
@@ -64,7 +64,7 @@ def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
 
 
 @pytest.mark.parametrize("make", [LSH, Clusters, Unigram])
-def test_frequencies_that_are_known_are_there_from_the_first_batch_on(make: Any) -> None:
+def test_known_counts_apply_from_the_first_batch(make: Any) -> None:
     """Later labels and `forget` do not change known frequencies."""
     counts = np.zeros(1000, np.int64)
     counts[:4] = 25
@@ -80,7 +80,7 @@ def test_frequencies_that_are_known_are_there_from_the_first_batch_on(make: Any)
 
 @pytest.mark.parametrize("make", [LSH, Clusters, Unigram])
 @pytest.mark.parametrize(("first", "then"), [(3000, 30), (30, 3000)])
-def test_known_frequencies_are_of_one_size(make: Any, first: int, then: int) -> None:
+def test_known_counts_of_another_length_are_rejected(make: Any, first: int, then: int) -> None:
     sampler = make(counts=np.ones(first, np.int64))
     SampledLinear(COLUMNS, first, sampler, None)(torch.randn(4, COLUMNS), torch.arange(4))
     other = SampledLinear(COLUMNS, then, sampler, None)
@@ -89,7 +89,7 @@ def test_known_frequencies_are_of_one_size(make: Any, first: int, then: int) -> 
 
 
 @pytest.mark.parametrize("make", [LSH, Clusters])
-def test_what_was_not_found_is_drawn_by_frequency(make: Any) -> None:
+def test_remaining_rows_are_drawn_by_frequency(make: Any) -> None:
     sampler = make(found=20, by_chance=50, refresh=Refresh(1))
     layer = SampledLinear(COLUMNS, 1000, sampler, None)
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_what_was_not_found_is_drawn_by_frequency(make: Any) -> None:
     assert np.ptp(sampler.frequencies.row_weights) == 0
 
 
-def test_who_has_seen_no_labels_draws_all_alike() -> None:
+def test_unigram_draws_uniformly_before_it_has_seen_labels() -> None:
     sampler = Unigram(60)
     layer = SampledLinear(COLUMNS, 1000, sampler, None)
     layer(torch.zeros(1, COLUMNS), [3])
@@ -114,13 +114,13 @@ def test_who_has_seen_no_labels_draws_all_alike() -> None:
     assert sampler.frequencies.counts is None
 
 
-def test_many_outputs_have_more_rows_by_chance() -> None:
+def test_large_outputs_draw_more_random_rows() -> None:
     """No row has a weight of more than 1,500, which would be too noisy."""
     assert [Clusters().most(outputs) for outputs in (100, 30_000, 300_000, 670_091)] == [100, 400, 400, 646]
     assert Clusters(by_chance=0).most(670_091) == 200
 
 
-def test_a_table_of_known_counts_is_made_once() -> None:
+def test_alias_table_of_known_counts_is_built_once() -> None:
     frequencies = FrequencyDraws(0.8, np.arange(5))
     frequencies.count_up(5, 3)
     table = frequencies.accept

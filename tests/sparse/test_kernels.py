@@ -25,7 +25,7 @@ def called(text: str) -> set[tuple[str, str]]:
     return {(own[of], name) for of, name in named if of in own and not name.isupper()}
 
 
-def test_the_rest_calls_what_the_interface_says() -> None:
+def test_other_modules_call_exactly_the_kernel_interface() -> None:
     """Other modules import kernel modules only, not functions from them."""
     texts = [path.read_text() for path in PACKAGE.rglob("*.py") if PACKAGE / "kernels" not in path.parents]
     found = set[tuple[str, str]]().union(*map(called, texts))
@@ -33,6 +33,6 @@ def test_the_rest_calls_what_the_interface_says() -> None:
     assert not [text for text in texts if f"from {KERNELS}." in text]
 
 
-def test_a_call_is_found_under_whatever_name() -> None:
+def test_kernel_calls_are_found_under_aliases() -> None:
     text = f"from {KERNELS} import output as kernels, tables\nkernels.forward(tables.sort, kernels.KIND, other.f)"
     assert called(text) == {("output", "forward"), ("tables", "sort")}

@@ -7,7 +7,7 @@ from oddlot.sparse import SGD, Adam, SampledLinear, Uniform
 from tests.sparse.layers import COLUMNS, ROWS, a_layer, some_hidden
 
 
-def test_forms_of_labels() -> None:
+def test_label_formats_give_the_same_loss() -> None:
     layer, hidden = a_layer(), some_hidden(2)
     losses = [
         float(layer(hidden, labels).detach())
@@ -21,7 +21,7 @@ def test_forms_of_labels() -> None:
     assert losses == [losses[0]] * 4
 
 
-def test_a_batch_without_any_label_or_any_example() -> None:
+def test_batch_without_labels_or_examples_changes_no_weights() -> None:
     layer = a_layer(optimizer=SGD())
     before = layer.weight.detach().clone()
     assert float(layer(some_hidden(2), torch.tensor([[-1], [-1]])).detach()) == 0
@@ -30,7 +30,7 @@ def test_a_batch_without_any_label_or_any_example() -> None:
     assert torch.equal(layer.weight, before)
 
 
-def test_rows_of_examples_without_labels_stay_where_they_are() -> None:
+def test_examples_without_labels_do_not_move_rows() -> None:
     """The optimizer has momentum from an earlier batch."""
     layer = a_layer(Uniform(ROWS), Adam(lr=0.1))
     layer(some_hidden(2), torch.tensor([1, 2])).backward()
@@ -40,11 +40,11 @@ def test_rows_of_examples_without_labels_stay_where_they_are() -> None:
     assert layer.active_rows == 0
 
 
-def test_no_labels_are_an_empty_list_too() -> None:
+def test_empty_list_of_labels_has_zero_loss() -> None:
     assert float(a_layer()(some_hidden(2), ([0, 0, 0], [])).detach()) == 0
 
 
-def test_an_example_without_labels_may_be_anything() -> None:
+def test_nan_in_an_example_without_labels_is_ignored() -> None:
     layer, hidden = SampledLinear(COLUMNS, 500, Uniform(50)), some_hidden(2).detach()
     hidden[1] = torch.nan
     before = layer.weight.detach().clone()

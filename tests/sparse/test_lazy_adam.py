@@ -29,7 +29,7 @@ def steps(make: Callable[[list[Tensor]], torch.optim.Optimizer], sparse: bool) -
     return table
 
 
-def test_rows_with_a_gradient_move_as_with_sparse_adam() -> None:
+def test_rows_with_a_gradient_step_as_in_sparse_adam() -> None:
     own = steps(lambda parameters: LazyAdam(parameters, **SETTINGS), sparse=True)
     like = steps(lambda parameters: torch.optim.SparseAdam(parameters, **SETTINGS), sparse=True)
     assert torch.allclose(own.weight, like.weight, atol=1e-4), "which counts eps otherwise"
@@ -37,7 +37,7 @@ def test_rows_with_a_gradient_move_as_with_sparse_adam() -> None:
     assert not torch.allclose(own.weight, dense.weight, atol=1e-2), "which moves rows that wait"
 
 
-def test_rows_that_are_touched_twice_step_once_on_the_sum() -> None:
+def test_duplicate_rows_step_once_with_the_summed_gradient() -> None:
     def stepped(make: Callable[[list[Tensor]], torch.optim.Optimizer]) -> Tensor:
         torch.manual_seed(0)
         table = nn.Embedding(ROWS, WIDTH, sparse=True)
@@ -51,13 +51,13 @@ def test_rows_that_are_touched_twice_step_once_on_the_sum() -> None:
     assert torch.allclose(stepped(LazyAdam), stepped(torch.optim.SparseAdam), atol=1e-6)
 
 
-def test_dense_gradients_move_all_as_with_adam() -> None:
+def test_dense_gradients_step_as_in_adam() -> None:
     own = steps(lambda parameters: LazyAdam(parameters, **SETTINGS), sparse=False)
     like = steps(lambda parameters: torch.optim.Adam(parameters, **SETTINGS), sparse=False)
     assert torch.allclose(own.weight, like.weight, atol=1e-6)
 
 
-def test_scalars_vectors_and_rates_that_change() -> None:
+def test_scalars_and_vectors_follow_a_scheduler() -> None:
     """A PyTorch scheduler halves the learning rate after each step."""
     ends = list[list[Tensor]]()
     for kind in (LazyAdam, torch.optim.Adam):
@@ -74,7 +74,7 @@ def test_scalars_vectors_and_rates_that_change() -> None:
         assert torch.allclose(own, like, atol=1e-6)
 
 
-def test_its_state_is_saved_and_loaded() -> None:
+def test_optimizer_state_is_saved_and_loaded() -> None:
     table = nn.Embedding(ROWS, WIDTH, sparse=True)
     first, second = LazyAdam(table.parameters()), LazyAdam(table.parameters())
     table(torch.tensor([3])).sum().backward()
@@ -87,7 +87,7 @@ def test_its_state_is_saved_and_loaded() -> None:
     assert torch.equal(table.weight, after)
 
 
-def test_few_numbers_are_stepped_on_without_waking_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_parameters_step_without_the_thread_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     def woken() -> None:
         raise AssertionError("a thread of the pool is asked for")
 
@@ -101,7 +101,7 @@ def test_few_numbers_are_stepped_on_without_waking_a_thread(monkeypatch: pytest.
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_several_threads_step_on_many_rows(count: int, sparse: bool) -> None:
+def test_large_parameters_step_correctly_on_several_threads(count: int, sparse: bool) -> None:
     chance = torch.Generator().manual_seed(1)
     begin, gradient = (torch.randn(1001, 16, generator=chance) for _ in range(2))
     gradient += gradient.sign()  # makes eps negligible
@@ -122,7 +122,7 @@ def test_several_threads_step_on_many_rows(count: int, sparse: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_input_layer_gives_a_sparse_gradient(count: int) -> None:
+def test_input_layer_gives_a_sparse_gradient(count: int) -> None:
     """The gradient is that of the dense product, with rows only for features that occur."""
     layer = SparseInputLinear(ROWS, WIDTH, optimizer=None)
     starts, features = np.array([0, 2, 2, 5]), np.array([1, 7, 7, 3, 1])
@@ -139,7 +139,7 @@ def test_the_input_layer_gives_a_sparse_gradient(count: int) -> None:
     assert layer.weight.grad.coalesce().indices().tolist() == [[1, 3, 7]]
 
 
-def test_gradients_of_what_was_computed_before_a_step_are_refused() -> None:
+def test_backward_of_a_loss_from_before_a_step_raises() -> None:
     """As with PyTorch's optimizers, the step has overwritten the weights that the gradient needs."""
     weight = nn.Parameter(torch.ones(3, 2))
     optimizer, loss = LazyAdam([weight]), weight.pow(2).sum()

@@ -13,7 +13,7 @@ from tests.sparse.layers import COLUMNS, SEVERAL, a_layer, some_hidden, trained
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_loss_without_a_gradient_teaches_nothing() -> None:
+def test_loss_without_a_gradient_changes_no_state() -> None:
     layer = a_layer(Uniform(8), Adam(lr=0.1, decay=True))
     layer(some_hidden(), SEVERAL).backward()
     before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
@@ -25,7 +25,7 @@ def test_a_loss_without_a_gradient_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize("make", [LSH, Unigram, Clusters])
-def test_a_measurement_before_training_changes_nothing(make: Any) -> None:
+def test_evaluation_before_training_changes_no_weights(make: Any) -> None:
     ends = list[Tensor]()
     for measures in (False, True):
         layer = SampledLinear(COLUMNS, 3000, make(), seed=4)
@@ -41,7 +41,7 @@ def test_a_measurement_before_training_changes_nothing(make: Any) -> None:
     assert torch.equal(*ends)
 
 
-def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
+def test_samplers_learn_only_from_losses_with_gradients() -> None:
     samplers: list[Any] = [LSH(found=20, by_chance=5, changed_only=True), Unigram(20), Clusters(4, 3, 30, 10)]
     for sampler in samplers:
         layer = a_layer(sampler, Adam(), 500)
@@ -56,7 +56,7 @@ def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
 
 
 @pytest.mark.parametrize("sampler", [Unigram(4), LSH(found=4, by_chance=2)])
-def test_a_sampler_learns_nothing_of_a_bad_batch(sampler: Unigram | LSH) -> None:
+def test_samplers_learn_nothing_from_a_nan_batch(sampler: Unigram | LSH) -> None:
     """The batch must change neither the choice of digits nor the label counts."""
     layer, hidden = a_layer(sampler, optimizer=Adam()), some_hidden()
     layer(hidden, SEVERAL).backward()
@@ -72,7 +72,7 @@ def test_a_sampler_learns_nothing_of_a_bad_batch(sampler: Unigram | LSH) -> None
     assert known() == before
 
 
-def test_a_sampler_that_comes_back_begins_anew() -> None:
+def test_reassigned_sampler_resets_its_state() -> None:
     """Batches with another sampler have changed the rows."""
     known, layer = LSH(changed_only=True), a_layer(optimizer=SGD())
     for sampler in (known, Uniform(4), known):
@@ -81,7 +81,7 @@ def test_a_sampler_that_comes_back_begins_anew() -> None:
         assert known.refresh.times == 1
 
 
-def test_weights_that_are_loaded_are_hashed_anew() -> None:
+def test_loaded_weights_reset_the_sampler() -> None:
     layer = trained(Clusters(4, 3, 30, 10), 1)
     assert isinstance(layer.sampler, Clusters)
     layer.load_state_dict(trained(Uniform(20), 1).state_dict())
@@ -89,7 +89,7 @@ def test_weights_that_are_loaded_are_hashed_anew() -> None:
     assert layer.sampler.refresh.next == layer.batches + 50
 
 
-def test_a_sampler_of_another_layer_begins_anew() -> None:
+def test_sampler_passed_to_another_layer_resets_its_state() -> None:
     sampler = trained(Clusters(4, 3, 30, 10), 1).sampler
     layer = SampledLinear(COLUMNS, 500, sampler, None)
     assert isinstance(sampler, Clusters)
@@ -98,7 +98,7 @@ def test_a_sampler_of_another_layer_begins_anew() -> None:
     assert sampler.clustering is not known
 
 
-def test_a_sampler_of_two_layers_never_mixes_them_up() -> None:
+def test_sampler_shared_by_two_layers_keeps_them_apart() -> None:
     """The sampler is reset whenever the layer changes, including hash functions for other sizes."""
     for sampler in (Clusters(), LSH(), LSH("dwta"), Mixed([LSH(by_chance=0), Mixed([Clusters()])])):
         wide, narrow = SampledLinear(64, 3000, sampler, None), SampledLinear(COLUMNS, 30, sampler, None)

@@ -30,13 +30,13 @@ class Shifted:
         return getattr(self.of, name)
 
 
-def test_two_hashes_of_one_family_are_others() -> None:
+def test_two_hashes_of_one_family_are_independent() -> None:
     weight, hidden = some_rows(), some_rows()[5:2000:20]
     one, both = (rows_for(Mixed([LSH(**LONG) for _ in range(n)]), weight, hidden) for n in (1, 2))
     assert sum(map(len, both)) > 1.3 * sum(map(len, one))
 
 
-def test_one_that_another_layer_has_too_begins_anew() -> None:
+def test_sampler_shared_with_another_layer_resets_its_state() -> None:
     shared = Clusters()
     mine = SampledLinear(COLUMNS, 300, Mixed([LSH(by_chance=0), shared]), None)
     others = SampledLinear(COLUMNS, 20_000, shared, None)
@@ -46,7 +46,7 @@ def test_one_that_another_layer_has_too_begins_anew() -> None:
             assert shared.clustering.codes.shape[1] == layer.out_features
 
 
-def test_what_any_of_them_finds_is_there_once() -> None:
+def test_mixed_returns_the_union_without_duplicates() -> None:
     def members() -> list[Sampler]:
         return [LSH(**LONG), LSH("dwta", **(LONG | {"digits": 2})), Clusters(found=2000, by_chance=0)]
 
@@ -61,7 +61,7 @@ def test_what_any_of_them_finds_is_there_once() -> None:
 @pytest.mark.parametrize(
     "last", [Uniform(50), Unigram(50), Shared(50), Clusters(by_chance=50)], ids=lambda one: type(one).__name__
 )
-def test_the_last_one_draws_for_all_others(last: Sampler) -> None:
+def test_only_the_last_sampler_draws_random_rows(last: Sampler) -> None:
     layer = SampledLinear(COLUMNS, 1000, Mixed([LSH(found=30, by_chance=0), last]), None)
     layer(torch.randn(4, COLUMNS), torch.arange(4))
     assert 0 < layer.chance_share < 1
@@ -69,13 +69,13 @@ def test_the_last_one_draws_for_all_others(last: Sampler) -> None:
 
 
 @pytest.mark.parametrize("first", [Uniform(50), Clusters()], ids=lambda one: type(one).__name__)
-def test_no_other_may(first: Sampler) -> None:
+def test_earlier_sampler_with_random_rows_raises(first: Sampler) -> None:
     layer = SampledLinear(COLUMNS, 1000, Mixed([first, LSH()]), None)
     with raises(ValueError, "by_chance_not_last", place=0):
         layer(torch.randn(4, COLUMNS), torch.arange(4))
 
 
-def test_all_forget() -> None:
+def test_replaced_rows_reset_all_samplers() -> None:
     """After `rows` are replaced, the state of all samplers is outdated."""
     both = Mixed([Clusters(by_chance=0), LSH(**LONG)])
     rows_for(both, some_rows(), some_rows()[:10])
@@ -85,7 +85,7 @@ def test_all_forget() -> None:
     assert rows_for(both, changed, hidden) == rows_for(fresh, changed, hidden)
 
 
-def test_what_another_finds_does_not_hide_that_a_hash_finds_nothing() -> None:
+def test_lsh_that_finds_nothing_warns_inside_mixed() -> None:
     hash_alone = LSH(digits=14, tables=1, found=200, by_chance=0)
     mask(number=r"\d+")
     with warns("unsuitable_tables"):

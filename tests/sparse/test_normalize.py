@@ -26,21 +26,21 @@ def fresh(**settings: Any) -> SlideClassifier:
 
 
 @pytest.mark.parametrize("way", ["fit", "partial_fit"])
-def test_lengths_of_rows_change_no_bit(way: str) -> None:
+def test_normalization_makes_results_independent_of_row_lengths(way: str) -> None:
     one, other = (getattr(fresh(), way)(x, Y) for x in (X, LONG))
     assert all(torch.equal(t, other.model.state_dict()[name]) for name, t in one.model.state_dict().items())
     assert one.predict_topk(X).tolist() == other.predict_topk(LONG).tolist()
     assert one.score(X, Y) == other.score(LONG, Y)
 
 
-def test_features_as_they_are() -> None:
+def test_normalize_false_keeps_row_lengths() -> None:
     one, other = (fresh(normalize=False).fit(x, Y) for x in (X, LONG))
     assert not torch.equal(one.input.weight, other.input.weight)
     with raises(ValueError, "invalid_value", name="normalize", given=1):
         SlideClassifier(normalize=1)  # type: ignore[arg-type]
 
 
-def test_rows_of_any_size_are_unit_ones_and_empty_ones_stay() -> None:
+def test_unit_rows_have_length_one_and_empty_rows_stay() -> None:
     """Test the largest and smallest float32 values too."""
     limits = np.finfo(np.float32)
     values = np.array([3, -4, 0, limits.max, limits.max, limits.smallest_subnormal], np.float32)
@@ -53,7 +53,7 @@ def test_rows_of_any_size_are_unit_ones_and_empty_ones_stay() -> None:
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_a_saved_classifier_keeps_how_it_was_trained(normalize: bool, tmp_path: Path) -> None:
+def test_saved_classifier_keeps_its_normalization(normalize: bool, tmp_path: Path) -> None:
     """Settings for the next fit have no effect on the saved file."""
     made = fresh(normalize=normalize).fit(LONG, Y)
     expected = made.predict_topk(LONG).tolist()
@@ -63,7 +63,7 @@ def test_a_saved_classifier_keeps_how_it_was_trained(normalize: bool, tmp_path: 
     assert again.predict_topk(LONG).tolist() == made.predict_topk(LONG).tolist() == expected
 
 
-def test_a_file_without_the_setting_was_trained_on_features_as_they_are(tmp_path: Path) -> None:
+def test_file_without_normalize_loads_as_false(tmp_path: Path) -> None:
     made = fresh(normalize=False).fit(LONG, Y)
     made.save(tmp_path)
     message, weights = saving.read(tmp_path)

@@ -29,7 +29,7 @@ def stepped(optimizer: Optimizer, kind: Any, steps: int = 5, **options: Any) -> 
     assert layer.weight.grad is None
 
 
-def test_its_optimizers_step_as_those_of_pytorch() -> None:
+def test_sgd_and_adam_equal_pytorch() -> None:
     stepped(SGD(lr=0.3), torch.optim.SGD, lr=0.3)
     stepped(Adam(lr=0.02), torch.optim.Adam, lr=0.02)
     stepped(Adam(lr=0.02, decay=True), torch.optim.Adam, lr=0.02)
@@ -54,12 +54,12 @@ class _RowAdagrad:
             one.data -= (step[:, None] if one.ndim == 2 else step) * one.grad
 
 
-def test_row_wise_adagrad_is_its_formula() -> None:
+def test_row_adagrad_follows_its_formula() -> None:
     stepped(RowAdagrad(lr=0.1), _RowAdagrad, lr=0.1)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.99), (0.0, 0.9)])
-def test_a_row_that_waited_is_where_dense_adam_has_it(betas: tuple[float, float]) -> None:
+def test_delayed_rows_equal_dense_adam(betas: tuple[float, float]) -> None:
     """Each step has gradients for few rows. The decaying moments of the other rows keep moving them."""
     rows, hidden = 50, some_hidden(2)
     layer = a_layer(Uniform(3), Adam(lr=0.01, betas=betas, decay=True), rows)
@@ -83,7 +83,7 @@ def test_a_row_that_waited_is_where_dense_adam_has_it(betas: tuple[float, float]
             close(layer.state_dict()["weight"], twin.weight, 5e-4)
 
 
-def test_a_long_wait_is_summed_to_its_end() -> None:
+def test_long_delay_of_a_row_equals_dense_adam() -> None:
     """The first moment decays slowly, and 1,000 steps follow the row's only gradient."""
     layer = a_layer(Uniform(1), Adam(lr=0.01, betas=(0.99, 0.9999), decay=True), 2)
     twin = nn.Parameter(layer.weight.detach().clone())
@@ -100,7 +100,7 @@ def test_a_long_wait_is_summed_to_its_end() -> None:
     assert (twin - a_layer(Uniform(1), None, 2).weight).abs().min() > 0.2, "it has moved far"
 
 
-def test_weights_that_are_loaded_do_not_wait() -> None:
+def test_loaded_weights_have_no_delayed_steps() -> None:
     layer, other = (a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2))
     for step in range(5):
         layer(some_hidden(), SEVERAL + step).backward()
@@ -110,7 +110,7 @@ def test_weights_that_are_loaded_do_not_wait() -> None:
     assert torch.equal(layer.state_dict()["weight"], other.weight)
 
 
-def test_what_is_asked_between_a_loss_and_its_gradient_changes_nothing() -> None:
+def test_evaluation_between_loss_and_backward_changes_nothing() -> None:
     """A loss without a backward pass changes nothing either."""
     layers = [a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2)]
     for step in range(4):
@@ -125,7 +125,7 @@ def test_what_is_asked_between_a_loss_and_its_gradient_changes_nothing() -> None
     close(layers[0].state_dict()["weight"], layers[1].state_dict()["weight"], 1e-4)
 
 
-def test_two_open_losses_wait_for_each_other() -> None:
+def test_two_open_losses_step_as_dense_adam() -> None:
     """At the second backward pass, rows that are only in the second loss have waited one step."""
     layer = a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50)
     twin = a_layer(Uniform(3), None, 50)
@@ -145,7 +145,7 @@ def test_two_open_losses_wait_for_each_other() -> None:
     close(layer.state_dict()["weight"], twin.weight, 2e-3)
 
 
-def test_another_optimizer_may_take_its_place() -> None:
+def test_optimizer_can_be_replaced() -> None:
     """An optimizer of the same type keeps the state. One of another type starts with new state."""
     layer = a_layer(optimizer=Adam(lr=0.1))
     layer(some_hidden(), SEVERAL).backward()
@@ -170,7 +170,7 @@ def test_another_optimizer_may_take_its_place() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [Adam(lr=0.1), None])
-def test_what_is_frozen_stays(optimizer: Optimizer | None) -> None:
+def test_frozen_weights_are_unchanged(optimizer: Optimizer | None) -> None:
     layer = a_layer(optimizer=optimizer).requires_grad_(False)
     twin, before, biases = a_layer(), layer.weight.clone(), layer.bias.clone()
     mine, its = some_hidden(), some_hidden()
@@ -188,7 +188,7 @@ def test_what_is_frozen_stays(optimizer: Optimizer | None) -> None:
     assert sparse.bias.grad is not None
 
 
-def test_rows_that_wait_are_brought_up_to_date_before_another_kind_takes_over() -> None:
+def test_delayed_rows_are_updated_before_an_optimizer_change() -> None:
     layers = [a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2)]
     for layer, asked in zip(layers, (True, False), strict=True):
         for step in range(4):
@@ -199,13 +199,13 @@ def test_rows_that_wait_are_brought_up_to_date_before_another_kind_takes_over() 
     assert torch.equal(layers[0].weight, layers[1].weight)
 
 
-def test_other_betas_correct_in_their_own_way() -> None:
+def test_changed_betas_change_the_bias_correction() -> None:
     layer = a_layer(optimizer=Adam(decay=True))
     layer.optimizer = Adam(betas=(0.8, 0.9), decay=True)
     assert layer._corrections == pytest.approx(Adam(betas=(0.8, 0.9)).corrections())
 
 
-def test_weight_and_bias_are_frozen_together() -> None:
+def test_freezing_only_weight_or_bias_raises_with_an_optimizer() -> None:
     layer = a_layer(optimizer=Adam())
     layer.bias.requires_grad_(False)
     with raises(ValueError, "frozen_apart"):
@@ -217,7 +217,7 @@ def test_weight_and_bias_are_frozen_together() -> None:
     assert plain.weight.grad is not None
 
 
-def test_logits_from_before_a_step_have_no_gradient() -> None:
+def test_backward_of_logits_from_before_a_step_raises() -> None:
     layer, hidden = a_layer(optimizer=Adam()), some_hidden()
     logits = layer(hidden)
     layer(some_hidden(), SEVERAL).backward()
@@ -225,6 +225,6 @@ def test_logits_from_before_a_step_have_no_gradient() -> None:
         logits.sum().backward()
 
 
-def test_layers_of_one_seed_begin_with_other_weights() -> None:
+def test_layers_with_the_same_seed_have_different_weights() -> None:
     rows = SampledLinear(8, 10, seed=1).weight / SparseInputLinear(10, 8, seed=1).weight
     assert rows.std(1).min() > 0.01

@@ -37,7 +37,7 @@ def test_pairs_are_sorted_by_row_and_then_by_example(
 
 
 @pytest.mark.parametrize("bad", [0, 1, 3])
-def test_a_crew_ends_all_parts_before_it_raises(bad: int) -> None:
+def test_crew_finishes_all_parts_before_it_raises(bad: int) -> None:
     """The error is raised only after slow parts have ended."""
     ended, goes_on = set[int](), Event()
 

@@ -17,7 +17,7 @@ from tests.transcripts import transcribe
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_making_clusters_for_prediction_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_reports_clustering_for_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     found = trained(epochs=1, verbose=True)
     capsys.readouterr()
     found.predict(X_TEST.rows(np.arange(511)), exact=False)
@@ -30,7 +30,7 @@ def test_making_clusters_for_prediction_is_told(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""
 
 
-def test_the_recall_that_is_told_is_had_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reported_recall_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """If examples come one at a time, all labels are scored until enough examples are known to measure the recall."""
     monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
     found = trained(epochs=3)
@@ -46,7 +46,7 @@ def test_the_recall_that_is_told_is_had_whoever_asks(monkeypatch: pytest.MonkeyP
     assert found.recall_ < 1.0
 
 
-def test_of_a_file_in_any_order_some_of_all_examples_are_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recall_is_measured_on_random_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file may be sorted by label."""
     found, show, shown = trained(epochs=1), Search.show, list[bytes]()
 
@@ -60,7 +60,7 @@ def test_of_a_file_in_any_order_some_of_all_examples_are_counted_on(monkeypatch:
     assert 0.2 < np.mean([vector in first for vector in shown[:512]]) < 0.5
 
 
-def test_whoever_reads_a_pickle_makes_clusters_again() -> None:
+def test_pickle_leaves_out_clusters() -> None:
     """Pickles leave out the clusters, which are as large as the weights."""
     found = trained(epochs=1)
     before = len(pickle.dumps(found))
@@ -69,7 +69,7 @@ def test_whoever_reads_a_pickle_makes_clusters_again() -> None:
     assert pickle.loads(pickle.dumps(found)).predict(X_TEST, exact=False).tolist() == few.tolist()
 
 
-def test_clusters_for_prediction_follow_what_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_rebuilds_clusters_for_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
     found = trained(epochs=1)
     found.predict(X_TEST, exact=False)
@@ -86,7 +86,7 @@ def test_clusters_for_prediction_follow_what_is_learnt(monkeypatch: pytest.Monke
     assert found.recall_ == 1.0
 
 
-def test_of_few_labels_all_are_scored(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_labels_are_scored_if_there_are_few(caplog: pytest.LogCaptureFixture) -> None:
     found = trained(epochs=1)
     with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
         some = found.predict_topk(X_TEST, 5, exact=False, recall=0.99)
@@ -95,7 +95,7 @@ def test_of_few_labels_all_are_scored(caplog: pytest.LogCaptureFixture) -> None:
     transcribe(caplog.messages[-1])
 
 
-def test_few_labels_are_scored_with_a_recall_that_is_told(
+def test_approximate_prediction_reports_its_recall(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
@@ -111,7 +111,7 @@ def test_few_labels_are_scored_with_a_recall_that_is_told(
     assert (found.predict(X_TEST.rows(np.array([0])), exact=False) >= 0).all(), "one alone"
 
 
-def test_an_example_without_features_is_scored_by_the_biases() -> None:
+def test_example_without_features_is_scored_by_the_biases() -> None:
     found = trained(epochs=1)
     none = Csr(np.array([0, 0]), np.zeros(0, np.int32), np.zeros(0, np.float32), (1, 800))
     hidden = torch.relu(found.input.bias.detach())

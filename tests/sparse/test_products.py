@@ -9,7 +9,7 @@ from oddlot.sparse.threads import Crew
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_rounded_row_is_half_a_step_off_at_most(threads: int) -> None:
+def test_rounding_error_is_at_most_half_a_step(threads: int) -> None:
     rows = np.random.default_rng(1).standard_normal((37, 19)).astype(np.float32)
     rows *= np.logspace(-20, 20, 37, dtype=np.float32)[:, None]
     whole, scales = rounded(Crew(threads), rows)
@@ -17,7 +17,7 @@ def test_a_rounded_row_is_half_a_step_off_at_most(threads: int) -> None:
     assert (np.abs(whole * scales[:, None] - rows) <= 0.5001 * scales[:, None]).all()
 
 
-def test_rows_of_zeros_and_of_no_numbers_are_rounded_too() -> None:
+def test_rows_of_zeros_and_nan_are_rounded_to_zero() -> None:
     rows = np.zeros((4, 5), np.float32)
     rows[1], rows[2, 1], rows[3] = np.nan, np.inf, 1e-45
     whole, scales = rounded(Crew(1), rows)
@@ -29,7 +29,7 @@ def test_rows_of_zeros_and_of_no_numbers_are_rounded_too() -> None:
 
 @pytest.mark.parametrize("in_bytes", [True, False])
 @pytest.mark.parametrize(("vectors", "rows", "columns"), [(1, 1, 1), (3, 40, 5), (256, 300, 128)])
-def test_products_are_those_of_the_numbers(
+def test_products_approximate_float32(
     in_bytes: bool, vectors: int, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounding errors of 8-bit products are random, so their sum grows with the square root of the columns."""
@@ -45,7 +45,7 @@ def test_products_are_those_of_the_numbers(
         assert np.sqrt(((found - some @ matrix.T) ** 2).mean()) < off
 
 
-def test_sums_of_the_largest_numbers_have_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_largest_sums_do_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "has_bytes", lambda: True)
     rows = np.ones((2, products.MAX_COLUMNS), np.float32)
     with Product(Crew(), rows).of(rows) as (numbers, scales):
@@ -53,7 +53,7 @@ def test_sums_of_the_largest_numbers_have_their_place(monkeypatch: pytest.Monkey
     assert not Product(Crew(), np.ones((1, products.MAX_COLUMNS + 1), np.float32)).in_bytes
 
 
-def test_8_bits_are_for_processors_that_have_instructions_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_8_bit_products_need_vnni_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"avx512_vnni": True}
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: known, raising=False)
     monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: True)

@@ -25,7 +25,7 @@ def labels(count: int) -> Csr:
 
 
 @pytest.mark.parametrize("frequency", [0.0, 0.8])
-def test_of_few_outputs_all_are_sampled(frequency: float) -> None:
+def test_sampled_softmax_of_all_outputs_equals_dense(frequency: float) -> None:
     """Labels that are also drawn count once."""
     dense, sampled = Dense(5, 6, Tuned()), Sampled(5, 6, Tuned(), frequency=frequency)
     sampled.drawn = lambda y: (torch.arange(6), torch.zeros(6))  # type: ignore[method-assign]  # draws all outputs
@@ -36,7 +36,7 @@ def test_of_few_outputs_all_are_sampled(frequency: float) -> None:
 
 
 @pytest.mark.parametrize("frequency", [0.0, 0.8])
-def test_those_that_are_drawn_stand_for_all(frequency: float) -> None:
+def test_sampled_softmax_is_unbiased(frequency: float) -> None:
     """If all logits are equal, the mean of exp(loss) is the number of outputs."""
     outputs, losses = 20_000, list[float]()
     system = Sampled(5, outputs, Tuned(lr=0.0, input_lr=0.0), frequency=frequency)
@@ -47,20 +47,20 @@ def test_those_that_are_drawn_stand_for_all(frequency: float) -> None:
     assert losses[-1] == pytest.approx(math.log(outputs), abs=0.1)
 
 
-def test_seconds_until_a_precision_lie_between_runs() -> None:
+def test_seconds_to_a_precision_are_interpolated() -> None:
     runs = [Point(1, 10.0, 0.5), Point(2, 20.0, 0.7), Point(3, 40.0, 0.6)]
     found = [seconds_to(runs, p1) for p1 in (0.4, 0.6, 0.7, 0.8)]
     assert found[:3] == pytest.approx([10.0, 15.0, 20.0])
     assert found[3] is None
 
 
-def test_what_slows_one_length_down_is_not_its_own() -> None:
+def test_slow_outlier_run_is_smoothed() -> None:
     run = [Point(100, 1.0, 0.5), Point(200, 9.0, 0.6), Point(300, 3.0, 0.7)]
     assert [point.seconds for point in paced(run)] == pytest.approx([1.0, 2.0, 3.0])
     assert [point.p1 for point in paced(run)] == [0.5, 0.6, 0.7]
 
 
-def test_the_quick_form_leaves_figures_of_full_runs_alone() -> None:
+def test_quick_size_excludes_parts_of_full_runs() -> None:
     assert chosen(Size.QUICK, SHAPES, None) == ["30k"]
     assert not {"real", "hashing"} & {*chosen(Size.QUICK, PARTS, None)}
     for every, asked in ((SHAPES, ["30k", "670k"]), (PARTS, ["speed", "real"])):
@@ -74,7 +74,7 @@ def test_threads_double_up_to_the_number_of_cores() -> None:
     assert [counts(cores) for cores in (1, 2, 6, 16)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
 
 
-def test_figures_of_the_quick_form_depend_on_the_same_runs() -> None:
+def test_quick_size_uses_the_longest_sampled_softmax_runs() -> None:
     """Sampled softmax is compared at its best P@1, at the end of its longest run."""
     for name in COMPARED:
         quick, full = lengths_of(Size.QUICK, name), lengths_of(Size.FULL, name)

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_of_all_rows_it_is_the_softmax_of_pytorch(count: int) -> None:
+def test_all_rows_equal_pytorch_cross_entropy(count: int) -> None:
     """The labels include several per example, a duplicate, and an example without labels."""
     with threads(count):
         layer, hidden, plain = a_layer(), some_hidden(), some_hidden()
@@ -59,7 +59,7 @@ def test_of_all_rows_it_is_the_softmax_of_pytorch(count: int) -> None:
         close(gradient(own), its)
 
 
-def test_hidden_vectors_that_were_changed_in_place_are_told() -> None:
+def test_hidden_vectors_changed_in_place_raise() -> None:
     net, layer = nn.Linear(4, COLUMNS), a_layer(optimizer=Adam())
     hidden = net(torch.ones(BATCH, 4)) * 2
     loss, before = layer(hidden, SEVERAL), layer.weight.detach().clone()
@@ -69,7 +69,7 @@ def test_hidden_vectors_that_were_changed_in_place_are_told() -> None:
     assert torch.equal(layer.weight, before)
 
 
-def test_without_a_seed_all_chance_is_that_of_pytorch() -> None:
+def test_seed_none_uses_the_pytorch_random_state() -> None:
     """PyTorch's random state determines drawn rows, hash functions and initial weights."""
     losses, planes = list[Tensor](), list[Tensor]()
     for seed in (1, 1, 2):
@@ -115,7 +115,7 @@ def estimates(sampler: Sampler) -> NDArray[np.float64]:
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
-def test_the_sum_over_all_rows_is_estimated_without_bias(sampler: Sampler) -> None:
+def test_estimated_softmax_sum_is_unbiased(sampler: Sampler) -> None:
     found = estimates(sampler)
     error = found.std() / len(found) ** 0.5
     assert found.std() > 0.01, "it is by chance"
@@ -137,14 +137,14 @@ def fresh_samplers() -> list[Sampler]:
 
 
 @pytest.mark.parametrize("which", range(7))
-def test_the_same_seed_gives_the_same_weights_on_any_number_of_threads(which: int) -> None:
+def test_training_is_bitwise_equal_on_any_number_of_threads(which: int) -> None:
     one, *others = (trained(fresh_samplers()[which], threads) for threads in (2, 2, 1, 3))
     for other in others:
         assert torch.equal(one.weight, other.weight)
         assert torch.equal(one.bias, other.bias)
 
 
-def test_another_seed_takes_other_rows() -> None:
+def test_seed_determines_the_random_rows() -> None:
     layers = [SampledLinear(COLUMNS, 500, Uniform(20), SGD(), seed) for seed in (5, 8, 5)]
     weight = layers[0].weight.detach().clone()
     moved = []
@@ -156,7 +156,7 @@ def test_another_seed_takes_other_rows() -> None:
     assert moved[0] == moved[2] != moved[1]
 
 
-def test_a_loss_that_is_no_number_changes_nothing() -> None:
+def test_nan_loss_changes_no_weights() -> None:
     layer = a_layer(optimizer=Adam())
     before, hidden = layer.weight.detach().clone(), some_hidden()
     with torch.no_grad():
@@ -168,7 +168,7 @@ def test_a_loss_that_is_no_number_changes_nothing() -> None:
     assert torch.equal(layer.weight, before)
 
 
-def test_two_losses_before_their_gradients() -> None:
+def test_two_losses_before_backward_have_correct_gradients() -> None:
     layer, one, other = a_layer(), some_hidden(seed=1), some_hidden(seed=2)
     (layer(one, SEVERAL) + 2 * layer(other, SEVERAL)).backward()
     plain = some_hidden(seed=2)
@@ -176,7 +176,7 @@ def test_two_losses_before_their_gradients() -> None:
     close(gradient(other), 2 * gradient(plain))
 
 
-def test_sparse_gradients_are_for_any_optimizer_that_takes_them() -> None:
+def test_sparse_gradients_work_with_sparse_adam() -> None:
     layer = a_layer(Uniform(4))
     optimizer = torch.optim.SparseAdam(layer.parameters(), lr=0.1)
     before = layer.weight.detach().clone()
@@ -188,7 +188,7 @@ def test_sparse_gradients_are_for_any_optimizer_that_takes_them() -> None:
     assert set(changed.nonzero()[:, 0].tolist()) == set(layer.weight.grad.coalesce().indices()[0].tolist())
 
 
-def test_layers_work_on_the_cpu_whatever_the_default_device() -> None:
+def test_layers_stay_on_the_cpu_with_another_default_device() -> None:
     hidden = some_hidden().detach()
     with torch.device("meta"):
         layer, features = SampledLinear(COLUMNS, ROWS, Clusters(2), SGD()), SparseInputLinear(5, 4)
@@ -200,7 +200,7 @@ def test_layers_work_on_the_cpu_whatever_the_default_device() -> None:
     assert {one.device.type for one in (loss, *layer.parameters(), *features.parameters())} == {"cpu"}
 
 
-def test_it_sits_on_a_network_in_any_precision() -> None:
+def test_bf16_network_below_trains() -> None:
     net, layer = nn.Linear(8, COLUMNS).to(torch.bfloat16), a_layer(optimizer=Adam(lr=0.05))
     inputs = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -218,7 +218,7 @@ def test_it_sits_on_a_network_in_any_precision() -> None:
 @pytest.mark.parametrize(
     "sampler", [Clusters(), LSH(), LSH("dwta"), Uniform(20)], ids=lambda one: type(one).__name__
 )
-def test_products_of_its_own_are_in_float32_under_autocast(sampler: Sampler) -> None:
+def test_products_are_in_float32_under_autocast(sampler: Sampler) -> None:
     layer, plain = (SampledLinear(COLUMNS, 500, deepcopy(sampler)) for _ in range(2))
     hidden = some_hidden()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -227,7 +227,7 @@ def test_products_of_its_own_are_in_float32_under_autocast(sampler: Sampler) -> 
     assert torch.equal(loss, plain(hidden, SEVERAL))
 
 
-def test_marks_that_run_out_begin_anew() -> None:
+def test_overflowing_marks_are_reset() -> None:
     """No row is taken twice, even if old marks have the same values as new ones."""
     layer, plain = (SampledLinear(COLUMNS, 500, Uniform(100), None) for _ in range(2))
     for _ in range(2):
@@ -239,7 +239,7 @@ def test_marks_that_run_out_begin_anew() -> None:
     assert layer._marks.next == 1 + BATCH
 
 
-def test_another_default_dtype_changes_nothing() -> None:
+def test_default_dtype_has_no_effect() -> None:
     hidden = some_hidden()
     torch.set_default_dtype(torch.float64)
     try:
@@ -250,18 +250,18 @@ def test_another_default_dtype_changes_nothing() -> None:
     assert torch.equal(found, SampledLinear(COLUMNS, 500)(hidden, SEVERAL))
 
 
-def test_memory_is_counted_as_the_optimizer_needs_it() -> None:
+def test_memory_per_row_includes_optimizer_state() -> None:
     kinds = None, SGD(), RowAdagrad(), Adam(), Adam(moments="bf16")
     assert [bytes_of_row(one, 128) for one in kinds] == [512, 512, 516, 1536, 1024]
 
 
-def test_the_dense_sampler_is_the_softmax_itself() -> None:
+def test_dense_sampler_equals_softmax() -> None:
     layer, hidden = a_layer(Dense()), some_hidden()
     close(layer(hidden, SEVERAL), dense_loss(hidden, layer.weight, layer.bias, SEVERAL))
     assert (layer.active_rows, layer.chance_share) == (ROWS, 0.0)
 
 
-def test_it_tells_what_was_taken_by_chance() -> None:
+def test_active_rows_and_chance_share_are_reported() -> None:
     layer = SampledLinear(COLUMNS, 500, Uniform(20), None)
     layer(some_hidden(4), torch.tensor([[3, 7], [4, -1], [9, 2], [8, 8]]))
     assert layer.active_rows == 20 + 6 / 4
@@ -274,7 +274,7 @@ def test_it_tells_what_was_taken_by_chance() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
-def test_threads_may_change_between_a_loss_and_its_gradient(before: int, after: int) -> None:
+def test_thread_count_may_change_between_loss_and_backward(before: int, after: int) -> None:
     ends = list[Tensor]()
     for at_last in (before, after):
         layer, hidden = SampledLinear(COLUMNS, 500, Uniform(50), SGD(lr=0.1)), some_hidden()
@@ -286,14 +286,14 @@ def test_threads_may_change_between_a_loss_and_its_gradient(before: int, after: 
     assert torch.equal(*ends)
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+def test_non_finite_gradient_changes_no_weights() -> None:
     layer = SampledLinear(COLUMNS, 500, Uniform(50))
     before = layer.weight.detach().clone()
     (layer(some_hidden(), SEVERAL) * torch.inf).backward()
     assert torch.equal(layer.weight, before)
 
 
-def test_a_copy_and_a_pickled_layer_are_whole() -> None:
+def test_copied_and_pickled_layers_work() -> None:
     layer: Any = SampledLinear(COLUMNS, 500, Clusters(), seed=1)
     layer(some_hidden(), SEVERAL).backward()
     for twin in (deepcopy(layer), pickle.loads(pickle.dumps(layer))):
@@ -305,7 +305,7 @@ def test_a_copy_and_a_pickled_layer_are_whole() -> None:
         assert torch.equal(twin(some_hidden(), SEVERAL), again(some_hidden(), SEVERAL))
 
 
-def test_each_layer_has_an_optimizer_of_its_own() -> None:
+def test_each_layer_has_its_own_optimizer() -> None:
     first, second = SampledLinear(3, 5), SampledLinear(3, 7)
     assert isinstance(first.optimizer, Adam)
     first.optimizer.lr = 0.5

@@ -40,14 +40,14 @@ def two_vectors(angle: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @pytest.mark.parametrize("angle", [0.2, 0.8, 1.6, 2.6])
 @pytest.mark.parametrize("digits", [1, 4])
-def test_simhash_collides_as_the_angle_says(angle: float, digits: int) -> None:
+def test_simhash_collision_rate_follows_the_angle(angle: float, digits: int) -> None:
     """Each bit is equal with probability 1 - angle / pi (Charikar, STOC 2002)."""
     first, second = codes(drawn("simhash", digits, 4000), *two_vectors(angle)).T
     law = (1 - angle / pi) ** digits
     assert np.mean(first == second) == pytest.approx(law, abs=4 * (law * (1 - law) / 4000) ** 0.5)
 
 
-def test_signs_that_are_found_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_computed_in_parts_give_the_same_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory for signs is limited, whatever the number of tables."""
     vectors = np.random.default_rng(7).standard_normal((20, COLUMNS))
     whole = codes(drawn("simhash", 4), *vectors)
@@ -65,13 +65,13 @@ def test_simhash_has_the_first_sign_in_the_highest_bit() -> None:
     assert lsh.bits == 3
 
 
-def test_dwta_goes_by_the_order_of_coordinates_alone() -> None:
+def test_dwta_depends_only_on_the_order_of_coordinates() -> None:
     vector = np.random.default_rng(5).uniform(0.1, 1.0, COLUMNS)
     same = codes(drawn("dwta", 4), vector, 7.5 * vector, vector**3)
     assert (same == same[:, :1]).all()
 
 
-def test_digits_of_dwta_have_three_bits_each() -> None:
+def test_dwta_digits_have_three_bits_each() -> None:
     """In the published code, digits share bits, so few buckets are ever used."""
     lsh = drawn("dwta", 2, 16)
     vector = np.random.default_rng(5).standard_normal(COLUMNS)
@@ -104,7 +104,7 @@ def test_long_codes_are_folded_into_the_table(family: Any, digits: int) -> None:
 
 
 @pytest.mark.parametrize("digits", [1, 3])
-def test_vectors_that_have_nothing_in_common_collide_once_in_eight(digits: int) -> None:
+def test_dwta_of_independent_vectors_collides_once_in_eight(digits: int) -> None:
     vectors = np.random.default_rng(7).standard_normal((800, COLUMNS))
     found = codes(drawn("dwta", digits, 200), *vectors)
     collided = np.mean(found[:, ::2] == found[:, 1::2])
@@ -114,7 +114,7 @@ def test_vectors_that_have_nothing_in_common_collide_once_in_eight(digits: int) 
 
 
 @pytest.mark.parametrize("alike", [0.5, 0.9])
-def test_dwta_collides_as_the_order_of_eight_numbers_does(alike: float) -> None:
+def test_dwta_collision_rate_follows_the_correlation(alike: float) -> None:
     """Correlated vectors collide as often as the largest of eight independent pairs has the same position in both
     vectors."""
     chance = np.random.default_rng(8)
@@ -130,7 +130,7 @@ def test_dwta_collides_as_the_order_of_eight_numbers_does(alike: float) -> None:
     assert np.mean(one == other) == pytest.approx(law, abs=0.015)
 
 
-def test_sparse_vectors_are_told_apart_by_bins_that_borrow() -> None:
+def test_dwta_densification_separates_sparse_vectors() -> None:
     """Vectors with two nonzero coordinates of 32 have mostly empty bins. Without densification, empty bins would all
     agree."""
     one, other, none = np.zeros((3, COLUMNS))
@@ -141,7 +141,7 @@ def test_sparse_vectors_are_told_apart_by_bins_that_borrow() -> None:
     assert (found[:, 3] == 0).all(), "nothing can be borrowed"
 
 
-def test_tables_hold_every_row_once_by_its_code() -> None:
+def test_hash_tables_hold_every_row_once() -> None:
     of = np.random.default_rng(1).integers(0, 16, (3, 100)).astype(np.int32)
     begins, members = np.empty((3, 17), np.int32), np.empty((3, 100), np.int32)
     Crew().share(tables.sort_by_code, of, begins, members)
@@ -162,7 +162,7 @@ def recall(sampler: Any) -> float:
     return float(np.mean([len(rows & {*top.tolist()}) / 10 for rows, top in zip(found, best, strict=True)]))
 
 
-def test_what_is_found_has_large_logits() -> None:
+def test_samplers_find_rows_with_large_logits() -> None:
     """300 random rows of 2,000 would have a recall of 0.15."""
     assert recall(Clusters(each=10, probes=20, found=250, by_chance=0)) > 0.8
     assert recall(LSH(tables=50, digits=7, found=250, by_chance=0)) > 0.5
@@ -171,7 +171,7 @@ def test_what_is_found_has_large_logits() -> None:
 
 @pytest.mark.parametrize("family", ["simhash", "dwta"])
 @pytest.mark.parametrize(("found", "rows"), [(20, 300), (200, 300), (200, 20_000)])
-def test_digits_and_tables_are_chosen_by_what_is_found(
+def test_lsh_chooses_digits_and_tables_that_find_enough_rows(
     family: Any, found: int, rows: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With one table less, or one digit more, too few rows are found."""
@@ -194,7 +194,7 @@ def test_digits_and_tables_are_chosen_by_what_is_found(
         assert other.chosen.taken < enough, other
 
 
-def test_digits_follow_what_is_asked() -> None:
+def test_lsh_adapts_digits_to_the_hidden_vectors() -> None:
     """The first choice is based on rows, the next on hidden vectors of another direction."""
     chance = np.random.default_rng(5)
     weight = chance.standard_normal((4000, COLUMNS)).astype(np.float32)
@@ -219,7 +219,7 @@ def test_digits_follow_what_is_asked() -> None:
 
 
 @pytest.mark.parametrize("family", ["simhash", "dwta"])
-def test_only_rows_that_changed_are_hashed_again(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_only_hashes_only_changed_rows(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results are the same; only time is saved."""
     hashed, codes = list[int](), LSH._codes
 
@@ -247,7 +247,7 @@ def test_only_rows_that_changed_are_hashed_again(family: Any, monkeypatch: pytes
     ("digits", "tables", "rows", "found"),
     [(18, None, 500, 200), (1, None, 20_000, 100), (9, 1, 20_000, 2_000), (None, 1, 20_000, 2_000)],
 )
-def test_wrong_digits_and_tables_are_told_with_what_would_be_better(
+def test_unsuitable_digits_and_tables_warn_with_better_ones(
     digits: int | None, tables: int | None, rows: int, found: int
 ) -> None:
     """Buckets are empty or too full. The suggested settings cause no warning."""
@@ -271,14 +271,14 @@ def of_a_cone() -> NDArray[np.float32]:
     return weight
 
 
-def test_a_few_long_buckets_do_not_hide_many_short_ones() -> None:
+def test_few_long_buckets_do_not_hide_many_short_ones() -> None:
     """At least half of the vectors get enough rows, however many rows the vectors in the dense direction get."""
     weight = of_a_cone()
     found = [len(rows) for rows in rows_for(LSH(found=200, by_chance=0), weight, weight[::19])]
     assert np.median(found) > 100
 
 
-def test_digits_that_find_nothing_for_vectors_as_they_come_are_told() -> None:
+def test_digits_that_find_nothing_for_hidden_vectors_warn() -> None:
     """With rows as queries, enough would be found."""
     sampler = LSH(digits=12, tables=20, found=60, by_chance=0, refresh=Refresh(1))
     layer = SampledLinear(COLUMNS, 8_000, sampler, None, std=1.0)
@@ -293,7 +293,7 @@ def test_digits_that_find_nothing_for_vectors_as_they_come_are_told() -> None:
     layer(away, torch.zeros(64, dtype=torch.int64))  # warns only once
 
 
-def test_hash_functions_are_drawn_anew_from_time_to_time() -> None:
+def test_hash_functions_are_redrawn_periodically() -> None:
     """With default settings, this happens within 2,000 steps."""
     sampler, weight, bias = LSH(found=20, by_chance=5), some_rows(200), np.zeros(200, np.float32)
     drawn = set()
@@ -303,7 +303,7 @@ def test_hash_functions_are_drawn_anew_from_time_to_time() -> None:
     assert len(drawn) >= 2
 
 
-def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:
+def test_rows_of_a_too_long_bucket_are_sampled() -> None:
     """All rows are equal, so the only bucket has all of them. Each example takes 8 rows, at different positions."""
     weight = np.ones((1000, COLUMNS), np.float32)
     sampler = LSH(digits=2, tables=1, found=10, by_chance=0, most_of_bucket=8)
@@ -312,7 +312,7 @@ def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:
     assert len(set.union(*found)) > 600
 
 
-def test_each_example_begins_with_another_table() -> None:
+def test_examples_start_with_different_tables() -> None:
     """Each table has more rows than requested, and row i is only in table i % 40."""
     sampler, hidden = LSH(tables=40, found=8, by_chance=0), np.ones((200, COLUMNS), np.float32)
     layer, labels = SampledLinear(COLUMNS, 1000, sampler, None), Labels.of(np.zeros(200, np.int64), 1)
@@ -325,7 +325,7 @@ def test_each_example_begins_with_another_table() -> None:
     assert len({int(active.rows[start + 1]) % 40 for start in active.starts}) > 30
 
 
-def test_when_what_is_known_is_made_anew() -> None:
+def test_refresh_is_due_at_growing_intervals() -> None:
     refresh = Refresh(5)
     assert [step for step in range(1, 20) if refresh.due(step, 10)] == [1, 6, 11, 16]
     slower = Refresh(5, slower=0.5)
@@ -339,7 +339,7 @@ def test_when_what_is_known_is_made_anew() -> None:
 
 
 @pytest.mark.parametrize("make", [Clusters, LSH, Unigram])
-def test_samplers_have_their_own_count_of_when_that_is(make: Any) -> None:
+def test_samplers_do_not_share_a_refresh(make: Any) -> None:
     shared = Refresh(5)
     one, other = make(refresh=shared), make(refresh=shared)
     assert one.refresh.due(1, 10)

@@ -26,7 +26,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "classifier.safetensors"
 
 
-def test_it_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_saved_classifier_round_trips(tmp_path: Path) -> None:
     """The settings are restored, and the file has the default permissions."""
     made = SlideClassifier(Uniform(5), hidden=8, epochs=2).fit(X, Y)
     made.save(tmp_path / "model")
@@ -40,12 +40,12 @@ def test_it_comes_back_from_its_file(tmp_path: Path) -> None:
     assert file.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_a_setting_for_the_next_fit_is_not_the_network_s(tmp_path: Path) -> None:
+def test_changed_setting_does_not_affect_the_saved_network(tmp_path: Path) -> None:
     SlideClassifier(hidden=8, epochs=1).fit(X, Y).set_params(hidden=5).save(tmp_path)
     assert SlideClassifier.load(tmp_path).hidden == 8
 
 
-def test_places_without_a_classifier(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_load_and_save_reject_invalid_paths(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
     for place in (other, other / "none"):
         with raises(FileNotFoundError, "missing_file", path=str(place / saving.FILE)):
@@ -62,20 +62,20 @@ def test_places_without_a_classifier(saved: Path, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("length", [0, 20, -1])
-def test_a_file_that_ends_early(length: int, saved: Path) -> None:
+def test_truncated_file_is_rejected(length: int, saved: Path) -> None:
     saved.write_bytes(saved.read_bytes()[:length])
     with raises(ValueError, "damaged_file", path=str(saved)):
         SlideClassifier.load(saved.parent)
 
 
-def test_numbers_that_are_taken_for_others(saved: Path) -> None:
+def test_file_with_a_changed_dtype_is_rejected(saved: Path) -> None:
     """The other dtype has the same size."""
     saved.write_bytes(saved.read_bytes().replace(b'"F32"', b'"I32"'))
     with raises(ValueError, "wrong_checksum", path=str(saved)):
         SlideClassifier.load(saved.parent)
 
 
-def test_a_bit_that_has_changed_anywhere(saved: Path) -> None:
+def test_flipped_bits_are_detected(saved: Path) -> None:
     """The bit may be in the header, the settings or the weights."""
     data, codes = saved.read_bytes(), set[str]()
     for place in range(0, len(data), 37):
@@ -101,7 +101,7 @@ def test_a_bit_that_has_changed_anywhere(saved: Path) -> None:
     ],
     ids=["cut", "empty", "list", "number", "setting", "size", "weights"],
 )
-def test_a_classifier_of_another_version(settings: str, code: str, reason: str, tmp_path: Path) -> None:
+def test_file_of_another_version_is_rejected(settings: str, code: str, reason: str, tmp_path: Path) -> None:
     """The checksum is correct."""
     weights = {"weight": torch.zeros(1)}
     header = {"settings": settings, "sha256": saving._checksum(settings, weights)}
@@ -116,7 +116,7 @@ def test_a_classifier_of_another_version(settings: str, code: str, reason: str, 
     [OSError(28, "No space left on device"), SafetensorError("No space left on device")],
     ids=lambda error: type(error).__name__,
 )
-def test_a_disk_that_is_full_leaves_what_was_saved(
+def test_full_disk_keeps_the_saved_file(
     error: Exception, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_leaves_what_was_saved(
     assert saved.read_bytes() == before
 
 
-def test_what_a_killed_process_left_behind_is_in_nobody_s_way(saved: Path) -> None:
+def test_leftover_file_of_a_killed_process_is_replaced(saved: Path) -> None:
     left = saved.with_name(f"{saved.name}.new")
     left.touch(0o600)
     mode = saved.stat().st_mode
@@ -139,7 +139,7 @@ def test_what_a_killed_process_left_behind_is_in_nobody_s_way(saved: Path) -> No
     assert (saved.stat().st_mode, left.exists()) == (mode, False)
 
 
-def test_numbers_of_numpy_are_saved_too(tmp_path: Path) -> None:
+def test_numpy_settings_are_saved(tmp_path: Path) -> None:
     settings: Any = {"hidden": np.int64(8), "epochs": 1, "seed": np.int32(3), "lr": np.float32(0.01)}
     made = SlideClassifier(**settings).fit(X, Y)
     made.save(tmp_path)

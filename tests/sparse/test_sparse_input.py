@@ -27,7 +27,7 @@ def whole() -> Tensor:
 @pytest.mark.parametrize(
     ("optimizer", "kind"), [(SGD(lr=0.2), torch.optim.SGD), (Adam(lr=0.03), torch.optim.Adam)]
 )
-def test_it_is_a_linear_layer(optimizer: Optimizer, kind: Any) -> None:
+def test_sparse_input_equals_a_linear_layer(optimizer: Optimizer, kind: Any) -> None:
     layer = SparseInputLinear(10, 6, optimizer, seed=1)
     plain = nn.Linear(10, 6)
     plain.weight.data = layer.weight.detach().T.clone()
@@ -47,14 +47,14 @@ def test_it_is_a_linear_layer(optimizer: Optimizer, kind: Any) -> None:
     torch.testing.assert_close(layer.bias, plain.bias, rtol=1e-4, atol=1e-5)
 
 
-def test_features_that_do_not_occur_stay() -> None:
+def test_weights_of_absent_features_are_unchanged() -> None:
     layer = SparseInputLinear(10, 6, RowAdagrad(), seed=1)
     before = layer.weight.detach().clone()
     layer(STARTS, FEATURES, VALUES).sum().backward()
     assert (layer.weight != before).any(1).nonzero()[:, 0].tolist() == [0, 1, 2, 4, 7, 9]
 
 
-def test_what_was_computed_with_weights_before_a_step_has_no_gradient_any_more() -> None:
+def test_backward_of_weights_from_before_a_step_raises() -> None:
     layer = SparseInputLinear(10, 6, SGD(), seed=1)
     size = layer.weight.square().sum()
     layer(STARTS, FEATURES, VALUES).sum().backward()
@@ -62,14 +62,14 @@ def test_what_was_computed_with_weights_before_a_step_has_no_gradient_any_more()
         size.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
 
-def test_gradients_that_are_no_numbers_change_nothing() -> None:
+def test_nan_gradients_change_no_weights() -> None:
     layer = SparseInputLinear(10, 6)
     before = layer.weight.detach().clone()
     (layer(STARTS, FEATURES, VALUES).sum() * torch.nan).backward()
     assert torch.equal(layer.weight, before)
 
 
-def test_nothing_at_all() -> None:
+def test_empty_batch_and_empty_examples_give_zeros() -> None:
     layer = SparseInputLinear(10, 6)
     none = np.zeros(0, np.int64)
     assert layer(np.zeros(1, np.int64), none, none.astype(np.float32)).shape == (0, 6)

@@ -26,7 +26,7 @@ def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @pytest.mark.parametrize("k", [1, 70])
 @pytest.mark.parametrize("block", [64, 1000, 1 << 16])
-def test_block_by_block_it_is_the_same(block: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_topk_in_blocks_equals_pytorch(block: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "BLOCK", block)
     hidden, weight, bias = a_layer()
     expected = torch.nn.functional.linear(hidden, weight, bias).topk(k)
@@ -36,7 +36,7 @@ def test_block_by_block_it_is_the_same(block: int, k: int, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("block", [64, 1 << 16])
-def test_the_loss_block_by_block_is_pytorchs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_loss_in_blocks_equals_pytorch(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "BLOCK", block)
     hidden, weight, bias = a_layer()
     labels = torch.randint(0, 3000, (200, 3), generator=torch.Generator().manual_seed(2))
@@ -50,7 +50,7 @@ def test_the_loss_block_by_block_is_pytorchs(block: int, monkeypatch: pytest.Mon
     assert float(exact_loss(hidden, weight, bias, none)) == 0.0
 
 
-def test_all_clusters_find_all() -> None:
+def test_searching_all_clusters_is_exact() -> None:
     hidden, weight, bias = a_layer()
     index = Index(weight.numpy(), bias.numpy())
     values, rows = index.topk(hidden.numpy(), 5, probes=1 << 20)
@@ -59,7 +59,7 @@ def test_all_clusters_find_all() -> None:
     assert values == pytest.approx(exact_values.numpy(), abs=1e-4)
 
 
-def test_rows_that_8_bits_do_not_tell_apart_are_scored_exactly() -> None:
+def test_rows_equal_in_8_bits_are_scored_exactly() -> None:
     """The largest logit is found among four rows that are equal in 8 bits."""
     chance = np.random.default_rng(1)
     hidden = chance.standard_normal((50, 16)).astype(np.float32)
@@ -74,7 +74,7 @@ def test_rows_that_8_bits_do_not_tell_apart_are_scored_exactly() -> None:
 
 
 @pytest.mark.parametrize("in_bytes", [True, False])
-def test_clusters_find_most_with_products_of_either_kind(
+def test_clusters_have_high_recall_with_both_kinds_of_products(
     in_bytes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oddlot.sparse.products.has_bytes", lambda: in_bytes)
@@ -88,7 +88,7 @@ def test_clusters_find_most_with_products_of_either_kind(
 
 
 @pytest.mark.parametrize("in_bytes", [True, False])
-def test_two_threads_may_ask_at_once(in_bytes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_queries_give_the_same_results(in_bytes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another query runs between scoring and choosing of clusters."""
     monkeypatch.setattr("oddlot.sparse.products.has_bytes", lambda: in_bytes)
     hidden, weight, bias = (one.numpy() for one in a_layer())
@@ -106,7 +106,7 @@ def test_two_threads_may_ask_at_once(in_bytes: bool, monkeypatch: pytest.MonkeyP
     assert not others
 
 
-def test_another_thread_may_take_the_last_room() -> None:
+def test_query_works_if_another_thread_takes_the_last_buffer() -> None:
     """The other thread takes the buffer between the check and the pop."""
 
     class Taken(list[NDArray[Any]]):
@@ -131,7 +131,7 @@ def a_search(examples: int = 512) -> tuple[Search, NDArray[np.float32]]:
     return search, shown
 
 
-def test_until_512_examples_were_shown_all_rows_are_scored_and_no_clusters_made() -> None:
+def test_all_rows_are_scored_before_512_examples_are_known() -> None:
     """A recall measured on few examples could be far off."""
     search, shown = a_search(511)
     assert search.probes_for(5, 0.9) == (0, 1.0)
@@ -144,7 +144,7 @@ def test_until_512_examples_were_shown_all_rows_are_scored_and_no_clusters_made(
     assert len(search.shown) == 512
 
 
-def test_threads_that_ask_at_once_get_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_threads_measure_the_recall_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recall is measured once, on 512 examples, although each thread shows more of them at that time."""
     search, shown = a_search(511)
     counted, measured = list[int](), Search._measured
@@ -168,7 +168,7 @@ def test_threads_that_ask_at_once_get_one_answer(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("k", [1, 5])
-def test_a_recall_that_is_asked_for_is_had_with_few_rows(k: int) -> None:
+def test_requested_recall_is_reached_with_few_rows(k: int) -> None:
     search, shown = a_search()
     probes, has = search.probes_for(k, 0.97)
     exact = exact_topk(torch.from_numpy(shown), *a_layer()[1:], k)[1].numpy()
@@ -183,13 +183,13 @@ def test_a_recall_that_is_asked_for_is_had_with_few_rows(k: int) -> None:
     assert share(probes - 1) < 0.97
 
 
-def test_of_more_labels_than_are_found_well_all_rows_are_scored() -> None:
+def test_all_rows_are_scored_for_large_k() -> None:
     search, _ = a_search()
     assert search.probes_for(MAX_WANTED + 1, 0.1) == (0, 1.0)
     assert "index" not in vars(search)
 
 
-def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:
+def test_missing_rows_of_small_clusters_are_minus_one() -> None:
     hidden, weight, bias = (one.numpy() for one in a_layer())
     values, rows = Index(weight, bias).topk(hidden, 500, probes=1)
     assert (rows[:, 0] >= 0).all()
@@ -198,13 +198,13 @@ def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 9, 20])
-def test_few_rows_are_clustered_too(rows: int) -> None:
+def test_index_of_few_rows_finds_the_best_row(rows: int) -> None:
     weight = np.ones((rows, 4), np.float32)
     index = Index(weight, np.arange(rows, dtype=np.float32))
     assert index.topk(np.ones((2, 4), np.float32), 1, 1 << 10)[1].tolist() == [[rows - 1]] * 2
 
 
-def test_what_a_recall_needs_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recall_is_measured_once_for_each_k(monkeypatch: pytest.MonkeyPatch) -> None:
     search, shown = a_search()
     first, counted, topk = search.probes_for(5, 0.9), list[int](), Index.topk
 
@@ -220,7 +220,7 @@ def test_what_a_recall_needs_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
     assert set(counted) == {3}, "for other labels it is another number"
 
 
-def test_where_many_clusters_are_needed_all_rows_are_scored() -> None:
+def test_all_rows_are_scored_if_many_clusters_are_needed() -> None:
     chance = np.random.default_rng(1)
     weight, hidden = (chance.standard_normal((count, 16)).astype(np.float32) for count in (3000, 512))
     search = Search(weight, np.zeros(3000, np.float32))

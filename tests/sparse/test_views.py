@@ -30,7 +30,7 @@ def fill(matrix, i, low, high, value):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.uint16, np.int64])
-def test_a_row_and_a_part_are_those_of_numpy(kind: type) -> None:
+def test_row_and_between_equal_numpy_slices(kind: type) -> None:
     matrix: Any = MATRIX.astype(kind)
     for i in (0, 3):
         assert (row_of(matrix, np.int32(i)) == matrix[i]).all()
@@ -39,7 +39,7 @@ def test_a_row_and_a_part_are_those_of_numpy(kind: type) -> None:
     assert row_of(matrix, 0).dtype == kind
 
 
-def test_what_is_written_to_them_is_in_the_array() -> None:
+def test_writing_to_a_view_changes_the_array() -> None:
     matrix: Any = MATRIX.copy()
     column = MATRIX[:, :1].copy()
     fill(matrix, 2, 1, 4, -1)
@@ -49,7 +49,7 @@ def test_what_is_written_to_them_is_in_the_array() -> None:
     assert (column[:, 0] == [0, 6, 12, 7]).all()
 
 
-def test_an_array_is_held_by_nobody_afterwards() -> None:
+def test_views_keep_no_reference_to_the_array() -> None:
     matrix = MATRIX.copy()
     fill(matrix, 0, 0, 6, 1)
     gc.collect()
@@ -60,12 +60,12 @@ def test_an_array_is_held_by_nobody_afterwards() -> None:
 
 
 @pytest.mark.parametrize("strided", [MATRIX.T, MATRIX[:, ::2], MATRIX[0]])
-def test_a_matrix_whose_rows_do_not_follow_each_other_is_refused(strided: Any) -> None:
+def test_non_contiguous_matrix_is_rejected(strided: Any) -> None:
     with pytest.raises(TypingError, match="No implementation of function"):
         row_of(strided, 0)
 
 
-def test_what_may_not_be_written_to_has_no_part_that_may() -> None:
+def test_writing_to_a_read_only_array_is_rejected() -> None:
     fixed = MATRIX.copy()
     fixed.flags.writeable = False
     assert (row_of(fixed, 1) == MATRIX[1]).all()

@@ -17,7 +17,7 @@ SMALL = [part for name, size in SIZES.items() for part in (f"--{name}", str(size
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_set_is_written_and_learnt(oddlot: Oddlot) -> None:
+def test_generated_dataset_is_written_and_learned(oddlot: Oddlot) -> None:
     done = oddlot("xmc-generate", "xmc", *SMALL)
     assert done.code == 0
     transcribe(done.out)
@@ -28,7 +28,7 @@ def test_a_set_is_written_and_learnt(oddlot: Oddlot) -> None:
     assert found.score(*read_xmc("xmc/test.txt.gz")) > 0.3
 
 
-def test_a_set_is_written_over_if_that_is_wanted(oddlot: Oddlot) -> None:
+def test_force_overwrites_a_dataset(oddlot: Oddlot) -> None:
     assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
     before = Path("xmc/train.txt.gz").read_bytes()
     oddlot.refuses("already_there", "xmc-generate", "xmc", *SMALL, "--seed", "1", path="xmc/train.txt.gz")
@@ -39,7 +39,9 @@ def test_a_set_is_written_over_if_that_is_wanted(oddlot: Oddlot) -> None:
     assert Path("xmc/train.txt.gz").read_bytes() != before
 
 
-def test_of_two_sets_none_is_made_of_both(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_command_does_not_mix_two_datasets(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that is killed between the two files leaves only one."""
     assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
 
@@ -53,7 +55,7 @@ def test_of_two_sets_none_is_made_of_both(oddlot: Oddlot, monkeypatch: pytest.Mo
     assert [path.name for path in Path("xmc").iterdir()] == ["train.txt.gz"]
 
 
-def test_a_broken_set_is_named_and_no_setting_beside_it(oddlot: Oddlot) -> None:
+def test_damaged_dataset_error_names_the_file_and_no_setting(oddlot: Oddlot) -> None:
     assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
     path = Path("xmc/train.txt.gz")
     path.write_bytes(path.read_bytes()[:500])
@@ -62,12 +64,12 @@ def test_a_broken_set_is_named_and_no_setting_beside_it(oddlot: Oddlot) -> None:
     assert "workload" not in done.err
 
 
-def test_what_cannot_be_thrown_away(oddlot: Oddlot) -> None:
+def test_force_rejects_a_folder_instead_of_a_file(oddlot: Oddlot) -> None:
     Path("xmc/train.txt").mkdir(parents=True)
     oddlot.refuses("not_a_file", "xmc-generate", "xmc", *SMALL, "--force", path="xmc/train.txt")
 
 
-def test_a_set_stays_where_there_will_be_no_other(oddlot: Oddlot) -> None:
+def test_failed_generation_keeps_the_earlier_dataset(oddlot: Oddlot) -> None:
     assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
     before = {path: path.read_bytes() for path in Path("xmc").iterdir()}
     assert oddlot("xmc-generate", "xmc", *SMALL, "--labels", "2000000000", "--force").code == 2
@@ -90,7 +92,7 @@ def test_a_set_stays_where_there_will_be_no_other(oddlot: Oddlot) -> None:
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_sets_that_cannot_be(
+def test_impossible_dataset_sizes_are_rejected(
     option: str, value: str, code: str, fields: dict[str, Any], oddlot: Oddlot
 ) -> None:
     with memory_of(1e9):
@@ -100,10 +102,10 @@ def test_sets_that_cannot_be(
 @pytest.mark.parametrize(
     ("option", "value"), [("--seed", "9" * 14), ("--features", "9" * 14), ("--nonzeros", "nan")]
 )
-def test_numbers_out_of_range(option: str, value: str, oddlot: Oddlot) -> None:
+def test_out_of_range_numbers_are_rejected(option: str, value: str, oddlot: Oddlot) -> None:
     oddlot.refuses("invalid_value", "xmc-generate", "xmc", *SMALL, option, value, flag=f"{option} {value}")
 
 
-def test_a_folder_that_cannot_be(oddlot: Oddlot) -> None:
+def test_file_instead_of_a_folder_is_rejected(oddlot: Oddlot) -> None:
     Path("xmc").write_text("a file")
     oddlot.refuses("not_a_folder", "xmc-generate", "xmc", *SMALL, path="xmc")

@@ -61,7 +61,7 @@ def ks(strategy: Strategy, numbers: Tensor) -> list[int]:
     return [k for _, k in rounds(played_on(strategy, numbers))]
 
 
-def test_it_waits_for_more_when_gradients_are_noise() -> None:
+def test_k_rises_when_gradients_are_noise() -> None:
     found = ks(AdaptiveK(switch=ByGradients(window=2, threshold=1, burn_in=5)), NOISE)
     assert found == sorted(found)
     assert set(found) == {1, 2, 3, 4, 5}
@@ -69,7 +69,7 @@ def test_it_waits_for_more_when_gradients_are_noise() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 4])
-def test_a_real_training_takes_the_same_decisions(window: int) -> None:
+def test_pytorch_and_plain_model_give_the_same_rounds(window: int) -> None:
     """The plain model in the other tests takes the same decisions."""
     strategy, numbers = AdaptiveK(switch=ByGradients(window, threshold=0)), NOISE[:400]
     real, plain = trained(strategy, numbers), played_on(strategy, numbers)
@@ -83,7 +83,7 @@ def inner_products(run: Run | Played) -> list[float]:
     return [event.inner for event in events if isinstance(event, Changed) and event.inner is not None]
 
 
-def test_it_stays_as_long_as_the_model_moves_on() -> None:
+def test_k_stays_while_gradients_agree() -> None:
     assert set(ks(AdaptiveK(switch=ByGradients(window=1, threshold=0)), torch.ones(1_000))) == {1}
 
 
@@ -95,7 +95,7 @@ def test_it_stays_as_long_as_the_model_moves_on() -> None:
         (AdaptiveK(switch=ByGradients(window=1, threshold=10)), 30.0, True),
     ],
 )
-def test_by_default_a_steep_direction_hides_no_progress(
+def test_windows_reveal_progress_despite_oscillating_gradients(
     strategy: AdaptiveK, down: float, rises: bool
 ) -> None:
     """Gradients alternate along a direction in which the learning rate times the curvature is 1.5, and agree along
@@ -109,14 +109,14 @@ def test_by_default_a_steep_direction_hides_no_progress(
     assert (max(k for _, k in found) > 1) == rises
 
 
-def test_nothing_is_measured_where_k_cannot_rise() -> None:
+def test_gradients_are_not_measured_if_k_cannot_rise() -> None:
     for strategy, windows in ((AdaptiveK(most=1), {0}), (AdaptiveK(), {20})):
         run = played_on(strategy, torch.ones(200))
         steps = [action for record in run.records for action in record.actions if isinstance(action, Step)]
         assert {step.measure for step in steps} == windows
 
 
-def test_gradients_that_are_no_numbers_any_more_are_no_figures() -> None:
+def test_overflowing_gradients_are_logged_as_none() -> None:
     """The weights are still finite, so the run continues and the log can be written."""
     with warns("weights_too_large"):
         run = trained(AdaptiveK(switch=ByGradients(window=1)), torch.full((200,), 3e30))
@@ -125,13 +125,13 @@ def test_gradients_that_are_no_numbers_any_more_are_no_figures() -> None:
     assert all(one.inner is None for one in message)
 
 
-def test_where_nothing_is_computed_it_is_said_that_nothing_adapts() -> None:
+def test_simulation_without_gradients_warns_adaptive_strategies() -> None:
     for strategy in (AdaptiveK(), AdaptiveLoad(), ProportionalLoad(AdaptiveK())):
         with warns("no_gradients_to_adapt_to"):
             trained(strategy, NOISE[:40], computes=False)
 
 
-def test_what_k_rises_by_is_what_is_asked_for() -> None:
+def test_plateau_and_times_need_no_gradients() -> None:
     by_plateau = ByPlateau()
     assert not AdaptiveK(switch=by_plateau).traits(1).reads_gradients
     assert not AdaptiveK(times=((1.0, 2),)).traits(1).reads_gradients
@@ -139,12 +139,12 @@ def test_what_k_rises_by_is_what_is_asked_for() -> None:
         AdaptiveK(switch=by_plateau).validate(9, [])
 
 
-def test_steps_of_k_and_its_limit() -> None:
+def test_k_rises_by_rise_up_to_most() -> None:
     strategy = AdaptiveK(k=1, rise=2, most=3, switch=ByGradients(window=2, threshold=0))
     assert set(ks(strategy, NOISE[:1_000])) == {1, 3}
 
 
-def test_k_rises_when_a_metric_gets_no_better() -> None:
+def test_k_rises_when_a_metric_reaches_a_plateau() -> None:
     """k rises after `patience` evaluations without improvement, up to the number of workers, whatever the gradients."""
     plateau = AdaptiveK(switch=ByPlateau("error", "min", patience=2))
     model = PlainModel([0.0] * SAMPLES, lr=LR)
@@ -153,7 +153,7 @@ def test_k_rises_when_a_metric_gets_no_better() -> None:
     assert [found[round_] for round_ in (50, 110, 210, 310, 410)] == [1, 1, 2, 3, 4]
 
 
-def test_times_that_are_given() -> None:
+def test_k_rises_at_given_times() -> None:
     """Gradients have no effect."""
     times = (20.0, 2), (40.0, 4)
     for numbers in (NOISE, torch.ones(SAMPLES)):
@@ -163,21 +163,21 @@ def test_times_that_are_given() -> None:
         assert {k for _, k in found} == {1, 2, 4}
 
 
-def test_the_statistic_counts_since_its_last_word() -> None:
+def test_pflug_statistic_restarts_after_each_signal() -> None:
     pflug = Pflug()
     said = [pflug.count(inner, 1, 1, 3) for inner in (-1, -1, -1, 1, -1, -1, -1)]
     assert said == [False] * 3 + [True] + [False] * 3
     assert (pflug.negative, pflug.rounds) == (3, 3)
 
 
-def test_of_windows_progress_of_long_ago_is_forgotten() -> None:
+def test_pflug_statistic_of_windows_forgets_old_progress() -> None:
     pflug = Pflug()
     said = [pflug.count(inner, 20, 1, 0) for inner in (1, 1, 1, 1, -1, -1, 1)]
     assert said == [False] * 5 + [True, False]
     assert (pflug.negative, pflug.rounds) == (0, 20)
 
 
-def test_windows_of_rounds_are_what_is_compared() -> None:
+def test_gradients_are_compared_by_windows_of_rounds() -> None:
     """If no window is completed, k does not rise."""
     for window, found in ((4, {1, 2, 3, 4, 5}), (SAMPLES, {1})):
         assert set(ks(AdaptiveK(switch=ByGradients(window=window, threshold=0)), NOISE[:1_000])) == found
@@ -208,7 +208,7 @@ def test_windows_of_rounds_are_what_is_compared() -> None:
         (lambda: AdaptiveK(k=6).validate(5, []), "too_few_workers", "k"),
     ],
 )
-def test_what_makes_no_sense(make: Callable[[], Any], code: str, key: str) -> None:
+def test_invalid_settings_are_rejected(make: Callable[[], Any], code: str, key: str) -> None:
     with raises(UsageError, code) as caught:
         make()
     assert caught.value.key == key

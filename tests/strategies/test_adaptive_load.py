@@ -106,7 +106,7 @@ def fits_of(run: Run | Played) -> list[Record]:
     return [record for record in run.records if isinstance(record.event, RoundTimesFitted)]
 
 
-def test_the_error_decides_which_rounds_there_are() -> None:
+def test_error_selects_k_and_load_of_rounds() -> None:
     run = by_error()
     path = stages(RoundKind(*row) for row in ROWS)
     seen = set[int]()
@@ -118,7 +118,7 @@ def test_the_error_decides_which_rounds_there_are() -> None:
     assert len(seen) > 5
 
 
-def test_those_that_are_not_waited_for_are_cancelled_and_begin_anew_at_once() -> None:
+def test_slow_tasks_are_cancelled_and_their_workers_restarted() -> None:
     run = by_error()
     starts = sum(isinstance(action, Start) for record in run.records for action in record.actions)
     aborts = sum(isinstance(action, Abort) for record in run.records for action in record.actions)
@@ -129,7 +129,7 @@ def test_those_that_are_not_waited_for_are_cancelled_and_begin_anew_at_once() ->
     )
 
 
-def test_a_metric_that_has_ceased_to_fall_ends_stages() -> None:
+def test_plateau_of_the_metric_ends_stages() -> None:
     """The metric falls in all rounds, or in none."""
     first, *_, last = (
         (stage.choice.k, stage.choice.samples) for stage in stages(RoundKind(*row) for row in ROWS)
@@ -146,7 +146,7 @@ def test_a_metric_that_has_ceased_to_fall_ends_stages() -> None:
     )
 
 
-def test_gradients_that_are_noise_end_stages() -> None:
+def test_noisy_gradients_end_stages() -> None:
     strategy = AdaptiveLoad(ROWS, ByGradients(2, threshold=0, burn_in=10), least=1)
     found = [k * samples for _, k, samples in rounds(played_until(300, strategy, NOISE))]
     assert found == sorted(found)
@@ -160,7 +160,7 @@ def test_gradients_that_are_noise_end_stages() -> None:
     assert {(k, samples) for _, k, samples in still} == {(1, 1)}
 
 
-def test_rounds_become_smaller_than_a_batch_while_gradients_agree() -> None:
+def test_agreeing_gradients_shrink_rounds_below_a_batch() -> None:
     """`least` prevents smaller rounds. After the end of a stage, rounds only grow."""
     switch = ByGradients(2, threshold=1)
     falling = [k * samples for _, k, samples in rounds(played_until(120, AdaptiveLoad(ROWS, switch)))]
@@ -178,7 +178,7 @@ def test_rounds_become_smaller_than_a_batch_while_gradients_agree() -> None:
     assert max(fell) < min(rose)
 
 
-def test_rounds_that_hardly_take_longer_are_taken_at_once() -> None:
+def test_larger_rounds_of_similar_duration_are_used_at_once() -> None:
     """The network takes most of the time here. `ByError` still uses smaller rounds while they are faster."""
     rows = ((WORKERS, 4, 2.0), (WORKERS, 16, 2.1))
     for switch, taken in ((ByGradients(), 16), (ByError(1e-9, "error"), 4)):
@@ -186,7 +186,7 @@ def test_rounds_that_hardly_take_longer_are_taken_at_once() -> None:
         assert {given for _, _, given in found} == {taken}
 
 
-def test_rounds_are_measured_first_and_now_and_then() -> None:
+def test_rounds_are_measured_at_the_start_and_periodically() -> None:
     strategy = AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.1)
     run = played_until(330, strategy)
     fits = fits_of(run)
@@ -210,12 +210,12 @@ def test_rounds_are_measured_first_and_now_and_then() -> None:
     assert rows[6, 16] == pytest.approx(exact[6, 16], rel=0.5)
 
 
-def test_without_a_share_it_is_measured_once() -> None:
+def test_measuring_zero_measures_rounds_once() -> None:
     run = played_until(250, AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.0))
     assert len(fits_of(run)) == 1
 
 
-def test_what_was_measured_is_in_the_log_so_that_a_replay_needs_no_numerics() -> None:
+def test_replay_uses_round_times_from_the_log() -> None:
     strategy = AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.1)
     run = trained(strategy, until="versions>=60")
     assert rounds(run) == rounds(played_until(60, strategy)), "as with the plain model"
@@ -227,13 +227,13 @@ def test_what_was_measured_is_in_the_log_so_that_a_replay_needs_no_numerics() ->
         assert state.handle(record.event, record.now).actions == record.actions
 
 
-def test_a_last_stage_that_waits_for_all_is_measured_no_more() -> None:
+def test_last_stage_with_all_workers_is_rarely_measured() -> None:
     run = played_until(300, AdaptiveLoad(switch=ByError(1000.0, "error"), least=1, measuring=0.0))
     assert [row[1:] for row in rounds(run)[-20:]] == [(WORKERS, BATCH)] * 20
     assert len(fits_of(run)) <= 1 + 300 // 100
 
 
-def test_one_worker_and_several_tasks_at_once() -> None:
+def test_one_worker_or_several_tasks_in_flight_are_measured() -> None:
     three = [Machine(f"m{n}", 0.2, Exponential()) for n in range(3)]
     for machines, in_flight in (([Machine("m", 0.2)], 1), (three, 2)):
         run = played_until(60, AdaptiveLoad(least=1), machines=machines, in_flight=in_flight)
@@ -241,14 +241,14 @@ def test_one_worker_and_several_tasks_at_once() -> None:
         assert min(samples for _, _, samples in rounds(run)[8:]) < BATCH
 
 
-def test_a_fleet_that_shrinks_below_what_a_round_needs_goes_on() -> None:
+def test_shrunken_fleet_uses_smaller_rounds() -> None:
     lives = [Lifetime(10.0), Lifetime(10.0), None]
     machines = [Machine(f"m{n}", 0.2, lifetime=life) for n, life in enumerate(lives)]
     run = played_until(60, AdaptiveLoad(least=40), machines=machines)
     assert {k for _, k, _ in rounds(run)[-20:]} == {1}
 
 
-def test_fits_that_differ_do_not_lead_to_later_stages() -> None:
+def test_noisy_fits_do_not_advance_the_stage() -> None:
     strategy = AdaptiveLoad(least=1)
     chance = random.Random(1)
     state = Conductor(strategy, SampleLedger(SAMPLES), BATCH)
@@ -260,7 +260,7 @@ def test_fits_that_differ_do_not_lead_to_later_stages() -> None:
     assert k * samples <= 2
 
 
-def test_fits_that_differ_do_not_lead_back_to_earlier_stages() -> None:
+def test_noisy_fits_do_not_revert_the_stage() -> None:
     strategy = AdaptiveLoad(switch=ByGradients(1, threshold=0), least=1)
     chance = random.Random(1)
     state = Conductor(strategy, SampleLedger(SAMPLES), BATCH)
@@ -277,7 +277,7 @@ def test_fits_that_differ_do_not_lead_back_to_earlier_stages() -> None:
     assert reached / 2 <= min(sizes) <= max(sizes) <= 2 * reached
 
 
-def test_what_was_seen_of_gradients_is_of_the_rounds_that_there_are() -> None:
+def test_gradient_statistics_restart_when_a_fit_changes_rounds() -> None:
     """The gradient statistics restart if a new fit changes the rounds of the stage."""
     strategy = AdaptiveLoad(loads=(4, 16))
     assert isinstance(strategy.switch, ByGradients)
@@ -290,7 +290,7 @@ def test_what_was_seen_of_gradients_is_of_the_rounds_that_there_are() -> None:
         assert (strategy.switch.pflug.rounds == 0) == begins
 
 
-def test_a_fleet_that_grows_is_measured_anew() -> None:
+def test_growing_fleet_is_measured_again() -> None:
     machines = [Machine(f"m{n}", 0.2, Exponential(), joins_at_seconds=100.0 * (n > 1)) for n in range(4)]
     run = played_until(400, AdaptiveLoad(measuring=0.001), machines=machines)
     fits = [
@@ -302,7 +302,7 @@ def test_a_fleet_that_grows_is_measured_anew() -> None:
     assert next(now for (now, _), k in zip(fits, largest, strict=True) if k == 4) < 200
 
 
-def test_who_joins_while_everybody_is_waited_for_waits_for_the_next_round() -> None:
+def test_worker_that_joins_a_measured_round_waits_for_the_next() -> None:
     """Otherwise, a round would never end if workers kept joining."""
     state = Conductor(AdaptiveLoad(), SampleLedger(SAMPLES), BATCH)
     for node in ("a", "b"):
@@ -314,7 +314,7 @@ def test_who_joins_while_everybody_is_waited_for_waits_for_the_next_round() -> N
     assert {start.task.node for start in starts if isinstance(start, Start)} == {"a", "b", "c"}
 
 
-def test_machines_that_come_and_go_in_a_large_fleet_do_not_make_it_another_one() -> None:
+def test_few_preemptions_in_a_large_fleet_cause_no_new_fit() -> None:
     life = Lifetime(100.0)
     machines = [Machine(f"m{n}", 0.2, Exponential(), lifetime=life, seconds_to_return=1.0) for n in range(60)]
     run = played_until(300, AdaptiveLoad(least=1, measuring=0.001), machines=machines)
@@ -327,7 +327,7 @@ class Mine(ProportionalLoad):
 
 
 @pytest.mark.parametrize("around", [ProportionalLoad, Mine])
-def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure(
+def test_proportional_load_around_adaptive_load_warns(
     around: type[ProportionalLoad],
 ) -> None:
     on = Simulated([Machine("m0", 0.1)])
@@ -346,7 +346,7 @@ def unsteady(seconds: int, **how: Any) -> Run:
 
 
 @pytest.mark.parametrize(("at_once", "seconds"), [(False, 800), (True, 400)])
-def test_answers_that_are_measured_are_waited_for(at_once: bool, seconds: int) -> None:
+def test_measured_rounds_have_no_timeouts(at_once: bool, seconds: int) -> None:
     """Timeouts are long enough although earlier updates of the workers were among the first of their rounds. Workers
     that have not acknowledged a cancellation take part."""
     run = unsteady(seconds, stops_at_once=at_once)
@@ -354,7 +354,7 @@ def test_answers_that_are_measured_are_waited_for(at_once: bool, seconds: int) -
     assert len(fits_of(run)) >= 2
 
 
-def test_a_fleet_that_changes_all_the_time_is_measured_for_a_part_of_it() -> None:
+def test_constantly_changing_fleet_is_measured_part_of_the_time() -> None:
     run = unsteady(400, stops_at_once=True, lifetime=Lifetime(30.0), seconds_to_return=5.0)
     began, whole = 0.0, 0.0
     for record in run.records:
@@ -365,7 +365,7 @@ def test_a_fleet_that_changes_all_the_time_is_measured_for_a_part_of_it() -> Non
 
 
 @pytest.mark.parametrize("switch", [ByPlateau("los", "min"), ByError(1.0, "los")])
-def test_what_ends_stages_has_to_be_evaluated(switch: Switch) -> None:
+def test_switch_metric_must_be_evaluated(switch: Switch) -> None:
     with raises(UsageError, "metric_not_evaluated", metric="los"):
         trained(AdaptiveLoad(switch=switch))
     with raises(UsageError, "metric_not_evaluated", metric="loss"):
@@ -376,7 +376,7 @@ def test_what_ends_stages_has_to_be_evaluated(switch: Switch) -> None:
         )
 
 
-def test_rounds_of_too_few_samples_are_left_out() -> None:
+def test_rounds_below_the_least_samples_are_excluded() -> None:
     run = played_until(100, AdaptiveLoad(ROWS, ByError(A, "error"), least=16))
     assert min(k * samples for _, k, samples in rounds(run)) >= 16
     given = AdaptiveLoad(switch=ByError(A, "error"), loads=(3, 5), least=1)
@@ -410,7 +410,7 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
         (lambda: ByError(1.0, lowest=float("nan")), "invalid_value", "lowest"),
     ],
 )
-def test_what_makes_no_sense(make: Callable[[], Any], code: str, key: str) -> None:
+def test_invalid_settings_are_rejected(make: Callable[[], Any], code: str, key: str) -> None:
     with raises(UsageError, code) as caught:
         make()
     assert caught.value.key == key

@@ -99,7 +99,7 @@ def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
     ],
     ids=str,
 )
-def test_weights_are_averaged_as_pytorch_would(strategy: Strategy, place: str) -> None:
+def test_averaged_weights_match_plain_pytorch(strategy: Strategy, place: str) -> None:
     job = a_job()
     run, state = trained(job, strategy, PLACES[place], "epochs>=3", shards=SHARDS)
     assert distance(run.model, replayed(job, run, SHARDS)) < 1e-6
@@ -110,14 +110,14 @@ def test_weights_are_averaged_as_pytorch_would(strategy: Strategy, place: str) -
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("strategy", [ElasticAveraging(steps=2), Downpour(steps=2)], ids=repr)
-def test_baselines_move_as_pytorch_would(strategy: Strategy, place: str) -> None:
+def test_baselines_match_plain_pytorch(strategy: Strategy, place: str) -> None:
     job = a_job()
     run, state = trained(job, strategy, PLACES[place], "epochs>=3")
     assert distance(run.model, replayed(job, run)) < 1e-5
     assert sorted(state.merged) == everything(SAMPLES, 3)
 
 
-def test_by_default_vc_asgd_starts_tasks_from_the_newest_weights() -> None:
+def test_vc_asgd_starts_tasks_from_the_newest_weights() -> None:
     run, _ = trained(a_job(), VCASGD(), fleet(2), "epochs>=3", shards=SHARDS)
     merged, epochs = 0, set[int]()
     for record in run.records:
@@ -128,7 +128,7 @@ def test_by_default_vc_asgd_starts_tasks_from_the_newest_weights() -> None:
     assert epochs == {0, 1}, "epochs overlap"
 
 
-def test_in_the_papers_mode_an_epochs_tasks_start_from_its_first_weights() -> None:
+def test_vc_asgd_newest_false_starts_from_an_epochs_first_weights() -> None:
     run, _ = trained(a_job(), VCASGD(newest=False), fleet(2), "epochs>=3", shards=SHARDS)
     tasks = [action.task for r in run.records for action in r.actions if isinstance(action, Start)]
     starts = {(task.spans[0].epoch, task.version) for task in tasks}
@@ -143,7 +143,7 @@ def test_alpha_grows_with_the_epoch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:VCASGD assigns whole shards")
-def test_a_store_that_overwrites_loses_what_was_written_since_it_was_read() -> None:
+def test_overwriting_store_loses_updates_written_after_a_read() -> None:
     """Two servers are always busy, so each overwrites updates that it has not read."""
     job, hub = a_job(), Hub(seconds_per_update=0.4, servers=2, overwrites=True)
     on = Simulated([Machine(f"m{i}", 0.01 * (1 + i / 4)) for i in range(6)], hub=hub)

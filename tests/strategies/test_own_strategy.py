@@ -4,5 +4,5 @@ from examples.own_strategy import DropStale
 from oddlot.testing import check_strategy
 
 
-def test_the_example_is_sound() -> None:
+def test_example_strategy_passes_check_strategy() -> None:
     check_strategy(DropStale, examples=50)

@@ -72,7 +72,7 @@ def replayed(job: Job, run: Run, keep: bool = False) -> nn.Module:
 
 
 @BOTH
-def test_the_statistics_of_batchnorm_are_averaged_like_parameters(on: Place) -> None:
+def test_batchnorm_statistics_are_averaged_like_parameters(on: Place) -> None:
     job = a_job(normed)
     run, _ = trained(job, VCASGD(alpha=0.7), on, "epochs>=3", shards=SHARDS)
     assert distance(run.model, replayed(job, run)) < 1e-5
@@ -83,14 +83,14 @@ def test_the_statistics_of_batchnorm_are_averaged_like_parameters(on: Place) -> 
 
 @BOTH
 @pytest.mark.parametrize("keep", [False, True], ids=["reset", "kept"])
-def test_adams_moments_begin_anew_with_each_task_or_stay_with_the_worker(on: Place, keep: bool) -> None:
+def test_keep_optimizer_keeps_adam_state_between_tasks(on: Place, keep: bool) -> None:
     job = replace(a_job(net), optimizer=Adam(lr=0.01), keep_optimizer=keep)
     run, _ = trained(job, VCASGD(alpha=0.7), on, "epochs>=4", shards=SHARDS)
     assert distance(run.model, replayed(job, run, keep)) < 1e-5
     assert distance(run.model, replayed(job, run, not keep)) > 1e-4, "it makes a difference"
 
 
-def test_a_worker_that_is_lost_takes_its_moments_along() -> None:
+def test_optimizer_state_of_a_lost_worker_is_lost() -> None:
     """The replacement is a new node without optimizer state, as in the repeated run."""
     job = replace(a_job(net), optimizer=Adam(lr=0.01), keep_optimizer=True)
     mortal = Simulated(
@@ -102,7 +102,7 @@ def test_a_worker_that_is_lost_takes_its_moments_along() -> None:
 
 
 @pytest.mark.parametrize("shards", [4, 8, 16])
-def test_what_an_epoch_keeps_of_its_beginning_depends_on_the_shards(shards: int) -> None:
+def test_share_of_initial_weights_depends_on_alpha_and_shards(shards: int) -> None:
     """With S shards, an epoch keeps the share alpha ** S of the weights. It depends on (1 - alpha) S, not on alpha
     alone."""
     kept = []
@@ -115,7 +115,7 @@ def test_what_an_epoch_keeps_of_its_beginning_depends_on_the_shards(shards: int)
 
 
 @pytest.mark.parametrize("by_samples", [True, False])
-def test_a_smaller_shard_counts_less_or_as_much(by_samples: bool) -> None:
+def test_by_samples_weighs_shards_by_size(by_samples: bool) -> None:
     job = replace(a_job(), train_data=Shards(["a", "b"], parts, sizes=[36, 12]))
     strategy = VCASGD(alpha=0.6, by_samples=by_samples)
     run, _ = trained(job, strategy, fleet(1), "epochs>=1")
@@ -124,7 +124,7 @@ def test_a_smaller_shard_counts_less_or_as_much(by_samples: bool) -> None:
     assert shares == pytest.approx([0.4 / 3 if by_samples else 0.4, 0.4])
 
 
-def test_damping_takes_from_the_late_what_they_count_too_much() -> None:
+def test_damping_lowers_the_share_of_stale_updates() -> None:
     """One of five machines is ten times slower, so its updates are many versions stale."""
     machines = [Machine(f"m{i}", 0.1 if i == 4 else 0.01) for i in range(5)]
     for damping in (0.0, 1.0):

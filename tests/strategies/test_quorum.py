@@ -46,7 +46,7 @@ wait alarm
 """
 
 
-def test_learners_wait_for_no_straggler() -> None:
+def test_local_sgd_does_not_wait_for_a_straggler() -> None:
     """One worker is a hundred times slower. The others merge without it, and its late updates are merged too."""
     run = ran(Quorum(LocalSGD(steps=4)), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
@@ -67,7 +67,7 @@ def test_learners_wait_for_no_straggler() -> None:
     ],
     ids=repr,
 )
-def test_a_quorum_of_everybody_has_the_rounds_of_the_one_inside(inside: Strategy) -> None:
+def test_quorum_of_all_workers_matches_the_inner_strategy(inside: Strategy) -> None:
     """A quorum of 1.0 has the same tasks, optimizer and shares as the inner strategy if all minibatches are
     complete."""
     one, other = (
@@ -81,7 +81,7 @@ def test_a_quorum_of_everybody_has_the_rounds_of_the_one_inside(inside: Strategy
     assert weights[0] == pytest.approx(weights[1])
 
 
-def test_gradients_count_by_their_samples() -> None:
+def test_gradients_are_weighted_by_samples() -> None:
     """Partial updates count by their samples too. A late update is merged with the next round."""
     story = """strategy Quorum(Synchronous(samples=8), quorum=0.6, grace=0.0)
 data size=100 in_flight=1 batch=4
@@ -112,12 +112,12 @@ class Never(Strategy):
         return assign_idle(view, 4)
 
 
-def test_what_makes_no_step_of_a_whole_round_is_told() -> None:
+def test_inner_strategy_without_steps_raises_protocol_error() -> None:
     with raises(ProtocolError, "inner_steps_by_part", inner="Never"):
         ran(Quorum(Never()), machines(3), torch.zeros(40), "epochs>=1")
 
 
-def test_learners_that_are_silent_are_not_waited_for() -> None:
+def test_frozen_workers_do_not_block_rounds() -> None:
     """Two of four workers freeze forever, and one of the others is slow. After timeouts, half of the remaining two
     are enough."""
     chaos = oddlot.faults.Chaos(
@@ -160,7 +160,7 @@ wait alarm
 
 
 @pytest.mark.parametrize(("at_once", "who_come_back"), [(1, ""), (2, "late b\nlate c")])
-def test_who_does_not_say_that_it_has_stopped_is_not_waited_for(at_once: int, who_come_back: str) -> None:
+def test_unacknowledged_cancellation_does_not_block_the_quorum(at_once: int, who_come_back: str) -> None:
     """`a` freezes with a copy of a task that `b` finishes. Two of the three other workers are a quorum."""
     story = f"""{A_HAS_A_COPY.replace("batch=4", f"batch=4 in_flight={at_once}")}finish c
 finish d
@@ -175,7 +175,7 @@ finish d
     assert re.search(r"finish d\n> step b:6\*0.17 b:1\d\*0.33 d:1\d\*0.33\n", message), message
 
 
-def test_who_has_stopped_and_has_brought_something_is_counted() -> None:
+def test_worker_with_an_update_and_a_cancelled_copy_counts() -> None:
     """`a` has an aborted copy of a task that `b` finishes, and an update in this round. Three of four workers are a
     quorum."""
     message = run_story(A_HAS_A_COPY + "finish b\nfinish c\n")
@@ -184,7 +184,7 @@ def test_who_has_stopped_and_has_brought_something_is_counted() -> None:
     assert "finish c\n> step d:4*0.12 a:5*0.25 b:6*0.25 c:7*0.25\n" in message, message
 
 
-def test_nobody_has_two_tasks_at_once() -> None:
+def test_workers_hold_one_task_at_a_time() -> None:
     """Both tasks would start from the same version and count as two workers."""
     machines = [Machine(f"m{number}", 0.01, link=Link(latency_milliseconds=20)) for number in range(3)]
     one, two = (
@@ -196,7 +196,7 @@ def test_nobody_has_two_tasks_at_once() -> None:
     assert one.summary["versions"] == two.summary["versions"] == 2 * 480 / (3 * 2 * BATCH)
 
 
-def test_a_learner_that_leaves_is_not_counted() -> None:
+def test_leaving_worker_does_not_count_in_the_quorum() -> None:
     """One of three workers leaves after its update. The round then waits for the other two."""
     story = """strategy Quorum(LocalSGD(steps=1), quorum=1.0, grace=9.0)
 data size=100 in_flight=1 batch=4
@@ -211,7 +211,7 @@ finish c
     assert "> step a:1*0.33 b:2*0.33 c:3*0.33" in run_story(story)
 
 
-def test_the_window_of_grace_is_a_share_of_the_time_in_which_somebody_worked() -> None:
+def test_grace_is_a_share_of_the_working_time() -> None:
     story = """strategy Quorum(LocalSGD(steps=1), grace=0.5)
 data size=100 in_flight=1 batch=4
 wait 3600
@@ -224,14 +224,14 @@ wait alarm
     assert "at 3615 s\n> step a:1*1.00" in run_story(story)
 
 
-def test_who_is_late_counts_for_less() -> None:
+def test_stale_update_has_a_lower_share() -> None:
     """A staleness of one version halves the share. Without damping, stale updates and momentum make the model
     oscillate."""
     story = f"strategy Quorum(LocalSGD(steps=1), grace=0.0)\n{ONE_IS_LATE}"
     assert "> step b:2*0.25 a:3*0.50" in run_story(story), run_story(story)
 
 
-def test_how_much_less_is_a_setting() -> None:
+def test_damping_sets_the_share_of_stale_updates() -> None:
     """A round also ends as soon as every worker has reported, however long the window of grace."""
     story = f"strategy Quorum(LocalSGD(steps=1), grace=0.0, damping={{}})\n{ONE_IS_LATE}"
     assert "> step b:2*0.50 a:3*0.50" in run_story(story.format(0.0))
@@ -245,7 +245,7 @@ def test_how_much_less_is_a_setting() -> None:
     )
 
 
-def test_what_a_leaver_hands_over_is_not_of_the_quorum() -> None:
+def test_update_of_a_leaving_worker_does_not_count_in_the_quorum() -> None:
     """The quorum is two of the three remaining workers. The update of the leaving worker is merged too."""
     story = """strategy Quorum(LocalSGD(steps=2), quorum=0.5, grace=0.0)
 data size=100 in_flight=1 batch=4
@@ -273,7 +273,7 @@ class Hears(StrategyWrapper):
         return self.inner.on(event, view)
 
 
-def test_the_one_inside_is_told_of_what_closes_a_round() -> None:
+def test_inner_strategy_receives_the_event_that_closes_a_round() -> None:
     """An example is the loss of the last worker that the round waits for."""
     conductor = Data(100, 1, batch=4).conductor(Quorum(Hears(LocalSGD(steps=1)), quorum=1.0))
     play = ScenarioRun(conductor)
@@ -284,7 +284,7 @@ def test_the_one_inside_is_told_of_what_closes_a_round() -> None:
     assert strategy.inner.heard == ["Joined", "Joined", "AlarmFired", "Lost", "Arrived"]
 
 
-def test_deadlines_inside_hurry_each_task_once() -> None:
+def test_inner_deadline_ends_each_task_once() -> None:
     """When a round closes, the inner strategy sees no busy workers, but does not end tasks a second time."""
     run = ran(
         Quorum(Deadline(LocalSGD(steps=4), 3.0)), machines(4, 100.0), torch.zeros(40_000), "seconds>=400"
@@ -293,7 +293,7 @@ def test_deadlines_inside_hurry_each_task_once() -> None:
     assert len(hurried) == len(set(hurried)) > 3
 
 
-def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
+def test_copies_by_fast_workers_count_in_the_quorum() -> None:
     """A fast worker that waits for the merge repeats the tasks of three slow workers."""
     three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]
     alone, both = (
@@ -303,7 +303,7 @@ def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
     assert both.summary["versions"] > 3 * alone.summary["versions"]
 
 
-def test_who_is_late_is_not_of_the_quorum() -> None:
+def test_stale_updates_do_not_count_in_the_quorum() -> None:
     """The quorum is two of four workers. Two late updates and one other update do not reach it."""
     story = """strategy Quorum(LocalSGD(steps=1), quorum=0.5, grace=0.0)
 data size=100 in_flight=1 batch=4
@@ -325,7 +325,7 @@ finish a
     assert run_story(f"{story}finish b\nwait alarm\n").count("> step") == 2
 
 
-def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
+def test_share_is_samples_times_samples_per_step() -> None:
     """A task of 7 samples has minibatches of 5 and 2."""
     strategy = Quorum(LocalSGD(steps=2), quorum=1.0)
     run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
@@ -333,6 +333,6 @@ def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
     assert step.shares == pytest.approx({"m0:1": 50 / 74.5, "m1:2": 24.5 / 74.5})
 
 
-def test_a_window_that_never_ends_is_none() -> None:
+def test_infinite_grace_is_rejected() -> None:
     with raises(UsageError, "invalid_value", name="grace"):
         Quorum(LocalSGD(), grace=1e308)

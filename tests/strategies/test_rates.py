@@ -111,7 +111,7 @@ def plain(job: Job, meet_every: int = 0, rate: float = 0.0) -> nn.Module:
 @pytest.mark.parametrize(
     "name", [*(name for name, kind in BY_NAME.items() if not kind().traits(1).mesh), "quorum"]
 )
-def test_one_worker_is_a_plain_loop_with_pytorch_s_scheduler_and_clipping(name: str) -> None:
+def test_one_worker_matches_pytorch_scheduler_and_clipping(name: str) -> None:
     strategy, changes = ONE[name]
     meet: dict[str, Any] = {"meet_every": 2, "rate": 0.4} if name == "elastic_averaging" else {}
     job = scheduled(**changes)
@@ -242,7 +242,7 @@ MANY: list[Callable[[], Strategy]] = [
 
 
 @pytest.mark.parametrize("make", MANY, ids=lambda make: type(make()).__name__)
-def test_with_several_workers_the_rate_follows_the_samples_merged(make: Callable[[], Strategy]) -> None:
+def test_learning_rate_of_several_workers_follows_merged_samples(make: Callable[[], Strategy]) -> None:
     shards = 4 if type(make()) in {strategies.FederatedAveraging, strategies.VCASGD} else 1
     job = scheduled(optimizer=SGD(0.1, momentum=0.5), lr_schedule=Cosine(EPOCHS, 0.5, FLOOR))
     run, state = trained(job, make(), fleet(3), f"epochs>={EPOCHS}", shards=shards)
@@ -250,7 +250,7 @@ def test_with_several_workers_the_rate_follows_the_samples_merged(make: Callable
     assert distance(run.model, Again(job, shards).follow(run)) < 1e-5
 
 
-def test_the_same_samples_merged_have_the_same_rate_whatever_the_workers() -> None:
+def test_learning_rate_is_independent_of_the_number_of_workers() -> None:
     """Learning rates of the hub's steps depend on the samples merged before."""
     found = []
     for workers in (1, 2, 3):

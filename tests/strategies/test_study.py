@@ -21,7 +21,7 @@ from oddlot.machines import Link
 from tests.strategies.slow_fleets import BATCH, PACE, machines, ran
 
 
-def test_lock_step_keeps_what_is_drawn() -> None:
+def test_lock_step_goodput_matches_simulated_failures() -> None:
     """Eight workers fail every 1 or 10 hours each, for 100,000 hours."""
     for between in (goodput.HOUR, 10 * goodput.HOUR):
         drawn = goodput.drawn_lock_step(8, between, 1e5 * goodput.HOUR)
@@ -29,14 +29,14 @@ def test_lock_step_keeps_what_is_drawn() -> None:
     assert goodput.lock_step(8, goodput.between_at(8, 0.27)) == pytest.approx(0.27)
 
 
-def test_the_least_squares_have_the_paper_s_constants() -> None:
+def test_least_squares_errors_match_the_paper() -> None:
     """Compare the final errors of rounds of 10, 20, 30 and 40 workers, and the constant for rounds of one row."""
     floors = [least_squares.floor(5e-4, k) for k in (10, 20, 30, 40)]
     assert floors == pytest.approx([7.1e-3, 4.4e-3, 2.9e-3, 1.8e-3], rel=0.02)
     assert least_squares.a_of(2e-4) == pytest.approx(0.19, rel=0.02)
 
 
-def test_each_worker_of_the_least_squares_computes_its_own_rows() -> None:
+def test_least_squares_workers_compute_their_own_rows() -> None:
     """A round of all workers is an exact gradient, even if samples are leased again or a task spans two epochs."""
     held = least_squares.Held(seed=3)
 
@@ -67,7 +67,7 @@ def test_each_worker_of_the_least_squares_computes_its_own_rows() -> None:
     assert run.history[-1]["error"] == pytest.approx(float((exact - best).norm()), rel=1e-9)
 
 
-def test_work_counts_where_it_was_computed_and_only_if_it_was_merged() -> None:
+def test_merged_a_second_counts_only_merged_work() -> None:
     """Three equal machines are always busy. Rounds that wait for three never use a fourth machine, ten times as
     slow."""
     run = ran(Synchronous(), machines(3), torch.zeros(3_000), "epochs>=1")
@@ -81,7 +81,7 @@ def test_work_counts_where_it_was_computed_and_only_if_it_was_merged() -> None:
     assert merged_a_second(run) == pytest.approx(3.1 / PACE, rel=0.02)
 
 
-def test_every_policy_of_every_part_can_be_made() -> None:
+def test_policies_of_every_part_can_be_created() -> None:
     loads = {name: sorted({row[1] for row in joint.strategy(1.0, name).table}) for name in joint.BY_ERROR}  # type: ignore[attr-defined]
     assert loads == {"k alone": [40], "k and load": list(joint.LOADS), "k and load, fitted": []}
     made = [joint.strategy(1.0, name) for name in joint.POLICIES]
@@ -95,7 +95,7 @@ def test_every_policy_of_every_part_can_be_made() -> None:
     assert {*least_squares, "goodput", "networks", "real"} == __main__.PARTS.keys()
 
 
-def test_asynchronous_baseline_has_its_best_rate() -> None:
+def test_asynchronous_baseline_uses_its_best_learning_rate() -> None:
     diverges, best, slow, *_ = asynchronous.UNDAMPED
     found = {asynchronous.OURS: [1.0, 3.0], diverges: [inf, inf], best: [2.0, 4.0], slow: [5.0, 5.0]}
     figures = asynchronous._figures(found)

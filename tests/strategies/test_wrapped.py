@@ -57,7 +57,7 @@ class Mine(StrategyWrapper):
     ],
     ids=["mine", "nested"],
 )
-def test_every_sample_is_merged_once_through_a_pause(make: Callable[[], Strategy], tmp_path: Path) -> None:
+def test_samples_are_merged_once_across_a_resume(make: Callable[[], Strategy], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     trained(a_job(count=45), make(), fleet(2), "epochs>=1", folder)
     _, state = trained(a_job(count=45), make(), fleet(2), "epochs>=2", folder, resume=True)
@@ -67,7 +67,7 @@ def test_every_sample_is_merged_once_through_a_pause(make: Callable[[], Strategy
     assert type(again.conductor.strategy) is type(make())
 
 
-def test_whatever_is_inside_comes_back() -> None:
+def test_nested_strategy_round_trips() -> None:
     strategy = BackupTasks(ProportionalLoad(LocalSGD(steps=3, round={"a:1": 4})), slow=2.0)
     assert from_plain(BackupTasks, json.loads(json.dumps(to_plain(strategy)))) == strategy
 
@@ -79,7 +79,7 @@ def test_whatever_is_inside_comes_back() -> None:
         ("os:getcwd", "strategy_not_importable"),
     ],
 )
-def test_a_heading_that_names_something_else(place: str, code: str, tmp_path: Path) -> None:
+def test_log_header_with_another_strategy_raises(place: str, code: str, tmp_path: Path) -> None:
     trained(a_job(), BackupTasks(Synchronous()), fleet(2), "epochs>=1", RunFolder(tmp_path))
     log = tmp_path / "records.jsonl"
     rewrite(log, lambda lines: lines[0]["conductor"]["strategy"].update({"is": place}))
@@ -87,7 +87,7 @@ def test_a_heading_that_names_something_else(place: str, code: str, tmp_path: Pa
         replay(tmp_path, import_strategy=True)
 
 
-def test_a_saved_strategy_whose_class_is_not_known_is_told() -> None:
+def test_saved_strategy_of_an_unknown_class_raises_misfit() -> None:
     """A class of the same name in another module is a different class."""
     saved = to_plain(BackupTasks(Synchronous()))
     saved["inner"]["is"] = "elsewhere:Synchronous"
@@ -112,7 +112,7 @@ def alternating() -> Alternating:
     return Alternating([Asynchronous(damping=1.0), BackupTasks(Mine(Asynchronous()))], (LocalSGD(),))
 
 
-def test_a_list_of_strategies_is_saved_with_the_state_of_each() -> None:
+def test_list_of_strategies_is_saved_with_state() -> None:
     strategy = Alternating([LocalSGD(round={"a:1": 4}), LocalSGD(round={"b:2": 7})], (Mine(Synchronous()),))
     state = Conductor(strategy, SampleLedger(100))
     read = Conductor.from_plain(json.loads(json.dumps(state.to_plain())), Alternating)
@@ -120,21 +120,21 @@ def test_a_list_of_strategies_is_saved_with_the_state_of_each() -> None:
     assert read == state
 
 
-def test_classes_of_one_name_in_two_modules_are_told_apart() -> None:
+def test_strategies_with_the_same_name_round_trip_by_module() -> None:
     other = type("Asynchronous", (LocalSGD,), {"__module__": "elsewhere"})
     strategy = Alternating([Asynchronous(), other(), Asynchronous()])
     read = from_plain(Alternating, json.loads(json.dumps(to_plain(strategy))))
     assert [type(each) for each in read.inners] == [Asynchronous, other, Asynchronous]
 
 
-def test_optimizers_of_one_name_are_told_apart() -> None:
+def test_optimizers_with_the_same_name_round_trip_by_module() -> None:
     other: type = dataclass(frozen=True)(type("Adam", (Optimizer,), {"__module__": "elsewhere"}))
     strategy = LocalSGD(server=Adam())
     assert from_plain(LocalSGD, json.loads(json.dumps(to_plain(strategy)))) == strategy
     assert other is not Adam
 
 
-def test_a_run_of_a_strategy_with_several_inside_is_resumed_and_replayed(tmp_path: Path) -> None:
+def test_strategy_with_several_inner_ones_resumes_and_replays(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     trained(a_job(count=45), alternating(), fleet(2), "epochs>=1", folder)
     _, state = trained(a_job(count=45), alternating(), fleet(2), "epochs>=2", folder, resume=True)
@@ -145,7 +145,7 @@ def test_a_run_of_a_strategy_with_several_inside_is_resumed_and_replayed(tmp_pat
     assert again.conductor.strategy.turn > 0
 
 
-def test_replay_imports_oddlots_classes_inside_and_no_other_ones_unasked(tmp_path: Path) -> None:
+def test_replay_imports_only_oddlot_classes_by_default(tmp_path: Path) -> None:
     trained(a_job(), BackupTasks(Synchronous()), fleet(2), "epochs>=1", RunFolder(tmp_path))
     program = "import sys; from oddlot.history.replay import replay; print(replay(sys.argv[1]).difference)"
     done = subprocess.run(
@@ -159,7 +159,7 @@ def test_replay_imports_oddlots_classes_inside_and_no_other_ones_unasked(tmp_pat
     assert "this" not in sys.modules
 
 
-def test_what_the_one_inside_asks_for_is_asked_for() -> None:
+def test_wrapper_passes_on_requirements_of_its_inner_strategy() -> None:
     inner = LocalSGD(server=SGD(lr=0.5))
     assert ProportionalLoad(inner).traits(1).server_optimizer == SGD(lr=0.5)
     assert BackupTasks(VCASGD()).traits(1).whole_shards
@@ -187,7 +187,7 @@ def test_what_the_one_inside_asks_for_is_asked_for() -> None:
         (lambda: Quorum(Deadline(oddlot.AdaptiveK())), "inner_waits_for_no_round", "inner"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[], object], code: str, key: str) -> None:
+def test_invalid_wrapper_settings_are_rejected(make: Callable[[], object], code: str, key: str) -> None:
     with raises(UsageError, code) as caught:
         make()
     assert caught.value.key == key
@@ -197,7 +197,7 @@ def named(*settings: str) -> Strategy:
     return JobFile.read("digits", [Override.parse(one) for one in settings]).strategy()
 
 
-def test_job_files_name_what_is_inside() -> None:
+def test_job_file_sets_the_inner_strategy() -> None:
     found = named(
         "strategy=backup_tasks", "strategy.inner=local_sgd", "strategy.inner.steps=3", "strategy.slow=2"
     )
@@ -211,7 +211,7 @@ def test_job_files_name_what_is_inside() -> None:
     assert rule == Deadline(Quorum(LocalSGD(server=oddlot.Adam())))
 
 
-def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
+def test_job_file_overrides_some_inner_settings_of_quorum() -> None:
     """Settings that are not given keep the values of DiLoCo, even if the default inner strategy is given."""
     quorum = "strategy=quorum"
     nesterov = SGD(0.7, 0.9, nesterov=True)
@@ -283,7 +283,7 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
         ),
     ],
 )
-def test_words_that_name_nothing_are_refused(settings: list[str], expected: list[tuple[str, str]]) -> None:
+def test_unknown_strategy_settings_are_rejected(settings: list[str], expected: list[tuple[str, str]]) -> None:
     with pytest.raises(UsageError) as caught:
         named(*settings)
     found = getattr(caught.value, "errors", [caught.value])

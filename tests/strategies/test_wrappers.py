@@ -44,7 +44,7 @@ from tests.transcripts import check, raises
 # --- time ------------------------------------------------------------------------------------------
 
 
-def test_backup_tasks_wait_for_no_straggler() -> None:
+def test_backup_tasks_do_not_wait_for_a_straggler() -> None:
     """One of 20 tasks takes 100 times as long, so every third round of eight waits for a straggler or its copy."""
     numbers, eight = torch.zeros(4_000), machines(8, delay=STRAGGLES, stops_at_once=True)
     eight = [replace(one, seconds_per_sample=PACE / 5) for one in eight]  # at most 10 s: none counts as hung
@@ -56,7 +56,7 @@ def test_backup_tasks_wait_for_no_straggler() -> None:
 
 
 @pytest.mark.parametrize(("times", "at_most"), [(1.7, 1.01), (3.0, 0.6), (6.0, 0.27)])
-def test_who_is_known_to_be_slow_is_not_waited_for_long(times: float, at_most: float) -> None:
+def test_task_of_a_slow_worker_is_copied_if_that_is_faster(times: float, at_most: float) -> None:
     """One of four workers is slow. An idle worker repeats its task if it would finish first."""
     fleet = [*machines(3), oddlot.Machine("slow", times * PACE)]
     waits = ran(Synchronous(), fleet, torch.zeros(4_000), "epochs>=1")
@@ -65,14 +65,14 @@ def test_who_is_known_to_be_slow_is_not_waited_for_long(times: float, at_most: f
     assert bool(backs.summary["samples_wasted"]) is (times > 2)
 
 
-def test_a_task_is_begun_again_once_at_most() -> None:
+def test_task_is_copied_at_most_once() -> None:
     run = ran(BackupTasks(Synchronous(), slow=1.0), machines(6, 50.0), torch.zeros(300), "epochs>=1")
     starts = [task.task for task in actions(run, Start)]
     copies = [sum(other.spans == task.spans for other in starts) for task in starts]
     assert set(copies) == {1, 2}
 
 
-def test_a_copy_that_is_lost_is_begun_by_others() -> None:
+def test_lost_copy_is_repeated_by_another_worker() -> None:
     story = """strategy BackupTasks(Synchronous(samples=8))
 data size=4000 batch=8
 join a
@@ -98,7 +98,7 @@ lose a
     assert re.search(rf"lose a\n> assign b:\d+ 8 {re.escape(copied[1])}", message), message
 
 
-def test_what_three_have_refused_is_not_begun_again() -> None:
+def test_samples_rejected_three_times_are_not_copied() -> None:
     """The samples are skipped while their first worker still computes them."""
     story = """strategy BackupTasks(Deadline(Synchronous(samples=8), 50.0))
 data size=400 batch=8 skip_bad=true
@@ -148,7 +148,7 @@ class Watched(BackupTasks):
 @pytest.mark.parametrize(
     ("inside", "slow"), [(FastestK(k=6), 1.0), (Synchronous(), 1.0), (Synchronous(), 4.0)]
 )
-def test_whoever_becomes_idle_begins_what_is_late_already(inside: Strategy, slow: float) -> None:
+def test_idle_worker_copies_a_late_task_at_once(inside: Strategy, slow: float) -> None:
     eight = machines(
         8,
         slow,
@@ -159,7 +159,7 @@ def test_whoever_becomes_idle_begins_what_is_late_already(inside: Strategy, slow
     ran(Watched(inside, slow=1.2), eight, torch.zeros(4_000), "epochs>=1")
 
 
-def test_backups_start_from_the_version_that_is_kept() -> None:
+def test_copies_start_from_the_kept_version() -> None:
     """An epoch's tasks start from its first version, while updates make newer versions."""
     run = ran(BackupTasks(VCASGD(newest=False)), machines(4, 3.0), torch.arange(400.0), "epochs>=3", shards=8)
     still_out: dict[str, Task] = {}
@@ -178,7 +178,7 @@ def test_backups_start_from_the_version_that_is_kept() -> None:
     assert behind
 
 
-def test_a_deadline_ends_rounds() -> None:
+def test_deadline_ends_rounds() -> None:
     """The slow worker takes 8 times as long. It hands over after the minibatch that it computes at the deadline."""
     seconds, slow = 4 * BATCH * PACE, 8.0
     deadline = Deadline(LocalSGD(steps=8), seconds)
@@ -193,7 +193,7 @@ def test_a_deadline_ends_rounds() -> None:
     assert len(actions(run, HandOver)) == 40
 
 
-def test_loads_in_proportion_waste_nothing() -> None:
+def test_proportional_load_keeps_high_goodput() -> None:
     """One of four workers is five times slower. Rounds that wait for it reach a quarter of the possible throughput."""
 
     def goodput(strategy: Strategy) -> float:
@@ -205,7 +205,7 @@ def test_loads_in_proportion_waste_nothing() -> None:
     assert goodput(ProportionalLoad(Synchronous(samples=40))) > 0.93
 
 
-def test_nobody_s_load_is_forgotten() -> None:
+def test_slowest_worker_keeps_a_minimum_load() -> None:
     """A machine that is a hundred times slower gets a twentieth of the samples, and is still measured."""
     loads = ProportionalLoad(Synchronous(samples=40))
     run = ran(loads, machines(3, 100.0), torch.zeros(3_000), "seconds>=800")
@@ -221,7 +221,7 @@ def test_nobody_s_load_is_forgotten() -> None:
         lambda: ProportionalLoad(BackupTasks(Synchronous(samples=40))),
     ],
 )
-def test_backups_do_not_keep_a_slow_one_from_being_measured(make: Callable[[], Strategy]) -> None:
+def test_backup_tasks_let_slow_workers_be_measured(make: Callable[[], Strategy]) -> None:
     alone, both = (
         ran(strategy, machines(4, 5.0), torch.zeros(30_000), "seconds>=300")
         for strategy in (ProportionalLoad(Synchronous(samples=40)), make())
@@ -230,7 +230,7 @@ def test_backups_do_not_keep_a_slow_one_from_being_measured(make: Callable[[], S
 
 
 @pytest.mark.parametrize("around", [False, True])
-def test_a_slow_one_s_small_load_is_not_late(around: bool) -> None:
+def test_small_load_of_a_slow_worker_is_not_late(around: bool) -> None:
     """Two of four workers are three times slower and get a third of the samples, in either order of the wrappers."""
     fleet = [
         oddlot.Machine(f"m{n}", PACE * (3 if n > 1 else 1), oddlot.machines.Lognormal(0.2)) for n in range(4)
@@ -241,14 +241,14 @@ def test_a_slow_one_s_small_load_is_not_late(around: bool) -> None:
     assert run.summary["samples_wasted"] < 0.05 * run.summary["samples_assigned"]
 
 
-def test_a_worker_s_own_task_is_not_begun_again() -> None:
+def test_tasks_from_a_workers_own_weights_are_not_copied() -> None:
     averaging = BackupTasks(oddlot.ElasticAveraging(steps=2), slow=1.0)
     run = ran(averaging, machines(3, 30.0), torch.zeros(100), "epochs>=1")
     spans = [action.task.spans for action in actions(run, Start)]
     assert len(spans) == len(set(spans))
 
 
-def test_a_deadline_has_one_alarm() -> None:
+def test_deadline_sets_few_alarms() -> None:
     """No task reaches the deadline, and there are few alarms: not one per task."""
     tasks = Asynchronous(samples=2 * BATCH)
     run = ran(Deadline(tasks, 50 * BATCH * PACE), machines(4), torch.zeros(4_000), "epochs>=1")
@@ -282,7 +282,7 @@ class Own(Backups):
         (Own(), ""),
     ],
 )
-def test_a_deadline_that_can_end_nothing_is_warned_of(
+def test_deadline_of_one_minibatch_tasks_warns(
     recwarn: pytest.WarningsRecorder, inner: Strategy, setting: str
 ) -> None:
     ran(Deadline(inner), machines(2), torch.zeros(40), "epochs>=1", shards=4)
@@ -306,7 +306,7 @@ def test_a_deadline_that_can_end_nothing_is_warned_of(
     ],
     ids=["gradients", "inside", "steps", "steps inside", "weights", "of a user's"],
 )
-def test_an_optimizer_of_local_steps_that_no_worker_takes_is_warned_of(
+def test_local_optimizer_without_local_steps_warns(
     recwarn: pytest.WarningsRecorder, strategy: Strategy, settings: list[str]
 ) -> None:
     job = a_job(local_optimizer=torch.optim.Adam, keep_optimizer=True)
@@ -317,7 +317,7 @@ def test_an_optimizer_of_local_steps_that_no_worker_takes_is_warned_of(
         check(warning, "no_local_steps", settings=settings)
 
 
-def test_a_copy_has_a_deadline_too() -> None:
+def test_copy_has_a_deadline() -> None:
     story = """strategy BackupTasks(Deadline(Synchronous(samples=24), 3.0), slow=1.0)
 data size=96 in_flight=1 batch=8
 join a
@@ -334,7 +334,7 @@ wait 9
 
 
 @pytest.mark.parametrize("seconds", [0.9, 1.5])
-def test_a_copy_of_a_task_that_was_hurried_has_a_deadline(seconds: float) -> None:
+def test_copy_of_a_handed_over_task_has_a_deadline(seconds: float) -> None:
     story = f"""strategy BackupTasks(Deadline(Synchronous(samples=24), 1.0), slow=2.0)
 data size=96 in_flight=1 batch=8
 join a
@@ -353,7 +353,7 @@ wait 5
     assert "> hand over a:5" in message, message
 
 
-def test_what_was_handed_over_tells_of_paces_too() -> None:
+def test_handed_over_updates_are_measured() -> None:
     """Task sizes exceed the batch size, and no task is computed completely."""
     strategy = Deadline(oddlot.AdaptiveLoad(loads=(5, 10, 20)), 4 * PACE)
     model = PlainModel([0.0] * 4_000)
@@ -361,7 +361,7 @@ def test_what_was_handed_over_tells_of_paces_too() -> None:
     assert any(isinstance(record.event, RoundTimesFitted) for record in run.records)
 
 
-def test_nobody_begins_its_own_task_again() -> None:
+def test_worker_does_not_copy_its_own_task() -> None:
     """With two tasks in flight, the slow worker has a free slot too."""
     story = """strategy BackupTasks(Synchronous(samples=8), slow=1.0)
 data size=400 in_flight=2 batch=8
@@ -376,7 +376,7 @@ finish b
     assert "> assign a:6 8 [0:24-32]" in message, message
 
 
-def test_what_only_its_own_worker_could_begin_again_is_for_whoever_is_idle_next() -> None:
+def test_late_task_is_copied_by_the_next_idle_worker() -> None:
     """Another worker repeats the task as soon as it is idle, before the next alarm."""
     story = """strategy BackupTasks(Synchronous(samples=8))
 data size=400 in_flight=2 batch=8
@@ -401,7 +401,7 @@ finish b
 
 @pytest.mark.parametrize("wrap", [BackupTasks, partial(Deadline, seconds=2.0), ProportionalLoad])
 @pytest.mark.parametrize("between", [lambda strategy: strategy, Watched])
-def test_a_wrapper_is_not_around_itself(
+def test_wrapping_a_strategy_twice_in_the_same_class_raises(
     wrap: Callable[[Strategy], Strategy], between: Callable[[Strategy], Strategy]
 ) -> None:
     inside = between(wrap(Synchronous()))
@@ -409,7 +409,7 @@ def test_a_wrapper_is_not_around_itself(
         wrap(inside)
 
 
-def test_who_is_new_has_work_though_another_one_computes_a_copy() -> None:
+def test_new_worker_gets_a_task_while_another_computes_a_copy() -> None:
     story = """strategy BackupTasks(Quorum(LocalSGD(steps=1), quorum=1.0), slow=1.0)
 data size=400 in_flight=1 batch=8
 join a
@@ -445,14 +445,14 @@ LR = 0.015
     ],
     ids=lambda strategy: repr(strategy).partition("(")[0],
 )
-def test_who_is_always_slow_does_not_bias_the_data(strategy: Strategy) -> None:
+def test_slow_worker_does_not_bias_the_model(strategy: Strategy) -> None:
     """Each shard has one number, and workers keep their shards. A strategy that discards late updates would never
     merge the slow worker's number."""
     assert mean_learnt(strategy, 4) == pytest.approx(1.5, abs=0.2)
 
 
 @pytest.mark.parametrize("strategy", [FastestK(k=3), oddlot.AdaptiveLoad(), Quorum(LocalSGD(steps=1))])
-def test_who_is_always_slow_has_had_its_part_of_the_samples_in_the_midst_of_a_run(strategy: Strategy) -> None:
+def test_slow_worker_has_its_share_of_samples_during_a_run(strategy: Strategy) -> None:
     """Ten epochs take about 400 s. At 390 s, the slow worker's shard is as complete as the others."""
     run = played(strategy, machines(4, 20.0), in_shards(4), BATCH, seconds=390)
     merged, given = Counter[int](), dict[str, Any]()
@@ -467,12 +467,12 @@ def test_who_is_always_slow_has_had_its_part_of_the_samples_in_the_midst_of_a_ru
     assert min(merged.values()) > 0.9 * max(merged.values()), merged
 
 
-def test_three_of_four_shards_lead_elsewhere() -> None:
-    """Verify that `test_who_is_always_slow_does_not_bias_the_data` can fail."""
+def test_missing_shard_biases_the_model() -> None:
+    """Verify that `test_slow_worker_does_not_bias_the_model` can fail."""
     assert mean_learnt(FastestK(k=3), 3) == pytest.approx(1.0, abs=0.2)
 
 
-def test_the_plain_model_learns_what_pytorch_does() -> None:
+def test_plain_model_learns_the_same_weights_as_pytorch() -> None:
     run = ran(FastestK(k=3), machines(4, 20.0), Shards.of([RISING.numpy()], 4), "epochs>=3", lr=LR)
     model: Any = run.model
     assert mean_learnt(FastestK(k=3), 4, epochs=3) == pytest.approx(model.weight.item(), rel=1e-5)
@@ -496,7 +496,7 @@ def mean_learnt(strategy: Strategy, shards: int, epochs: int = 20) -> float:
     return model.weights[-1][0]
 
 
-def test_the_mean_over_what_was_handed_over_has_the_right_expectation() -> None:
+def test_mean_of_handed_over_updates_is_unbiased() -> None:
     """One step from 0 with learning rate 1 leads to the mean of all computed samples, 1.5 on average."""
     deadline = Deadline(Synchronous(samples=40), 10 * PACE)
     ends, counts = [], set()
@@ -511,7 +511,7 @@ def test_the_mean_over_what_was_handed_over_has_the_right_expectation() -> None:
     assert fmean(ends) == pytest.approx(1.5, abs=4 * 1.118 / (25 * 80) ** 0.5)
 
 
-def test_a_prefix_counts_in_proportion_to_its_length() -> None:
+def test_partial_update_counts_in_proportion_to_its_samples() -> None:
     run = ran(Deadline(Synchronous(samples=40), 10 * PACE), machines(3, 3.0), RISING, "versions>=1")
     (step,) = actions(run, Step)
     assert list(step.shares.values()) == pytest.approx([0.4, 0.4, 0.2])

@@ -17,7 +17,7 @@ from oddlot.wire.plain import Plain
 @pytest.mark.parametrize(
     ("codec", "relative_error"), [(Plain(), 0.0), (Half("bf16"), 2**-8), (Half("fp16"), 2**-11)], ids=repr
 )
-def test_the_shipped_codecs_keep_their_word(codec: Codec, relative_error: float) -> None:
+def test_built_in_codecs_pass(codec: Codec, relative_error: float) -> None:
     check_codec(codec, relative_error=relative_error)
 
 
@@ -112,13 +112,13 @@ class Noisy(Bad):
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
-def test_a_codec_that_is_amiss_is_found(codec: Codec, code: str) -> None:
+def test_broken_codec_is_found(codec: Codec, code: str) -> None:
     with pytest.raises(BrokenCodec) as caught:
         check_codec(codec)
     assert caught.value.code == code
 
 
-def test_the_codec_is_left_as_it_was() -> None:
+def test_codec_is_not_modified() -> None:
     codec = Bad()
     check_codec(codec, examples=5)
     assert codec.sent == 0

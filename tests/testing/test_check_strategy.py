@@ -146,11 +146,11 @@ SLOW = (KeepsASecret,)
     [pytest.param(*each, marks=pytest.mark.long if each[0] in SLOW else ()) for each in BROKEN],
     ids=lambda each: getattr(each, "__name__", str(each)),
 )
-def test_a_broken_promise_is_found(make: Callable[[], Strategy], promise: int) -> None:
+def test_broken_promise_is_found(make: Callable[[], Strategy], promise: int) -> None:
     assert fault_of(make, 100) == (promise, "")
 
 
-def test_the_history_is_the_shortest_and_a_story() -> None:
+def test_shortest_history_is_reported_as_a_story() -> None:
     with pytest.raises(BrokenPromise) as caught:
         check_strategy(lambda: ForgetsTheLost(k=2), examples=100)
     story = caught.value.story
@@ -169,7 +169,7 @@ def test_the_history_is_the_shortest_and_a_story() -> None:
     assert run_story(story, {"ForgetsTheLost": ForgetsTheLost}) == story + "\n"
 
 
-def test_what_a_copy_loses_is_shown_by_the_shortest_history_too() -> None:
+def test_state_lost_by_copying_is_found() -> None:
     with pytest.raises(BrokenPromise) as caught:
         check_strategy(CountsByNumber, examples=100)
     lines = caught.value.story.splitlines()
@@ -177,7 +177,7 @@ def test_what_a_copy_loses_is_shown_by_the_shortest_history_too() -> None:
     assert [line for line in lines[2:] if not line.startswith(">")] == ["join a", "finish a:1", "show"]
 
 
-def test_a_bug_comes_with_its_history() -> None:
+def test_exception_has_its_history_as_a_note() -> None:
     class Typo(Synchronous):
         def on(self, event: Event, view: View) -> Iterable[Command]:
             if isinstance(event, Lost):
@@ -199,7 +199,7 @@ def shown(
     return settle
 
 
-def test_books_that_show_late_results_of_the_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conductor_that_reports_late_updates_of_lost_workers_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def tells_all(conductor: state.Conductor, event: Arrived) -> Iterator[Event]:
         events = (
             message
@@ -222,12 +222,12 @@ def test_books_that_show_late_results_of_the_lost_are_found(monkeypatch: pytest.
     assert fault_of(Remembers, 200) == (3, "")
 
 
-def test_books_that_lose_samples_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_that_loses_samples_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SampleLedger, "give_back", lambda ledger, task: ledger.leases.pop(task, None))
     assert fault_of(Asynchronous, 100) == (0, "position_missing")
 
 
-def test_books_that_merge_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_that_merges_twice_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def merge(ledger: SampleLedger, update: str) -> bool:
         spans = ledger.leases[update].spans
         ledger.give_back(update)
@@ -237,7 +237,7 @@ def test_books_that_merge_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> No
     assert fault_of(Asynchronous, 100) == (0, "position_repeated")
 
 
-def test_books_that_leave_a_worker_idle_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conductor_that_forgets_an_idle_worker_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = state.Conductor._answered
 
     def forgets_idle(conductor: state.Conductor, task: str, node: str, samples: int) -> bool:

@@ -21,14 +21,14 @@ finish a
 """
 
 
-def test_a_story_is_told_whatever_stood_there_before() -> None:
+def test_story_output_replaces_old_output() -> None:
     bare = "\n".join(line for line in TOLD.splitlines() if not line.startswith(">"))
     assert run_story(bare) == TOLD
     assert run_story(TOLD) == TOLD
     assert run_story(TOLD.replace("> step", "> nonsense")) == TOLD
 
 
-def test_a_story_that_comes_out_differently_shows_the_difference(tmp_path: Path) -> None:
+def test_changed_story_output_shows_the_difference(tmp_path: Path) -> None:
     path = tmp_path / "story.txt"
     path.write_text(TOLD.replace("a:1*1.00", "a:1*0.50"))
     with raises(AssertionError) as caught:
@@ -62,12 +62,12 @@ def test_a_story_that_comes_out_differently_shows_the_difference(tmp_path: Path)
         ("strategy Synchronous()\nevaluated loss=1", 2, "no_evaluation", None),
     ],
 )
-def test_what_cannot_be_told_is_refused(story: str, line: int, code: str, given: str | None) -> None:
+def test_invalid_story_is_rejected(story: str, line: int, code: str, given: str | None) -> None:
     with raises(UsageError, code, line=line, **({"given": given} if given else {})):
         run_story(story)
 
 
-def test_a_strategys_bug_is_shown_where_it_happens() -> None:
+def test_strategy_error_is_shown_in_the_story() -> None:
     story = "strategy Timed(seconds=0.0)\njoin a\nwait 1\n"
     *_, last = run_story(story, {"Timed": Timed}).splitlines()
     assert last.startswith("> ProtocolError: ")

@@ -8,7 +8,7 @@ from oddlot.testing.state_checks import StateChecks
 from tests.fits import BATCH, a_job, fleet, trained
 
 
-def test_what_reaches_the_model_again_is_seen_in_a_whole_epoch_too() -> None:
+def test_sample_merged_again_in_a_complete_epoch_is_found() -> None:
     run, _ = trained(a_job(), Synchronous(), fleet(), "epochs>=3")
     conductor = Recipe(a_job(), Synchronous(), fleet(), RunConfig(until="epochs>=3")).conductor()
     state = StateChecks()

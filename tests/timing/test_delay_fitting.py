@@ -28,7 +28,7 @@ def drawn(delay: Delay, count: int = DRAWN) -> list[float]:
     [Exponential(), Lognormal(0.5), Lognormal(0.05), Erlang(4), Erlang(50), ShiftedExponential(0.6)],
     ids=repr,
 )
-def test_the_model_that_times_were_drawn_from_is_the_nearest(delay: Delay) -> None:
+def test_generating_model_fits_best(delay: Delay) -> None:
     best, second, *_ = fit_delays(drawn(delay))
     assert best.measured == DRAWN
     assert best.distance < 1.6 / DRAWN**0.5, "as far as chance leads"
@@ -42,7 +42,7 @@ def test_the_model_that_times_were_drawn_from_is_the_nearest(delay: Delay) -> No
         assert getattr(best.delay, name) == pytest.approx(getattr(delay, name), rel=0.05)
 
 
-def test_the_distance_is_that_of_the_distribution_functions() -> None:
+def test_distance_compares_distribution_functions() -> None:
     """The times 1 and 3 have the mean 2.
 
     An exponential with this mean has 1 - exp(-0.5) = 0.393 of its mass below 1.
@@ -52,13 +52,13 @@ def test_the_distance_is_that_of_the_distribution_functions() -> None:
 
 
 @pytest.mark.parametrize("time", [2.0, 0.1])
-def test_times_that_are_all_alike(time: float) -> None:
+def test_equal_times_fit_a_deterministic_delay(time: float) -> None:
     """The mean of ten times 0.1 differs from 0.1 because of rounding."""
     (best, *others) = fit_delays([time] * 10)
     assert (best.delay, best.distance) == (Deterministic(), 0.0)
     assert all(fit.distance > 0.4 for fit in others)
 
 
-def test_times_that_no_lognormal_fits_are_fitted_by_others() -> None:
+def test_times_without_a_lognormal_fit_use_other_models() -> None:
     fits = fit_delays([1e-6] * 100 + [1e3] * 100)
     assert {type(fit.delay) for fit in fits} == {Deterministic, Exponential, ShiftedExponential, Erlang}

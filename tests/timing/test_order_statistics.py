@@ -41,9 +41,7 @@ def harmonic(count: int) -> float:
     ("workers", "samples", "step", "rel"),
     [(1, 1, 1, 2e-4), (5, 1, 1, 2e-4), (50, 7, 1, 2e-4), (400, 1, 1, 2e-4), (4_000, 1, 1_999, 2e-3)],
 )
-def test_of_exponential_times_it_is_a_difference_of_harmonic_numbers(
-    workers: int, samples: int, step: int, rel: float
-) -> None:
+def test_exponential_times_match_harmonic_numbers(workers: int, samples: int, step: int, rel: float) -> None:
     """Thousands of workers are processed in blocks."""
     ks = range(1, workers + 1, step)
     found = mean_seconds([Exponential()] * workers, samples, ks)
@@ -73,7 +71,7 @@ DELAYS = (
 
 
 @pytest.mark.parametrize("delay", DELAYS, ids=repr)
-def test_of_a_delay_it_is_the_mean_of_what_it_draws(delay: Delay) -> None:
+def test_delay_order_statistics_match_simulation(delay: Delay) -> None:
     """The times include one second of communication. `KS` includes the first and last of many workers."""
     found = mean_seconds([Scattered(delay, 0.1, 1.0)] * WORKERS, 10, KS)
     draws, rng = 4_000, Random(1)
@@ -82,7 +80,7 @@ def test_of_a_delay_it_is_the_mean_of_what_it_draws(delay: Delay) -> None:
     assert found == pytest.approx(1 + drawn.mean(0), abs=4 * drawn.std(0).max() / draws**0.5 + 0.005)
 
 
-def test_the_slowest_of_a_thousand_scattered_ones() -> None:
+def test_slowest_of_a_thousand_matches_the_closed_form() -> None:
     """The times are a shift of 0.5 s plus an exponential with a mean of 0.5 s."""
     (found,) = mean_seconds([Scattered(ShiftedExponential(0.5), 0.1)] * 1_000, 10, [1_000])
     assert found == pytest.approx(0.5 + 0.5 * harmonic(1_000), rel=1e-3)
@@ -90,7 +88,7 @@ def test_the_slowest_of_a_thousand_scattered_ones() -> None:
 
 @pytest.mark.parametrize(("model", "draw"), MODELS, ids=lambda one: repr(one)[:20])
 @pytest.mark.parametrize("samples", [1, 40, 400])
-def test_it_is_the_mean_of_what_is_drawn(model: Any, draw: Callable[..., Numbers], samples: int) -> None:
+def test_order_statistics_match_simulation(model: Any, draw: Callable[..., Numbers], samples: int) -> None:
     """For 40 samples, the communication and computation of the second model take equally long."""
     drawn = np.sort(draw(np.random.default_rng(1), samples, (DRAWS, WORKERS)), 1)[:, np.array(KS) - 1]
     expected, error = drawn.mean(0), drawn.std(0) / DRAWS**0.5
@@ -98,7 +96,7 @@ def test_it_is_the_mean_of_what_is_drawn(model: Any, draw: Callable[..., Numbers
     assert (np.abs(found - expected) < 4 * error + 2e-3 * expected).all(), found / expected
 
 
-def test_of_workers_who_are_not_alike() -> None:
+def test_unequal_workers_match_simulation() -> None:
     fast, slow = Hypoexponential(1.0, 0.025), Hypoexponential(5.0, 0.1)
     rng = np.random.default_rng(2)
     parts = [
@@ -111,7 +109,7 @@ def test_of_workers_who_are_not_alike() -> None:
 
 
 @pytest.mark.parametrize("workers", [20, 1_000])
-def test_the_earliest_and_the_latest_of_many_measured_times_are_not_thinned_out(workers: int) -> None:
+def test_extremes_of_measured_times_are_kept(workers: int) -> None:
     """They determine the times of the first and of the last worker."""
     times = np.random.default_rng(3).pareto(1.1, 3_000)
     found = mean_seconds([Measured(tuple(times.tolist()), (0.0,) * 3_000)] * workers, 1, [1, workers])
@@ -121,6 +119,6 @@ def test_the_earliest_and_the_latest_of_many_measured_times_are_not_thinned_out(
     )
 
 
-def test_rounds_of_what_can_be_passed_over_once() -> None:
+def test_rounds_of_accepts_iterators() -> None:
     once = rounds_of((Exponential() for _ in range(3)), iter([1, 2]), iter([1, 3]))
     assert once == rounds_of([Exponential()] * 3, [1, 2], [1, 3])

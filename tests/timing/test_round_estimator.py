@@ -74,7 +74,7 @@ def close(found: RoundTimesFitted | None, slower: Sequence[float]) -> None:
         assert row[2] == pytest.approx(message[2], rel=2e-3)
 
 
-def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
+def test_rounds_with_a_cancelled_worker_are_ignored() -> None:
     """This holds even if enough of the others have returned updates."""
     slower = {**SLOWER, "d": 1.0, "e": 1.0, "f": 1.0}
     play = Play([*slower])
@@ -83,7 +83,7 @@ def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
     close(message[-1], list(slower.values()))
 
 
-def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
+def test_only_the_first_of_several_tasks_is_measured() -> None:
     """The second task waits for the first one."""
     play, found = Play(["a"]), None
     for _ in range(MIN_ROUNDS):
@@ -96,7 +96,7 @@ def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
     close(found, [1.0])
 
 
-def test_who_is_still_out_took_as_long_as_that() -> None:
+def test_unfinished_worker_counts_with_its_time_so_far() -> None:
     slower = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 6.0}
     play = Play([*slower])
     message = [play.round(3, cancel=False, slower=slower) for _ in range(MIN_ROUNDS)]
@@ -107,7 +107,7 @@ def test_who_is_still_out_took_as_long_as_that() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "seconds"), [(2, 12.0), (10, (3 * 12 + 14 + 16 + 18 + 20 + 22) / 8)])
-def test_who_is_out_for_a_while_takes_as_long_as_the_last_time(rounds: int, seconds: float) -> None:
+def test_late_worker_counts_with_its_last_time_or_time_so_far(rounds: int, seconds: float) -> None:
     """It is busy with a cancelled task and gets no other one. It took 12 s before, and is away for 4 s or 22 s."""
     slower = {"a": 1.0, "b": 1.0, "d": 1.0, "c": 6.0}
     play = Play([*slower])
@@ -125,14 +125,14 @@ def test_who_is_out_for_a_while_takes_as_long_as_the_last_time(rounds: int, seco
     assert rows[4, 10] == pytest.approx(seconds, rel=2e-3)
 
 
-def test_nothing_is_learnt_where_many_are_busy_with_what_was_cancelled() -> None:
+def test_rounds_with_many_late_workers_are_ignored() -> None:
     play = Play()
     for _ in range(3 * MIN_ROUNDS):
         assert play.round(1) is None
         assert play.round(2, cancel=False) is None
 
 
-def test_it_is_told_anew_after_some_steps_or_when_the_fleet_is_another_one() -> None:
+def test_estimate_repeats_after_some_steps_or_a_change_of_workers() -> None:
     play = Play()
     message = {step: found for step in range(1, 2 * STEPS_BETWEEN + 1) if (found := play.round(3))}
     assert [*message] == [MIN_ROUNDS, MIN_ROUNDS + STEPS_BETWEEN]
@@ -142,7 +142,7 @@ def test_it_is_told_anew_after_some_steps_or_when_the_fleet_is_another_one() -> 
     close(play.round(2), [1.0, 2.0])
 
 
-def test_it_forgets_tasks_that_are_over() -> None:
+def test_finished_tasks_are_removed() -> None:
     play = Play()
     for number in range(20):
         play.round(3 if number % 2 else 1)
@@ -153,7 +153,7 @@ def test_it_forgets_tasks_that_are_over() -> None:
     assert len(play.times.rounds) <= 8
 
 
-def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
+def test_partial_task_of_a_leaving_worker_is_no_round() -> None:
     """It arrives when no worker is left."""
     play = Play(["a"])
     for _ in range(MIN_ROUNDS):
@@ -165,14 +165,14 @@ def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
     assert play.times(Record(play.now, Arrived(facts), (Step({facts.id: 1.0}),))) is None
 
 
-def test_who_hangs_does_not_keep_the_others_from_being_learnt_from() -> None:
+def test_hung_worker_does_not_block_the_estimate() -> None:
     play = Play(["a", "b"])
     play.names = ["a"]
     message = [play.round(1) is not None for _ in range(SILENT + MIN_ROUNDS)]
     assert message == [False] * (SILENT + MIN_ROUNDS - 2) + [True, False]
 
 
-def test_what_is_long_ago_is_forgotten() -> None:
+def test_old_rounds_are_discarded() -> None:
     play = Play()
     for _ in range(20):
         play.round(3)
@@ -185,7 +185,7 @@ def test_what_is_long_ago_is_forgotten() -> None:
     close(play.round(3, slower=even), [3.0] * 3)
 
 
-def test_of_many_workers_those_that_are_about_as_fast_are_alike() -> None:
+def test_workers_of_similar_speed_are_grouped() -> None:
     names = [f"w{number}" for number in range(3 * MAX_GROUPS)]
     slower = {name: 1.0 + 0.01 * place for place, name in enumerate(names)}
     play = Play(names)

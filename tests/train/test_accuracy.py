@@ -20,12 +20,10 @@ from tests.transcripts import raises
         ((4, 3), (4, 3)),
     ],
 )
-def test_shapes_that_would_be_broadcast_are_refused(
-    outputs: tuple[int, ...], targets: tuple[int, ...]
-) -> None:
+def test_shapes_that_would_broadcast_are_rejected(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     with raises(JobError, "wrong_shape", outputs=outputs, targets=targets):
         accuracy(torch.zeros(outputs), torch.zeros(targets))
 
 
-def test_it_is_the_share_of_rows_that_are_right() -> None:
+def test_accuracy_is_the_share_of_correct_rows() -> None:
     assert accuracy(torch.eye(4)[:, :3], torch.tensor([0, 1, 1, 0])) == 0.75

@@ -66,7 +66,7 @@ def measured(weight: float = 1.0, **changes: Any) -> dict[str, float]:
     return metrics
 
 
-def test_loss_and_both_kinds_of_metrics() -> None:
+def test_loss_and_both_kinds_of_metrics_are_evaluated() -> None:
     """Batches of unequal size are weighted by their number of samples."""
     error, sizes = MeanError(), []
 
@@ -81,7 +81,7 @@ def test_loss_and_both_kinds_of_metrics() -> None:
     assert sizes == [10]
 
 
-def test_a_training_step_gives_the_loss_and_predict_what_metrics_see() -> None:
+def test_training_step_gives_the_loss_and_predict_the_outputs() -> None:
     data = [{"x": row, "y": row} for row in ROWS]
 
     def step(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -96,14 +96,14 @@ def test_a_training_step_gives_the_loss_and_predict_what_metrics_see() -> None:
     assert measured(2.0, **changes, **named)["largest"] == 18.0
 
 
-def test_what_is_not_finite_is_not_known() -> None:
+def test_non_finite_metrics_are_left_out() -> None:
     assert measured(float("inf"), metrics={"one": lambda *_: 1.0, "bad": lambda *_: float("nan")}) == {
         "one": 1.0
     }
 
 
 @pytest.mark.parametrize("value", [torch.zeros(2), "high", None], ids=["tensor", "text", "none"])
-def test_a_metric_that_is_no_number_is_told(value: Any) -> None:
+def test_metric_without_a_number_raises(value: Any) -> None:
     metric = MeanError()
     metric.compute = lambda: value  # type: ignore[method-assign]
     for metrics in ({"score": lambda *_: value}, {"score": metric}):
@@ -111,12 +111,12 @@ def test_a_metric_that_is_no_number_is_told(value: Any) -> None:
             measured(metrics=metrics)
 
 
-def test_without_an_evaluation_set_there_is_nothing_to_measure() -> None:
+def test_missing_eval_data_raises_no_evaluation_set() -> None:
     with raises(UsageError, "no_evaluation_set"):
         measured(eval_data=None)
 
 
-def test_a_training_step_that_changes_the_model_is_measured_on_the_versions_own_weights() -> None:
+def test_evaluation_ignores_model_changes_by_the_training_step() -> None:
     """An example is a momentum teacher, which each call of the training step updates."""
 
     def move(model: Any, batch: Any) -> Tensor:
@@ -160,7 +160,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_training_step_that_fails_in_evaluation_is_told_how_it_is_called(step: str) -> None:
+def test_training_step_that_fails_in_evaluation_mode_gives_a_hint(step: str) -> None:
     """The error also suggests Job(loss=...), which evaluation uses instead."""
     function, code = STEPS[step]
     with raises(JobError, code, hint="evaluation_mode"):
@@ -168,7 +168,7 @@ def test_a_training_step_that_fails_in_evaluation_is_told_how_it_is_called(step:
     assert measured(2.0, training_step=function) == {"loss": pytest.approx(28.5)}
 
 
-def test_rows_of_the_evaluation_set_are_named() -> None:
+def test_errors_in_evaluation_name_the_rows() -> None:
     with raises(JobError, "user_code_failed", where="the evaluator", rows=[4, 5, 6, 7]) as caught:
         measured(loss=lambda y, t: 1 / 0 if t.min() == 4 else mse_loss(y, t), eval_batch_size=4)
     assert "hint" not in caught.fields
@@ -189,7 +189,7 @@ def test_rows_of_the_evaluation_set_are_named() -> None:
     ],
     ids=["dict", "list", "scalar", "shapes", "no pair"],
 )
-def test_outputs_that_are_not_one_tensor_lead_to_predict(
+def test_outputs_that_are_not_one_tensor_are_rejected(
     predict: Any, code: str, fields: dict[str, Any]
 ) -> None:
     options: dict[str, Any] = {"loss": lambda *_: torch.zeros(()), "eval_batch_size": 4}

@@ -31,7 +31,7 @@ SGD = torch.optim.SGD(WEIGHTS, lr=0.1, momentum=0.9, nesterov=True)
         ("lr_schedule", StepLR, "StepLR"),
     ],
 )
-def test_what_to_pass_instead_is_said(setting: str, value: Any, kind: str) -> None:
+def test_torch_objects_are_rejected_with_an_alternative(setting: str, value: Any, kind: str) -> None:
     given: dict[str, Any] = {"train_data": DATA, "loss": nn.functional.mse_loss} | {setting: value}
     with raises(UsageError, "torch_object_given", name=setting, type=kind) as refusal:
         Job(lambda: nn.Linear(2, 2), **given)
@@ -67,7 +67,7 @@ def scaled(loss: Any) -> Any:
     ],
     ids=["global", "helper", "method", "disabled"],
 )
-def test_losses_are_not_scaled(step: Any, path: str) -> None:
+def test_grad_scaler_is_rejected(step: Any, path: str) -> None:
     if not path:
         Job(lambda: nn.Linear(2, 2), DATA, training_step=step)
         return

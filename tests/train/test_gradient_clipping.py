@@ -27,7 +27,7 @@ def clipped(gradients: list[Tensor | None], most: float) -> list[Tensor | None]:
 
 @pytest.mark.parametrize("most", [1e-4, 0.3, 2.0, 100.0])
 @pytest.mark.parametrize("dtypes", ["32 32", "64 32", "64", "16 16", "16 32 64"])
-def test_it_equals_pytorch_s(most: float, dtypes: str) -> None:
+def test_clipping_equals_pytorch(most: float, dtypes: str) -> None:
     torch.manual_seed(0)
     kinds = {"16": torch.bfloat16, "32": torch.float32, "64": torch.float64}
     gradients: list[Tensor | None] = [torch.randn(4, 3, dtype=kinds[kind]) for kind in dtypes.split()]
@@ -39,7 +39,7 @@ def test_it_equals_pytorch_s(most: float, dtypes: str) -> None:
         assert ours is None or ours.dtype == parameter.grad.dtype  # type: ignore[union-attr]
 
 
-def test_one_that_is_short_enough_is_not_touched_and_one_that_is_hardly_too_long_is_clipped() -> None:
+def test_only_gradients_above_the_norm_are_clipped() -> None:
     gradient = torch.tensor([0.6, 0.8])
     (same,) = clipped([gradient], 1.1)
     assert torch.equal(same, gradient)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_one_that_is_short_enough_is_not_touched_and_one_that_is_hardly_too_long
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
-def test_what_is_not_finite_stays_where_it_is_and_what_it_is(bad: float) -> None:
+def test_non_finite_values_are_unchanged(bad: float) -> None:
     first, second = clipped([torch.tensor([3.0, bad]), torch.tensor([4.0])], 1.0)
     assert first is not None
     assert first[0] == 3.0
@@ -58,13 +58,13 @@ def test_what_is_not_finite_stays_where_it_is_and_what_it_is(bad: float) -> None
     assert second == torch.tensor([4.0])
 
 
-def test_numbers_whose_squares_overflow_are_clipped() -> None:
+def test_gradients_with_overflowing_squares_are_clipped() -> None:
     """PyTorch sets them to zero."""
     long, other = clipped([torch.tensor([3e30, 0.0]), torch.tensor([4e30])], 1.0)
     assert torch.allclose(torch.cat([long, other]), torch.tensor([0.6, 0.0, 0.8]))  # type: ignore[list-item]
 
 
-def test_rows_of_a_sparse_gradient_that_come_twice_are_one() -> None:
+def test_duplicate_rows_of_a_sparse_gradient_are_summed() -> None:
     """PyTorch does not clip sparse gradients."""
 
     def gradient(sparse: bool) -> Tensor:

@@ -50,9 +50,7 @@ PAIRS = pytest.mark.parametrize(
 
 
 @PAIRS
-def test_a_resumed_run_goes_on_with_the_rate_where_it_was(
-    tmp_path: Path, strategy: Strategy, on: Place
-) -> None:
+def test_resumed_run_continues_the_schedule(tmp_path: Path, strategy: Strategy, on: Place) -> None:
     """It ends with the same model as an uninterrupted run, and its log can be replayed."""
     job = a_job(optimizer=SGD(0.1), lr_schedule=Cosine(4, warmup_epochs=1), max_grad_norm=0.3)
     whole, _ = trained(job, strategy, fleet(1), "epochs>=4")
@@ -63,7 +61,7 @@ def test_a_resumed_run_goes_on_with_the_rate_where_it_was(
     assert distance(run.model, whole.model) < 1e-7
 
 
-def test_a_continuation_has_the_same_schedule_and_clipping(tmp_path: Path) -> None:
+def test_resume_with_another_schedule_or_clipping_raises(tmp_path: Path) -> None:
     def starts(name: str, **changes: Any) -> Callable[..., oddlot.Run]:
         def go(**anew: Any) -> oddlot.Run:
             return begun(
@@ -91,7 +89,7 @@ def test_a_continuation_has_the_same_schedule_and_clipping(tmp_path: Path) -> No
         go(lr_schedule=Cosine(4))
 
 
-def test_a_log_of_before_there_were_schedules_replays_and_its_books_are_read(tmp_path: Path) -> None:
+def test_old_log_without_schedules_replays(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     trained(a_job(), LocalSGD(steps=2), fleet(2), "epochs>=2", folder)
     text = folder.log.read_text()
@@ -106,7 +104,7 @@ def test_a_log_of_before_there_were_schedules_replays_and_its_books_are_read(tmp
     assert Conductor.from_plain(older_state, LocalSGD) == state
 
 
-def test_a_log_that_tells_another_number_differs(tmp_path: Path) -> None:
+def test_log_with_changed_merged_samples_fails_replay(tmp_path: Path) -> None:
     trained(a_job(lr_schedule=Cosine(4)), Asynchronous(), fleet(2), "epochs>=1", RunFolder(tmp_path))
     log = tmp_path / "records.jsonl"
     assert [r for r in read_log(log) for a in r.actions if isinstance(a, Step) and a.merged == 16]
@@ -119,9 +117,7 @@ def test_a_log_that_tells_another_number_differs(tmp_path: Path) -> None:
 
 
 @PAIRS
-def test_numbers_that_are_not_finite_are_refused_and_named_with_clipping_too(
-    strategy: Strategy, on: Place
-) -> None:
+def test_non_finite_samples_are_reported_with_clipping(strategy: Strategy, on: Place) -> None:
     points, sides = rows()
     points[5] = nan
     job = a_job(train_data=(points, sides), max_grad_norm=0.1)
@@ -141,7 +137,7 @@ def fails_after_half(epochs: float) -> float:
 
 
 @PAIRS
-def test_a_function_that_goes_wrong_stops_the_run(strategy: Strategy, on: Place) -> None:
+def test_failing_schedule_function_stops_the_run(strategy: Strategy, on: Place) -> None:
     """The function fails at the hub or at a worker, depending on the strategy."""
     with raises(JobError, "invalid_factor", epochs=0.5):
         trained(a_job(lr_schedule=breaks_after_half), strategy, on)
@@ -149,7 +145,7 @@ def test_a_function_that_goes_wrong_stops_the_run(strategy: Strategy, on: Place)
         trained(a_job(lr_schedule=fails_after_half), strategy, on)
 
 
-def test_a_function_that_is_wrong_from_the_beginning_begins_nothing(tmp_path: Path) -> None:
+def test_invalid_schedule_function_raises_before_the_start(tmp_path: Path) -> None:
     with raises(JobError, "invalid_factor", given=None, epochs=0.0):
         begun(tmp_path / "run", "epochs>=1", a_job(lr_schedule=lambda _: None))
     assert not (tmp_path / "run").exists()
@@ -159,14 +155,14 @@ def test_a_function_that_is_wrong_from_the_beginning_begins_nothing(tmp_path: Pa
 
 
 @BOTH
-def test_what_changes_nothing_changes_no_bit(on: Place) -> None:
+def test_inactive_schedule_and_clipping_change_no_bit(on: Place) -> None:
     """The factor is 1, and the norm is never reached."""
     job = a_job(lr_schedule=lambda _: 1.0, max_grad_norm=1e6)
     run, _ = trained(job, Asynchronous(), on, "epochs>=3")
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 3))) == 0
 
 
-def test_where_nothing_is_computed_no_schedule_matters() -> None:
+def test_schedule_has_no_effect_without_computation() -> None:
     runs = [
         trained(a_job(lr_schedule=schedule), Asynchronous(), fleet(3, computes=False), "epochs>=3")[0]
         for schedule in (None, Cosine(3))

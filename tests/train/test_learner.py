@@ -87,7 +87,7 @@ def deep() -> nn.Module:
 
 
 @pytest.mark.parametrize("make", [net, deep])
-def test_a_gradient_task_brings_the_mean_gradient_and_what_became_of_the_buffers(
+def test_gradient_task_returns_mean_gradient_and_buffers(
     make: Callable[[], nn.Module],
 ) -> None:
     work, found = Bench(a_job(make)).compute((8, 16))
@@ -98,7 +98,7 @@ def test_a_gradient_task_brings_the_mean_gradient_and_what_became_of_the_buffers
     assert (work.samples, work.loss) == (8, pytest.approx(loss.item()))
 
 
-def test_minibatches_of_unequal_size_add_up_to_one_large_batch() -> None:
+def test_minibatches_of_unequal_size_equal_one_large_batch() -> None:
     job = a_job(lambda: nn.Linear(3, 2))
     bench = Bench(job)
     work, found = bench.compute((0, 10), (20, 29))
@@ -119,7 +119,7 @@ def groups(parameters: Any) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("kind", ["delta", "weights"])
 @pytest.mark.parametrize("scheduled", [False, True])
-def test_local_steps_are_pytorchs_and_bring_start_minus_end_or_the_end(kind: Kind, scheduled: bool) -> None:
+def test_local_steps_equal_pytorch_and_return_delta_or_weights(kind: Kind, scheduled: bool) -> None:
     """This includes clipped steps of a local optimizer, with a schedule that starts at the merged samples."""
     model, job, schedule = net(), a_job(optimizer=SGD(0.1, momentum=0.9)), Linear(1.5)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
@@ -151,7 +151,7 @@ def clipped_gradient(model: nn.Module, rows: Any, most: float) -> dict[str, Tens
 
 
 @pytest.mark.parametrize("most", [0.05, 0.4, 100.0])
-def test_the_gradient_of_each_minibatch_is_clipped_and_their_mean_is_brought(most: float) -> None:
+def test_each_minibatch_gradient_is_clipped_before_the_mean(most: float) -> None:
     model, bench = nn.Linear(3, 2), Bench(a_job(lambda: nn.Linear(3, 2), max_grad_norm=most))
     bench.weights.gather(model)
     rows = order(0, 0, 40)
@@ -162,12 +162,12 @@ def test_the_gradient_of_each_minibatch_is_clipped_and_their_mean_is_brought(mos
     assert same(bench.compute((0, 8))[1], parts[0][1])
 
 
-def test_clipping_to_what_is_longer_changes_no_bit() -> None:
+def test_clipping_above_the_norm_changes_no_bit() -> None:
     plain, clipped = (Bench(a_job(max_grad_norm=most)).compute((0, 8))[1] for most in (None, 1e6))
     assert all(torch.equal(plain[name], clipped[name]) for name in plain)
 
 
-def test_a_bad_number_is_left_to_be_refused() -> None:
+def test_clipping_keeps_nan_in_its_tensor() -> None:
     """The other tensors remain finite."""
 
     def step(model: Any, batch: Any) -> Tensor:
@@ -185,7 +185,7 @@ def test_a_bad_number_is_left_to_be_refused() -> None:
         assert found["other"].isfinite().all()
 
 
-def test_an_optimizer_without_a_rate_has_no_schedule() -> None:
+def test_optimizer_without_lr_rejects_a_schedule() -> None:
     class Own(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
             super().__init__(parameters, {})
@@ -195,7 +195,7 @@ def test_an_optimizer_without_a_rate_has_no_schedule() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
-def test_a_task_is_a_pure_function(kind: Kind) -> None:
+def test_task_is_a_pure_function(kind: Kind) -> None:
     """Dropout and random augmentations are the same on every learner, independent of earlier tasks."""
 
     def step(model: nn.Module, batch: Any) -> Tensor:
@@ -213,7 +213,7 @@ def test_a_task_is_a_pure_function(kind: Kind) -> None:
     assert not torch.equal(once["0.0.weight"], other_seed["0.0.weight"])
 
 
-def test_it_stops_at_the_next_minibatch_and_brings_the_mean_of_what_it_has() -> None:
+def test_stopped_task_returns_the_mean_of_finished_minibatches() -> None:
     answers = iter([False, False, True])
     bench = Bench(a_job(lambda: nn.Linear(3, 2)))
     work, found = bench.compute((0, 40), stop=lambda: next(answers))
@@ -245,7 +245,9 @@ class Ties(nn.Module):
 
 @pytest.mark.parametrize("max_grad_norm", [None, 1e6])
 @pytest.mark.parametrize("batch", [8, 3])
-def test_sparse_tied_frozen_unused_and_mixed_parameters(batch: int, max_grad_norm: float | None) -> None:
+def test_sparse_tied_frozen_and_unused_parameters_equal_pytorch(
+    batch: int, max_grad_norm: float | None
+) -> None:
     rows, targets = torch.arange(10), torch.arange(10) % 4
     job = Job(
         Ties, (rows, targets), cross_entropy, batch_size=batch, max_grad_norm=max_grad_norm, device="cpu"
@@ -281,7 +283,7 @@ class Running(nn.Module):
         return result
 
 
-def test_a_buffer_that_is_replaced_is_followed() -> None:
+def test_replaced_buffer_is_returned() -> None:
     bench = Bench(a_job(Running))
     _, found = bench.compute((0, 8))
     mean = INPUTS[order(0, 0, 40)[0:8]].mean(dim=0)
@@ -302,7 +304,7 @@ REPLACED: dict[str, tuple[str, Callable[[Any], object]]] = {
 
 @pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
 @pytest.mark.parametrize("name", REPLACED)
-def test_parameters_that_are_replaced_frozen_or_change_shape_are_told(name: str, first: bool) -> None:
+def test_replaced_or_frozen_parameters_raise(name: str, first: bool) -> None:
     """The change is before or after the forward pass."""
     code, change = REPLACED[name]
 
@@ -368,13 +370,13 @@ def acting(act: Callable[[Any], object]) -> Callable[[Any, Any], Tensor]:
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
 @pytest.mark.parametrize("number", range(len(BESIDE)), ids=[f"{code} {name}" for code, name, _ in BESIDE])
-def test_what_changes_beside_the_optimizer_is_refused(kind: Kind, number: int) -> None:
+def test_changes_outside_the_optimizer_are_rejected(kind: Kind, number: int) -> None:
     code, name, act = BESIDE[number]
     with raises(JobError, code, **{"buffer" if code == "buffer_reshaped" else "parameter": name}):
         Bench(a_job(Teacher, loss=None, training_step=acting(act))).compute((0, 8), kind=kind)
 
 
-def test_a_training_step_that_steps_its_own_optimizer_is_told_before_its_graph_is_used_again() -> None:
+def test_training_step_with_its_own_optimizer_is_rejected() -> None:
     def step(model: Any, batch: Any) -> Tensor:
         loss = cross_entropy(model.student(batch[0]), batch[1])
         loss.backward()  # type: ignore[no-untyped-call]
@@ -385,7 +387,7 @@ def test_a_training_step_that_steps_its_own_optimizer_is_told_before_its_graph_i
         Bench(a_job(Teacher, loss=None, training_step=step)).compute((0, 8))
 
 
-def test_an_embedding_that_keeps_a_norm_is_fine_under_local_steps() -> None:
+def test_embedding_with_max_norm_works_with_local_steps_only() -> None:
     """It changes its weights in each forward pass. A gradient does not include this change, but a delta does."""
     rows = torch.arange(10), torch.arange(10) % 4
     job = Job(lambda: nn.Embedding(10, 4, max_norm=0.5), rows, cross_entropy, batch_size=8, device="cpu")
@@ -394,7 +396,7 @@ def test_an_embedding_that_keeps_a_norm_is_fine_under_local_steps() -> None:
         Bench(job).compute((0, 8), kind="gradient")
 
 
-def test_weights_are_compared_in_the_first_tasks_and_in_every_101st() -> None:
+def test_weights_are_checked_in_the_first_and_every_101st_task() -> None:
     """The other tasks have no overhead. A change in one of them is detected later."""
     on = [False]
     step = acting(lambda model: follow(model) if on[0] else None)
@@ -412,13 +414,13 @@ def grow(model: Any) -> None:
     model.register_buffer("mask", torch.ones(3), persistent=False)
 
 
-def test_unsaved_buffers_of_another_shape_are_caches() -> None:
+def test_resized_non_persistent_buffers_are_allowed() -> None:
     bench = Bench(a_job(Teacher, loss=None, training_step=acting(grow)))
     for _ in range(2):
         bench.compute((0, 8))
 
 
-def test_unsaved_buffers_are_merged_where_the_job_says_so() -> None:
+def test_non_persistent_buffers_in_as_buffers_are_merged() -> None:
     step = acting(lambda model: model.mean.add_(0.5))
     bench = Bench(a_job(Teacher, loss=None, training_step=step, as_buffers=["mean"]))
     for _ in range(2):
@@ -432,7 +434,7 @@ SCRIPTED = pytest.mark.filterwarnings(
 
 @SCRIPTED
 @pytest.mark.parametrize("traced", [False, True], ids=["scripted", "traced"])
-def test_models_of_torchscript_compute_as_others_do(traced: bool) -> None:
+def test_torchscript_models_give_the_same_updates(traced: bool) -> None:
     """Their statistics and parameters are also views of the block."""
 
     def make() -> nn.Module:
@@ -447,7 +449,7 @@ def test_models_of_torchscript_compute_as_others_do(traced: bool) -> None:
 
 
 @SCRIPTED
-def test_a_scripted_model_may_replace_its_buffers() -> None:
+def test_scripted_model_may_replace_its_buffers() -> None:
     bench = Bench(a_job(lambda: torch.jit.script(Running())))
     assert same(
         {"mean": bench.compute((0, 8))[1]["mean"]}, {"mean": INPUTS[order(0, 0, 40)[0:8]].mean(dim=0)}
@@ -459,7 +461,7 @@ def test_a_scripted_model_may_replace_its_buffers() -> None:
     [follow, lambda m: setattr(m.teacher.weight, "data", (m.teacher.weight + m.student.weight) / 2)],
     ids=["in place", "replaced"],
 )
-def test_frozen_parameters_are_merged_as_buffers_where_the_job_says_so(act: Callable[[Any], object]) -> None:
+def test_frozen_parameters_in_as_buffers_are_merged(act: Callable[[Any], object]) -> None:
     job = a_job(Teacher, loss=None, training_step=acting(act), as_buffers=["teacher.w*"])
     bench = Bench(job)
     start = {name: view.clone() for name, view in bench.weights.views()}
@@ -472,7 +474,7 @@ def test_frozen_parameters_are_merged_as_buffers_where_the_job_says_so(act: Call
 
 @pytest.mark.parametrize(("kind", "missing"), [("gradient", 1), ("delta", 1), ("weights", 0)])
 @pytest.mark.parametrize("batch", [8, 3])
-def test_a_task_reports_which_parameters_had_no_gradient(kind: Kind, missing: int, batch: int) -> None:
+def test_task_reports_parameters_without_a_gradient(kind: Kind, missing: int, batch: int) -> None:
     """A task has one minibatch or several. In updates of kind `weights`, all parameters count."""
     job = Job(Ties, (torch.arange(10), torch.arange(10) % 4), cross_entropy, batch_size=batch, device="cpu")
     bench = Bench(job)
@@ -510,21 +512,21 @@ class Noisy(Dataset[tuple[Tensor, int]]):
 
 
 @pytest.mark.parametrize("parts", [3, np.arange(3), None])
-def test_attributes_of_a_dataset_that_are_no_datasets_are_left_alone(parts: Any) -> None:
+def test_other_attributes_of_a_dataset_are_ignored(parts: Any) -> None:
     data = Noisy(np.random.default_rng(3))
     data.datasets, data.dataset = parts, data  # type: ignore[attr-defined]
     assert generators_of(data) == [data.rng]
 
 
 @pytest.mark.parametrize(("rng", "kind"), [(42, "int"), (np.random, "module"), ([random.Random(3)], "list")])
-def test_an_attribute_rng_that_cannot_be_seeded_is_warned_of(rng: Any, kind: str) -> None:
+def test_rng_attribute_that_cannot_be_seeded_warns(rng: Any, kind: str) -> None:
     with warns("rng_not_seeded", type=kind):
         a_job(train_data=Subset(ConcatDataset([Noisy(rng)]), range(40)))
 
 
 @pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(ConcatDataset([data]), range(40))])
 @pytest.mark.parametrize("make", GENERATORS)
-def test_a_datasets_own_generator_is_seeded_for_each_task(make: Callable[[], Any], wrap: Any) -> None:
+def test_dataset_generator_is_seeded_for_each_task(make: Callable[[], Any], wrap: Any) -> None:
     one, other = (Bench(a_job(lambda: nn.Linear(3, 2), train_data=wrap(Noisy(make())))) for _ in range(2))
     other.weights.copy_(one.weights)
     first, second = one.compute((0, 8))[1], one.compute((8, 16))[1]
@@ -532,7 +534,7 @@ def test_a_datasets_own_generator_is_seeded_for_each_task(make: Callable[[], Any
     assert not same(first, second)
 
 
-def test_a_buffer_that_changes_its_shape_is_told() -> None:
+def test_buffer_that_changes_its_shape_raises() -> None:
     class Growing(Running):
         def forward(self, x: Tensor) -> Tensor:
             self.mean = torch.zeros(len(x))
@@ -554,9 +556,7 @@ def test_a_buffer_that_changes_its_shape_is_told() -> None:
     ],
     ids=["shape", "number", "none", "detached", "batch"],
 )
-def test_a_batch_or_loss_of_the_wrong_kind_is_told(
-    changes: dict[str, Any], code: str, fields: dict[str, Any]
-) -> None:
+def test_invalid_batch_or_loss_raises(changes: dict[str, Any], code: str, fields: dict[str, Any]) -> None:
     with raises(JobError, code, **fields):
         Bench(a_job(**changes)).compute((0, 8))
 
@@ -583,7 +583,7 @@ def test_a_batch_or_loss_of_the_wrong_kind_is_told(
         ("lr_schedule", MultiStep, "class_given"),
     ],
 )
-def test_a_job_that_cannot_be_is_told(setting: str, given: Any, code: str) -> None:
+def test_invalid_job_settings_are_rejected(setting: str, given: Any, code: str) -> None:
     name, _, metric = setting.partition(".")
     changes: dict[str, Any] = {name: {metric: given} if metric else given}
     with raises(UsageError, code) as caught:
@@ -591,18 +591,18 @@ def test_a_job_that_cannot_be_is_told(setting: str, given: Any, code: str) -> No
     assert caught.value.key == setting
 
 
-def test_every_task_of_an_epoch_has_chance_of_its_own() -> None:
+def test_every_task_has_its_own_seed() -> None:
     tasks = [Task("a:1", "a", (Span(epoch, at, at + 4),), 0) for epoch in range(3) for at in (0, 4, 8)]
     assert len({seed_of(seed, task) for seed in (0, 1) for task in tasks}) == 18
 
 
-def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_use_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert [choose_device("auto", worker).index for worker in range(5)] == [0, 1, 2, 0, 1]
 
 
-def test_a_device_that_is_named_is_taken_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_device_is_used_if_available(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("meta") == torch.device("meta")
     with raises(UsageError, "unknown_device", given="gpu"):
         choose_device("gpu")
@@ -657,7 +657,7 @@ def test_minibatches_of_weight_0_are_skipped(kind: Kind) -> None:
     "number",
     [-1, 2.0, True, None, torch.tensor(0.1, requires_grad=True), torch.tensor(2.0), torch.tensor([1, 2])],
 )
-def test_weights_that_may_be_another_loss_are_rejected(number: Any) -> None:
+def test_invalid_loss_weights_are_rejected(number: Any) -> None:
     with raises(JobError, "invalid_loss_weight", given=number):
         Bench(a_job(loss=lambda y, t: (cross_entropy(y, t), number))).compute((0, 8))
 
@@ -692,7 +692,7 @@ def test_optimizer_modes_follow_local_steps() -> None:
     assert [one.calls for one in made] == [("train", "eval", "train", "eval")]
 
 
-def test_data_of_another_length_than_at_the_hub_are_rejected() -> None:
+def test_data_with_another_length_than_on_the_hub_are_rejected() -> None:
     """The length is checked when a worker joins and at each task. An example is a folder to which files are added."""
     samples = [(row, target) for row, target in zip(INPUTS, TARGETS, strict=True)]
     size = len(samples)
@@ -793,7 +793,7 @@ class Annealed(nn.Linear):
 
 
 @pytest.mark.parametrize("change", [anneal, count, remember, fill])
-def test_numbers_that_training_moves_in_one_direction_are_warned_of_once(change: Any) -> None:
+def test_attributes_that_training_changes_steadily_warn_once(change: Any) -> None:
     """These are attributes of modules of the model and of the dataset. Other numbers are caches."""
     job = a_job(lambda: nn.Sequential(Annealed(change)), train_data=Subset(Counted(change), range(40)))
     with warnings.catch_warnings(record=True) as caught:

@@ -33,7 +33,7 @@ def parameters(dtype: torch.dtype) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
 @pytest.mark.parametrize("rule", RULES)
-def test_steps_are_pytorchs_to_the_bit(rule: Optimizer, dtype: torch.dtype) -> None:
+def test_steps_are_bitwise_equal_to_pytorch(rule: Optimizer, dtype: torch.dtype) -> None:
     """The second parameter has no gradient at first, and the third never has one. The learning rate changes."""
     ours, theirs = parameters(dtype), parameters(dtype)
     one, other = local_optimizer(rule, ours), torch_optimizer(rule, theirs)
@@ -52,7 +52,7 @@ def test_steps_are_pytorchs_to_the_bit(rule: Optimizer, dtype: torch.dtype) -> N
     assert not torch.equal(ours[1], parameters(dtype)[1])
 
 
-def test_a_sparse_gradient_is_stepped_along() -> None:
+def test_sgd_accepts_sparse_gradients() -> None:
     found = list[Tensor]()
     for make in (local_optimizer, torch_optimizer):
         table = torch.nn.Embedding(5, 3, sparse=True, _weight=torch.ones(5, 3))
@@ -66,7 +66,7 @@ def test_a_sparse_gradient_is_stepped_along() -> None:
 @pytest.mark.parametrize(
     "rule", [Adam(weight_decay=0.1), AdamW(), SGD(weight_decay=0.1)], ids=["adam", "adamw", "sgd"]
 )
-def test_a_sparse_gradient_that_a_rule_does_not_take_is_told(rule: Optimizer) -> None:
+def test_unsupported_sparse_gradient_raises(rule: Optimizer) -> None:
     table = torch.nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
     with raises(JobError, "sparse_gradients", rule=type(rule).__name__):
@@ -82,13 +82,13 @@ def test_a_sparse_gradient_that_a_rule_does_not_take_is_told(rule: Optimizer) ->
     ],
     ids=["closure", "none", "class"],
 )
-def test_an_optimizer_that_cannot_step_is_told(make: Any, code: str, fields: dict[str, str]) -> None:
+def test_unusable_optimizer_raises(make: Any, code: str, fields: dict[str, str]) -> None:
     with raises(JobError, code, **fields):
         made(make, parameters(torch.float32))
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
-def test_steps_are_counted_whatever_numbers_are_made_of_otherwise(default: torch.dtype) -> None:
+def test_step_count_is_independent_of_the_default_dtype(default: torch.dtype) -> None:
     """A count in bfloat16 would stop at 256."""
     ours, theirs = parameters(torch.float32)[:1], parameters(torch.float32)[:1]
     torch.set_default_dtype(default)
@@ -103,7 +103,7 @@ def test_steps_are_counted_whatever_numbers_are_made_of_otherwise(default: torch
     assert torch.equal(ours[0], theirs[0])
 
 
-def test_a_negative_momentum_is_the_plain_formula() -> None:
+def test_negative_momentum_follows_the_formula() -> None:
     """torch.optim does not accept it."""
     (one, *_), momentum = parameters(torch.float32), torch.zeros(4, 3)
     weights, optimizer = one.detach().clone(), local_optimizer(SGD(0.1, -0.8, weight_decay=0.1), [one])
@@ -120,18 +120,18 @@ class OnlyAtTheHub(Optimizer):
     lr: float = 0.1
 
 
-def test_an_optimizer_of_the_users_own_takes_no_local_steps() -> None:
+def test_custom_optimizer_without_local_steps_raises() -> None:
     with raises(JobError, "no_local_optimizer", optimizer="OnlyAtTheHub"):
         local_optimizer(OnlyAtTheHub(), parameters(torch.float32))
 
 
-def test_nothing_without_a_gradient_is_no_step() -> None:
+def test_parameter_without_a_gradient_is_unchanged() -> None:
     (one, *_) = parameters(torch.float32)
     LocalOptimizer(SGD(0.5), [one]).step()
     assert torch.equal(one, parameters(torch.float32)[0])
 
 
-def test_the_compiler_is_not_imported() -> None:
+def test_torch_compiler_is_not_imported() -> None:
     """The import would take a second or more during a worker's first task."""
     program = """
 import sys, torch

@@ -57,24 +57,24 @@ def warmed(after: Scheduler) -> Scheduler:
     ],
     ids=lambda value: repr(value) if not callable(value) or hasattr(value, "warmup_epochs") else "",
 )
-def test_a_schedule_equals_pytorch_s(schedule: Schedule, theirs: Scheduler) -> None:
+def test_schedule_equals_pytorch(schedule: Schedule, theirs: Scheduler) -> None:
     ours = [schedule(step / PER_EPOCH) for step in range(10 * PER_EPOCH + 1)]
     assert ours == pytest.approx(rates(theirs, 10), abs=1e-8)
 
 
-def test_what_has_come_down_stays_down() -> None:
+def test_factor_stays_at_the_floor_after_the_last_epoch() -> None:
     assert [Cosine(10, floor=0.1)(epochs) for epochs in (10, 15, 20, 1e9)] == pytest.approx([0.1] * 4)
     assert [Linear(10)(epochs) for epochs in (10, 11, 1e9)] == [0.0] * 3
 
 
-def test_a_warm_up_begins_at_nothing_and_is_part_of_the_epochs() -> None:
+def test_warmup_starts_at_zero_and_is_part_of_the_epochs() -> None:
     cosine, linear, steps = Cosine(4, warmup_epochs=1), Linear(4, warmup_epochs=1), MultiStep((2,), 0.1, 1)
     for schedule in (cosine, linear, steps):
         assert [schedule(0.0), schedule(0.5), schedule(1.0)] == [0.0, 0.5, 1.0]
     assert [cosine(2.0), cosine(4.0)] == pytest.approx([(1 + cos(pi / 3)) / 2, 0.0])
 
 
-def test_a_schedule_is_a_function_of_samples_to_the_library_and_plain_data() -> None:
+def test_schedule_is_evaluated_by_samples_and_is_plain_data() -> None:
     """Lists and numpy numbers are accepted."""
     steps: Any = MultiStep([1, 2])  # type: ignore[arg-type]  # that list
     factor = by_samples(steps, 48)
@@ -104,7 +104,7 @@ def test_a_schedule_is_a_function_of_samples_to_the_library_and_plain_data() -> 
         (MultiStep, ((1, 2), 0.1, 1), "warmup_epochs", 1),
     ],
 )
-def test_a_schedule_that_cannot_be_is_told(
+def test_invalid_schedule_settings_are_rejected(
     kind: Callable[..., Any], arguments: tuple[Any, ...], name: str, given: Any
 ) -> None:
     with raises(UsageError, "invalid_value", name=name, given=given) as caught:
@@ -113,12 +113,12 @@ def test_a_schedule_that_cannot_be_is_told(
 
 
 @pytest.mark.parametrize("factor", [nan, inf, -0.5, "1", None, True, torch.tensor(0.5)])
-def test_what_no_learning_rate_can_be_multiplied_with_is_told(factor: Any) -> None:
+def test_invalid_factor_raises(factor: Any) -> None:
     with raises(JobError, "invalid_factor", given=factor, epochs=2.5):
         factor_at(lambda _: factor, 2.5)
 
 
-def test_a_schedule_that_fails_is_told_with_its_traceback() -> None:
+def test_failing_schedule_raises_with_its_traceback() -> None:
     with raises(JobError, "user_code_failed", where="the schedule", epochs=0.0) as caught:
         factor_at(lambda epochs: 1 / epochs, 0.0)
     assert "in <lambda>" in caught.fields["reason"]

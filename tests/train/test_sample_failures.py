@@ -83,7 +83,7 @@ FAILURES: dict[str, tuple[dict[str, Any], Kind, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_an_exception_in_a_minibatch_names_its_rows_and_what_may_help(failure: str) -> None:
+def test_exception_in_a_minibatch_names_its_rows_and_a_hint(failure: str) -> None:
     changes, kind, fields = FAILURES[failure]
     with raises(JobError, "user_code_failed", where="w1", **fields) as caught:
         Bench(a_job(**{"model": net, "loss": cross_entropy, **changes})).compute((8, 16), kind=kind)
@@ -91,20 +91,20 @@ def test_an_exception_in_a_minibatch_names_its_rows_and_what_may_help(failure: s
     assert caught.value.__cause__ is not None
 
 
-def test_after_a_sample_was_read_all_rows_are_named() -> None:
+def test_exception_in_collate_names_all_rows() -> None:
     data = [(row, 0) for row in INPUTS]
     with raises(JobError, "user_code_failed", rows=ROWS):
         Bench(a_job(net, train_data=data, collate=lambda _: 1 / 0)).compute((8, 16))
 
 
-def test_the_part_of_data_in_parts_is_named() -> None:
+def test_exception_names_the_part_of_sharded_data() -> None:
     shards = Shards([(0, 20), (20, 40)], part, [20, 20])
     bench = Bench(a_job(net, train_data=shards), shards=shards.cuts)
     with raises(JobError, "user_code_failed", parts=["(20, 40)"]):
         bench.compute((24, 32))
 
 
-def test_long_lists_of_rows_are_cut_in_the_sentence_alone() -> None:
+def test_long_lists_of_rows_are_shortened_only_in_the_message() -> None:
     inputs, targets = torch.zeros(200, 3), torch.full((200,), 7)
     with raises(JobError, "user_code_failed") as caught:
         Bench(a_job(net, train_data=(inputs, targets), batch_size=100)).compute((0, 100))

@@ -33,7 +33,7 @@ def through_bytes(packet: Packet, spare: int = 0) -> Packet:
     [(Plain(), None), (Half(), torch.bfloat16), (Half("fp16"), torch.float16)],
     ids=["plain", "bf16", "fp16"],
 )
-def test_half_rounds_wide_floats_and_nothing_else_is_lost(codec: Codec, half: torch.dtype | None) -> None:
+def test_half_rounds_only_wide_floats(codec: Codec, half: torch.dtype | None) -> None:
     """Test all dtypes. `check_codec` tests other values."""
     back = codec.decode(through_bytes(codec.encode(TENSORS), spare=7))
     assert [name for name, _ in back] == [name for name, _ in TENSORS]
@@ -50,7 +50,7 @@ def test_arrays_of_a_decompressing_codec_are_read() -> None:
     assert [tensor.tolist() for _, tensor in back] == [tensor.tolist() for _, tensor in TENSORS]
 
 
-def test_half_halves_the_bytes_and_numbers_beyond_the_range_of_fp16_become_infinite() -> None:
+def test_half_saves_bytes_and_fp16_overflows_to_infinity() -> None:
     many = [("0", torch.randn(1000))]
     assert [codec.encode(many).arrays[0].size for codec in (Plain(), Half())] == [4000, 2000]
     tensors = [("0", torch.tensor([70000.0, -70000.0, 1.0]))]
@@ -59,20 +59,20 @@ def test_half_halves_the_bytes_and_numbers_beyond_the_range_of_fp16_become_infin
 
 
 @pytest.mark.parametrize(("small", "warned"), [(2, True), (1, False)], ids=["over 1 %", "1 %"])
-def test_half_warns_where_it_rounds_values_to_zero(small: int, warned: bool) -> None:
+def test_half_warns_if_values_underflow(small: int, warned: bool) -> None:
     tensors = [("0", torch.cat([torch.zeros(1000), torch.ones(100 - small), torch.full((small,), 1e-9)]))]
     with warns("values_underflow", dtype="fp16", share=small / 100) if warned else contextlib.nullcontext():
         Half("fp16").encode(tensors)
 
 
-def test_plain_copies_nothing() -> None:
+def test_plain_does_not_copy() -> None:
     tensor = torch.zeros(10)
     packet = Plain().encode([("0", tensor)])
     tensor.fill_(3)
     assert Plain().decode(packet)[0][1].tolist() == [3.0] * 10
 
 
-def test_arrays_are_aligned_where_they_are_written_and_read_where_nothing_can_be_written() -> None:
+def test_arrays_are_aligned_and_readable_from_read_only_memory() -> None:
     packet = Plain().encode([("a", torch.arange(3)), ("b", torch.zeros(5))])
     out = np.zeros(packet.size + 100, np.uint8)
     packet.write(out)
@@ -82,7 +82,7 @@ def test_arrays_are_aligned_where_they_are_written_and_read_where_nothing_can_be
     assert Plain().decode(Packet.read(frozen))[0][1].tolist() == [0, 1, 2]
 
 
-def test_a_packet_that_does_not_fit_is_told() -> None:
+def test_too_small_output_raises() -> None:
     packet = Plain().encode([("a", torch.zeros(100))])
     with raises(ValueError):
         packet.write(np.zeros(50, np.uint8))
@@ -104,7 +104,7 @@ def test_damaged_packets_give_frame_errors_or_tensors(data: st.DataObject) -> No
         codec.decode(Packet.read(damaged))
 
 
-def test_a_head_that_promises_nonsense_is_told() -> None:
+def test_invalid_packet_header_raises_frame_error() -> None:
     nonsense = [[-5], [10**9], [True], [1.5]]
     sizes: list[object] = [["plain", {}, size] for size in nonsense]
     for head in ([1, {}, []], ["plain", [], []], ["plain", {}], {}, 7, *sizes):
@@ -114,7 +114,7 @@ def test_a_head_that_promises_nonsense_is_told() -> None:
             Packet.read(source)
 
 
-def test_words_that_do_not_fit_the_arrays_are_told() -> None:
+def test_metadata_that_does_not_match_the_arrays_raises() -> None:
     abouts: list[dict[str, Any]] = [
         {},
         {"names": ["a"], "dtypes": ["float99"], "sent": ["float32"]},
@@ -128,13 +128,13 @@ def test_words_that_do_not_fit_the_arrays_are_told() -> None:
             Plain().decode(Packet("plain", about, [np.zeros(4, np.uint8)]))
 
 
-def test_a_packet_of_another_codec_is_told() -> None:
+def test_packet_of_another_codec_raises() -> None:
     for codec, name in ((Half(), "half-bf16"), (NonZero(), "nonzero")):
         with raises(FrameError, "other_codec", given="plain", codec=name):
             codec.decode(Plain().encode([]))
 
 
-def test_an_unknown_half_is_told_and_nothing_else_is_inside_of_nonzero() -> None:
+def test_invalid_half_dtype_or_inner_codec_is_rejected() -> None:
     with raises(UsageError, "invalid_value", name="of", given=NonZero()):
         NonZero(NonZero())
     with raises(UsageError, "invalid_value", name="dtype", given="int8"):

@@ -11,16 +11,14 @@ bodies = st.binary(max_size=300)
 
 
 @given(kind=kinds, body=bodies)
-def test_a_frame_comes_back(kind: int, body: bytes) -> None:
+def test_frame_round_trips(kind: int, body: bytes) -> None:
     frame = pack(kind, body)
     assert len(frame) == HEADER_BYTES + len(body)
     assert unpack(frame) == Frame(kind, body)
 
 
 @given(kind=kinds, body=bodies, data=st.data())
-def test_a_truncated_frame_a_flipped_bit_and_any_other_bytes_are_told(
-    kind: int, body: bytes, data: st.DataObject
-) -> None:
+def test_damaged_frame_raises_frame_error(kind: int, body: bytes, data: st.DataObject) -> None:
     frame = pack(kind, body)
     short = frame[: data.draw(st.integers(0, len(frame) - 1))]
     bit = data.draw(st.integers(0, 8 * len(frame) - 1))
@@ -50,12 +48,12 @@ FRAME = pack(1, b"ab")
     ],
     ids=["short", "long", "cut", "magic", "header", "body"],
 )
-def test_what_is_wrong_with_a_frame_is_told(frame: bytes, code: str, fields: dict[str, int]) -> None:
+def test_frame_error_has_the_code_of_the_damage(frame: bytes, code: str, fields: dict[str, int]) -> None:
     with raises(FrameError, code, **fields):
         unpack(frame)
 
 
-def test_another_format_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_frame_format_raises_other_format(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oddlot.wire.framing.FORMAT", 2)
     frame = pack(1)
     monkeypatch.undo()

@@ -25,7 +25,7 @@ ROWS, WIDTH, SAMPLES = 1_000, 16, 96
 
 
 @pytest.mark.parametrize(("codec", "error"), [(NonZero(), 0.0), (NonZero(Half()), 2**-8)])
-def test_what_was_sent_comes_back(codec: NonZero, error: float) -> None:
+def test_nonzero_codec_round_trips(codec: NonZero, error: float) -> None:
     check_codec(codec, relative_error=error, examples=40)
 
 
@@ -37,7 +37,7 @@ def rows(*which: int) -> Tensor:
     return table.view(-1)
 
 
-def test_only_blocks_with_numbers_travel() -> None:
+def test_only_nonzero_blocks_are_sent() -> None:
     """A row is one block of 64 bytes here, with one bit in the bitmap."""
     packet = NonZero().encode([("0", rows(3, 999)), ("1", rows())])
     assert [array.size for array in packet.arrays] == [125, 2 * 64, 125, 0]
@@ -46,7 +46,7 @@ def test_only_blocks_with_numbers_travel() -> None:
     assert torch.equal(second, rows())
 
 
-def test_what_is_left_behind_the_last_block_comes_back() -> None:
+def test_bytes_after_the_last_block_round_trip() -> None:
     """The array has two blocks of zeros and ten more bytes."""
     sent = torch.cat([torch.zeros(128, dtype=torch.uint8), torch.arange(1, 11, dtype=torch.uint8)])
     packet = NonZero().encode([("0", sent)])
@@ -54,26 +54,26 @@ def test_what_is_left_behind_the_last_block_comes_back() -> None:
     assert torch.equal(NonZero().decode(packet)[0][1], sent)
 
 
-def test_what_would_not_be_smaller_travels_whole() -> None:
+def test_dense_arrays_are_sent_uncompressed() -> None:
     full = torch.randn(1000)
     packet = NonZero().encode([("0", full), ("1", rows(5))])
     assert [array.size for array in packet.arrays] == [4000, 0, 125, 64]
     assert torch.equal(NonZero().decode(packet)[0][1], full)
 
 
-def test_halves_of_numbers_are_left_out_too() -> None:
+def test_nonzero_combines_with_half() -> None:
     packet = NonZero(Half()).encode([("0", rows(4, 5))])
     assert [array.size for array in packet.arrays] == [63, 64], "two rows of 32 bytes are a block"
     assert torch.equal(NonZero(Half()).decode(packet)[0][1], rows(4, 5))
 
 
-def test_a_zero_with_a_sign_travels() -> None:
+def test_negative_zero_is_sent() -> None:
     signed = torch.zeros(320)
     signed[17] = -0.0
     assert torch.signbit(NonZero().decode(NonZero().encode([("0", signed)]))[0][1])[17]
 
 
-def test_a_damaged_packet_is_told() -> None:
+def test_damaged_packet_raises_frame_error() -> None:
     packet = NonZero().encode([("0", rows(3, 9))])
     bits, rest = packet.arrays
     for key, value in [
@@ -123,7 +123,7 @@ def ran(strategy: Strategy, on: Place, codec: Codec | None = None, **settings: A
 @pytest.mark.parametrize(
     "strategy", [Synchronous(), Asynchronous(), LocalSGD(steps=2), VCASGD(alpha=0.5)], ids=name_of
 )
-def test_a_run_is_the_same_with_fewer_bytes(strategy: Strategy) -> None:
+def test_nonzero_run_is_bitwise_equal_with_fewer_bytes(strategy: Strategy) -> None:
     """The results are bitwise equal for all kinds of updates: gradients, deltas and weights."""
     on = Simulated([Machine("a", 0.01), Machine("b", 0.013)])
     whole, few = (ran(strategy, on, codec) for codec in (Plain(), NonZero()))
@@ -134,7 +134,7 @@ def test_a_run_is_the_same_with_fewer_bytes(strategy: Strategy) -> None:
 
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("strategy", [Asynchronous(), LocalSGD(steps=2), VCASGD(alpha=0.5)], ids=name_of)
-def test_workers_send_fewer_bytes(strategy: Strategy, tmp_path: Path) -> None:
+def test_local_workers_send_the_simulated_number_of_bytes(strategy: Strategy, tmp_path: Path) -> None:
     """With one worker, the order of tasks and thus the results are those of the simulator."""
     found = ran(strategy, local(1), out=tmp_path)
     like = ran(strategy, Simulated([Machine("w1", 0.01)]))

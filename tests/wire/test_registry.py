@@ -43,15 +43,15 @@ class Unfinished(Codec):
     """A codec without `encode` and `decode`."""
 
 
-def test_each_codec_has_its_name() -> None:
+def test_codec_of_returns_each_codec() -> None:
     assert {name: codec_of(name) for name in CODECS} == BY_NAME
 
 
-def test_a_codec_of_one_s_own_is_named_by_its_import_path() -> None:
+def test_import_path_names_a_custom_codec() -> None:
     assert isinstance(codec_of(f"{__name__}:Mine"), Mine)
 
 
-def test_what_is_no_codec_is_refused() -> None:
+def test_unknown_codec_is_rejected() -> None:
     with raises(UnknownName, "unknown_name", kind="codec", given="fp8", nearest="fp16") as caught:
         codec_of("fp8")
     assert caught.value.key == "codec"
@@ -67,18 +67,18 @@ def test_what_is_no_codec_is_refused() -> None:
         ("no.such.module:Mine", "codec_not_importable"),
     ],
 )
-def test_a_class_that_cannot_be_the_codec_is_refused(given: str, code: str) -> None:
+def test_invalid_codec_class_is_rejected(given: str, code: str) -> None:
     with raises(UsageError, code, given=given) as caught:
         codec_of(given)
     assert caught.value.key == "codec"
 
 
-def test_the_names_are_known_without_pytorch() -> None:
+def test_codec_names_import_no_pytorch() -> None:
     """The command line lists the names."""
     found = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
 
 
-def test_a_codec_has_the_name_that_makes_it() -> None:
+def test_codec_name_inverts_codec_of() -> None:
     assert [codec_name(codec_of(name)) for name in CODECS] == [*CODECS]
     assert codec_name(Mine()) == f"{Mine.__module__}:Mine"

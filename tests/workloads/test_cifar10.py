@@ -48,7 +48,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("below", [".", "cifar10", "cifar10_jpeg"])
-def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) -> None:
+def test_every_format_gives_the_same_job(tmp_path: Path, form: str, below: str) -> None:
     folder = tmp_path / "data" / below
     folder.mkdir(parents=True)
     FORMS[form](folder)
@@ -67,7 +67,7 @@ def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) ->
 
 
 @pytest.mark.parametrize("model", ["small", "resnet20"])
-def test_the_job_can_be_trained(tmp_path: Path, model: str) -> None:
+def test_job_trains_every_parameter(tmp_path: Path, model: str) -> None:
     tree(tmp_path, batches())
     job = cifar10(str(tmp_path), model, batch_size=4)
     images, labels = (torch.from_numpy(np.array(part)) for part in job.train_data)
@@ -83,13 +83,13 @@ def test_the_job_can_be_trained(tmp_path: Path, model: str) -> None:
     assert all(changed)
 
 
-def test_options_are_checked(tmp_path: Path) -> None:
+def test_unknown_model_is_rejected(tmp_path: Path) -> None:
     with raises(UsageError, "unknown_name", given="resnet", nearest="resnet20") as refusal:
         cifar10(str(tmp_path), "resnet")
     assert refusal.value.key == "model"
 
 
-def test_missing_data_are_told_with_where_and_how(tmp_path: Path) -> None:
+def test_missing_data_names_the_searched_folders(tmp_path: Path) -> None:
     looked = [str(folder) for folder in (tmp_path / "cifar10", tmp_path / "cifar10_jpeg", tmp_path)]
     for folder, looked_in in ((str(tmp_path), looked), ("", [])):
         with raises(UsageError, "missing_data", dataset="cifar10", looked_in=looked_in):
@@ -97,7 +97,7 @@ def test_missing_data_are_told_with_where_and_how(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [archive, tree])
-def test_a_part_that_is_missing_is_told(tmp_path: Path, form: Any) -> None:
+def test_missing_split_or_class_raises(tmp_path: Path, form: Any) -> None:
     for name, left_out, code, fields in (
         ("a", r"test/", "no_pictures", {"split": "test"}),
         ("b", r".*/deer/", "missing_classes", {"split": "train", "classes": ["deer"]}),
@@ -110,7 +110,7 @@ def test_a_part_that_is_missing_is_told(tmp_path: Path, form: Any) -> None:
             cifar10(str(folder))
 
 
-def test_a_batch_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_batch_raises(tmp_path: Path) -> None:
     """A batch without some of the classes is reported too."""
     few = batches()
     few[f"{FOLDER}/test_batch"] = few[f"{FOLDER}/data_batch_1"]
@@ -129,7 +129,7 @@ def test_a_batch_that_is_missing_is_told(tmp_path: Path) -> None:
         cifar10(str(tmp_path / "packed"))
 
 
-def test_the_data_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_found_in_all_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data are found in $ODDLOT_DATA and in the unpacked folder itself. Lossless formats come first."""
     monkeypatch.setenv("ODDLOT_DATA", str(tree(tmp_path, batches())))
     archive(tmp_path / "cifar10.tar", {})
@@ -140,7 +140,7 @@ def test_the_data_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(cifar10(".").train_data[0]) == 20
 
 
-def test_changed_files_are_decoded_anew(tmp_path: Path) -> None:
+def test_changed_files_are_decoded_again(tmp_path: Path) -> None:
     path = tree(tmp_path, dict(photos())) / "train" / "cat" / "0000.png"
     assert cifar10(str(tmp_path)).train_data[0][6, 2, 0, 0] == 60
     path.write_bytes(encoded(picture(3, 9)))
@@ -149,7 +149,7 @@ def test_changed_files_are_decoded_anew(tmp_path: Path) -> None:
     assert len(cifar10(str(tmp_path)).train_data[0]) == 21
 
 
-def test_the_command_line_trains_on_it_and_says_when_it_decodes(
+def test_cli_trains_and_reports_decoding(
     oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree(tmp_path, dict(photos()))
@@ -170,7 +170,7 @@ def test_the_command_line_trains_on_it_and_says_when_it_decodes(
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
 
 
-def test_the_real_pictures_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_pictures_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published means are 125.3, 123.0 and 113.9. JPEG compression changes them by less than 1."""
     if not (place := os.environ.get("REAL_DATA")):
         pytest.skip("ODDLOT_DATA names no folder with the real pictures")

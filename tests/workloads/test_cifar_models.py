@@ -9,7 +9,7 @@ from oddlot.workloads.cifar_models import NETWORKS, Augmented, Block, Colours, r
 SCALE = ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
 
 
-def test_resnet_20_has_the_published_number_of_parameters_and_shapes() -> None:
+def test_resnet20_has_the_published_parameters_and_shapes() -> None:
     model = resnet20(*SCALE, augment=True)
     assert sum(parameter.numel() for parameter in model.parameters()) == 269_722
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
@@ -23,7 +23,7 @@ def test_resnet_20_has_the_published_number_of_parameters_and_shapes() -> None:
     assert shapes == [[16, 32, 32]] * 3 + [[32, 16, 16]] * 3 + [[64, 8, 8]] * 3
 
 
-def test_a_block_without_weights_hands_on_every_other_pixel_and_zeros() -> None:
+def test_shortcut_subsamples_and_pads_with_zeros() -> None:
     block = Block(2, 5, stride=2)
     for parameter in block.parameters():
         nn.init.zeros_(parameter)
@@ -33,7 +33,7 @@ def test_a_block_without_weights_hands_on_every_other_pixel_and_zeros() -> None:
     assert torch.equal(out[:, 2:], torch.zeros(1, 3, 4, 4))
 
 
-def test_the_weights_begin_as_he_has_them() -> None:
+def test_initial_weights_follow_he() -> None:
     torch.manual_seed(0)
     model = resnet20(*SCALE, augment=False)
     for module in model.modules():
@@ -43,7 +43,7 @@ def test_the_weights_begin_as_he_has_them() -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_pictures_are_augmented_only_while_training(name: str) -> None:
+def test_pictures_are_augmented_only_in_training(name: str) -> None:
     pixels = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     for augment in (False, True):
         model = NETWORKS[name](*SCALE, augment)
@@ -53,7 +53,7 @@ def test_pictures_are_augmented_only_while_training(name: str) -> None:
         assert torch.equal(model(pixels), model(pixels))
 
 
-def test_every_place_and_both_sides_come_up_and_nothing_else() -> None:
+def test_augmentation_draws_every_shift_and_flip() -> None:
     """All pixels of the image differ, so the pixel in the middle shows the shift."""
     torch.manual_seed(0)
     picture = torch.arange(1.0, 1025.0).view(1, 1, 32, 32).repeat(1, 3, 1, 1)
@@ -70,7 +70,7 @@ def test_every_place_and_both_sides_come_up_and_nothing_else() -> None:
     assert seen == {(down, right, mirrored) for down in range(9) for right in range(9) for mirrored in (0, 1)}
 
 
-def test_the_same_seed_gives_the_same_pictures() -> None:
+def test_same_seed_gives_the_same_pictures() -> None:
     def drawn(seed: int) -> Tensor:
         torch.manual_seed(seed)
         return Augmented()(torch.arange(24.0 * 1024).view(8, 3, 32, 32))  # type: ignore[no-any-return]  # a Module's call
@@ -79,6 +79,6 @@ def test_the_same_seed_gives_the_same_pictures() -> None:
     assert not torch.equal(drawn(1), drawn(2))
 
 
-def test_each_colour_has_its_own_scale() -> None:
+def test_each_color_channel_has_its_own_scale() -> None:
     scaled = Colours([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])(torch.full((1, 3, 1, 1), 7, dtype=torch.uint8))
     assert scaled.flatten().tolist() == [6.0, 2.5, 1.0]

@@ -9,7 +9,7 @@ from oddlot.workloads.digits import FILE, digits, split
 from tests.transcripts import raises
 
 
-def test_the_split_is_stratified_whole_and_always_the_same() -> None:
+def test_split_is_stratified_complete_and_fixed() -> None:
     with np.load(FILE) as file:
         labels = file["labels"]
     train, test = split(labels)
@@ -29,7 +29,7 @@ def test_options_change_the_job() -> None:
         digits(hidden=0)
 
 
-def test_digits_are_learnt() -> None:
+def test_digits_reach_the_target_accuracy() -> None:
     """The metrics are the same as on two local workers."""
     on = Simulated([Machine("a"), Machine("b")])
     run = fit(digits(), Synchronous(), on, until="accuracy>=0.97 or epochs>=30")

@@ -54,7 +54,7 @@ def strategy(name: str) -> Strategy:
 @pytest.mark.parametrize(
     "name", [*(name for name, kind in BY_NAME.items() if not kind().traits(1).mesh), "quorum"]
 )
-def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: Path) -> None:
+def test_every_strategy_learns_with_sparse_updates(name: str, folder: Path) -> None:
     """Sparse updates give the same metrics as plain updates, with fewer bytes."""
     shards = 4 if name in {"vc_asgd", "federated_averaging"} else 1
     job = xmc(str(folder), hidden=16, active=20, batch_size=32, sampler="uniform")
@@ -70,7 +70,7 @@ def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: 
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed"])
-def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None:
+def test_task_does_not_depend_on_earlier_tasks(sampler: str, folder: Path) -> None:
     """It depends only on its weights, seed and samples. The sampler keeps no state of earlier tasks."""
     job = xmc(str(folder), hidden=16, sampler=sampler, active=40, batch_size=64)
     torch.manual_seed(0)
@@ -95,7 +95,7 @@ def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None
     assert losses() == losses(9), "the same span from other weights, as when it was taken back"
 
 
-def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Oddlot) -> None:
+def test_xmc_trains_on_workers_from_the_cli(folder: Path, oddlot: Oddlot) -> None:
     settings = ("workload.hidden=16", "job.batch_size=32", "job.optimizer.lr=0.02")
     words = [word for setting in settings for word in ("--set", setting)]
     words += ["--strategy", "local_sgd", "--until", "epochs>=2", "--workers", "1"]
@@ -105,7 +105,7 @@ def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Od
     assert 0 < metrics["psp5"] <= 1
 
 
-def test_the_hubs_rule_is_that_of_local_steps_too() -> None:
+def test_local_steps_use_the_sparse_optimizer_of_the_hub() -> None:
     """Local steps use Adam for sparse gradients, at the learning rate that was set."""
     table = torch.nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1])).sum().backward()
@@ -121,7 +121,7 @@ def test_few_labels_have_fewer_metrics(tmp_path: Path) -> None:
     assert set(run.summary["metrics"]) == {"loss", "p1", "p3", "ndcg3", "psp1", "psp3"}
 
 
-def test_propensities_of_other_sets(folder: Path) -> None:
+def test_propensity_constants_change_psp(folder: Path) -> None:
     jobs = [xmc(str(folder)), xmc(str(folder), propensity_a=0.6, propensity_b=2.6)]
     best, truth = torch.zeros(4, 5, dtype=torch.int64), torch.tensor([[0], [3], [-1], [0]])
     found = [job.metrics["psp1"](best, truth) for job in jobs]
@@ -152,7 +152,7 @@ MANY = "2 10 2000000000\n1 5:1\n1 5:1\n"
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_bad_sets_are_told(
+def test_invalid_data_set_is_rejected(
     oddlot: Oddlot, tmp_path: Path, files: dict[str, str], code: str, fields: dict[str, Any]
 ) -> None:
     for name, text in {"test.txt": TEST_FILE, **files}.items():
@@ -160,7 +160,7 @@ def test_bad_sets_are_told(
     oddlot.refuses(code, "train", "xmc", "--data", str(tmp_path), **fields)
 
 
-def test_folders_that_are_none(oddlot: Oddlot) -> None:
+def test_invalid_folder_is_rejected(oddlot: Oddlot) -> None:
     Path("a_file").touch()
     oddlot.refuses("not_a_folder", "train", "xmc", "--data", "a_file", path="a_file")
     oddlot.refuses("missing_folder", "train", "xmc", "--data", "none", path="none")
@@ -177,20 +177,20 @@ def test_folders_that_are_none(oddlot: Oddlot) -> None:
         ({"propensity_a": 1e300}, "invalid_value", "propensity_a"),
     ],
 )
-def test_bad_options_are_told(options: dict[str, Any], code: str, key: str, folder: Path) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], code: str, key: str, folder: Path) -> None:
     with raises(UsageError, code) as refusal:
         xmc(**{"data_dir": str(folder), **options})
     assert refusal.value.key == key
 
 
-def test_a_label_that_stands_twice_is_one(tmp_path: Path) -> None:
+def test_repeated_label_counts_once(tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text("1 3 6\n1 1:1\n")
     (tmp_path / "train.txt").write_text("2 3 6\n4,1,4,2,1 1:1\n3,3 2:1\n")
     data: Any = xmc(str(tmp_path), hidden=4).train_data
     assert data.__getitems__([0, 1])[3].tolist() == [[4, 1, 2], [3, -1, -1]]
 
 
-def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
+def test_examples_without_labels_or_features_are_harmless(tmp_path: Path) -> None:
     indptr = np.array([0, 0, 2, 3])
     x = Csr(indptr, np.array([1, 3, 0], np.int32), np.ones(3, np.float32), (3, 4))
     y = Csr(np.array([0, 1, 1, 2]), np.array([2, 7], np.int32), np.ones(2, np.float32), (3, 8))
@@ -201,7 +201,7 @@ def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
     assert run.summary["loss"] < 1  # initially ln 8 = 2.08
 
 
-def test_what_rows_are_by_chance_is_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sampler_statistics_are_printed_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = xmc(str(folder), hidden=4, sampler="simhash", active=10)
     fit(job, LocalSGD(steps=1), ON, until="epochs>=2", quiet=True)
     message = capsys.readouterr().err

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("task", [mnist, fashion_mnist])
-def test_the_files_become_a_job(folder: Path, task: Any) -> None:
+def test_files_become_a_job(folder: Path, task: Any) -> None:
     job = task(data_dir=str(folder), hidden=5, batch_size=4)
     assert [part.shape for part in job.train_data] == [(12, 28, 28), (12,)]
     assert [part.shape for part in job.eval_data] == [(5, 28, 28), (5,)]
@@ -69,7 +69,7 @@ def test_missing_files_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=["images", "labels", "dtype", "class"],
 )
-def test_files_of_something_else_are_refused(
+def test_other_arrays_are_rejected(
     folder: Path, name: str, array: NDArray[Any], code: str, fields: dict[str, Any]
 ) -> None:
     write(folder / name, array)
@@ -78,7 +78,7 @@ def test_files_of_something_else_are_refused(
         mnist(str(folder))
 
 
-def test_files_without_pictures_are_named(folder: Path) -> None:
+def test_files_without_pictures_are_rejected(folder: Path) -> None:
     write(folder / "t10k-images-idx3-ubyte", np.zeros((0, 28, 28), "u1"))
     write(folder / "t10k-labels-idx1-ubyte", np.zeros(0, "u1"))
     with raises(UsageError, "no_pictures", path=str(folder / "t10k-images-idx3-ubyte")):

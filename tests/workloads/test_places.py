@@ -19,7 +19,7 @@ MNIST = [
 
 @pytest.mark.parametrize("task", ["mnist", "cifar10", "xmc"])
 @pytest.mark.parametrize(("name", "code"), [("absent", "missing_folder"), ("a_file", "not_a_folder")])
-def test_a_data_dir_that_is_no_folder_is_refused(
+def test_invalid_data_dir_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, name: str, code: str
 ) -> None:
     """The data in $ODDLOT_DATA are not used instead."""
@@ -46,7 +46,7 @@ def test_a_data_dir_that_is_no_folder_is_refused(
     ],
     ids=["renamed", "many", "cifar10", "xmc"],
 )
-def test_what_lies_in_the_wrong_folder_is_named(
+def test_files_in_the_wrong_folder_are_named(
     tmp_path: Path, task: str, files: list[str], there: list[str], other_names: Any
 ) -> None:
     for file in files:

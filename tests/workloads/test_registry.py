@@ -49,7 +49,7 @@ def test_every_built_in_workload_has_options_with_defaults(name: str) -> None:
     assert all(option.default is not option.empty for option in options.values())
 
 
-def test_a_workload_of_the_user_s() -> None:
+def test_custom_workload_is_loaded() -> None:
     job: Any = load_workload("my_jobs:good", {"width": 3, "rate": 1})
     assert job.model().in_features == 3
     assert job.rate == 1
@@ -77,7 +77,7 @@ def test_a_workload_of_the_user_s() -> None:
     ],
     ids=lambda part: " ".join(part) if isinstance(part, dict) else part,
 )
-def test_a_wrong_name_or_option_is_told(
+def test_wrong_name_or_option_is_rejected(
     name: str, options: dict[str, Any], code: str, key: str, fields: dict[str, Any]
 ) -> None:
     with raises(UsageError, code, **fields) as refusal:
@@ -86,7 +86,7 @@ def test_a_wrong_name_or_option_is_told(
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_a_module_that_a_library_hides_is_told(
+def test_module_shadowed_by_a_library_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,16 +105,16 @@ def test_a_module_that_a_library_hides_is_told(
         ("needy_jobs:any", "importing needy_jobs", "a_module_that_is_not_there"),
     ],
 )
-def test_the_user_s_own_faults_come_with_their_traceback(name: str, where: str, cause: str) -> None:
+def test_user_error_has_its_traceback(name: str, where: str, cause: str) -> None:
     with raises(JobError, "user_code_failed", where=where) as failure:
         load_workload(name)
     assert cause in failure.fields["reason"]
 
 
-def test_module_that_starts_a_run_is_rejected_while_it_is_imported() -> None:
+def test_module_that_calls_fit_on_import_is_rejected() -> None:
     with raises(UsageError, "fit_during_import", module="eager_jobs", line=2):
         load_workload("eager_jobs:any")
 
 
-def test_a_name_is_checked_without_importing_anything() -> None:
+def test_name_check_imports_nothing() -> None:
     check_workload("any.module:function")

@@ -32,7 +32,7 @@ def mine(): return oddlot.Job(None, None)
         ("absent.py", "missing_file", {"path": "absent.py"}),
     ],
 )
-def test_a_python_file_that_is_named(
+def test_python_file_as_a_name_suggests_the_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, fields: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)

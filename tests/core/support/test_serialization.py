@@ -36,7 +36,7 @@ def through_json(kind: Any, value: Any) -> Any:
     return from_plain(kind, json.loads(json.dumps(to_plain(value))))
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     plain = to_plain([np.int64(3), np.float32(0.5), np.float64(0.25)])
     assert plain == [3, 0.5, 0.25]
     assert [type(number) for number in plain] == [int, float, float]
@@ -45,7 +45,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 @pytest.mark.parametrize("kind", [*dict.fromkeys([*WORDS, *PARTS])], ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_every_word_comes_back(kind: type, data: st.DataObject) -> None:
+def test_every_record_type_round_trips_through_json(kind: type, data: st.DataObject) -> None:
     value = data.draw(RULES[kind] if kind in RULES else st.from_type(kind))
     assume("nan" not in repr(value))  # NaN does not equal itself
     back = through_json(kind, value)
@@ -55,7 +55,7 @@ def test_every_word_comes_back(kind: type, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("union", [Stimulus, Action, Command, rules.Optimizer])
 @given(data=st.data())
-def test_a_union_is_told_apart(union: Any, data: st.DataObject) -> None:
+def test_union_members_round_trip_with_their_type(union: Any, data: st.DataObject) -> None:
     value = data.draw(st.one_of(*RULES.values()) if union is rules.Optimizer else st.from_type(union))
     assume("nan" not in repr(value))
     back = through_json(union, value)
@@ -63,11 +63,11 @@ def test_a_union_is_told_apart(union: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("make", registry.BY_NAME.values())
-def test_every_strategy_comes_back(make: type) -> None:
+def test_every_strategy_round_trips(make: type) -> None:
     assert through_json(make, make()) == make()
 
 
-def test_settings_and_state_come_back() -> None:
+def test_settings_and_state_round_trip() -> None:
     strategy = LocalSGD(steps=3, server=rules.SGD(lr=0.7, momentum=0.9, nesterov=True), round={"a:1": 4})
     assert through_json(LocalSGD, strategy) == strategy
 
@@ -78,12 +78,12 @@ class Own(rules.Optimizer):
     cuts: tuple[int, ...] = (1, 2)
 
 
-def test_an_optimizer_of_the_users_own_comes_back_in_a_strategy() -> None:
+def test_custom_optimizer_round_trips_in_a_strategy() -> None:
     strategy = LocalSGD(server=Own(cuts=(3,)))
     assert through_json(LocalSGD, strategy) == strategy
 
 
-def test_an_unknown_word_is_told() -> None:
+def test_unknown_type_raises_misfit() -> None:
     with raises(Misfit):
         from_plain(rules.Optimizer, {"is": "Span", "lr": 0.1})
     with raises(Misfit):
@@ -91,7 +91,7 @@ def test_an_unknown_word_is_told() -> None:
 
 
 @pytest.mark.parametrize("value", [Random(1), {1, 2}, lambda: 0, object()])
-def test_what_is_not_plain_is_told(value: object) -> None:
+def test_unserializable_value_raises_type_error(value: object) -> None:
     with raises(TypeError):
         to_plain({"state": [value]})
 
@@ -111,7 +111,7 @@ def test_containers_keep_their_types() -> None:
     assert repr(through_json(Nested, Nested())) == repr(Nested())
 
 
-def test_what_is_none_as_it_is_unless_said_is_left_out() -> None:
+def test_default_none_fields_are_left_out() -> None:
     """Fields that are None by default are left out, so logs stay small. Data with an explicit None can still be
     read."""
     task = Task("a:1", "a", (sample_spans.Span(0, 1, 2),), 3)

@@ -52,7 +52,7 @@ def deeper(levels: int) -> None:
     ],
     ids=["text", "lines", "cause", "effect", "deep", "shy"],
 )
-def test_a_traceback_keeps_type_place_and_beginning(act: object, message: list[str]) -> None:
+def test_shortened_traceback_keeps_type_location_and_start(act: object, message: list[str]) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of all kinds
         act()  # type: ignore[operator]
     trace = trace_of(caught.value)
@@ -62,7 +62,7 @@ def test_a_traceback_keeps_type_place_and_beginning(act: object, message: list[s
     assert -1 not in places
 
 
-def test_what_is_short_stays_as_it_is() -> None:
+def test_short_traceback_is_unchanged() -> None:
     with pytest.raises(OSError, match="no") as caught:
         led_to(OSError("no"), ValueError("short"))
     assert trace_of(caught.value) == "".join(traceback.format_exception(caught.value))

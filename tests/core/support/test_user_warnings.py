@@ -26,7 +26,7 @@ def lead():
 @pytest.mark.parametrize(
     ("name", "message"), [("oddlot.x", __file__), ("oddlot_x", "oddlot_x.py")], ids=["inside", "alike"]
 )
-def test_the_users_line_is_the_first_outside(name: str, message: str) -> None:
+def test_warning_points_at_the_first_line_outside_the_package(name: str, message: str) -> None:
     """Skip the package's modules and context managers, but not other modules with names like `oddlot_x`."""
     made = types.ModuleType("made")
     made.__dict__.update(__name__=name, warn=warn)
@@ -39,7 +39,7 @@ def test_the_users_line_is_the_first_outside(name: str, message: str) -> None:
     check(warning.message, "a_code", given=1)
 
 
-def test_once_is_for_what_is_told_inside_and_for_this_thread() -> None:
+def test_once_applies_inside_the_block_and_to_its_thread() -> None:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         with once():

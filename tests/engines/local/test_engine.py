@@ -71,7 +71,7 @@ def hears(engine: LocalEngine, event: Stimulus) -> None:
 # --- deaths --------------------------------------------------------------------------------------
 
 
-def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(respawns, "DEATHS_BEFORE_GIVING_UP", 99)
     with trial(local(1)) as (_, engine):
         server = Path(f"/proc/{engine.processes.fork_server.process.pid}/fd")
@@ -92,7 +92,7 @@ def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPat
         hears(engine, Joined("w1.5"))
 
 
-def test_a_worker_that_had_worked_is_lost_within_a_second_and_replaced_at_once_however_often() -> None:
+def test_productive_worker_is_replaced_at_once() -> None:
     """Deaths with work between them are no reason to give up, unlike lives that bring nothing."""
     seconds = list[float]()
     with trial(local(1), epochs=50) as (run, engine):
@@ -106,7 +106,7 @@ def test_a_worker_that_had_worked_is_lost_within_a_second_and_replaced_at_once_h
     assert min(seconds) < 1
 
 
-def test_what_a_worker_said_before_it_died_counts() -> None:
+def test_update_sent_before_a_kill_is_received() -> None:
     """Although the fork server's word of its end is read first."""
     with trial(local(1)) as (run, engine):
         run.deliver(Joined(run.joined()))
@@ -123,7 +123,7 @@ def readable(it: socket.socket) -> bool:
     return bool(select.select([it], [], [])[0])
 
 
-def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> None:
+def test_tasks_for_a_worker_with_unreported_loss_are_accepted() -> None:
     with trial(local(2), Synchronous()) as (run, engine):
         for joined in [next_message(run), next_message(run)]:
             run.deliver(joined)
@@ -140,7 +140,7 @@ def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> N
         run.finish()
 
 
-def test_what_a_worker_said_before_it_died_is_heard(tmp_path: Path) -> None:
+def test_error_sent_before_a_worker_exits_is_received(tmp_path: Path) -> None:
     """Although it had not read all that it was told."""
     os.mkfifo(tmp_path / "computing")
 
@@ -193,9 +193,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("normed", [False, True])
-def test_the_model_changes_in_place_once_workers_compute_on_their_copies(
-    tmp_path: Path, normed: bool
-) -> None:
+def test_model_is_updated_in_place_once_workers_have_copies(tmp_path: Path, normed: bool) -> None:
     """Buffers are read again at a task's end, so their version stays as it is until then."""
     gate = Gate(tmp_path)
     model = (lambda: nn.Sequential(nn.BatchNorm1d(2), net())) if normed else net
@@ -213,7 +211,7 @@ def test_the_model_changes_in_place_once_workers_compute_on_their_copies(
         run.finish()
 
 
-def test_a_task_that_waits_in_its_worker_has_not_loaded_its_version(tmp_path: Path) -> None:
+def test_queued_task_has_not_loaded_its_version(tmp_path: Path) -> None:
     """Although another task before it used the same block for its update."""
     gate = Gate(tmp_path)
     with trial(local(1, in_flight=2), job=a_job(loss=gate.loss())) as (run, _):
@@ -257,7 +255,7 @@ def test_processes_that_keep_dying_end_the_run(
     assert logged.count(abs(exit_code)) == 3
 
 
-def test_an_evaluator_that_dies_at_birth_is_replaced_once() -> None:
+def test_evaluator_that_dies_at_start_is_replaced_once() -> None:
     """Although the version falls due for it while it ends."""
     with trial(local(1), job=a_job(eval_data=rows())) as (run, engine):
         run.deliver(Joined(run.joined()))
@@ -269,7 +267,7 @@ def test_an_evaluator_that_dies_at_birth_is_replaced_once() -> None:
         assert engine.processes.fork_server.forks == forks + 1
 
 
-def test_without_respawn_the_last_death_ends_the_run() -> None:
+def test_last_loss_without_respawn_ends_the_run() -> None:
     with trial(local(2, respawn=False)) as (run, engine):
         for _ in range(2):
             node = run.joined()
@@ -279,7 +277,7 @@ def test_without_respawn_the_last_death_ends_the_run() -> None:
             run.finish()
 
 
-def test_a_frozen_workers_task_times_out_and_the_run_ends() -> None:
+def test_frozen_workers_task_times_out() -> None:
     with trial(local(2), epochs=4) as (run, engine):
         members = run.host.conductor.worker_stats.members
         run.until(lambda: any(member.results >= 5 for member in members.values()))
@@ -290,7 +288,7 @@ def test_a_frozen_workers_task_times_out_and_the_run_ends() -> None:
 
 
 @pytest.mark.parametrize("name", ["workers", "in_flight", "threads"])
-def test_at_least_one(name: str) -> None:
+def test_zero_workers_tasks_or_threads_are_rejected(name: str) -> None:
     settings: Any = {name: 0}
     with raises(UsageError, "invalid_value", name=name, given=0):
         Local(**settings)
@@ -341,9 +339,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ],
     ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
-def test_an_exception_of_the_jobs_own_code_ends_the_run_with_its_traceback(
-    mistake: str, on: Place, where: str
-) -> None:
+def test_user_exception_ends_the_run_with_its_traceback(mistake: str, on: Place, where: str) -> None:
     with raises(JobError, "user_code_failed", where=where) as caught:
         oddlot.fit(a_job(**MISTAKES[mistake][0]), Asynchronous(), on, until="epochs>=1")
     reason = caught.fields["reason"]
@@ -352,7 +348,7 @@ def test_an_exception_of_the_jobs_own_code_ends_the_run_with_its_traceback(
 
 
 @pytest.mark.parametrize("character", ["x", "\N{SNOWMAN}", "\N{SNAKE}", "\x00", "\udcff"])
-def test_a_long_message_is_cut(character: str) -> None:
+def test_long_error_message_is_truncated(character: str) -> None:
     for error in (ValueError(character * 100_000), JobError(character * 100_000, "a_code", rows=[7])):
         kind, body = decode(encode(Say.FAILED, **plain_failure(error)))
         assert kind is Say.FAILED
@@ -366,14 +362,14 @@ class Shy:
         raise RuntimeError
 
 
-def test_fields_of_an_error_travel_as_far_as_they_can() -> None:
+def test_oversized_error_fields_are_dropped() -> None:
     error = JobError("\N{SNAKE}" * 5_000, "a_code", given=3, long="x" * 5_000, shy=Shy(), model=net)
     _, body = decode(encode(Say.FAILED, **plain_failure(error)))
     assert (body["code"], body["text"]) == ("a_code", str(error))
     assert body["fields"] == {"given": 3, "model": short(net)}
 
 
-def test_an_error_of_ours_in_a_worker_keeps_its_code_and_fields() -> None:
+def test_worker_error_keeps_its_code_and_fields() -> None:
     with raises(JobError, "loss_not_scalar", shape=[8, 2]):
         oddlot.fit(a_job(loss=lambda y, t: y), Asynchronous(), local(1), until="epochs>=1")
 
@@ -415,7 +411,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("how", DEADLY)
-def test_a_row_that_ends_or_hangs_three_processes_is_named(how: str) -> None:
+def test_sample_that_kills_or_hangs_three_workers_is_named(how: str) -> None:
     with (
         warns("worker_hung") if how == "hung" else nullcontext(),
         pytest.raises(JobError) as caught,
@@ -427,7 +423,7 @@ def test_a_row_that_ends_or_hangs_three_processes_is_named(how: str) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("how", ["ended by SIGSEGV", "hung"])
-def test_a_deadly_row_is_skipped_where_that_is_wished(how: str) -> None:
+def test_deadly_sample_is_skipped_with_skip_bad(how: str) -> None:
     with warns("worker_hung") if how == "hung" else nullcontext():
         run = oddlot.fit(
             a_job(train_data=Deadly(how)), Asynchronous(), local(1), until="epochs>=1", skip_bad=True
@@ -438,7 +434,7 @@ def test_a_deadly_row_is_skipped_where_that_is_wished(how: str) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_workers_that_are_all_stopped_are_replaced() -> None:
+def test_frozen_workers_are_replaced() -> None:
     mask(node=r"w\d(?= )")
     with warns("worker_hung"), trial(local(2), epochs=10**6) as (run, engine):
         busy = run.host.conductor.busy
@@ -449,7 +445,7 @@ def test_workers_that_are_all_stopped_are_replaced() -> None:
         run.until(lambda: busy.keys() == {"w1.2", "w2.2"})
 
 
-def test_an_evaluator_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_evaluator_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluations, "MIN_SECONDS", 0.5)
     monkeypatch.setattr(evaluations, "FIRST_SECONDS", 0.5)
     with trial(local(1), job=a_job(eval_data=rows())) as (run, engine):
@@ -463,7 +459,7 @@ def test_an_evaluator_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatc
             run.until(lambda: len(events(run.records, Evaluated)) == 2)
 
 
-def test_an_evaluator_that_dies_idle_is_no_failed_start() -> None:
+def test_idle_evaluator_death_is_no_failed_start() -> None:
     with trial(local(1), job=a_job(eval_data=rows())) as (run, engine):
         run.deliver(Joined(run.joined()))
         for count in range(1, 5):
@@ -478,7 +474,7 @@ def test_an_evaluator_that_dies_idle_is_no_failed_start() -> None:
 # --- limits --------------------------------------------------------------------------------------
 
 
-def test_no_message_is_lost_where_a_socket_is_full() -> None:
+def test_messages_to_a_full_socket_are_queued() -> None:
     """A worker that is busy, or stopped, does not read what it is given next."""
     on, job = Local(workers=1, threads=1, in_flight=700), a_job(count=700, batch_size=1)
     with trial(on, Asynchronous(samples=1), job, epochs=1) as (run, engine):
@@ -492,7 +488,7 @@ def test_no_message_is_lost_where_a_socket_is_full() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:workers = 150")
-def test_too_many_open_files_are_named() -> None:
+def test_too_many_open_files_raises() -> None:
     """Most are taken before the run: it starts few of its workers, which end only by themselves here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
@@ -516,7 +512,7 @@ class Annealed(nn.Linear):
         return super().forward(x)
 
 
-def test_warnings_of_workers_are_warnings_of_the_run() -> None:
+def test_worker_warnings_are_shown_by_the_run() -> None:
     job = a_job(lambda: Annealed(2, 2))
     with warns("attribute_changed", attribute="model.tau"):
         oddlot.fit(job, Synchronous(), local(1), until="epochs>=6")

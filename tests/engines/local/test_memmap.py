@@ -40,7 +40,7 @@ def sent(value: Any) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize(("mode", "theirs"), [("r", "r"), ("r+", "c")])
-def test_a_mapped_file_travels_as_its_path(path: Path, mode: Any, theirs: str) -> None:
+def test_mapped_file_is_sent_as_its_path(path: Path, mode: Any, theirs: str) -> None:
     array = np.load(path, mmap_mode=mode)
     back, size = sent({"deep": [array]})
     (there,) = back["deep"]
@@ -54,7 +54,7 @@ def test_a_mapped_file_travels_as_its_path(path: Path, mode: Any, theirs: str) -
         assert (again[0, 0], array[0, 1]) == (7, 1)
 
 
-def test_raw_files_and_columns_travel_as_their_path(tmp_path: Path) -> None:
+def test_raw_and_fortran_files_are_sent_as_their_path(tmp_path: Path) -> None:
     columns = np.memmap(tmp_path / "raw", np.float32, "w+", offset=64, shape=(100, 30), order="F")
     columns[:] = np.arange(3000).reshape(100, 30)
     back, size = sent(columns)
@@ -68,7 +68,7 @@ def test_raw_files_and_columns_travel_as_their_path(tmp_path: Path) -> None:
     [lambda a: a[10:], lambda a: a[:, ::2], lambda a: a.T, lambda a: a.reshape(-1), lambda a: a[:]],
     ids=["rows", "columns", "turned", "flat", "all"],
 )
-def test_a_part_travels_as_its_numbers_beside_the_pickle(path: Path, part: Any) -> None:
+def test_slice_of_a_mapped_file_is_sent_by_value(path: Path, part: Any) -> None:
     array = part(np.load(path, mmap_mode="r"))
     back, size = sent(array)
     assert size >= array.nbytes
@@ -76,14 +76,14 @@ def test_a_part_travels_as_its_numbers_beside_the_pickle(path: Path, part: Any) 
     np.testing.assert_array_equal(back, array)
 
 
-def test_a_private_copy_travels_with_what_was_written_to_it(path: Path) -> None:
+def test_copy_on_write_array_is_sent_by_value(path: Path) -> None:
     array = np.load(path, mmap_mode="c")
     array[3, 3] = -1
     assert sent(array)[0][3, 3] == -1
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: os.truncate(path, 1000)], ids=["gone", "cut"])
-def test_what_has_no_file_any_more_travels_as_its_numbers(tmp_path: Path, change: Any) -> None:
+def test_mapped_array_without_its_file_is_sent_by_value(tmp_path: Path, change: Any) -> None:
     np.save(tmp_path / "a.npy", np.arange(200))  # within a page, which stays mapped when the file is cut
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     change(tmp_path / "a.npy")
@@ -101,9 +101,7 @@ def test_what_has_no_file_any_more_travels_as_its_numbers(tmp_path: Path, change
     ],
     ids=["gone", "shorter", "longer"],
 )
-def test_a_file_that_changes_before_a_worker_opens_it_is_told(
-    path: Path, change: Any, size: int | None
-) -> None:
+def test_file_changed_before_a_worker_opens_it_raises(path: Path, change: Any, size: int | None) -> None:
     parcel = pack_parcel(np.load(path, mmap_mode="r"))
     change(path)
     with raises(JobError, "data_file_changed", path=str(path), bytes=size, expected=800_128):
@@ -125,7 +123,7 @@ TENSORS: list[Tensor] = [
 
 
 @pytest.mark.parametrize("tensor", TENSORS, ids=lambda tensor: f"{tensor.dtype} {tensor.layout}")
-def test_a_tensor_deep_inside_a_dataset_comes_back_as_it_was(tensor: Tensor) -> None:
+def test_tensor_inside_a_dataset_is_restored(tensor: Tensor) -> None:
     (back, again), size = sent([tensor, tensor])
     assert size < 1_000_000, "what expand() makes travels as its one number"
     assert back is again
@@ -139,7 +137,7 @@ def test_a_tensor_deep_inside_a_dataset_comes_back_as_it_was(tensor: Tensor) -> 
     )
 
 
-def test_tensors_inside_datasets_share_the_parcels_memory() -> None:
+def test_tensors_inside_datasets_share_memory() -> None:
     """They are mapped, not read: a worker's own memory has none of their numbers."""
     tensor = torch.arange(50_000, dtype=torch.float32)
     parts = random_split(TensorDataset(tensor), [0.5, 0.5], torch.Generator().manual_seed(0))
@@ -160,13 +158,13 @@ def mapped_job(folder: Path) -> Job:
     return a_job(train_data=tuple(parts))
 
 
-def test_a_run_on_mapped_data_is_the_same_as_on_arrays(tmp_path: Path) -> None:
+def test_mapped_data_trains_like_arrays(tmp_path: Path) -> None:
     runs = [trained(job, Synchronous(), local(1))[0] for job in (a_job(), mapped_job(tmp_path))]
     states = [run.model.state_dict() for run in runs]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def test_data_that_vanish_before_a_worker_is_replaced_end_the_run_with_a_sentence(tmp_path: Path) -> None:
+def test_data_file_deleted_before_a_respawn_ends_the_run(tmp_path: Path) -> None:
     job, path = mapped_job(tmp_path), tmp_path / "x.npy"
 
     def model() -> nn.Module:

@@ -29,7 +29,7 @@ def flat(weight: float, count: float) -> FlatBuffer:
 
 
 @pytest.mark.parametrize("number", [int, float])
-def test_weights_are_averaged_and_whole_numbers_are_those_of_the_first_model(
+def test_float_weights_are_averaged_and_integers_kept(
     number: Callable[[float], float],
 ) -> None:
     average = Averaging(1, flat(1.0, number(11)), IncludedModel("w1", 1), ["w2", "w3", "w4"])

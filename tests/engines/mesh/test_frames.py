@@ -85,12 +85,12 @@ def flat() -> FlatBuffer:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda one: type(one).__name__)
-def test_a_message_comes_back(message: PeerMessage, flat: FlatBuffer) -> None:
+def test_message_is_restored(message: PeerMessage, flat: FlatBuffer) -> None:
     got = came(message, None, flat.layout)
     assert (got.message, got.sender, got.tensors) == (message, "w1", None)
 
 
-def test_an_exchanged_model_is_encoded_and_others_are_exact(flat: FlatBuffer) -> None:
+def test_exchanged_model_is_encoded_and_others_are_exact(flat: FlatBuffer) -> None:
     exchange = ModelMessage(PeerModel("w1>1", "w1", 8, answers=2))
     for message, exact in ((exchange, False), (ModelForAverage(1, 5), True), (State(2), True)):
         got = came(message, Tensors(flat, lambda: None), flat.layout, Half("bf16"))
@@ -100,7 +100,7 @@ def test_an_exchanged_model_is_encoded_and_others_are_exact(flat: FlatBuffer) ->
         assert got.tensors.weights.view("1.num_batches_tracked") == 0, "a merge adds what a peer has counted"
 
 
-def test_some_layers_travel_with_the_buffers(flat: FlatBuffer) -> None:
+def test_selected_layers_are_sent_with_the_buffers(flat: FlatBuffer) -> None:
     message = ModelMessage(PeerModel("w1>1", "w1", 8, layers=(1,)))
     whole = came(ModelMessage(PeerModel("w1>1", "w1", 8)), Tensors(flat, lambda: None), flat.layout)
     got = came(message, Tensors(flat, lambda: None, (1,)), flat.layout)
@@ -111,7 +111,7 @@ def test_some_layers_travel_with_the_buffers(flat: FlatBuffer) -> None:
     assert torch.equal(got.tensors.weights.view("1.running_var"), flat.view("1.running_var"))
 
 
-def test_the_state_of_an_optimizer_travels_with_the_state(flat: FlatBuffer) -> None:
+def test_optimizer_state_is_sent_with_the_state(flat: FlatBuffer) -> None:
     momentum = {"optimizer_steps": torch.arange(4), "optimizer/0/momentum/0": torch.rand(64)}
     got = came(State(1), Tensors(flat, lambda: None, None, momentum), flat.layout)
     assert got.tensors is not None
@@ -143,9 +143,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize(("codec", "sent", "received"), [(Plain(), 0, 0), (Half("bf16"), 0.5, 2)])
-def test_a_model_is_copied_once_when_it_is_sent_and_once_when_it_is_received(
-    codec: Codec, sent: float, received: float
-) -> None:
+def test_model_is_copied_once_per_send_and_receive(codec: Codec, sent: float, received: float) -> None:
     """A frame consists of the memory of the model. With a codec, there is also what the codec makes."""
     layout = Layout.from_module(torch.nn.Linear(500, 500))
     block, pool = FlatBuffer.empty(layout), [FlatBuffer.empty(layout)]
@@ -166,7 +164,7 @@ def test_a_model_is_copied_once_when_it_is_sent_and_once_when_it_is_received(
     assert len(pool) == 1
 
 
-def test_a_model_of_another_layout_is_told_as_a_problem(flat: FlatBuffer) -> None:
+def test_model_of_another_layout_is_a_problem(flat: FlatBuffer) -> None:
     other = Layout.from_module(torch.nn.Linear(3, 5))
     message = ModelMessage(PeerModel("w1>1", "w1", 8))
     got = came(message, Tensors(flat, lambda: None), other)
@@ -174,7 +172,7 @@ def test_a_model_of_another_layout_is_told_as_a_problem(flat: FlatBuffer) -> Non
 
 
 @pytest.mark.parametrize("layers", [(9,), (1, 0), (-1,), (0, 0)])
-def test_layers_that_do_not_exist_are_a_problem(layers: tuple[int, ...], flat: FlatBuffer) -> None:
+def test_invalid_layers_are_a_problem(layers: tuple[int, ...], flat: FlatBuffer) -> None:
     model = PeerModel("w1>1", "w1", 8, layers=(0,))
     _, text, *arrays = encode(ModelMessage(model), Tensors(flat, lambda: None, (0,)), Plain())
     there = b'"layers":[0]'
@@ -186,7 +184,7 @@ def test_layers_that_do_not_exist_are_a_problem(layers: tuple[int, ...], flat: F
     assert got.problem
 
 
-def test_hostile_bytes_are_refused_or_told(flat: FlatBuffer) -> None:
+def test_random_bytes_raise_only_frame_errors(flat: FlatBuffer) -> None:
     """Whatever is changed: a frame error, a problem, or a message; nothing else is raised."""
     chance = Random(1)
     good = b"".join(encode(ModelMessage(PeerModel("w1>1", "w1", 8)), Tensors(flat, lambda: None), Plain()))[
@@ -212,12 +210,12 @@ def test_hostile_bytes_are_refused_or_told(flat: FlatBuffer) -> None:
     ],
     ids=["other bytes", "other kind", "no text", "a list", "long"],
 )
-def test_what_is_no_message_is_refused(frame: bytes, code: str, flat: FlatBuffer) -> None:
+def test_invalid_frame_is_rejected(frame: bytes, code: str, flat: FlatBuffer) -> None:
     with raises(FrameError, code):
         read(frame, flat.layout, most=100)
 
 
-def test_a_damaged_model_is_refused(flat: FlatBuffer) -> None:
+def test_damaged_model_is_rejected(flat: FlatBuffer) -> None:
     frame = bytearray(b"".join(encode(ModelForAverage(1, 5), Tensors(flat, lambda: None), Plain())))
     frame[-200] ^= 1
     with raises(FrameError, "damaged_body"):

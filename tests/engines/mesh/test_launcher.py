@@ -54,9 +54,7 @@ def age(launcher: Launcher, node: str, seconds: float) -> None:
     watch_until(launcher, is_gone)
 
 
-def test_a_replacement_that_freezes_before_it_is_ready_is_replaced(
-    launcher: Launcher, tmp_path: Path
-) -> None:
+def test_replacement_that_freezes_at_start_is_replaced(launcher: Launcher, tmp_path: Path) -> None:
     launcher.work.strikes["0:5"] = 2
     launcher.signal("w2", signal.SIGKILL)
     watch_until(launcher, lambda: "w2.2" in launcher.running and launcher.running["w2.2"].pid > 0)
@@ -70,7 +68,7 @@ def test_a_replacement_that_freezes_before_it_is_ready_is_replaced(
     assert (list(message["peers"]), message["join"], message["strikes"]) == (["w1"], True, {"0:5": 2})
 
 
-def test_a_stopped_peer_is_killed_and_replaced(launcher: Launcher) -> None:
+def test_frozen_peer_is_killed_and_replaced(launcher: Launcher) -> None:
     mask(node=r"w\d(?= )")
     watch_until(launcher, lambda: launcher.running["w1"].step_seconds > 0)
     process = launcher.running["w1"].pid
@@ -81,7 +79,7 @@ def test_a_stopped_peer_is_killed_and_replaced(launcher: Launcher) -> None:
     watch_until(launcher, lambda: "w1.2" in launcher.running and launcher.running["w1.2"].pid > 0)
 
 
-def test_the_end_of_a_run_does_not_wait_for_a_peer_that_has_not_begun(launcher: Launcher) -> None:
+def test_shutdown_does_not_wait_for_a_starting_peer(launcher: Launcher) -> None:
     """It replaces one that has ended because the run is over."""
     began = launcher.now
     late = launcher.spawn(0, joins=True)
@@ -93,7 +91,7 @@ def test_the_end_of_a_run_does_not_wait_for_a_peer_that_has_not_begun(launcher: 
     wait_for(lambda: not (late.pid and is_running(late.pid)))
 
 
-def test_peers_outlive_a_fork_server_that_is_killed(tmp_path: Path) -> None:
+def test_peers_survive_a_killed_fork_server(tmp_path: Path) -> None:
     """Their end is still noticed, and they are replaced by another fork server."""
     fork_server = ForkClient()
     launcher = Launcher(setup(tmp_path, stand_in), fork_server, ["w1", "w2"])

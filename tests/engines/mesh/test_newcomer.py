@@ -42,7 +42,7 @@ def newcomer(port: Any) -> Newcomer:
     return Newcomer(port, ["w1", "w2"], lambda *_: None, 0.0, "")
 
 
-def test_a_newcomer_asks_the_next_peer_when_one_has_ended() -> None:
+def test_newcomer_asks_the_next_peer_when_one_has_ended() -> None:
     port = Port()
     new = newcomer(port)
     assert port.asked == ["w1"]
@@ -54,7 +54,7 @@ def test_a_newcomer_asks_the_next_peer_when_one_has_ended() -> None:
     assert new.is_alone
 
 
-def test_a_newcomer_without_a_reply_gives_up() -> None:
+def test_newcomer_without_a_reply_starts_alone() -> None:
     new = newcomer(Port())
     new.ring(LONGEST_SECONDS - 1)
     assert not new.is_alone
@@ -62,7 +62,7 @@ def test_a_newcomer_without_a_reply_gives_up() -> None:
     assert new.is_alone
 
 
-def test_a_newcomer_that_waits_ends_on_sigterm(tmp_path: Path) -> None:
+def test_waiting_newcomer_ends_on_sigterm(tmp_path: Path) -> None:
     recipe = Recipe(a_job(), Gossip(), Local(workers=2, threads=1), RunConfig.of({"until": "epochs>=1"}))
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -85,7 +85,7 @@ def test_a_newcomer_that_waits_ends_on_sigterm(tmp_path: Path) -> None:
         assert peer.exit_code == 0
 
 
-def test_weights_of_a_replaced_peer_are_not_used(tmp_path: Path) -> None:
+def test_weights_of_a_replaced_peer_are_ignored(tmp_path: Path) -> None:
     """They may wait at a peer that was stopped, while the replacement reads which samples other models include."""
     got, released = list[str](), list[str]()
     peer = SimpleNamespace(receive=lambda item, _: got.append(item.sender))

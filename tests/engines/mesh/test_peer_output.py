@@ -5,7 +5,7 @@ from pathlib import Path
 from oddlot.engines.mesh.launcher import PeerOutput
 
 
-def test_lines_of_all_peers_are_shown_once(tmp_path: Path) -> None:
+def test_equal_lines_of_several_peers_are_shown_once(tmp_path: Path) -> None:
     first, second = tmp_path / "w1.log", tmp_path / "w2.log"
     shown: list[str] = []
     output = PeerOutput(shown.append)

@@ -39,7 +39,7 @@ def dies_first(node: NodeId, life: SignsOfLife) -> None:
     life.wait_for_begin(lambda: False)
 
 
-def test_a_peer_that_ends_while_it_starts_is_replaced(launcher_of: Start) -> None:
+def test_peer_that_dies_at_start_is_replaced(launcher_of: Start) -> None:
     launcher = launcher_of(dies_first)
     launcher.start_all()
     assert (launcher.begun, launcher.running["w0.2"].joins) == (["w0.2"], False)
@@ -51,7 +51,7 @@ def dies(node: NodeId, life: SignsOfLife) -> None:
     os._exit(3)
 
 
-def test_a_peer_that_ends_three_times_while_it_starts_ends_the_run(launcher_of: Start) -> None:
+def test_three_deaths_at_start_end_the_run(launcher_of: Start) -> None:
     with pytest.raises(JobError) as raised:
         launcher_of(dies).start_all()
     assert "because" in str(raised.value)
@@ -64,13 +64,13 @@ def fails(node: NodeId, life: SignsOfLife) -> None:
 
 
 @pytest.mark.parametrize("respawn", [True, False])
-def test_an_error_of_a_peer_ends_the_run(launcher_of: Start, respawn: bool) -> None:
+def test_peer_error_ends_the_run(launcher_of: Start, respawn: bool) -> None:
     with pytest.raises(JobError) as raised:
         launcher_of(fails, respawn=respawn).start_all()
     assert raised.value.code == "no_use"
 
 
-def test_the_output_of_a_peer_is_not_written_through_a_link(tmp_path: Path, launcher_of: Start) -> None:
+def test_symlinked_peer_output_is_rejected(tmp_path: Path, launcher_of: Start) -> None:
     target = tmp_path / "precious"
     target.write_text("kept")
     (tmp_path / "w0.log").symlink_to(target)

@@ -54,7 +54,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
         launcher.close()
 
 
-def test_samples_that_end_three_peers_are_named(launcher: Launcher) -> None:
+def test_samples_that_kill_three_peers_are_named(launcher: Launcher) -> None:
     """A crash and an exit by code of the job count, whatever the exit code. A kill from outside does not."""
     launcher.heard(starts("w1"))
     dies(launcher, "w1", -signal.SIGSEGV)
@@ -69,7 +69,7 @@ def test_samples_that_end_three_peers_are_named(launcher: Launcher) -> None:
     assert caught.value.spans == (DEADLY,)
 
 
-def test_finished_and_skipped_samples_are_not_blamed(launcher: Launcher) -> None:
+def test_finished_and_skipped_samples_are_not_suspected(launcher: Launcher) -> None:
     work = launcher.work
     for node in ("w1", "w2"):
         launcher.heard(starts(node, Span(0, int(node[1]), int(node[1]) + 1)))
@@ -81,7 +81,7 @@ def test_finished_and_skipped_samples_are_not_blamed(launcher: Launcher) -> None
     assert (work.strikes, work.blame()) == ({}, None)
 
 
-def test_all_peers_that_are_lost_name_their_samples(launcher: Launcher) -> None:
+def test_samples_of_the_last_lost_peer_are_named(launcher: Launcher) -> None:
     launcher.heard(starts("w1"))
     dies(launcher, "w1", 3)
     error = launcher.work.blame()
@@ -89,7 +89,7 @@ def test_all_peers_that_are_lost_name_their_samples(launcher: Launcher) -> None:
     assert error.spans == (DEADLY,)
 
 
-def test_a_replacement_skips_samples_that_have_ended_three() -> None:
+def test_replacement_skips_samples_that_killed_three_peers() -> None:
     """They are skipped when its worker joins, also if they belong to an epoch that it has not started."""
     ledger = SampleLedger(20, 3, skip_bad=True, cursors=[ShardCursor(4, 12, 0, 8)], merged=[4])
     ledger.strikes = {"1:5": 3, "1:6": 3, "1:2": 3, "1:7": 2}
@@ -119,14 +119,14 @@ def test_peers_that_keep_dying_end_the_run_unless_others_train(launcher: Launche
     assert caught.value.code == "workers_keep_dying"
 
 
-def test_newcomers_may_die_once_others_have_finished(launcher: Launcher) -> None:
+def test_newcomers_may_die_after_others_have_finished(launcher: Launcher) -> None:
     launcher.heard(Record(2.0, GoalReached("epochs>=2"), peer="w2"))
     for number in range(4):
         dies(launcher, f"w1.{number}", 1)
     assert len(launcher.policy.timers) == 4
 
 
-def test_evaluations_that_hang_three_times_end_the_run(launcher: Launcher) -> None:
+def test_three_hung_evaluations_end_the_run(launcher: Launcher) -> None:
     """The samples of the task that waits for the evaluation have nothing to do with it."""
     signs: dict[str, Any] = {"evaluating": True, "hung": "evaluation"}
     for number in (1, 2):
@@ -147,7 +147,7 @@ def test_evaluations_that_hang_three_times_end_the_run(launcher: Launcher) -> No
         (EVALUATION, (0.1,), 600.0),
     ],
 )
-def test_first_work_hangs_by_the_times_of_other_peers(
+def test_first_task_timeout_uses_times_of_other_peers(
     work: str, others: tuple[float, ...], seconds: float
 ) -> None:
     limits = HangLimits(0.0)
@@ -157,7 +157,7 @@ def test_first_work_hangs_by_the_times_of_other_peers(
     assert limits.hung(1e9, others) == ""
 
 
-def test_later_evaluations_hang_by_the_times_of_earlier_ones() -> None:
+def test_later_evaluation_timeout_uses_earlier_times() -> None:
     limits = HangLimits(0.0)
     limits.begin(EVALUATION, 0.0)
     limits.end(5.0)
@@ -165,7 +165,7 @@ def test_later_evaluations_hang_by_the_times_of_earlier_ones() -> None:
     assert (limits.hung(59.0, ()), limits.hung(61.0, ())) == ("", EVALUATION)
 
 
-def test_tasks_are_left_to_the_conductor_where_steps_are_known_or_no_peer_has_finished_one() -> None:
+def test_no_task_limit_with_known_steps_or_no_finished_peer() -> None:
     limits = HangLimits(0.0)
     limits.begin(TASK, 0.0)
     assert limits.hung(1e9, (0.0,)) == ""

@@ -59,7 +59,7 @@ def peers_of(folder: Path) -> list[int]:
     return [int(pid) for pid in message.split(",")] if message else []
 
 
-def test_peers_train_exchange_and_save_the_average(tmp_path: Path) -> None:
+def test_peers_train_with_a_replacement_and_save_the_average(tmp_path: Path) -> None:
     """A replacement processes the samples that are left of a killed peer."""
     chaos = Chaos((Fault("kill", machine="w3", at_versions=(60,)),))
     paced = [Machine(f"w{number}", 0.002) for number in (1, 2, 3)]
@@ -98,7 +98,7 @@ def back(*peers: str) -> Callable[[Record], None]:
     return watch
 
 
-def test_faults_on_real_processes(tmp_path: Path) -> None:
+def test_real_processes_survive_faults(tmp_path: Path) -> None:
     kinds: list[tuple[str, str, dict[str, Any]]] = [
         ("corrupt", "w1", {}),
         ("slow", "w2", {"factor": 1.0, "for_seconds": 0.5}),
@@ -132,7 +132,7 @@ def test_faults_on_real_processes(tmp_path: Path) -> None:
     assert replay(tmp_path).difference is None
 
 
-def test_the_launcher_is_killed(tmp_path: Path) -> None:
+def test_peers_finish_after_their_launcher_is_killed(tmp_path: Path) -> None:
     """Nothing replaces a peer that is killed afterwards: its samples are left out."""
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
@@ -154,7 +154,7 @@ def test_the_launcher_is_killed(tmp_path: Path) -> None:
     assert RunFolder(out).model.exists()
 
 
-def test_everything_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
+def test_run_resumes_after_all_processes_are_killed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("out=", "checkpoint_every='0.2 seconds', out="), out) as launcher:
         wait_for(lambda: out.exists() and len(RunFolder(out).checkpoint_names()) > 2)
@@ -172,7 +172,7 @@ def test_everything_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
     assert replay(out).difference is None
 
 
-def test_halves_that_end_apart_leave_one_model(tmp_path: Path) -> None:
+def test_partitioned_halves_save_one_model(tmp_path: Path) -> None:
     """The half that ends later saves neither a model nor a summary of its own."""
     machines = [Machine("w1", 0.002), Machine("w2", 0.002), Machine("w3", 0.003), Machine("w4", 0.003)]
     chaos = Chaos((Fault("partition", at_versions=(200,)),))
@@ -197,7 +197,7 @@ def test_halves_that_end_apart_leave_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_only_peers_that_join_are_left(tmp_path: Path) -> None:
+def test_mesh_with_only_joining_peers_ends(tmp_path: Path) -> None:
     """They ask each other for a state that none of them has."""
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("workers=3", "workers=2").replace("* 3", "* 2"), out) as launcher:
@@ -216,7 +216,7 @@ def proof_of(folder: Path) -> Proof:
 
 
 @pytest.mark.long
-def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
+def test_sigterm_saves_the_model(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
         wait_for(lambda: len(RunFolder(out).logs()) == 3)
@@ -232,7 +232,7 @@ def fails(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     raise ValueError("of no use")
 
 
-def test_an_error_of_the_job_is_told_once(tmp_path: Path) -> None:
+def test_user_error_ends_the_run_and_all_peers(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="of no use") as caught:
         meshed(tmp_path, job={"training_step": fails})
     assert caught.value.code == "user_code_failed"
@@ -291,7 +291,7 @@ def another_model() -> nn.Module:
     return nn.Linear(2, 2 + os.getpid() % 97)
 
 
-def test_peers_with_other_models_are_named(tmp_path: Path) -> None:
+def test_peers_with_different_models_end_the_run(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="another model") as caught:
         meshed(tmp_path, job={"model": another_model, "training_step": _sum})
     assert (caught.value.code, caught.value.fields["by"] in {"w1", "w2", "w3"}) == ("peer_refused", True)
@@ -302,7 +302,7 @@ def _sum(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return loss
 
 
-def test_ray_has_no_mesh(tmp_path: Path) -> None:
+def test_ray_rejects_mesh_strategies(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     from oddlot import Ray
 

@@ -77,7 +77,7 @@ def test_messages_and_tensors_arrive_and_are_counted(here: Transport, there: Tra
     assert sent.by_message["exchange"] == came.bytes
 
 
-def test_a_peer_with_another_model_is_refused_and_named(here: Transport) -> None:
+def test_peer_with_another_model_is_rejected(here: Transport) -> None:
     stranger = Transport("w9", SECRET, Layout.from_module(torch.nn.Linear(2, 3)), Plain())
     stranger.send("w1", here.address, Ping(1))
     refused, message = got(here, StrangerRejected), got(stranger, Rejected)
@@ -86,7 +86,7 @@ def test_a_peer_with_another_model_is_refused_and_named(here: Transport) -> None
     stranger.close()
 
 
-def test_a_wrong_secret_is_refused(here: Transport) -> None:
+def test_wrong_secret_is_rejected(here: Transport) -> None:
     stranger = Transport("w9", b"wrong", LAYOUT, Plain())
     stranger.send("w1", here.address, Ping(1))
     got(here, StrangerRejected)
@@ -108,7 +108,7 @@ def test_strangers_are_counted_and_only_the_first_is_reported(here: Transport, t
     assert here.strangers == 20
 
 
-def test_a_peer_that_has_ended_is_gone(here: Transport, there: Transport) -> None:
+def test_ended_peer_is_reported_as_gone(here: Transport, there: Transport) -> None:
     here.send("w2", there.address, Ping(1))
     got(there, FromPeer)
     address = there.address
@@ -125,7 +125,7 @@ def test_connections_without_a_handshake_do_not_block_others(here: Transport, th
         assert got(here, FromPeer).message == Ping(1)
 
 
-def test_nonsense_of_a_peer_that_was_let_in_ends_its_connection(here: Transport) -> None:
+def test_invalid_message_of_a_peer_closes_its_connection(here: Transport) -> None:
     host, _, port = here.address.rpartition(":")
     with Client((host, int(port))) as connection:
         answer_challenge(connection, SECRET)
@@ -137,7 +137,7 @@ def test_nonsense_of_a_peer_that_was_let_in_ends_its_connection(here: Transport)
         assert got(here, Unreachable).peer == "w7"
 
 
-def test_a_large_model_is_sent_from_its_memory_into_blocks_that_are_used_again() -> None:
+def test_large_model_is_sent_without_copies() -> None:
     layout = Layout.from_module(torch.nn.Linear(1000, 1000))
     with (
         closing(Transport("w1", SECRET, layout, Plain())) as here,
@@ -160,7 +160,7 @@ def test_a_large_model_is_sent_from_its_memory_into_blocks_that_are_used_again()
     assert peak < layout.bytes / 4
 
 
-def test_parts_of_a_frame_may_be_many() -> None:
+def test_frame_with_many_parts_is_sent() -> None:
     """More than one call may send, some of them empty."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -171,7 +171,7 @@ def test_parts_of_a_frame_may_be_many() -> None:
     assert data == b"".join(parts)
 
 
-def test_what_waits_for_a_peer_that_does_not_read_is_dropped(here: Transport) -> None:
+def test_messages_to_a_peer_that_does_not_read_are_dropped(here: Transport) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         released: list[int] = []

@@ -16,7 +16,7 @@ LOCK = threading.Lock()
 
 
 @pytest.mark.parametrize("registered", [False, True])
-def test_a_script_in_a_child_that_was_spawned_travels_by_value(
+def test_functions_of_a_spawned_script_are_pickled_by_value(
     monkeypatch: pytest.MonkeyPatch, registered: bool
 ) -> None:
     """Its name there is `__mp_main__`, which a worker does not have."""
@@ -40,7 +40,7 @@ def locked() -> None:
         return
 
 
-def test_the_global_that_cannot_be_pickled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpicklable_global_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a script, whose functions are sent by value."""
     monkeypatch.setattr(locked, "__module__", "__main__")
 

@@ -29,13 +29,11 @@ WORK = Death("w1", 0, exit_code=-signal.SIGKILL, had_tasks=True, productive=True
         (Death("w1", 0, exit_code=3, had_tasks=True, outside=True), None),
     ],
 )
-def test_samples_are_suspected_only_when_a_process_at_work_ends_by_itself(
-    death: Death, cause: str | None
-) -> None:
+def test_only_deaths_during_a_task_implicate_samples(death: Death, cause: str | None) -> None:
     assert death.cause == cause
 
 
-def test_samples_are_suspected_when_a_process_at_work_is_silent() -> None:
+def test_silence_during_a_task_implicates_samples() -> None:
     cause = Death("w1", 0, had_tasks=True, silent_seconds=3.0).cause
     assert "lost_after_seconds" in str(cause)
 
@@ -67,7 +65,7 @@ def test_failed_starts_in_a_row_end_the_run(death: Death, counts: bool) -> None:
         policy.died(death, 0.0)
 
 
-def test_faults_that_leave_no_time_to_work_are_reported_once() -> None:
+def test_faults_without_time_to_work_warn_once() -> None:
     """They do not count as workers that cannot start."""
     policy = RespawnPolicy(1, replaces=True)
     with warns("faults_leave_no_time", workers=10) as caught:
@@ -79,7 +77,7 @@ def test_faults_that_leave_no_time_to_work_are_reported_once() -> None:
 @pytest.mark.parametrize(
     ("index", "forgiven_by"), [(0, "update_came"), (-1, "metrics_came")], ids=["worker", "evaluator"]
 )
-def test_what_comes_in_forgives_failed_starts(index: int, forgiven_by: str) -> None:
+def test_updates_and_metrics_reset_failed_starts(index: int, forgiven_by: str) -> None:
     """Updates forgive workers, metrics the evaluator, and neither the other."""
     policy, death = RespawnPolicy(1, replaces=True), replace(START, index=index)
     for _ in range(DEATHS_BEFORE_GIVING_UP + 1):
@@ -103,9 +101,7 @@ def test_what_comes_in_forgives_failed_starts(index: int, forgiven_by: str) -> N
     ],
     ids=["productive", "expected", "killed", "neither", "outside"],
 )
-def test_workers_that_return_nothing_are_replaced_three_times_a_minute(
-    death: Death, times: list[float]
-) -> None:
+def test_unproductive_workers_are_replaced_three_times_a_minute(death: Death, times: list[float]) -> None:
     policy, found = RespawnPolicy(1, replaces=True), list[float]()
     for now in range(5):
         policy.died(death, float(now))
@@ -116,13 +112,13 @@ def test_workers_that_return_nothing_are_replaced_three_times_a_minute(
 
 
 @pytest.mark.parametrize(("replaces", "index"), [(False, 0), (True, -1)], ids=["no respawn", "evaluator"])
-def test_others_are_not_replaced(replaces: bool, index: int) -> None:
+def test_evaluator_and_workers_without_respawn_are_not_replaced(replaces: bool, index: int) -> None:
     policy = RespawnPolicy(1, replaces)
     policy.died(replace(WORK, index=index), 0.0)
     assert policy.next_at == inf
 
 
-def test_a_barred_worker_follows_when_it_is_barred_no_more() -> None:
+def test_blocked_worker_is_replaced_once_unblocked() -> None:
     policy = RespawnPolicy(2, replaces=True)
     policy.bar(0, True, 0.0)
     policy.died(WORK, 1.0)
@@ -133,14 +129,14 @@ def test_a_barred_worker_follows_when_it_is_barred_no_more() -> None:
     assert policy.due(9.0) == [0]
 
 
-def test_a_worker_that_is_not_due_is_not_started_when_it_is_barred_no_more() -> None:
+def test_unblocking_starts_no_worker_that_is_not_due() -> None:
     policy = RespawnPolicy(1, replaces=True)
     policy.bar(0, True, 0.0)
     policy.bar(0, False, 1.0)
     assert policy.due(inf) == []
 
 
-def test_due_workers_come_in_the_order_of_their_times() -> None:
+def test_due_workers_are_ordered_by_time() -> None:
     policy = RespawnPolicy(3, replaces=True)
     for index, at in ((0, 3.0), (1, 1.0), (-1, 2.0), (2, 5.0)):
         policy.retry(index, at)

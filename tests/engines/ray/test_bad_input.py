@@ -28,18 +28,18 @@ from tests.transcripts import mask, raises, warns
 
 
 @pytest.mark.parametrize("workers", [0, (3, 2), (0, 4), (2, 3, 4), 2.5, (1, 20_000), "2-4"])
-def test_numbers_of_workers(workers: Any) -> None:
+def test_invalid_worker_counts_are_rejected(workers: Any) -> None:
     with raises(UsageError, "invalid_value", name="workers"):
         Ray(workers)
 
 
-def test_a_range_of_workers() -> None:
+def test_worker_range_sets_minimum_and_maximum() -> None:
     on = Ray((2, 16))
     assert (on.min_workers, on.max_workers, len(on.names)) == (2, 16, 16)
     assert (Ray(4).min_workers, Ray(4).max_workers) == (1, 4)
 
 
-def test_the_default_batch_is_that_of_local_workers() -> None:
+def test_default_batch_equals_that_of_local_workers() -> None:
     on = [Recipe(a_job(), Synchronous(), engine, RunConfig(until="epochs>=1")) for engine in (Ray(), Local())]
     ray, local = (one.effective_batch for one in on)
     assert ray
@@ -47,13 +47,13 @@ def test_the_default_batch_is_that_of_local_workers() -> None:
     assert ray.samples == local.samples
 
 
-def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_raises_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with raises(UsageError, "not_installed", package="ray"):
         Ray().begin(ExitStack())
 
 
-def test_nothing_answers_at_an_address() -> None:
+def test_unused_address_raises_no_cluster() -> None:
     mask(port=r"(?<=127.0.0.1:)\d+")
     with socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -94,7 +94,7 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
     ],
     ids=["http", "tls", "no tls", "token"],
 )
-def test_a_head_that_accepts_no_connection(
+def test_head_that_rejects_connections_raises(
     answers: list[bytes], tls: bool, code: str, cause: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reject(*_: object) -> None:
@@ -108,7 +108,7 @@ def test_a_head_that_accepts_no_connection(
     assert caught.fields.get("cause") == cause
 
 
-def test_a_folder_that_ray_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_ray_folder_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise OSError("AF_UNIX path length cannot exceed 107 bytes")
 
@@ -118,7 +118,7 @@ def test_a_folder_that_ray_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("cpus", "warned_at"), [(1.0, 10.0), (4.0, 40.0)], ids=["missing", "in use"])
-def test_a_script_without_logging_sees_what_the_run_waits_for(
+def test_waiting_for_resources_is_logged_as_a_warning(
     cpus: float, warned_at: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": cpus})
@@ -132,7 +132,7 @@ def test_a_script_without_logging_sees_what_the_run_waits_for(
 
 
 @pytest.mark.parametrize(("avoided", "is_missing"), [((), False), (("a",), True)])
-def test_nodes_that_get_no_workers_are_said(
+def test_avoided_nodes_count_as_missing(
     avoided: Sequence[str], is_missing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
@@ -140,7 +140,7 @@ def test_nodes_that_get_no_workers_are_said(
     assert cluster.waiting_for(Ray((2, 2)), 0, avoided)[1] == is_missing
 
 
-def test_a_missing_file_with_a_relative_path() -> None:
+def test_missing_relative_path_names_the_working_directory() -> None:
     wrapped = JobError("the job's code failed", "user_code_failed")
     wrapped.__context__ = FileNotFoundError(2, "No such file", "rows.npy")
     assert str(Path.cwd()) in missing_here_advice(wrapped)
@@ -148,13 +148,13 @@ def test_a_missing_file_with_a_relative_path() -> None:
 
 
 @pytest.mark.parametrize(("mapping", "advises"), [(os.environ, True), ({}, False)])
-def test_an_environment_variable_that_only_the_script_has(mapping: Any, advises: bool) -> None:
+def test_missing_environment_variable_gives_advice(mapping: Any, advises: bool) -> None:
     with pytest.raises(KeyError) as caught:
         mapping["NO_SUCH_VARIABLE"]
     assert ("NO_SUCH_VARIABLE" in missing_here_advice(caught.value)) == advises
 
 
-def test_an_address_of_ray_client() -> None:
+def test_ray_client_address_is_rejected() -> None:
     with raises(UsageError, "ray_client_address"):
         cluster.connect("ray://head:10001", None, ExitStack())
 
@@ -168,7 +168,7 @@ def test_an_address_of_ray_client() -> None:
         (Ray((2, 9)), ""),
     ],
 )
-def test_resources_that_the_cluster_lacks(on: Ray, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_resources_are_named(on: Ray, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     assert cluster.lacks(on, ray.cluster_resources()) == lacks
     cluster.check_room(on, is_own=False)  # machines may join
@@ -194,13 +194,13 @@ def a_closure() -> Any:
 
 
 @pytest.mark.parametrize(("loss", "attribute"), [(Locked(), "loss.inner.lock"), (a_closure(), "loss.lock")])
-def test_the_attribute_that_cannot_be_pickled_is_named(loss: Any, attribute: str) -> None:
+def test_unpicklable_attribute_is_named(loss: Any, attribute: str) -> None:
     with raises(UsageError, "cannot_be_pickled", attribute=attribute):
         pickled(a_job(loss=loss))
 
 
 @pytest.mark.parametrize(("name", "device"), [("evaluator", "cpu"), ("w1", "")])
-def test_a_device_that_only_workers_have(name: str, device: str) -> None:
+def test_missing_device_raises_on_workers_only(name: str, device: str) -> None:
     Recipe(a_job(device="cuda:7"), Synchronous(), Ray(), RunConfig(until="epochs>=1"))  # the hub needs none
     actor = WorkerActor.__new__(WorkerActor)
     actor.name = name
@@ -211,7 +211,7 @@ def test_a_device_that_only_workers_have(name: str, device: str) -> None:
         actor._device("cuda:7")
 
 
-def test_other_versions_on_a_node() -> None:
+def test_version_mismatch_raises() -> None:
     hub = {"Python": "3.11", "PyTorch": "2.13.0", "oddlot": "0.1.0"}
     check_versions(hub, hub, "w1")
     mask(host=r"(?<=w1 on )\S+")
@@ -219,7 +219,7 @@ def test_other_versions_on_a_node() -> None:
         check_versions(hub, hub | {"PyTorch": "2.12.1"}, "w1")
 
 
-def test_a_full_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_object_store_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: object) -> None:
         raise ray.exceptions.ObjectStoreFullError
 
@@ -228,7 +228,7 @@ def test_a_full_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster.put(b"")
 
 
-def test_a_small_folder_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_shared_memory_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=64 << 20))
     with warns("small_shared_memory", bytes=64 << 20):
         cluster.check_shared_memory(0)
@@ -242,7 +242,7 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_ray")
-def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_without_authentication_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_api, "uses_tokens", lambda: False)
     monkeypatch.setattr(private_api, "is_head", lambda: False)
     with ExitStack() as closing, warns("no_authentication"):
@@ -250,7 +250,7 @@ def test_a_cluster_without_authentication(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_no_ray")
-def test_only_the_connection_has_the_runtime_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_env_is_set_only_on_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray uploads folders for a connection, and rejects them for actors."""
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "init", lambda **settings: given.append(settings["runtime_env"]))
@@ -262,7 +262,7 @@ def test_only_the_connection_has_the_runtime_environment(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("is_connected", [False, True])
-def test_a_runtime_environment_that_ray_rejects(is_connected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_runtime_env_raises(is_connected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def reject(*_: object, **__: object) -> None:
         raise ValueError("no such folder")
 
@@ -274,7 +274,7 @@ def test_a_runtime_environment_that_ray_rejects(is_connected: bool, monkeypatch:
     assert caught.value.key == "runtime_env"
 
 
-def test_a_note_of_a_cluster_that_has_ended_is_ignored() -> None:
+def test_address_of_an_ended_cluster_is_ignored() -> None:
     """Ray itself would try to reach it for minutes."""
     with create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

@@ -30,7 +30,7 @@ def nodes() -> Iterator[Nodes]:
         yield made
 
 
-def test_a_run_waits_for_its_least_number_of_workers_and_takes_more(
+def test_run_waits_for_minimum_workers_and_accepts_more(
     nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actor_pool, "TELL_SECONDS", 0.5)
@@ -48,7 +48,7 @@ def test_a_run_waits_for_its_least_number_of_workers_and_takes_more(
     transcribe(next(message for message in caplog.messages if "lacks 1 CPU" in message), ready=r"^\d")
 
 
-def test_a_node_without_oddlot_joins_a_run(nodes: Nodes, tmp_path: Path) -> None:
+def test_node_without_oddlot_is_left_out(nodes: Nodes, tmp_path: Path) -> None:
     mask(node=r"\bw\d\b")
     (tmp_path / "oddlot.py").write_text("raise ModuleNotFoundError('No module named oddlot', name='oddlot')")
     nodes.add(1)
@@ -63,7 +63,7 @@ def test_a_node_without_oddlot_joins_a_run(nodes: Nodes, tmp_path: Path) -> None
         run.finish()
 
 
-def test_a_signal_reaches_a_worker_of_another_machine(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_reach_a_worker_on_another_machine(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_pool, "host", lambda: "another machine than the workers'")
     nodes.add(2)
     with scene(slow_job(0.2), on_ray()) as run:
@@ -75,7 +75,7 @@ def test_a_signal_reaches_a_worker_of_another_machine(nodes: Nodes, monkeypatch:
         run.finish()
 
 
-def test_all_kinds_of_faults_and_a_replay(nodes: Nodes, tmp_path: Path) -> None:
+def test_all_faults_are_injected_and_replayed(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add(2)
     faults = [
         Fault("kill", at_versions=(5,)),
@@ -111,7 +111,7 @@ print("merged", run.summary["samples_merged"])
 """
 
 
-def test_the_same_command_goes_on_after_the_driver_was_killed(nodes: Nodes, tmp_path: Path) -> None:
+def test_same_command_resumes_after_the_driver_is_killed(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add(2)
     arguments = ("-c", PROGRAM, nodes.cluster.address, tmp_path / "run")
     with program(*arguments) as driver:

@@ -26,12 +26,12 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("nodes")
-def test_the_suite_of_failures() -> None:
+def test_engine_suite_passes() -> None:
     check_engine(lambda workers: on_ray(workers, in_flight=1, lost_after_seconds=10.0))
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_run_counts_every_sample_and_replays(tmp_path: Path) -> None:
+def test_run_merges_every_sample(tmp_path: Path) -> None:
     """Folders of the runtime environment are sent over the program's existing connection."""
     module = tmp_path / "my_module"
     module.mkdir()
@@ -44,7 +44,7 @@ def test_a_run_counts_every_sample_and_replays(tmp_path: Path) -> None:
     assert run.loss is not None
 
 
-def test_a_lost_node(nodes: Nodes) -> None:
+def test_workers_of_a_lost_node_are_replaced(nodes: Nodes) -> None:
     """On a busy machine, a silent worker may already have been replaced on another node."""
     (added,) = nodes.alive
     with scene(slow_job(0.2), on_ray(num_cpus=1, lost_after_seconds=LOST_AFTER_SECONDS)) as run:

@@ -49,7 +49,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     made.raylet.close()
 
 
-def test_a_head_that_does_not_answer(head: Head) -> None:
+def test_silent_head_warns_saves_and_raises_cluster_lost(head: Head) -> None:
     head.watch.check()
     assert not head.watch.wants_checkpoint()
     head.answers = False
@@ -68,7 +68,7 @@ def test_a_head_that_does_not_answer(head: Head) -> None:
         head.watch.check()
 
 
-def test_a_head_that_answers_again(head: Head) -> None:
+def test_head_that_replies_again_is_reported(head: Head) -> None:
     head.answers = False
     head.ask_thrice()
     with warns("cluster_head_silent"):
@@ -80,12 +80,12 @@ def test_a_head_that_answers_again(head: Head) -> None:
     assert not head.watch.wants_checkpoint()
 
 
-def test_a_lost_head_is_said_within_five_seconds() -> None:
+def test_lost_head_is_reported_within_five_seconds() -> None:
     pause, first_answer = head_watch.ASK_SECONDS, head_watch.ASK_SECONDS
     assert pause + first_answer + head_watch.AGAIN_SECONDS + head_watch.SURE_SECONDS <= 5
 
 
-def test_a_raylet_that_ends(head: Head) -> None:
+def test_ended_raylet_raises_cluster_lost(head: Head) -> None:
     """Workers are stopped immediately, because Ray would end this process when an update arrives."""
     head.watch.check()
     head.raylet.close()
@@ -95,7 +95,7 @@ def test_a_raylet_that_ends(head: Head) -> None:
         head.watch.check()
 
 
-def test_the_end_of_a_runs_own_cluster_is_no_loss(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shutdown_of_an_own_cluster_is_no_loss(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of Ray after its shutdown would start another cluster."""
     head.ask_thrice()
     monkeypatch.setattr(head_watch, "ASK_SECONDS", 30.0)
@@ -112,7 +112,7 @@ def test_the_end_of_a_runs_own_cluster_is_no_loss(head: Head, monkeypatch: pytes
     assert not head.stopped.is_set()
 
 
-def test_calls_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_to_a_lost_head_do_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
 
     def hang(*_: Any) -> Any:

@@ -30,7 +30,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_killed_worker_is_noticed_within_a_second_and_replaced() -> None:
+def test_killed_worker_is_detected_within_a_second_and_replaced() -> None:
     with scene(slow_job(0.2), on_ray()) as run:
         run.until(lambda: len(run.host.conductor.slots) == 2)
         run.work()
@@ -41,7 +41,7 @@ def test_a_killed_worker_is_noticed_within_a_second_and_replaced() -> None:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_frozen_worker_is_replaced() -> None:
+def test_frozen_worker_is_replaced() -> None:
     with scene(slow_job(0.2), on_ray()) as run:
         run.until(lambda: len(run.host.conductor.slots) == 2)
         run.work()
@@ -65,7 +65,7 @@ class Broken:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_an_exception_of_the_users_ends_the_run_with_its_traceback_and_the_workers_output(
+def test_user_exception_ends_the_run_with_traceback_and_output(
     tmp_path: Path,
 ) -> None:
     mask(node=r"\bw\d\b", rows=r"train_data\[[\d, ]+\]")
@@ -98,14 +98,14 @@ class Holding:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_row_at_which_three_workers_are_silent_is_named() -> None:
+def test_sample_that_silences_three_workers_is_named() -> None:
     with scene(slow_job(training_step=Holding()), on_ray()) as run, raises(JobError, "bad_samples") as caught:
         run.finish()
     assert "lost_after_seconds" in str(caught.value)
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_row_that_kills_three_workers_is_named() -> None:
+def test_sample_that_kills_three_workers_is_named() -> None:
     with scene(slow_job(training_step=Deadly()), on_ray()) as run, raises(JobError, "bad_samples"):
         run.finish()
 
@@ -120,7 +120,7 @@ class Exiting:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_row_that_ends_workers_of_another_machine_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_that_kills_workers_of_another_machine_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "host", lambda: "another machine than the workers'")
     on = on_ray(in_flight=1, lost_after_seconds=60.0)
     with scene(slow_job(training_step=Exiting()), on, skip_bad=True) as run:

@@ -37,7 +37,7 @@ class EndsOnce(Slowly):
         return super().__call__(model, batch)
 
 
-def test_a_run_whose_head_ends_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_head_ends_the_run_after_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_api, "head_timeout", lambda: 20.0)
     with cluster() as nodes:
         gcs = nodes.cluster.head_node.all_processes["gcs_server"][0].process

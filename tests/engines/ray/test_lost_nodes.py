@@ -28,7 +28,7 @@ def nodes() -> Iterator[Nodes]:
         yield made
 
 
-def test_a_node_whose_raylet_is_killed(nodes: Nodes) -> None:
+def test_workers_of_a_node_with_killed_raylet_are_replaced(nodes: Nodes) -> None:
     added = nodes.alive[0]
     with scene(slow_job(0.2), on_ray(3, num_cpus=1)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
@@ -40,7 +40,7 @@ def test_a_node_whose_raylet_is_killed(nodes: Nodes) -> None:
         run.finish()
 
 
-def test_a_frozen_node(nodes: Nodes) -> None:
+def test_workers_of_a_frozen_node_are_replaced(nodes: Nodes) -> None:
     added = nodes.alive[0]
     with scene(slow_job(0.2), on_ray(3, num_cpus=1)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
@@ -52,7 +52,7 @@ def test_a_frozen_node(nodes: Nodes) -> None:
         run.finish()
 
 
-def test_workers_of_a_drained_node_hand_over_and_leave(nodes: Nodes) -> None:
+def test_workers_of_a_draining_node_leave_and_are_replaced(nodes: Nodes) -> None:
     added = nodes.alive[0]
     with scene(slow_job(0.2), on_ray(3, num_cpus=1)) as run:
         run.until(lambda: len(run.on_node(added.node_id)) > 0 and len(run.host.conductor.slots) == 3)
@@ -66,7 +66,7 @@ def test_workers_of_a_drained_node_hand_over_and_leave(nodes: Nodes) -> None:
         assert not run.on_node(added.node_id), "a drained node gets no workers"
 
 
-def test_the_only_node_was_away_for_a_while(one_node: Nodes) -> None:
+def test_workers_return_after_their_only_node_was_frozen(one_node: Nodes) -> None:
     """Once it responds, the workers that wait for another node start on it."""
     (only,) = one_node.alive
     with scene(slow_job(0.2), on_ray(2)) as run:
@@ -78,7 +78,7 @@ def test_the_only_node_was_away_for_a_while(one_node: Nodes) -> None:
         run.finish()
 
 
-def test_a_hub_that_is_often_busy_notices_a_frozen_worker(one_node: Nodes) -> None:
+def test_busy_hub_detects_a_frozen_worker(one_node: Nodes) -> None:
     with scene(slow_job(0.2), on_ray(2)) as run:
         run.until(lambda: len(run.host.conductor.slots) == 2)
         run.host.observers.append(

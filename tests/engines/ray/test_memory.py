@@ -37,7 +37,7 @@ class Hungry:
         return mse_loss(model(batch[0]), batch[1])
 
 
-def test_a_worker_that_ray_kills_for_want_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_worker_killed_by_rays_memory_monitor_warns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mask(node=r"\bw\d\b")
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     free = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)

@@ -7,7 +7,7 @@ from oddlot.engines.ray.object_chunks import MAX_BYTES, PIECE_BYTES, joined, pie
 
 
 @pytest.mark.parametrize("size", [1, 64, PIECE_BYTES, PIECE_BYTES + 64, 3 * PIECE_BYTES, MAX_BYTES + 64])
-def test_pieces_are_a_block_again(size: int) -> None:
+def test_chunks_join_to_the_original_block(size: int) -> None:
     block = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     pieces = pieces_of(block)
     again = joined(pieces)
@@ -16,6 +16,6 @@ def test_pieces_are_a_block_again(size: int) -> None:
     assert again.ctypes.data == block.ctypes.data, "neighbours in memory are not copied"
 
 
-def test_pieces_elsewhere_are_copied() -> None:
+def test_separate_chunks_are_copied() -> None:
     pieces = [np.full(3, 1, np.uint8), np.full(2, 2, np.uint8)]
     assert joined(pieces).tolist() == [1, 1, 1, 2, 2]

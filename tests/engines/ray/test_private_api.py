@@ -72,7 +72,7 @@ def files() -> list[str]:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_an_answer_comes_without_waiting_and_shares_the_stores_memory() -> None:
+def test_ready_result_shares_the_object_store_memory() -> None:
     call = an_array.remote()
     array = answer_of(call)
     again = ray.get(call, timeout=30)
@@ -82,20 +82,20 @@ def test_an_answer_comes_without_waiting_and_shares_the_stores_memory() -> None:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_an_exception_comes_in_place_of_an_answer() -> None:
+def test_exception_is_returned_as_the_result() -> None:
     answer = answer_of(broken.remote())
     assert isinstance(answer, ray.exceptions.RayTaskError)
     assert "my own mistake" in str(answer)
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_process_knows_its_files() -> None:
+def test_process_lists_its_output_files() -> None:
     paths = answer_of(files.remote())
     assert paths
     assert all(Path(path).exists() for path in paths)
 
 
-def test_drained_nodes(nodes: Nodes) -> None:
+def test_draining_nodes_are_listed(nodes: Nodes) -> None:
     (added,) = nodes.alive
     assert not private_api.draining_nodes()
     there = NodeAffinitySchedulingStrategy(added.node_id, soft=False)
@@ -107,7 +107,7 @@ def test_drained_nodes(nodes: Nodes) -> None:
     ray.cancel(busy, force=True)
 
 
-def test_which_part_of_the_cluster_has_ended(nodes: Nodes) -> None:
+def test_ended_part_is_process_unknown_or_node(nodes: Nodes) -> None:
     added = nodes.add()
     there = Mortal.options(scheduling_strategy=NodeAffinitySchedulingStrategy(added.node_id, soft=False))  # type: ignore[attr-defined]
     assert private_api.ended_part(answer_of(there.remote().end.remote())) == "process"
@@ -122,24 +122,24 @@ def test_which_part_of_the_cluster_has_ended(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("mode", ["token", "disabled"])
-def test_whether_tokens_are_used(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_mode_is_detected(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(private_api.TOKEN_MODE, mode)
     ray._raylet.Config.initialize("")  # as Ray does when it has changed the mode
     assert private_api.uses_tokens() == (mode == "token")
 
 
 @pytest.mark.usefixtures("nodes")
-def test_who_has_started_a_cluster() -> None:
+def test_own_cluster_and_head_are_detected() -> None:
     assert not private_api.is_head()
     shown = (
-        "import ray; from oddlot.engines.ray import cluster, internals; from contextlib import ExitStack\n"
+        "import ray; from oddlot.engines.ray import cluster, private_api; from contextlib import ExitStack\n"
     )
     shown += "with ExitStack() as closing: print(cluster.connect('local', None, closing).is_own, private_api.is_head())"
     message = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True).stdout
     assert message.split() == ["True", "True"]
 
 
-def test_the_noted_cluster_is_the_running_one(nodes: Nodes) -> None:
+def test_ray_note_names_the_running_cluster(nodes: Nodes) -> None:
     assert private_api.noted_cluster() == nodes.cluster.address
     shown = "from oddlot.engines.ray.head_probe import check_head; import sys; check_head(sys.argv[1], is_noted=True)"
     # In a separate process, because a client during a connection would disturb a later cluster.
@@ -147,6 +147,6 @@ def test_the_noted_cluster_is_the_running_one(nodes: Nodes) -> None:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_the_connection_to_a_raylet_that_runs_is_quiet() -> None:
+def test_raylet_connection_stays_silent() -> None:
     with private_api.raylet_link() as link:
         assert not select.select([link], [], [], 0.1)[0]

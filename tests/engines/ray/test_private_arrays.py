@@ -17,7 +17,7 @@ BYTES = MIN_MAPPED_BYTES + 5_000
 
 
 @pytest.mark.parametrize("start", [0, 4_160])
-def test_a_mapped_array_is_copied_only_when_it_is_written(start: int, tmp_path: Path) -> None:
+def test_mapped_array_is_copied_on_write(start: int, tmp_path: Path) -> None:
     file = tmp_path / "shared"
     np.arange(start + BYTES).astype(np.uint8).tofile(file)
     shared = np.memmap(file, np.uint8, "r+")[start:]
@@ -31,7 +31,7 @@ def test_a_mapped_array_is_copied_only_when_it_is_written(start: int, tmp_path: 
 
 
 @pytest.mark.parametrize("size", [10, BYTES])
-def test_an_array_that_cannot_be_mapped_is_copied(size: int) -> None:
+def test_unmappable_array_is_copied(size: int) -> None:
     shared = np.zeros(size, np.uint8)
     private(shared)[:] = 1
     assert not shared.any()
@@ -61,9 +61,7 @@ def check_rows(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("default")
-def test_a_worker_writes_to_its_own_copy_in_the_hubs_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_writes_do_not_change_the_hubs_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rows.txt").write_text("rows")
     with cluster():
         monkeypatch.chdir(tmp_path)

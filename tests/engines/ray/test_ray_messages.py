@@ -43,7 +43,7 @@ def event(text: str) -> dict[str, Any]:
     return {"pid": "raylet", "is_err": False, "lines": [text]}
 
 
-def test_a_loss_is_one_line_and_its_dump_is_kept(tmp_path: Path) -> None:
+def test_loss_is_one_line_and_its_dump_is_saved(tmp_path: Path) -> None:
     messages, own, losses = RayMessages(lambda: 0.0), list[str](), list[str]()
     messages.path = tmp_path / "workers" / "ray.log"
     for given in (
@@ -67,7 +67,7 @@ def test_a_loss_is_one_line_and_its_dump_is_kept(tmp_path: Path) -> None:
     assert kept.count("(w1) ") == 2 * len([*CRASH, REST])
 
 
-def test_a_dump_of_a_process_that_runs_on_ends() -> None:
+def test_dump_of_a_running_process_ends() -> None:
     dump = [
         "Timeout (0:00:01)!",
         "Thread 0x00007f (most recent call first):",
@@ -77,12 +77,12 @@ def test_a_dump_of_a_process_that_runs_on_ends() -> None:
     assert (left["lines"], losses) == ([dump[0], "the job's own"], [])
 
 
-def test_without_a_run_folder_a_line_is_printed() -> None:
+def test_loss_without_a_run_folder_is_printed() -> None:
     assert RayMessages().rest(event(RAYLET))[1] == ["Raylet is terminated."]
 
 
 @pytest.mark.parametrize("connected", [False, True])
-def test_messages_of_ray_are_filtered(connected: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ray_messages_are_filtered(connected: bool, capsys: pytest.CaptureFixture[str]) -> None:
     plain, outputs = worker.print_to_stdstream, worker.global_worker_stdstream_dispatcher
     if connected:  # as in `ray.init`
         outputs.add_handler("ray_print_logs", partial(plain, ignore_prefix=False))

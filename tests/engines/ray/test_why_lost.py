@@ -19,7 +19,7 @@ from tests.transcripts import raises, warns
 UNREACHABLE = ray.exceptions.ActorUnavailableError("its connection broke", bytes(16))
 
 
-def test_lost_nodes_do_not_count_as_workers_that_cannot_start() -> None:
+def test_lost_nodes_are_no_failed_starts() -> None:
     """A worker is repeatedly lost with its node, each time during its first task."""
     with world() as hub:
         losses = [died("node"), UNREACHABLE, UNREACHABLE, died("node"), UNREACHABLE]
@@ -31,7 +31,7 @@ def test_lost_nodes_do_not_count_as_workers_that_cannot_start() -> None:
         assert hub.actors.policy.failed_starts == [0, 0, 0]
 
 
-def test_a_silent_node_is_used_again_once_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_silent_node_is_used_again_once_it_replies(caplog: pytest.LogCaptureFixture) -> None:
     """No samples are blamed, and workers that wait for another node start."""
     with world() as hub, warns("node_silent", node="w1", address="far"):
         w1, w2 = hub.start("w1", "far"), hub.start("w2", HUB_NODE)
@@ -50,7 +50,7 @@ def test_a_silent_node_is_used_again_once_it_answers(caplog: pytest.LogCaptureFi
         assert not hub.actors.is_running(w1)
 
 
-def test_a_node_of_which_ray_has_noticed_the_loss_is_forgotten() -> None:
+def test_node_that_ray_reports_lost_is_forgotten() -> None:
     with world() as hub:
         hub.silent.add("far")
         hub.fail(hub.start("w1", "far"), UNREACHABLE)
@@ -62,7 +62,7 @@ def test_a_node_of_which_ray_has_noticed_the_loss_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("where", ["far", HUB_NODE])
-def test_samples_are_suspected_if_a_worker_is_silent_and_its_node_is_not(where: str) -> None:
+def test_silent_worker_on_a_live_node_implicates_samples(where: str) -> None:
     """For example, a step holds Python's GIL."""
     with world() as hub, warns("worker_silent", node="w1"):
         hub.start("w1", where)
@@ -71,7 +71,7 @@ def test_samples_are_suspected_if_a_worker_is_silent_and_its_node_is_not(where: 
         assert not hub.nodes.avoided
 
 
-def test_a_node_with_another_worker_that_answers_is_not_lost() -> None:
+def test_node_with_another_live_worker_is_not_lost() -> None:
     with world() as hub, warns("worker_silent", node="w1"):
         hub.start("w1", "far")
         w2 = hub.start("w2", "far")
@@ -89,7 +89,7 @@ def test_a_node_with_another_worker_that_answers_is_not_lost() -> None:
         (b"killed by the system", None),
     ],
 )
-def test_the_output_of_a_worker_on_another_machine_says_why_it_ended(
+def test_remote_worker_output_gives_the_cause_of_its_exit(
     output: bytes, cause: str | None, tmp_path: Path
 ) -> None:
     with world(logs=tmp_path) as hub:
@@ -104,7 +104,7 @@ def test_the_output_of_a_worker_on_another_machine_says_why_it_ended(
         assert hub.actors.policy.failed_starts[0] == (cause is None)
 
 
-def test_an_exit_of_a_process_is_noted_in_its_output(
+def test_exit_code_is_written_to_the_output(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     codes, system = list[int](), cast("Any", os)
@@ -119,7 +119,7 @@ def test_an_exit_of_a_process_is_noted_in_its_output(
     assert codes == [4, 3]
 
 
-def test_a_node_that_does_not_send_the_output_of_a_worker_is_lost() -> None:
+def test_node_that_does_not_send_worker_output_is_lost() -> None:
     with world() as hub:
         hub.silent.add("far")
         hub.fail(hub.start("w1", "far"), died("worker process"))
@@ -152,7 +152,7 @@ def no_environment() -> ray.exceptions.RuntimeEnvSetupError:
         (no_environment(), "runtime_env_failed"),
     ],
 )
-def test_a_node_that_cannot_run_workers_is_left_out(error: ray.exceptions.RayError, code: str) -> None:
+def test_node_that_cannot_run_workers_is_left_out(error: ray.exceptions.RayError, code: str) -> None:
     with world() as hub, warns("node_left_out", node="w1", address="far", reason=code):
         hub.start("w2", HUB_NODE)
         hub.fail(hub.start("w1", "far"), error)
@@ -161,7 +161,7 @@ def test_a_node_that_cannot_run_workers_is_left_out(error: ray.exceptions.RayErr
         assert hub.actors.policy.failed_starts[0] == 0
 
 
-def test_a_node_with_another_version_is_left_out() -> None:
+def test_node_with_another_version_is_left_out() -> None:
     with world() as hub, warns("node_left_out", address="far", reason="version_mismatch"):
         w1 = hub.actors.spawn(0)
         hub.homes["w1"] = "far"
@@ -171,7 +171,7 @@ def test_a_node_with_another_version_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("was_ready", [False, True])
-def test_a_run_without_another_node_ends_unless_it_has_had_workers(was_ready: bool) -> None:
+def test_run_with_one_broken_node_ends_unless_it_had_workers(was_ready: bool) -> None:
     with world(cluster=["far"]) as hub:
         if was_ready:
             hub.fail(hub.start("w2", "gone"), died("node"))
@@ -181,7 +181,7 @@ def test_a_run_without_another_node_ends_unless_it_has_had_workers(was_ready: bo
             hub.fail(w1, cannot_start())
 
 
-def test_a_run_whose_only_node_is_full_ends() -> None:
+def test_run_with_one_full_node_ends() -> None:
     """Waiting would not help."""
     with world(cluster=["far"]) as hub:
         w1 = hub.start("w1", "far")
@@ -189,7 +189,7 @@ def test_a_run_whose_only_node_is_full_ends() -> None:
             hub.fail(w1, full())
 
 
-def test_a_node_that_answers_with_an_error_is_there() -> None:
+def test_node_that_replies_with_an_error_is_not_lost() -> None:
     with world() as hub:
         w1 = hub.start("w1", "far")
         hub.fail(w1, died("node"))
@@ -202,7 +202,7 @@ def test_a_node_that_answers_with_an_error_is_there() -> None:
         assert not hub.nodes.avoided
 
 
-def test_an_evaluator_without_memory_waits_until_its_node_has_rested() -> None:
+def test_evaluator_without_memory_restarts_after_a_pause() -> None:
     with world() as hub, warns("worker_out_of_memory"):
         hub.fail(hub.start("evaluator", HUB_NODE), ray.exceptions.OutOfMemoryError("..."))
         hub.reply()
@@ -228,7 +228,7 @@ def test_actors_that_do_not_end_are_killed_again(monkeypatch: pytest.MonkeyPatch
         assert (killed, hub.actors.not_ended) == ({"w1": 1, "w2": 2}, set())
 
 
-def test_kills_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_during_a_lost_head_do_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ray.kill` waits for the registration of the actor."""
     over = threading.Event()
     with world() as hub:
@@ -241,13 +241,13 @@ def test_kills_that_wait_for_a_lost_head_hold_nothing_up(monkeypatch: pytest.Mon
         over.set()
 
 
-def test_a_runtime_environment_that_cannot_be_set_up_ends_the_start_of_a_run() -> None:
+def test_failed_runtime_env_ends_the_run_at_start() -> None:
     with world() as hub, raises(JobError, "runtime_env_failed"):
         hub.homes["w1"] = "far"
         hub.fail(hub.actors.spawn(0), no_environment())
 
 
-def test_a_run_on_many_nodes_that_cannot_run_workers_ends() -> None:
+def test_run_with_many_broken_nodes_ends() -> None:
     with world(cluster=["1", "2", "3", "4"]) as hub, warns("node_left_out"):
         for number in "12":
             hub.homes["w1"] = hub.homes["w1.2"] = number
@@ -257,7 +257,7 @@ def test_a_run_on_many_nodes_that_cannot_run_workers_ends() -> None:
             hub.fail(hub.actors.spawn(0), cannot_start())
 
 
-def test_a_node_that_is_short_of_memory_rests_and_the_run_waits() -> None:
+def test_node_without_memory_pauses_and_the_run_waits() -> None:
     """Ray repeatedly kills the worker to free memory, each time during its first task."""
     with world() as hub, warns("worker_out_of_memory"):
         for _ in range(5):

@@ -122,7 +122,7 @@ SCENES: dict[str, tuple[str, list[tuple[Any, ...]], list[Heard]]] = {
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_what_a_machine_does_when(scene: str) -> None:
+def test_machine_runs_tasks_on_schedule(scene: str) -> None:
     stage, (tasks, acts, heard) = Stage(), SCENES[scene]
     plays(stage, tasks, acts, heard)
     unwanted = {argument for _, verb, *arguments in acts if verb == "abort" for argument in arguments}
@@ -131,19 +131,19 @@ def test_what_a_machine_does_when(scene: str) -> None:
     ]
 
 
-def test_word_that_a_task_is_unwanted_takes_its_time() -> None:
+def test_cancellation_takes_link_time() -> None:
     """The request takes 1 s and arrives at 1.5 s, in the first minibatch. The reply takes 1 s too."""
     stage = Stage(replace(LINK, latency_milliseconds=1000))
     plays(stage, "a", [(0.5, "abort", "a")], [(3.0, "Cancelled", "a")])
 
 
-def test_a_lost_machine_computes_nothing_more_but_what_it_had_finished_arrives() -> None:
+def test_lost_machine_delivers_only_finished_updates() -> None:
     stage = Stage()
     plays(stage, "ab", [(4.25, "kill")], [(4.25, "Lost", ""), (4.5, "answer", "a")])
     assert stage.noted.computed == [], "it will be an echo"
 
 
-def test_work_given_to_a_frozen_machine_begins_when_it_thaws() -> None:
+def test_tasks_of_a_frozen_machine_start_when_it_thaws() -> None:
     stage = Stage()
     stage.do(1.0, "freeze")
     plays(stage, "ab", [(10.0, "thaw")], answers(14.5, 18.5))
@@ -158,7 +158,7 @@ def test_work_given_to_a_frozen_machine_begins_when_it_thaws() -> None:
     ],
     ids=["slow, then told", "told, then slow", "told at its last minibatch"],
 )
-def test_a_slow_machine_that_is_to_go_ends_its_minibatch(
+def test_slow_machine_finishes_its_minibatch_before_it_leaves(
     acts: list[tuple[Any, ...]], samples: int, at: float
 ) -> None:
     stage = Stage()
@@ -200,17 +200,17 @@ class TestStopsAtOnce:
         return Stage(replace(LINK, latency_milliseconds=1000), stops_at_once=True)
 
     @pytest.mark.parametrize("scene", AT_ONCE)
-    def test_whatever_else_waits(self, scene: str) -> None:
+    def test_cancelled_task_stops_at_once_despite_queued_tasks(self, scene: str) -> None:
         plays(self.stage(), *AT_ONCE[scene])
 
     @pytest.mark.parametrize("now", [0.25, 1.75, 5.25, 6.0], ids=["down", "computing", "up", "later up"])
-    def test_a_task_ends_wherever_it_is(self, now: float) -> None:
+    def test_cancelled_task_stops_in_every_phase(self, now: float) -> None:
         stage = self.stage()
         plays(stage, "a", [(now, "abort", "a")], [(now, "Cancelled", "a")])
         plays(stage, "b", [], [(now, "Cancelled", "a"), (now + 6.5, "answer", "b")])
         assert stage.noted.computed == ["b"]
 
-    def test_a_frozen_machine_does_not_hear_of_it(self) -> None:
+    def test_frozen_machine_cancels_only_after_it_thaws(self) -> None:
         stage = self.stage()
         plays(stage, "a", [(2.0, "freeze"), (3.0, "abort", "a"), (10.0, "thaw")], [])
         stage.hear()
@@ -231,16 +231,16 @@ def lost_after(lifetime: float, tasks: int) -> SimulatedHub:
     return simulator
 
 
-def test_a_fleet_that_never_lives_long_enough_for_a_task_is_given_up() -> None:
+def test_lifetimes_too_short_for_a_task_end_the_run() -> None:
     with raises(JobError, "lifetimes_too_short", workers=1011, node="m.1011", lived=2.0, needs=4.0):
         lost_after(2.0, 2_000)
 
 
-def test_one_that_brings_something_is_not() -> None:
+def test_lifetimes_longer_than_a_task_do_not_end_the_run() -> None:
     assert lost_after(5.0, 2_000).lifecycle.progress.lost_workers == 0
 
 
-def test_a_link_scatters_by_one_factor_for_both_ways_of_a_task() -> None:
+def test_link_delay_is_drawn_once_per_task() -> None:
     stage = Stage(replace(LINK, latency_milliseconds=1000, delay=Exponential()))
     factors, now = list[float](), 0.0
     for number in range(400):
@@ -256,7 +256,7 @@ def test_a_link_scatters_by_one_factor_for_both_ways_of_a_task() -> None:
     assert stdev(factors) == pytest.approx(1.0, rel=0.2)
 
 
-def test_an_update_takes_as_long_as_the_last_one_had_bytes() -> None:
+def test_upload_time_uses_the_last_update_size() -> None:
     stage = Stage()
     stage.start("a")
     stage.hear()

@@ -21,7 +21,7 @@ from tests.transcripts import raises, warns
 GONE_AT_2 = alive((0.0, 1.0), (2.0, 0.0), (10.0, 1.0))
 
 
-def test_a_zone_sells_machines_of_its_offer() -> None:
+def test_zone_machines_have_its_speed_and_price() -> None:
     found = run(zone(speed=2.0))
     assert when(found, Joined) == [(0.0, "east1"), (0.0, "east2")]
     assert found.summary["seconds"] == pytest.approx(SAMPLES / 2 * 0.025)
@@ -32,7 +32,7 @@ def test_a_zone_sells_machines_of_its_offer() -> None:
         Simulated([Machine("m", 0.1, zone="east")])
 
 
-def test_what_is_bought_on_demand_stays() -> None:
+def test_on_demand_machines_are_not_preempted() -> None:
     mortal = zone(Memoryless(0.5), like=replace(LIKE, lifetime=Lifetime(1.0)))
     with warns("tasks_outlive_machines"):
         assert run(mortal, until="epochs>=9").summary["workers_lost"] > 0
@@ -41,7 +41,7 @@ def test_what_is_bought_on_demand_stays() -> None:
     assert found.dollars == pytest.approx(2 * found.summary["seconds"])
 
 
-def test_a_start_takes_its_time_and_is_paid_for() -> None:
+def test_start_takes_time_and_is_paid_for() -> None:
     """Each machine is ordered at 0 s and ready at 3 s. A machine that is preempted before 3 s costs money too."""
     found = run(zone(seconds_to_start=3.0))
     assert when(found, Joined) == [(3.0, "east1"), (3.0, "east2")]
@@ -55,7 +55,7 @@ def test_a_start_takes_its_time_and_is_paid_for() -> None:
     assert found.dollars == pytest.approx(0.1 * (2.0 + found.summary["seconds"] - 10.0))
 
 
-def test_the_bill_follows_the_price() -> None:
+def test_cost_follows_the_price() -> None:
     """One zone costs 0.1 dollars per second, and 0.2 from 1 s on. The other zone has other prices."""
     rising = Steps((0.0, 1.0), (360.0, 720.0))
     found = run(zone(prices=rising), zone(name="west", count=1), until="epochs>=4")
@@ -64,26 +64,26 @@ def test_the_bill_follows_the_price() -> None:
     assert events(found.records, Priced) == [Priced("east", 720.0)]
 
 
-def test_a_price_that_repeats_without_a_change_is_told_once() -> None:
+def test_constant_repeating_price_is_logged_once() -> None:
     assert not events(run(zone(prices=Steps((0.0,), (360.0,), 0.1))).records, Priced)
 
 
 @pytest.mark.parametrize("starting", [0.0, 0.1])
-def test_who_comes_later_pays_the_price_of_then(starting: float) -> None:
+def test_later_machine_pays_the_current_price(starting: float) -> None:
     falls, rising = alive((0.0, 1.0), (0.5, 0.0), (1.5, 1.0)), Steps((0.0, 1.0), (360.0, 720.0))
     found = run(zone(falls, count=1, prices=rising, seconds_to_start=starting))
     assert events(found.records, Joined, Ordered)[-1] == Joined("east1.2", 720.0, "east")
     assert found.dollars == pytest.approx(0.1 * 0.5 + 0.2 * (found.summary["seconds"] - 1.5))
 
 
-def test_prices_that_change_for_ever_do_not_keep_a_run_that_nobody_serves() -> None:
+def test_price_changes_do_not_prevent_a_stall() -> None:
     restless, gone = Steps((0.0, 1.0), (1.0, 2.0), 2.0), alive((0.0, 1.0), (0.5, 0.0))
     for names in (["east"], ["east", "west"]):
         with raises(JobError, "stalled", seconds=0.5, machines=0, traces=names):
             run(*(zone(gone, count=1, name=name, prices=restless) for name in names), until="epochs>=9")
 
 
-def test_what_was_lost_with_a_machine_is_told_in_dollars() -> None:
+def test_lost_work_is_counted_in_dollars() -> None:
     """east1 starts tasks at 0 and 0.4 s. It is preempted at 0.5 s and returns at 1.5 s."""
     found = run(zone(alive((0.0, 1.0), (0.5, 0.0), (1.5, 1.0)), count=1))
     assert when(found, Lost) == [(0.5, "east1")]
@@ -93,7 +93,7 @@ def test_what_was_lost_with_a_machine_is_told_in_dollars() -> None:
     assert found.dollars == pytest.approx(0.1 * (found.summary["seconds"] - 1.0))
 
 
-def test_a_loss_that_nobody_tells_is_noticed_late_and_not_paid_for() -> None:
+def test_unannounced_loss_is_detected_late_and_costs_nothing() -> None:
     """It receives a task at 0.8 s and is lost at 1 s. The loss is detected 5 s after the task was sent."""
     lifetime = Lifetime(1.0, Trace((1.0, 100.0)))
     seed = next(seed for seed in range(9) if lifetime.start(stream(seed, "machine m"))() == 1.0)
@@ -107,7 +107,7 @@ def test_a_loss_that_nobody_tells_is_noticed_late_and_not_paid_for() -> None:
 
 
 @pytest.mark.parametrize(("gone", "noticed"), [(0.3, 5.2), (0.5, 5.4)])
-def test_a_loss_is_noticed_so_long_after_work_last_came_or_went(gone: float, noticed: float) -> None:
+def test_loss_timeout_counts_from_the_last_message(gone: float, noticed: float) -> None:
     """In each round of 0.4 s, the fast machine computes for 0.2 s and waits for the slow machine."""
     quick, slow = (
         Machine(name, pace / 8, noticed_after_seconds=5.0) for name, pace in [("q", 0.2), ("s", 0.4)]
@@ -118,7 +118,7 @@ def test_a_loss_is_noticed_so_long_after_work_last_came_or_went(gone: float, not
     assert (found.summary["starts_lost"], found.summary["workers_lost"]) == (0, 1)
 
 
-def test_what_came_in_after_the_end_was_not_paid_for_in_vain() -> None:
+def test_update_that_arrives_after_a_loss_is_not_lost_money() -> None:
     """The update is in transit when the machine is lost at 0.45 s. The loss is detected at 10 s."""
     link = Link(latency_milliseconds=40)
     mortal = Machine("m", 0.05, dollars_per_hour=3600.0, link=link, noticed_after_seconds=10.0)
@@ -129,7 +129,7 @@ def test_what_came_in_after_the_end_was_not_paid_for_in_vain() -> None:
     assert found.summary["dollars_lost"] == 0.0
 
 
-def test_with_notice_a_machine_hands_over_what_it_has_done() -> None:
+def test_machine_with_notice_returns_its_partial_task() -> None:
     falls = alive((0.0, 1.0), (0.6, 0.0), (9.0, 1.0))
     on = Simulated([zone(falls, count=1, like=replace(LIKE, notice_seconds=120.0))], computes=False)
     found = fit(a_job(batch_size=4), Asynchronous(samples=8), on, until="epochs>=1")
@@ -141,12 +141,12 @@ def test_with_notice_a_machine_hands_over_what_it_has_done() -> None:
     assert part.event.update.samples == 4
 
 
-def test_a_zone_replaces_what_is_killed() -> None:
+def test_zone_replaces_a_killed_machine() -> None:
     found = run(zone(seconds_to_start=1.0), chaos=Chaos([Fault("kill", machine="east1", at_seconds=(1.5,))]))
     assert when(found, Joined) == [(1.0, "east1"), (1.0, "east2"), (2.5, "east1.2")]
 
 
-def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> None:
+def test_zone_without_capacity_waits(tmp_path: Path) -> None:
     """The zone has four machines for 2 s, none for two hours, and four again. Only the hub costs money in between."""
     falls = alive((0.0, 4.0), (2.0, 0.0), (7_200.0, 2.0), (7_201.0, 4.0), period=7_202.0)
     on = Simulated([zone(falls, count=4)], hub=Hub(dollars_per_hour=0.36))
@@ -163,7 +163,7 @@ def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> 
     assert run_timeline.dollars_per_hour[-1][1] == pytest.approx(0.36 + 4 * 360)
 
 
-def test_what_was_paid_for_a_start_in_vain_is_told_even_if_nobody_ever_comes() -> None:
+def test_failed_starts_are_paid_for() -> None:
     """The machine costs 0.1 dollars per second until 2 s, and from 10 s until the budget of 0.35 dollars is spent."""
     found = run(zone(GONE_AT_2, count=1, seconds_to_start=3.0), until="dollars<=0.35")
     assert found.dollars == pytest.approx(0.35)
@@ -171,7 +171,7 @@ def test_what_was_paid_for_a_start_in_vain_is_told_even_if_nobody_ever_comes() -
     assert found.summary["updates"] == 0
 
 
-def test_a_price_that_rises_after_a_death_costs_nothing() -> None:
+def test_price_increase_after_a_loss_costs_nothing() -> None:
     """The machine is lost at 1 s, and the loss is detected at 30.8 s. The price rises 100-fold at 10 s."""
     like, rising = replace(LIKE, noticed_after_seconds=30.0), Steps((0.0, 10.0), (360.0, 36_000.0))
     falls = alive((0.0, 1.0), (1.0, 0.0), (60.0, 1.0))
@@ -191,13 +191,13 @@ def test_a_price_that_rises_after_a_death_costs_nothing() -> None:
     ],
     ids=["that would not return of itself", "that was barred before it came"],
 )
-def test_a_capacity_brings_back_a_machine(
+def test_capacity_trace_returns_a_machine(
     machine: Machine, moves: list[tuple[float, float]], joined: list[tuple[float, str]]
 ) -> None:
     assert when(run(machine, chaos=Chaos(capacity=alive(*moves))), Joined) == joined
 
 
-def test_who_was_starting_when_its_machine_was_taken_is_paid_for_no_longer() -> None:
+def test_preempted_starting_machine_is_no_longer_paid_for() -> None:
     machine = Machine("m", 0.05, seconds_to_start=1.0, dollars_per_hour=3600.0)
     found = run(machine, chaos=Chaos(capacity=alive((0.0, 1.0), (0.5, 0.0), (3.0, 1.0))))
     message = when(found, Ordered, Gone, Joined)
@@ -207,7 +207,7 @@ def test_who_was_starting_when_its_machine_was_taken_is_paid_for_no_longer() -> 
     assert found.dollars == pytest.approx(0.5 + found.summary["seconds"] - 3.0)
 
 
-def test_nobody_is_ordered_where_a_capacity_has_nobody(tmp_path: Path) -> None:
+def test_no_machine_is_ordered_without_capacity(tmp_path: Path) -> None:
     """This is so at the start, and when a run resumes at 1.5 s."""
     chaos = Chaos(capacity=alive((0.0, 0.0), (0.5, 2.0), (1.0, 0.0), (30.0, 2.0)))
     fleet = [Machine(name, 0.05, seconds_to_start=0.2, seconds_to_return=0.0) for name in "mn"]
@@ -216,7 +216,7 @@ def test_nobody_is_ordered_where_a_capacity_has_nobody(tmp_path: Path) -> None:
     assert times(found.records, Ordered) == [0.5, 0.5, 30.0, 30.0]
 
 
-def test_chance_of_a_capacity_has_the_seed_of_its_chaos() -> None:
+def test_capacity_victims_depend_on_the_chaos_seed() -> None:
     fleet, half = [Machine(f"m{number}", 0.05) for number in range(8)], alive((0.0, 8.0), (0.5, 4.0))
 
     def victims(seed: int) -> frozenset[str]:

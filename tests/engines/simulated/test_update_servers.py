@@ -23,7 +23,7 @@ def run(hub: Hub, machines: int = 4, epochs: int = 4, chaos: Chaos | None = None
     return fit(a_job(), VCASGD(alpha=0.5), on, until=until, shards=SHARDS, chaos=chaos)
 
 
-def test_a_server_takes_one_update_after_the_other() -> None:
+def test_servers_process_updates_in_turn() -> None:
     """Four updates arrive at 0.6 s. One server needs 0.4 s for them, and two need 0.2 s without transactions."""
     for servers, overwrites, waits in (
         (1, False, [0.1, 0.2, 0.3, 0.4]),
@@ -36,7 +36,7 @@ def test_a_server_takes_one_update_after_the_other() -> None:
         assert arrived == pytest.approx([SECONDS + wait for wait in waits])
 
 
-def test_one_server_is_the_bottleneck_and_more_lift_it() -> None:
+def test_more_servers_remove_the_bottleneck() -> None:
     """8 machines send an update every 0.075 s, and a server needs 0.2 s for each."""
     seconds = {
         servers: run(Hub(0.0, 0.2, servers, overwrites=servers > 1), machines=8).summary["seconds"]
@@ -50,7 +50,7 @@ def test_one_server_is_the_bottleneck_and_more_lift_it() -> None:
     )
 
 
-def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
+def test_update_in_progress_of_a_lost_machine_is_merged() -> None:
     """The first update of m0 arrives at 0.6 s and is processed at 1.1 s. m0 is killed at 0.8 s."""
     found = run(Hub(seconds_per_update=0.5, servers=4), machines=1, epochs=1, joins_at_seconds=0.0)
     assert found.summary["seconds"] == pytest.approx(SHARDS * (SECONDS + 0.5))
@@ -63,7 +63,7 @@ def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
     assert names(at_once, object) == ["Arrived", "Lost"]
 
 
-def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> None:
+def test_update_in_transit_of_a_lost_machine_is_lost() -> None:
     """m0 computes from 0.2 to 1.4 s, and is killed at 1.5 s. Its first update is processed from 1 to 6 s, and the
     second update would arrive at 1.6 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES, link=Link(latency_milliseconds=200))]
@@ -79,7 +79,7 @@ def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> 
     )
 
 
-def test_the_hub_costs_its_money() -> None:
+def test_hub_is_paid_for() -> None:
     found = run(Hub(dollars_per_hour=36.0), machines=1, epochs=1, dollars_per_hour=3.6)
     seconds = found.summary["seconds"]
     assert found.dollars == pytest.approx(0.011 * seconds)
@@ -88,20 +88,20 @@ def test_the_hub_costs_its_money() -> None:
     assert bill.accounts["m0"].dollars(seconds) == pytest.approx(0.001 * seconds)
 
 
-def test_nothing_is_overwritten_by_a_store_with_transactions_or_by_one_server() -> None:
+def test_only_several_overwriting_servers_lose_updates() -> None:
     for hub in (Hub(seconds_per_update=0.2, servers=3), Hub(seconds_per_update=0.2, overwrites=True)):
         assert run(hub, machines=8).summary["overwritten"] == 0
     assert run(Hub(seconds_per_update=0.2, servers=3, overwrites=True), machines=8).summary["overwritten"] > 9
 
 
 @pytest.mark.parametrize("setting", [{"overwrites": True}, {"servers": 2}], ids=["overwrites", "servers"])
-def test_what_takes_no_time_cannot_be_overwritten(setting: dict[str, Any]) -> None:
+def test_servers_without_an_update_time_are_rejected(setting: dict[str, Any]) -> None:
     with raises(UsageError, "missing_setting", name="seconds_per_update") as caught:
         Hub(**setting)
     assert caught.value.key in setting
 
 
-def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None:
+def test_loss_is_reported_after_all_received_updates() -> None:
     """Updates of m0 arrive at 0.6 and 1.2 s. The server has processed them at 1.5 and 2.4 s. m0 is killed at 1.3 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES), Machine("m1", 10.0)]
     on = Simulated(fleet, hub=Hub(seconds_per_update=0.9), computes=False, in_flight=2)

@@ -17,7 +17,7 @@ MU = [sum(1 / i for i in range(WORKERS - k + 1, WORKERS + 1)) / RATE for k in ra
 CHOICES = [RoundKind(k, SAMPLES, seconds) for k, seconds in enumerate(MU, 1)]
 
 
-def test_the_example_of_the_paper() -> None:
+def test_switch_times_match_theorem_1() -> None:
     """Check the time of each switch against the formula (Kas Hanna et al., theorem 1), and the error at that time."""
     found = stages(CHOICES)
     assert [stage.choice.k for stage in found] == [1, 2, 3, 4, 5]
@@ -36,7 +36,7 @@ def test_the_example_of_the_paper() -> None:
     assert expected == pytest.approx([497, 622, 794, 1103], abs=1)
 
 
-def test_at_every_error_the_best_choice_is_taken() -> None:
+def test_best_choice_is_used_at_every_error() -> None:
     chance = np.random.default_rng(1)
     choices = [
         RoundKind(k, b, float(0.3 * chance.random() + (0.5 + k) ** 0.7 * (1 + 0.1 * b) ** 0.5))
@@ -51,12 +51,12 @@ def test_at_every_error_the_best_choice_is_taken() -> None:
         assert (error - now.floor) / now.seconds == pytest.approx(max(speeds))
 
 
-def test_a_choice_alone_stays() -> None:
+def test_single_choice_never_switches() -> None:
     assert stages(CHOICES[:1]) == [(CHOICES[0], 0.0)]
     assert switch_times(stages(CHOICES[:1]), A, ERROR, 0.1) == ()
 
 
-def test_who_begins_below_an_error_passes_its_stage_at_once() -> None:
+def test_initial_error_below_a_stage_skips_it() -> None:
     found = stages(CHOICES)
     for error in (A * found[1].until, A * found[0].choice.floor):
         times = [seconds for seconds, _ in switch_times(found, A, error, ETA)]
@@ -64,7 +64,7 @@ def test_who_begins_below_an_error_passes_its_stage_at_once() -> None:
         assert times[-1] > 0
 
 
-def test_constants_that_cannot_be() -> None:
+def test_invalid_constants_are_rejected() -> None:
     for contraction in (0.0, 1.0, nan):
         with raises(InvalidValue, "invalid_value", name="contraction"):
             switch_times(stages(CHOICES), A, ERROR, contraction)

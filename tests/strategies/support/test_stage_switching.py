@@ -24,7 +24,7 @@ def losses(*values: float) -> list[Event]:
     return [Evaluated(version, {"loss": value, "rate": -value}) for version, value in enumerate(values)]
 
 
-def test_gradients_end_a_stage_after_its_burn_in() -> None:
+def test_opposing_gradients_end_a_stage_after_the_burn_in() -> None:
     switch = ByGradients(window=1, threshold=2, burn_in=4)
     events: list[Event] = [Changed(version, 1.0, -1.0) for version in range(12)]
     assert stages(switch, events) == [0] * 4 + [1] * 5 + [2] * 3
@@ -33,13 +33,13 @@ def test_gradients_end_a_stage_after_its_burn_in() -> None:
     )
 
 
-def test_a_plateau_ends_a_stage_after_so_many_evaluations() -> None:
+def test_plateau_ends_a_stage_after_patience_evaluations() -> None:
     falls = losses(3.0, 2.0, 2.5, 2.0, 1.9, 1.9, 1.9, 2.0, 2.0)
     assert stages(ByPlateau(patience=2), [Changed(0), *falls]) == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
     assert stages(ByPlateau("rate", "min", patience=2), losses(1.0, 2.0, 3.0)) == [0, 0, 0], "which falls"
 
 
-def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
+def test_plateau_of_a_maximized_metric_ends_a_stage() -> None:
     rises = losses(-1.0, -2.0, -1.5, -2.0, -2.1, -2.1)
     assert stages(ByPlateau("rate", "min", patience=2), rises)[-1] > 0
     values = (1.0, 2.0, 1.5, 2.0, 2.1, 2.1)
@@ -59,22 +59,22 @@ def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
         (lambda: ByError(1.0, "accuracy"), "rising_metric"),
     ],
 )
-def test_a_way_that_a_metric_does_not_go_is_refused(make: Callable[[], Switch], code: str) -> None:
+def test_wrong_metric_mode_is_rejected(make: Callable[[], Switch], code: str) -> None:
     with raises(UsageError, code):
         make()
 
 
-def test_nan_is_no_new_lowest_value() -> None:
+def test_nan_is_not_an_improvement() -> None:
     nan = float("nan")
     assert stages(ByPlateau(patience=2), losses(1.0, nan, nan, 0.5)) == [0, 0, 1, 1]
     assert stages(ByPlateau(patience=2), losses(nan, 3.0, 2.0, 1.0, 0.5)) == [0] * 5, "nor a first one"
 
 
-def test_the_error_decides_which_stage_it_is_and_never_goes_back() -> None:
+def test_error_selects_the_stage_and_stages_never_go_back() -> None:
     switch = ByError(a=2.0, lowest=1.0)
     assert stages(switch, losses(9.0, 2.01, 1.99, 1.1, 4.0, 1.0)) == [0, 0, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize("switch", [ByPlateau("los", "min", patience=5), ByError(1.0, "los")])
-def test_a_metric_that_was_not_finite_is_left_out_and_ends_nothing(switch: Switch) -> None:
+def test_missing_metric_ends_no_stage(switch: Switch) -> None:
     assert stages(switch, losses(1.0)) == [0]

@@ -23,7 +23,7 @@ WHOLE = pickled(IMAGES, LABELS)
 
 @pytest.mark.parametrize("protocol", [3, 4])
 @pytest.mark.parametrize("columns", [False, True])
-def test_what_python_3_has_written_is_read_too(protocol: int, columns: bool) -> None:
+def test_pickle_written_by_python_3_is_read(protocol: int, columns: bool) -> None:
     images = np.asfortranarray(IMAGES) if columns else IMAGES
     content = pickle.dumps({b"data": images, b"labels": LABELS}, protocol)
     back, labels = read_batch(content)
@@ -31,7 +31,7 @@ def test_what_python_3_has_written_is_read_too(protocol: int, columns: bool) -> 
     assert labels.tolist() == LABELS
 
 
-def test_a_pipe_among_the_files_is_refused(tmp_path: Path) -> None:
+def test_named_pipe_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "data_batch_1")
     with raises(UsageError, "not_a_file", member="data_batch_1"):
         read_folder(tmp_path)
@@ -49,7 +49,7 @@ class Harm:
 
 @pytest.mark.parametrize("function", [os.mkdir, exec, np.load, getattr, np.zeros])
 @pytest.mark.parametrize("protocol", range(6))
-def test_a_pickle_that_calls_anything_is_refused(
+def test_pickle_with_a_function_call_is_rejected(
     tmp_path: Path, function: Callable[..., Any], protocol: int
 ) -> None:
     made = tmp_path / "made"
@@ -61,7 +61,7 @@ def test_a_pickle_that_calls_anything_is_refused(
     assert not made.exists()
 
 
-def test_numpy_never_sees_what_a_pickle_says_of_an_array() -> None:
+def test_pickled_array_state_is_not_passed_to_numpy() -> None:
     """NumPy would follow the addresses in an array of objects."""
     objects = WHOLE.replace(b"u1J\0\0\0\0", b"O8J\0\0\0\0")
     count, most = (number.to_bytes(4, "little") for number in (len(LABELS), 2**31 - 1))
@@ -71,7 +71,7 @@ def test_numpy_never_sees_what_a_pickle_says_of_an_array() -> None:
             read_batch(content)
 
 
-def test_a_few_bytes_do_not_take_much_memory() -> None:
+def test_small_pickle_does_not_allocate_much_memory() -> None:
     """The pickle stores a value in the memo at a very large index."""
     tracemalloc.start()
     try:
@@ -83,7 +83,7 @@ def test_a_few_bytes_do_not_take_much_memory() -> None:
         tracemalloc.stop()
 
 
-def test_what_a_pickle_names_cannot_be_turned_into_anything_else() -> None:
+def test_pickle_that_calls_or_changes_its_globals_is_rejected() -> None:
     """The pickles call the named object, set its state or attributes, or create it again."""
     for harm in (b"h\0\x85R", b"h\0N\x86b", b"N}X\4\0\0\0nameh\0s\x86b0h\0)R", b"h\0)\x81"):
         with pytest.raises(UsageError) as refusal:
@@ -104,14 +104,14 @@ FAULTS: dict[str, list[tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("code", FAULTS)
-def test_each_fault_is_told(code: str) -> None:
+def test_invalid_batch_raises(code: str) -> None:
     for images, labels in FAULTS[code]:
         batch = {b"data": images} | ({b"labels": labels} if labels is not None else {})
         with raises(UsageError, code):
             read_batch(pickle.dumps(batch, 4))
 
 
-def test_what_is_no_whole_pickle_is_told() -> None:
+def test_incomplete_pickle_raises() -> None:
     for content in (b"", b"PNG!", WHOLE[:-1], WHOLE[:60]):
         with raises(UsageError, "damaged_file"):
             read_batch(content)
@@ -120,7 +120,7 @@ def test_what_is_no_whole_pickle_is_told() -> None:
 
 
 @given(place=st.integers(0, len(WHOLE) - 1), byte=st.integers(0, 255), cut=st.booleans())
-def test_damage_is_refused_or_gives_arrays_of_the_right_kind(place: int, byte: int, cut: bool) -> None:
+def test_damaged_pickle_raises_or_gives_valid_arrays(place: int, byte: int, cut: bool) -> None:
     content = bytearray(WHOLE)
     content[place:] = b"" if cut else bytes([byte]) + WHOLE[place + 1 :]
     try:
@@ -134,12 +134,12 @@ def test_damage_is_refused_or_gives_arrays_of_the_right_kind(place: int, byte: i
 @given(
     opcodes=st.lists(st.sampled_from([op.code.encode("latin1") for op in pickletools.opcodes]), max_size=12)
 )
-def test_any_sequence_of_words_is_refused(opcodes: list[bytes]) -> None:
+def test_random_opcodes_raise(opcodes: list[bytes]) -> None:
     with pytest.raises(UsageError):
         read_batch(b"cnumpy\nndarray\n" + b"".join(opcodes))
 
 
-def test_the_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_file(tmp_path: Path) -> None:
     with raises(UsageError, "unreadable_file", path=str(tmp_path), member="data_batch_1"):
         read_folder(tmp_path)
     contents = batches() | {"cifar-10-batches-py/data_batch_2": pickle.dumps(Harm(os.mkdir, "made"))}

@@ -24,7 +24,7 @@ import logging, os, sys
 from pathlib import Path
 from oddlot.workloads.formats.decoded_cache import cached
 from tests.workloads.formats.test_decoded_cache import some
-logging.basicConfig(level=logging.INFO, format="told: %(message)s", stream=sys.stdout)
+logging.basicConfig(level=logging.INFO, format="message: %(message)s", stream=sys.stdout)
 sys.stdout.reconfigure(line_buffering=True)
 synced = os.fsync
 
@@ -81,7 +81,7 @@ def is_made_anew(source: Path) -> bool:
     return bool(cached("few", [source], lambda: some(2))["train"][0][0, 0, 0, 0] == 2)
 
 
-def test_what_is_made_once_is_mapped_afterwards(source: Path) -> None:
+def test_cache_is_written_once_and_mapped_afterwards(source: Path) -> None:
     for make in (lambda: some(1), never):
         splits = cached("few", [source], make)
         for split in SPLITS:
@@ -94,7 +94,7 @@ def test_what_is_made_once_is_mapped_afterwards(source: Path) -> None:
     assert files_of(source) == ["lock", *names]
 
 
-def test_a_cache_that_can_only_be_read_is_read(source: Path) -> None:
+def test_read_only_cache_is_read(source: Path) -> None:
     cached("few", [source], lambda: some(1))
     lock = folder_of(source) / "lock"
     lock.unlink()
@@ -103,7 +103,7 @@ def test_a_cache_that_can_only_be_read_is_read(source: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["size", "mtime", "path", "name"])
-def test_another_source_is_decoded_anew(source: Path, change: str) -> None:
+def test_changed_source_is_decoded_again(source: Path, change: str) -> None:
     cached("few", [source], lambda: some(1))
     before = source.stat()
     other = source
@@ -119,7 +119,7 @@ def test_another_source_is_decoded_anew(source: Path, change: str) -> None:
     assert again["train"][0][0, 0, 0, 0] == 2
 
 
-def test_a_source_that_changes_meanwhile_is_told(source: Path) -> None:
+def test_source_changed_while_decoding_raises(source: Path) -> None:
     def make() -> Splits:
         source.write_bytes(b"another")
         return some(1)
@@ -162,7 +162,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", [*DAMAGE, "gone"])
 @pytest.mark.parametrize("name", ["train-images.npy", "test-labels.npy"])
-def test_a_damaged_file_is_noticed_and_written_anew(source: Path, name: str, damage: str) -> None:
+def test_damaged_cache_file_is_written_again(source: Path, name: str, damage: str) -> None:
     cached("few", [source], lambda: some(1))
     path = folder_of(source) / name
     content = path.read_bytes()
@@ -174,7 +174,7 @@ def test_a_damaged_file_is_noticed_and_written_anew(source: Path, name: str, dam
 
 
 @pytest.mark.parametrize("step", ["make", "train-images.partial", "test-images.partial"])
-def test_a_process_that_is_killed_leaves_nothing_that_counts(source: Path, step: str) -> None:
+def test_killed_process_leaves_no_valid_cache(source: Path, step: str) -> None:
     with program("-c", PROGRAM, source, step) as process:
         says(process, f"stopped in {step}")
         process.kill()
@@ -184,7 +184,7 @@ def test_a_process_that_is_killed_leaves_nothing_that_counts(source: Path, step:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_of_two_processes_one_decodes_and_the_other_waits_for_it(source: Path, killed: bool) -> None:
+def test_second_process_waits_for_the_first(source: Path, killed: bool) -> None:
     """The other process decodes the data itself if the first is killed."""
     with program("-c", PROGRAM, source, "make") as first:
         says(first, "stopped in make")
@@ -198,7 +198,7 @@ def test_of_two_processes_one_decodes_and_the_other_waits_for_it(source: Path, k
             assert second.communicate()[0] == "sum 30720\n"
 
 
-def test_a_disk_that_is_full_is_told_and_nothing_half_written_counts(source: Path) -> None:
+def test_full_disk_warns_and_leaves_no_partial_cache(source: Path) -> None:
     """A limit on file sizes makes a write fail halfway too, like a full disk."""
     mask(**STATE)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -215,9 +215,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_half_written_counts(source: Pat
     assert is_made_anew(source)
 
 
-def test_a_cache_that_cannot_be_used_is_told_and_the_run_goes_on(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_cache_warns_and_the_data_is_returned(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("no home")
 
@@ -232,7 +230,7 @@ def test_a_cache_that_cannot_be_used_is_told_and_the_run_goes_on(
         cached("few", [source], lambda: some(1))
 
 
-def test_the_folder_is_where_users_expect_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_folder_follows_environment_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("ODDLOT_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -246,7 +244,7 @@ def test_the_folder_is_where_users_expect_it(monkeypatch: pytest.MonkeyPatch, tm
     assert cache_folder() == tmp_path / "mine"
 
 
-def test_an_array_in_the_cache_makes_no_warning(source: Path) -> None:
+def test_cached_array_gives_no_warning(source: Path) -> None:
     from oddlot.data.batches import Batches
 
     with warnings.catch_warnings():

@@ -39,7 +39,7 @@ def header(code: int, *sizes: int) -> bytes:
 
 @same_folder
 @given(code=st.sampled_from(sorted(DTYPES)), zipped=st.booleans(), data=st.data())
-def test_every_array_comes_back(tmp_path: Path, code: int, zipped: bool, data: st.DataObject) -> None:
+def test_written_arrays_are_read(tmp_path: Path, code: int, zipped: bool, data: st.DataObject) -> None:
     dtype = np.dtype(DTYPES[code]).newbyteorder("=")
     array = data.draw(arrays.arrays(dtype, arrays.array_shapes(min_dims=1, max_dims=4, min_side=0)))
     content = written(array, code)
@@ -56,9 +56,7 @@ def test_every_array_comes_back(tmp_path: Path, code: int, zipped: bool, data: s
     content=st.one_of(st.binary(max_size=40), st.binary(max_size=40).map(lambda end: b"\0\0\x08\x01" + end))
 )
 @pytest.mark.parametrize("name", ["a", "a.gz"])
-def test_hostile_bytes_get_an_array_of_what_they_claim_or_an_error(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
+def test_random_bytes_raise_or_give_the_described_array(tmp_path: Path, name: str, content: bytes) -> None:
     try:
         array = read_idx(placed(tmp_path, content, name))
     except UsageError:
@@ -68,7 +66,7 @@ def test_hostile_bytes_get_an_array_of_what_they_claim_or_an_error(
 
 @same_folder
 @given(place=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.booleans())
-def test_a_damaged_gzip_file_is_refused_or_harmless(tmp_path: Path, place: int, byte: int, cut: bool) -> None:
+def test_damaged_gzip_raises_or_gives_the_array(tmp_path: Path, place: int, byte: int, cut: bool) -> None:
     array = np.arange(2000, dtype=np.uint8)
     content = bytearray(gzip.compress(written(array, 0x08), mtime=0))
     place %= len(content)
@@ -97,13 +95,13 @@ def test_a_damaged_gzip_file_is_refused_or_harmless(tmp_path: Path, place: int, 
     ],
     ids=range(11),
 )
-def test_each_fault_is_told(tmp_path: Path, content: bytes, code: str, fields: dict[str, Any]) -> None:
+def test_invalid_idx_file_raises(tmp_path: Path, content: bytes, code: str, fields: dict[str, Any]) -> None:
     for path in (placed(tmp_path, content, "a"), placed(tmp_path, gzip.compress(content), "a.gz")):
         with raises(UsageError, code, path=str(path), **fields):
             read_idx(path)
 
 
-def test_a_packed_file_that_claims_far_more_than_its_size_is_not_unpacked(
+def test_gzip_file_that_claims_too_much_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpacked, "MIN_BYTES", 10_000)
@@ -115,7 +113,7 @@ def test_a_packed_file_that_claims_far_more_than_its_size_is_not_unpacked(
     assert read_idx(placed(tmp_path, content)).shape == (1_000, 1_000)
 
 
-def test_what_is_vast_or_not_gzip_or_not_there_is_said(tmp_path: Path) -> None:
+def test_huge_unpacked_or_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refusal:
         read_idx(placed(tmp_path, header(0x0E, *[2**32 - 1] * 64)))
     assert (refusal.value.code, refusal.value.fields["bytes"]) == ("truncated_file", 0)
@@ -133,7 +131,7 @@ def make(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_files_are_found_by_argument_before_variable_and_with_or_without_gz(
+def test_data_dir_precedes_the_environment_and_gz_is_optional(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images, labels = NAMES
@@ -146,7 +144,7 @@ def test_files_are_found_by_argument_before_variable_and_with_or_without_gz(
     assert find_idx("fashion_mnist", NAMES, "there")[0].parent == inner, "called like the dataset"
 
 
-def test_missing_files_are_named_with_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files from two folders are never mixed."""
     monkeypatch.setenv("ODDLOT_DATA", str(make(tmp_path / "variable", *NAMES)))
     make(tmp_path / "mine", NAMES[0])
@@ -161,7 +159,7 @@ def test_missing_files_are_named_with_where_and_how(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion_mnist"])
-def test_the_real_files_are_read(dataset: str) -> None:
+def test_published_files_are_read(dataset: str) -> None:
     if not os.environ.get("ODDLOT_DATA"):
         pytest.skip("ODDLOT_DATA names no folder with the real files")
     images, labels = (read_idx(path) for path in find_idx(dataset, NAMES, dataset))

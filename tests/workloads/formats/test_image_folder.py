@@ -55,21 +55,21 @@ BAD: dict[str, tuple[str, bytes, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_each_bad_picture_is_named_with_its_fault(tmp_path: Path, fault: str) -> None:
+def test_bad_picture_is_named_with_its_error(tmp_path: Path, fault: str) -> None:
     code, content, fields = BAD[fault]
     for form, read in FORMS.items():
         with raises(UsageError, code, path=str(tmp_path / form), member=NAME, **fields):
             read(tmp_path / form, dict(photos()) | {NAME: content})
 
 
-def test_a_picture_that_claims_to_be_vast_is_not_decoded(tmp_path: Path) -> None:
+def test_huge_picture_is_not_decoded(tmp_path: Path) -> None:
     for side in (12_000, 60_000):
         with raises(UsageError, "damaged_file", member=NAME) as refusal:
             read_archives([archive(tmp_path / "cifar10.tar", {NAME: png_that_claims(side)})])
         assert str(side**2) in refusal.fields["reason"], "Pillow's words"
 
 
-def test_an_unknown_class_is_told(tmp_path: Path) -> None:
+def test_unknown_class_raises(tmp_path: Path) -> None:
     for form, read in FORMS.items():
         for kind, meant in (("unicorn", None), ("catt", "cat")):  # sorted before "unicorn"
             with raises(UsageError, "unknown_name", member=f"train/{kind}/1.png", given=kind, nearest=meant):
@@ -83,7 +83,7 @@ def test_an_unknown_class_is_told(tmp_path: Path) -> None:
         *("train/../cat/1.png", "README", "TRAIN/cat/1.png", "train/cat/\x1b[2J\n.txt", "train/cat/0001.gif"),
     ],
 )
-def test_members_with_odd_names_are_refused_and_nothing_is_unpacked(
+def test_invalid_member_name_raises_and_nothing_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -96,19 +96,19 @@ def test_members_with_odd_names_are_refused_and_nothing_is_unpacked(
     assert not list((tmp_path / "here").iterdir())
 
 
-def test_hidden_files_and_folders_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_files_are_ignored(tmp_path: Path) -> None:
     contents = {"train/cat/.DS_Store": b"x", "./train/cat/._1.png": b"x", "./train/cat/1.PNG": GOOD}
     for form, read in FORMS.items():
         assert read(tmp_path / form, contents)["train"][1].tolist() == [3]
 
 
-def test_two_pictures_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_names_raise(tmp_path: Path) -> None:
     paths = [archive(tmp_path / f"cifar10-{part}.tar", {NAME: GOOD}) for part in "ab"]
     with raises(UsageError, "duplicate_name", path=str(paths[1]), member=NAME):
         read_archives(paths)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_links_and_special_files_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "cifar10.tar"
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
         with tarfile.open(path, "w") as tar:
@@ -124,7 +124,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [".tar", ".tar.gz", ".tgz", ".tar.xz"])
-def test_a_damaged_archive_is_told(tmp_path: Path, end: str) -> None:
+def test_damaged_archive_raises(tmp_path: Path, end: str) -> None:
     noise = np.random.Generator(np.random.PCG64(0)).bytes(20_000)
     path = archive(tmp_path / f"cifar10{end}", dict(photos()) | {"train/cat/.noise": noise})
     whole = path.read_bytes()
@@ -137,7 +137,7 @@ def test_a_damaged_archive_is_told(tmp_path: Path, end: str) -> None:
             read_archives([path])
 
 
-def test_a_header_that_claims_to_be_vast_is_not_believed(tmp_path: Path) -> None:
+def test_huge_header_size_is_rejected(tmp_path: Path) -> None:
     """The archive has a few bytes, but would fill the memory when unpacked."""
     member = tarfile.TarInfo("././@LongLink")
     member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
@@ -148,7 +148,7 @@ def test_a_header_that_claims_to_be_vast_is_not_believed(tmp_path: Path) -> None
     assert str(1 << 40) in refusal.fields["reason"]
 
 
-def test_a_member_that_unpacks_to_far_more_than_a_picture_is_not_read(tmp_path: Path) -> None:
+def test_too_large_member_is_not_read(tmp_path: Path) -> None:
     path = archive(tmp_path / "cifar10.tar.gz", {NAME: bytes(20 << 20)})
     with raises(UsageError, "file_too_large", member=NAME, bytes=20 << 20, most=1 << 20):
         read_archives([path])
@@ -156,7 +156,7 @@ def test_a_member_that_unpacks_to_far_more_than_a_picture_is_not_read(tmp_path: 
 
 @pytest.mark.parametrize("end", [".tar.gz", ".tar.xz"])
 @pytest.mark.parametrize("member", ["train/cat/.hidden", None], ids=["in a member", "behind all"])
-def test_an_archive_that_unpacks_to_far_more_than_its_size_is_not_read_to_its_end(
+def test_archive_that_unpacks_to_too_much_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, member: str | None
 ) -> None:
     monkeypatch.setattr(unpacked, "MIN_BYTES", 10_000)
@@ -168,7 +168,7 @@ def test_an_archive_that_unpacks_to_far_more_than_its_size_is_not_read_to_its_en
         read_archives([path])
 
 
-def test_headers_that_announce_headers_without_end_are_damage(tmp_path: Path) -> None:
+def test_endless_nested_headers_are_rejected(tmp_path: Path) -> None:
     """Each header announces a long name for the next member, which is such a header again."""
     member = tarfile.TarInfo("././@LongLink")
     member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1
@@ -178,7 +178,7 @@ def test_headers_that_announce_headers_without_end_are_damage(tmp_path: Path) ->
         read_archives([path])
 
 
-def test_an_archive_of_too_many_members_or_none_is_refused(
+def test_too_many_members_or_a_missing_archive_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "MAX_MEMBERS", 5)
@@ -197,7 +197,7 @@ def test_jpeg_pictures_are_read(tmp_path: Path) -> None:
     assert images.mean((0, 2, 3)).tolist() == pytest.approx([200, 100, 50], abs=3)
 
 
-def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pillow_raises_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with raises(UsageError, "not_installed", package="Pillow"):
         read_archives([archive(tmp_path / "cifar10.tar", {NAME: GOOD})])
