@@ -166,7 +166,7 @@ class Host:
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due; infinity for never."""
+        """Return the due time of `ring`; infinity for never."""
         return self.conductor.alarm
 
     def ring(self, now: float) -> None:

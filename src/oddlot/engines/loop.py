@@ -12,7 +12,7 @@ class Driven(Protocol):
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due; infinity for never."""
+        """Return the due time of `ring`; infinity for never."""
 
     def ring(self, now: float) -> None:
         """Handle due alarms and timeouts."""

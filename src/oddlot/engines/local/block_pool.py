@@ -31,7 +31,7 @@ class BlockPool:
         self._flats: dict[int, FlatBuffer] = {}
         self._numbers: dict[int, int] = {}
         self._starts: dict[int, int] = {}
-        """Block of the version from which the update in a block started. The task holds the version."""
+        """Block of the start version of the update in a block. The task holds the version."""
         self._parked: dict[int, Payload] = {}
         """Payloads in the store's inbox that are still in a block of their worker."""
 

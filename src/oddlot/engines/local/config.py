@@ -20,7 +20,7 @@ MANY_PER_CORE, MANY_ANYWHERE = 4, 8
 MAX_THREADS = 256
 """Maximum number of threads of a worker. With too many threads, a process dies without a message."""
 SPIN_SECONDS = 0.003
-"""Seconds for which hub and workers poll for messages before they sleep, if there are spare cores."""
+"""Seconds of polling for messages before hub and workers sleep, if there are spare cores."""
 
 
 def _machines(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Shared memory in anonymous files: the arena, which has blocks of equal size, and parcels, which have pickled values.
+"""Shared memory in anonymous files: an arena of blocks of equal size, and parcels with pickled values.
 
 A file has no name and is freed with the last process that maps it. A block uses memory only after it was written.
 """

@@ -35,7 +35,7 @@ class Setup(WorkerSetup):
     """The setup of a worker, sent once."""
 
     machines: tuple[Machine, ...]
-    """Machines whose speed the workers imitate. Empty: full speed."""
+    """A machine for each worker. The worker imitates the machine's speed. Empty: full speed."""
     blocks: int
     block_bytes: int
     spin_seconds: float

@@ -14,8 +14,8 @@ from oddlot.model.update_gates import norm_of
 class Averaging:
     """A running mean of models. It is complete when each peer has sent its model or was lost.
 
-    The mean is updated as models arrive, in one block, and all models have equal weight. Counters and integers are
-    those of the first model.
+    The mean is updated as models arrive, in one block, and all models have equal weight. Counters and integers are not
+    averaged: the values of the first model remain.
     """
 
     def __init__(

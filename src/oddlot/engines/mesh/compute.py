@@ -1,6 +1,6 @@
 """The port of a peer process: a thread computes and evaluates, and messages are sent to other peers.
 
-Also the limits after which the thread's work counts as hung.
+Also the timeouts of the thread's work.
 """
 
 import queue
@@ -36,9 +36,9 @@ START, TASK, EVALUATION = "start", "task", "evaluation"
 
 @dataclass
 class HangLimits:
-    """The current work of a peer, and the time after which it counts as hung.
+    """The current work of a peer, and its timeout.
 
-    The rules are those of a hub for its workers and its evaluator.
+    A hub has the same rules for its workers and its evaluator.
     """
 
     since: float

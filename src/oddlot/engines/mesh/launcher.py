@@ -98,14 +98,14 @@ class PeerHandle(ProcessHandle):
     heard_at: float
     """Time of its last sign of life."""
     address: str = ""
-    """Address at which it listens. Empty: unknown."""
+    """Listening address. Empty: unknown."""
     is_begun: bool = False
     """Whether the addresses of the other peers were sent to it."""
     step_seconds: float = 0.0
     """Its longest recent step, in seconds. 0: it has finished none."""
     evaluating: bool = False
     hung: str = ""
-    """Hung work, for which the process has ended itself: "start", "task" or "evaluation". Empty: none."""
+    """Hung work of a process that has ended itself: "start", "task" or "evaluation". Empty: none."""
     failure: JobError | None = None
     """Error that ends the run."""
 
@@ -166,7 +166,7 @@ class Launcher(Processes[PeerHandle]):
 
     @property
     def begun(self) -> list[NodeId]:
-        """Return the running peers to which the addresses of the others were sent."""
+        """Return the running peers that have got the addresses of the others."""
         return [node for node, peer in self.running.items() if peer.is_begun]
 
     def start_all(self) -> None:

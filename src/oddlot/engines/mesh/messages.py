@@ -1,4 +1,4 @@
-"""Messages between peers, in addition to those of `oddlot.core.membership`. Tensors are separate from a message."""
+"""Messages between peers; `oddlot.core.membership` has further ones. Tensors are sent separately from a message."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

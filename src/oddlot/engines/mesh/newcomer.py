@@ -39,7 +39,7 @@ class Newcomer:
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due."""
+        """Return the due time of `ring`; infinity for never."""
         return inf if self.is_alone else self.asked_at + REPLY_SECONDS
 
     def ring(self, now: float) -> None:
@@ -59,7 +59,7 @@ class Newcomer:
             self.is_alone = not self.known
 
     def receive(self, message: FromPeer | Message, now: float) -> None:
-        """Start with the state of a peer. Drop other messages of peers, and keep those of the computation."""
+        """Start with the state of a peer. Drop other messages of peers, and keep messages of the computation."""
         if not isinstance(message, FromPeer):
             self.waiting.append(message)
         elif isinstance(message.message, State) and _is_sound(message.tensors):

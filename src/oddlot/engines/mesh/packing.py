@@ -27,7 +27,7 @@ def packed(tensors: Tensors, codec: Codec) -> Packet:
 
 
 def room(block: FlatBuffer, layers: tuple[int, ...] | None, codec: Codec) -> list[Bytes]:
-    """Return the memory of a block's tensors, into which the arrays of a packet can be read; empty unless `Plain`."""
+    """Return the memory of a block's tensors, for reading the arrays of a `Plain` packet. Other codecs: empty list."""
     if not isinstance(codec, Plain) or not _are_layers(block.layout, layers):
         return []
     return [tensor.view(torch.uint8).numpy() for _, tensor in parts(block, layers)]

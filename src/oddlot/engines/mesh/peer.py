@@ -246,7 +246,7 @@ class Peer:
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due."""
+        """Return the due time of `ring`."""
         return min(self.host.alarm, self.membership.next_at)
 
     def ring(self, now: float) -> None:

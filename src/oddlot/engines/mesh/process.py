@@ -87,7 +87,7 @@ class PeerOfRun(Protocol):
     peer: Peer
 
     def due(self) -> float:
-        """Return the time at which `MeshProcess.follow` is due without a message."""
+        """Return the due time of `MeshProcess.follow` if no message arrives."""
 
     def flush_log(self) -> None:
         """Write the log into its file."""
@@ -202,7 +202,7 @@ class MeshProcess(ABC):
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due."""
+        """Return the due time of `ring`; infinity for never."""
         waiting = self.peer or self.newcomer
         return waiting.alarm if waiting is not None else inf
 

@@ -44,7 +44,7 @@ class Links:
     down_free_at: dict[NodeId, float] = field(default_factory=dict)
 
     def transfer(self, sender: NodeId, receiver: NodeId, size: int, now: float) -> float:
-        """Occupy both links with a transfer of `size` bytes. Return the time at which it has arrived."""
+        """Occupy both links with a transfer of `size` bytes. Return its arrival time."""
         up, down = self.links[sender], self.links[receiver]
         begin = max(now, self.up_free_at.get(sender, now), self.down_free_at.get(receiver, now))
         rate = min(up.megabits_per_second, down.megabits_per_second) * 1e6

@@ -51,7 +51,7 @@ class Hello:
     layout: str
     """Fingerprint of the model's layout."""
     address: str = ""
-    """Address at which it listens."""
+    """Listening address of the peer."""
 
     def problem(self, other: "Hello") -> str:
         """Return why the peer `other` is rejected; empty if it is accepted."""
@@ -124,7 +124,7 @@ class Transport:
 
     @property
     def address(self) -> str:
-        """Return the address at which it listens."""
+        """Return the listening address."""
         host, port = self.listener.getsockname()
         return f"{host}:{port}"
 

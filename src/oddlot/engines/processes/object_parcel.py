@@ -21,7 +21,7 @@ from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.user_code import parts_of_function
 
 SHARED = {"r": "r", "r+": "c", "w+": "c"}
-"""Modes of memory-mapped arrays that equal their file, and the mode in which a worker opens the file, read-only."""
+"""Modes of memory-mapped arrays that equal their file, and the modes of workers, which do not write to the file."""
 
 
 def travelling(array: "np.memmap[Any, Any]") -> tuple[Any, tuple[Any, ...]]:
@@ -101,7 +101,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 @contextmanager
 def _script_by_value() -> Iterator[None]:
-    """Let cloudpickle pickle `__mp_main__`, which is the script in a spawned child, by value, like `__main__`."""
+    """Let cloudpickle pickle `__mp_main__`, the script in a spawned child, by value, like `__main__`."""
     script = sys.modules.get("__mp_main__")
     if script is None or script.__name__ in cloudpickle.list_registry_pickle_by_value():
         yield
