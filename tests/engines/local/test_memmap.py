@@ -1,4 +1,4 @@
-"""Memory-mapped arrays on their way to workers: the file, where it holds the same numbers, and copies otherwise."""
+"""Pickling of memory-mapped arrays for workers: by the path of the file if it has the same values, else as copies."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def sent(value: Any) -> tuple[Any, int]:
-    """What a worker gets, and how many bytes went there."""
+    """Return the value that a worker gets, and the size of its parcel in bytes."""
     parcel = pack_parcel(value)
     try:
         return open_parcel(parcel), os.fstat(parcel).st_size
@@ -48,9 +48,9 @@ def test_a_mapped_file_travels_as_its_path(path: Path, mode: Any, theirs: str) -
     assert (there.filename, there.mode, there.offset) == (str(path), theirs, array.offset)
     np.testing.assert_array_equal(there, array)
     if mode == "r+":
-        array[0, 0] = 7  # what is written before the worker opens it, it sees
+        array[0, 0] = 7  # visible to the worker, because it opens the file later
         again, _ = sent(array)
-        again[0, 1] = 8  # and what the worker writes is its own
+        again[0, 1] = 8  # a write of the worker is not visible here
         assert (again[0, 0], array[0, 1]) == (7, 1)
 
 
@@ -84,7 +84,7 @@ def test_a_private_copy_travels_with_what_was_written_to_it(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: os.truncate(path, 1000)], ids=["gone", "cut"])
 def test_what_has_no_file_any_more_travels_as_its_numbers(tmp_path: Path, change: Any) -> None:
-    np.save(tmp_path / "a.npy", np.arange(200))  # within a page, which stays mapped when the file is cut
+    np.save(tmp_path / "a.npy", np.arange(200))  # one page, which stays mapped when the file is truncated
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     change(tmp_path / "a.npy")
     back, _ = sent(array)
@@ -140,7 +140,7 @@ def test_a_tensor_deep_inside_a_dataset_comes_back_as_it_was(tensor: Tensor) -> 
 
 
 def test_tensors_inside_datasets_share_the_parcels_memory() -> None:
-    """They are mapped, not read: a worker's own memory has none of their numbers."""
+    """They are mapped, not copied into a worker's private memory."""
     tensor = torch.arange(50_000, dtype=torch.float32)
     parts = random_split(TensorDataset(tensor), [0.5, 0.5], torch.Generator().manual_seed(0))
     parcel = pack_parcel(Subset(parts[0], range(10)))
@@ -170,7 +170,7 @@ def test_data_that_vanish_before_a_worker_is_replaced_end_the_run_with_a_sentenc
     job, path = mapped_job(tmp_path), tmp_path / "x.npy"
 
     def model() -> nn.Module:
-        if os.getpid() != HUB:  # a worker, which has opened the file
+        if os.getpid() != HUB:  # a worker that has opened the file
             path.unlink(missing_ok=True)
             os._exit(1)
         return net()
