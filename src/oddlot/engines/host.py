@@ -150,7 +150,7 @@ class Envelope(NamedTuple):
 
 @dataclass
 class Host:
-    """The host of a run: connects a conductor, a store and an engine."""
+    """The host of a run. It connects a conductor, a store and an engine."""
 
     conductor: Conductor
     store: ModelStore

@@ -36,7 +36,7 @@ class Control(Protocol):
 
 
 class TaskRunner:
-    """Executes tasks, one at a time, with a learner.
+    """An executor of tasks, one at a time, with a learner.
 
     With a codec, the update is delivered as a packet. Without a codec, it is the block that the learner has written.
     """

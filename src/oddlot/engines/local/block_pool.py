@@ -13,7 +13,7 @@ from oddlot.wire.packet import Packet
 
 
 class BlockPool:
-    """Allocates blocks for versions, and the update blocks of `workers` workers.
+    """An allocator of blocks for versions, and of the update blocks of `workers` workers.
 
     The lowest free block is used first, to reduce memory use.
     """

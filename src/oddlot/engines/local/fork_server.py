@@ -45,7 +45,7 @@ def main(fd: int, parent: int) -> None:
 
 
 class ForkServer:
-    """Forks the workers of one hub, and ends them and all processes that they started."""
+    """A server that forks the workers of one hub, and ends them and all processes that they started."""
 
     def __init__(self, hub: socket.socket, pipe: tuple[int, int], parent: int) -> None:
         self.hub, self.pipe, self.parent = hub, pipe, parent

@@ -27,7 +27,7 @@ from oddlot.engines.processes.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_
 from oddlot.wire.framing import FrameError
 
 STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
-"""Seconds until a fork server that does not respond is resumed, and until it is killed. It imports PyTorch first."""
+"""Seconds until an unresponsive fork server is resumed, and until it is killed. It imports PyTorch at its start."""
 START_SECONDS = 600.0
 """Seconds until a process that is not ready counts as hung."""
 END_SECONDS, RETRY_SECONDS = 10.0, 5.0
@@ -89,7 +89,7 @@ class Processes(Generic[Handle]):
         return process
 
     def is_running(self, process: Handle) -> bool:
-        """Whether messages of the process are still read."""
+        """Return whether messages of the process are still read."""
         return self.running.get(process.node) is process
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:

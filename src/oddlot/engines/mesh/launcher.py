@@ -50,7 +50,7 @@ def to_stderr(line: str) -> None:
 
 
 class PeerOutput:
-    """Shows new lines of the peers' output files. A line that several peers write is shown once."""
+    """A viewer of the peers' output files, which shows new lines. A line that several peers write is shown once."""
 
     def __init__(self, show: Callable[[str], object] = to_stderr) -> None:
         self.show = show
@@ -112,7 +112,7 @@ class PeerHandle(ProcessHandle):
     def silence(self, now: float) -> float:
         """Return the seconds without a sign of life if that is too long, else 0.
 
-        Until it has finished a step, the limit is that for the start of a worker.
+        Before its first finished step, the limit is `START_SECONDS`.
         """
         if not self.ready:
             return 0.0

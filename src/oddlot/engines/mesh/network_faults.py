@@ -13,7 +13,7 @@ from oddlot.model.flat_buffer import FlatBuffer
 
 @dataclass(frozen=True, slots=True)
 class Inject:
-    """A message of the launcher: injects a fault into the receiver, or asks it to log one."""
+    """A message of the launcher. It injects a fault into the receiver, or asks the receiver to log one."""
 
     fault: str
     """Name of the fault, as in `FaultInjected`."""

@@ -19,7 +19,7 @@ REPLY_SECONDS, LONGEST_SECONDS = 10.0, 120.0
 
 
 class Newcomer:
-    """Requests the state of a peer, and passes its weights and optimizer state to `joined`."""
+    """A new peer. It requests the state of another peer, and passes the weights and optimizer state to `joined`."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ PERIOD_SECONDS = 0.5
 
 
 class SignsOfLife:
-    """Reports the state of a peer to the launcher. After `begin`, it reports the longest recent step at intervals."""
+    """The connection of a peer to its launcher. After `begin`, it reports the longest recent step at intervals."""
 
     def __init__(self, launcher: socket.socket) -> None:
         self.launcher = launcher

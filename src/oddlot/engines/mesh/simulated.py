@@ -64,7 +64,7 @@ class Links:
 
 
 class PeerComputation(ExactComputation):
-    """Computes the tasks of all peers with one learner. Models between peers are encoded; gradients are not sent."""
+    """The computation of all peers' tasks, with one learner. Exchanged models are encoded; gradients are not sent."""
 
     def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
         super().__init__(learner, pool, Plain())

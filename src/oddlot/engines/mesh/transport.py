@@ -100,7 +100,7 @@ class LinkBytes:
 
 
 class Transport:
-    """Sends messages to peers, and puts received messages into `incoming`. Only `close` blocks.
+    """The connections of a peer. It sends messages, and puts received messages into `incoming`. Only `close` blocks.
 
     Some items of `incoming` are functions, which must be called. They release tensors that were sent or dropped.
     """
@@ -207,7 +207,7 @@ class Transport:
 
 
 class _Link:
-    """Sends messages to one peer, in a separate thread."""
+    """A connection to one peer, with a queue and a thread that sends messages."""
 
     def __init__(self, transport: Transport, peer: NodeId, address: str) -> None:
         self.transport, self.peer, self.address = transport, peer, address

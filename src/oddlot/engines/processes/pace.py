@@ -12,7 +12,7 @@ from oddlot.wire.packet import Packet
 
 
 class Pace:
-    """Delays a worker after each minibatch, until the minibatch has taken as long as on `machine`."""
+    """The pace of a worker. It delays each minibatch until the minibatch has taken as long as on `machine`."""
 
     def __init__(self, machine: Machine | None, seed: int, batch_size: int) -> None:
         self.machine, self.seed, self.batch_size = machine, seed, batch_size

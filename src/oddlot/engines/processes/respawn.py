@@ -68,7 +68,7 @@ class Death:
 
 
 class RespawnPolicy:
-    """Decides when each of `workers` workers is replaced, and counts failed starts of workers and the evaluator.
+    """The rules for when each of `workers` workers is replaced, with the failed starts of workers and the evaluator.
 
     A worker that had returned an update, or was ended on purpose, is replaced immediately. Other workers are replaced
     at most three times a minute.
