@@ -1,4 +1,4 @@
-"""The interfaces of engines, which run tasks on machines, and of their settings."""
+"""Interfaces of engines and of their settings. An engine runs tasks on machines."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -22,64 +22,64 @@ if TYPE_CHECKING:
 
 Received_co = TypeVar("Received_co", covariant=True)
 SPARE_VERSIONS = MAX_KEPT + 8
-"""Versions besides those that tasks hold: kept by the strategy, the newest one, and one that is evaluated."""
+"""Versions in memory in addition to those of open tasks: kept versions, the newest, and one that is evaluated."""
 FaultKind = Literal["kill", "leave", "slow", "freeze", "preempt"]
-"""Faults that happen to a worker. `preempt` is a capacity model that takes workers away and brings them back."""
+"""Kinds of faults of a worker. `preempt`: a capacity model that preempts workers and lets them return."""
 
 
 class Mailbox(Protocol[Received_co]):
-    """A clock and a queue of messages: those of a hub, or envelopes."""
+    """A clock and a queue of messages. The items are messages for a hub, or envelopes for several hosts."""
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the start of the run."""
 
     @property
     def is_spent(self) -> bool:
-        """Whether no message will ever come of itself: no worker computes, and none will join."""
+        """Whether no further message will arrive: no worker computes, and none will join."""
 
     def next(self, until: float) -> Received_co | None:
-        """Return the next message, or None when there is none before the time `until`."""
+        """Return the next message, or None if none arrives before the time `until`."""
 
 
 class Engine(Mailbox[Message], Port, Protocol):
-    """A clock, a queue and a port: all that a host needs."""
+    """The interface of an engine: the mailbox and the port of a host."""
 
 
 class FaultInjection(Protocol):
-    """Fault injection. Optional; `faults` of the engine's config has the supported kinds."""
+    """Fault injection into workers. Optional: `EngineConfig.faults` lists the supported kinds."""
 
     def kill(self, node: NodeId) -> None:
         """Kill the worker immediately, as `kill -9` does. `Lost` follows."""
 
     def leave(self, node: NodeId) -> None:
-        """Give the worker notice of a preemption, as SIGTERM does. It finishes its minibatch and leaves; `Leaving` and
+        """Send a preemption notice to the worker, as SIGTERM does. It finishes its minibatch and leaves; `Leaving` and
         `Lost` follow."""
 
     def slow(self, node: NodeId, factor: float) -> None:
-        """Slow the worker down: it waits `factor` times as long as each step after it. 0 ends this."""
+        """Slow the worker down: it waits after each step for `factor` times the step's duration. 0 ends the fault."""
 
     def freeze(self, node: NodeId) -> None:
-        """Stop the worker where it is, as SIGSTOP does; no message follows."""
+        """Suspend the worker, as SIGSTOP does. No message follows."""
 
     def thaw(self, node: NodeId) -> None:
-        """Let a frozen worker continue."""
+        """Resume a frozen worker, as SIGCONT does."""
 
     def bar(self, machine: str, barred: bool) -> None:
-        """Set whether a machine stays away once its worker has ended."""
+        """Set whether a machine is barred: it gets no new worker after its worker has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunData(LearnerInputs):
-    """The inputs that an engine needs from a run."""
+    """The inputs of an engine from a run."""
 
     codec: "Codec"
     logs: Path | None = None
-    """Folder for the output of workers that fail on other machines. None: it is not kept."""
+    """Folder for the output of workers that fail on other machines. None: the output is not kept."""
 
     @property
     def encoder(self) -> "Codec | None":
-        """Return the codec of updates; None if they travel as they are."""
+        """Return the codec of updates; None if they are sent unencoded."""
         from oddlot.wire.plain import Plain
 
         return None if isinstance(self.codec, Plain) else self.codec
@@ -93,35 +93,35 @@ class Opened:
     pool: "BlockSource"
     """Allocator of the store's blocks."""
     hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
-    """Duration of the hub's work, and its price."""
+    """Duration and price of the hub's work."""
     faults: FaultInjection | None = None
-    """Injects faults into workers. None: not supported."""
+    """Fault injection into workers. None: not supported."""
     wants_checkpoint: Callable[[], bool] = bool
     """Returns whether a checkpoint is due, because the engine may fail soon. Called after each message."""
 
 
 @dataclass(frozen=True)
 class PeerProcesses:
-    """Peers of a mesh that run in processes of this machine."""
+    """Settings of mesh peers that run in processes on this machine."""
 
     threads: int
     """PyTorch threads of each peer."""
     as_if: "tuple[Machine, ...] | None"
-    """A machine for each peer, whose speed it has. None: full speed."""
+    """A machine for each peer. The peer imitates the machine's speed. None: full speed."""
     begin: "Callable[[ExitStack], ForkClient]"
     """Starts the fork server, which imports PyTorch while the job is prepared."""
 
 
 OpenMesh = Callable[["RunData", "MakePeer", float, Collection[NodeId]], "SimulatedMesh"]
-"""Opens a mesh on a virtual clock. Arguments: the function that makes a peer, the time at which the clock starts, and
-names that its peers must not have."""
+"""Opens a mesh on a virtual clock. Arguments: the function that makes a peer, the start time of the clock, and names
+that its peers must not use."""
 Open = Callable[[RunData, float, Collection[NodeId]], Opened]
-"""Opens an engine. Arguments: the time at which its clock starts, and names that its workers must not have."""
+"""Opens an engine. Arguments: the run's data, the start time of the clock, and names that its workers must not use."""
 
 
 @runtime_checkable
 class EngineConfig(Protocol):
-    """Base class of the settings of an engine, as passed to `fit(engine=...)`."""
+    """Interface of an engine's settings, as passed to `fit(engine=...)`."""
 
     @property
     def kind(self) -> str:
@@ -129,19 +129,19 @@ class EngineConfig(Protocol):
 
     @property
     def min_workers(self) -> int:
-        """Return the number of workers with which a run starts."""
+        """Return the minimum number of workers."""
 
     @property
     def max_workers(self) -> int:
-        """Return the largest number of workers at the same time."""
+        """Return the maximum number of workers at the same time."""
 
     @property
     def workers_setting(self) -> str:
-        """Return the setting with the number of workers, for errors."""
+        """Return the name of the setting for the number of workers, for errors."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Return the names of the machines: the names of their first workers."""
+        """Return the names of the machines. The first worker of each machine has the same name."""
 
     @property
     def in_flight(self) -> int:
@@ -157,7 +157,7 @@ class EngineConfig(Protocol):
 
     @property
     def computes(self) -> bool:
-        """Whether tasks are computed; False: the run has times and no model."""
+        """Whether tasks are computed. False: the run has only times, and no model."""
 
     @property
     def respawn(self) -> bool:
@@ -173,12 +173,12 @@ class EngineConfig(Protocol):
 
     @property
     def mesh(self) -> PeerProcesses | OpenMesh | None:
-        """Return how peers of a mesh run on the engine. None: not supported."""
+        """Return the settings or the function that an engine needs to run a mesh. None: not supported."""
 
     def begin(self, closing: ExitStack) -> Open:
-        """Start slow work early. `closing` closes what was opened."""
+        """Start slow preparations early. Return the function that opens the engine; `closing` closes the engine."""
 
 
 def cores() -> int:
-    """Return the number of processors that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,11 +1,11 @@
-"""Base class of engines that wrap another one and change some of its messages."""
+"""Base class of engines that wrap another engine and change some of its messages."""
 
 from oddlot.engines.base import Engine
 from oddlot.engines.host import Message, PortWrapper
 
 
 class EngineWrapper(PortWrapper):
-    """Passes all messages and requests on to `engine`."""
+    """An engine that forwards all requests to `engine`, and all messages from it."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -13,12 +13,12 @@ class EngineWrapper(PortWrapper):
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the start of the run."""
         return self.engine.now
 
     @property
     def is_spent(self) -> bool:
-        """Whether no message will ever come."""
+        """Whether no further message will arrive."""
         return self.engine.is_spent
 
     def next(self, until: float) -> Message | None:

@@ -1,4 +1,7 @@
-"""The host of a conductor, on any engine: it passes events on and executes actions."""
+"""The host of a conductor, on any engine: it passes events to the conductor and executes the conductor's actions.
+
+Also the interfaces of the host: the store of the model, the port to the workers, messages, observers and advisers.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -18,8 +21,8 @@ from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 Observer = Callable[[Record], None]
 """A function that receives every record after its actions. It must not change the run."""
 Adviser = Callable[[Record], Stimulus | None]
-"""A function that receives every record after the observers and may return an event for the strategy. The log has the
-event, so that a replay needs no adviser."""
+"""A function that receives every record after the observers and may return an event for the strategy. The event is
+logged, so a replay needs no adviser."""
 
 
 class WeightChange(Protocol):
@@ -31,7 +34,7 @@ class WeightChange(Protocol):
 
     @property
     def inner(self) -> float | None:
-        """Return the inner product of this direction with the previous one, each summed over a window of merges."""
+        """Return the inner product of this direction and the previous one. Each is the sum over a window of merges."""
 
     @property
     def drift(self) -> Drift | None:
@@ -39,7 +42,7 @@ class WeightChange(Protocol):
 
 
 class ModelStore(Protocol):
-    """The model: `oddlot.model.weight_store.WeightStore`, or a store that computes nothing."""
+    """Interface of the model's store: `oddlot.model.weight_store.WeightStore`, or a store that computes nothing."""
 
     version: int
     """The newest version."""
@@ -60,7 +63,7 @@ class ModelStore(Protocol):
         merged: int | None = None,
         drift: commands.DriftOf | None = None,
     ) -> WeightChange | None:
-        """Take an optimizer step with the sum of share x update. `merged` samples determine the learning rate."""
+        """Take an optimizer step with the sum of share x update. `merged`: samples so far, for the learning rate."""
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> WeightChange | None:
         """Average weights into the model."""
@@ -69,23 +72,23 @@ class ModelStore(Protocol):
         """Discard an update."""
 
     def mark(self) -> None:
-        """Mark the present weights, from which steps measure the drift."""
+        """Mark the current weights. Later steps measure the drift from them."""
 
 
 class Port(Protocol):
-    """The workers, as the host sees them. No method waits."""
+    """The host's interface to the workers. No method blocks."""
 
     def start(self, task: Task, weights: Any) -> None:
         """Send a task and its weights to its worker."""
 
     def abort(self, task: TaskId, node: NodeId) -> None:
-        """Ask a worker to stop a task at its next minibatch. An update or `Cancelled` follows unless it is lost."""
+        """Ask a worker to stop a task before its next minibatch. An update or `Cancelled` follows, or `Lost`."""
 
     def evict(self, node: NodeId) -> None:
         """Kill a worker that hangs. `Lost` follows."""
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """Ask a worker to end a task after its current minibatch. An update follows unless it is lost."""
+        """Ask a worker to end a task after its current minibatch. An update follows, or `Lost`."""
 
     def evaluate(self, version: int, weights: Any) -> None:
         """Evaluate weights. `Evaluated` follows."""
@@ -95,7 +98,7 @@ class Port(Protocol):
 
 
 class PortWrapper:
-    """Passes all requests on to `port`."""
+    """A port that forwards all requests to `port`."""
 
     def __init__(self, port: Port) -> None:
         self.port = port
@@ -127,18 +130,18 @@ class PortWrapper:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedUpdate:
-    """An update as it arrives: facts for the conductor, and a payload for the store."""
+    """A received update: facts for the conductor, and a payload for the store."""
 
     facts: Facts
     payload: Any
-    """Its tensors, with a method `release()`. None: nothing is computed."""
+    """Tensors of the update, with a method `release()`. None: nothing is computed."""
 
 
 Message = Stimulus | ReceivedUpdate
 
 
 class Envelope(NamedTuple):
-    """A message, and the host that receives it: a hub or a peer."""
+    """A message and its receiver, a hub or a peer."""
 
     to: NodeId
     message: Any
@@ -147,7 +150,7 @@ class Envelope(NamedTuple):
 
 @dataclass
 class Host:
-    """The host of a run: connects a conductor, a store and an engine."""
+    """The host of a run. It connects a conductor, a store and an engine."""
 
     conductor: Conductor
     store: ModelStore
@@ -155,15 +158,15 @@ class Host:
     observers: list[Observer] = field(default_factory=list)
     advisers: list[Adviser] = field(default_factory=list)
     holds: dict[TaskId, int] = field(default_factory=dict)
-    """Version whose memory each open task still reads."""
+    """Version that each open task still reads from memory."""
     evaluating: list[int] = field(default_factory=list)
     settled: bool = True
-    """Whether no event is being handled. After an error inside, the conductor's state must not be saved."""
+    """Whether no event is being handled. False after an error: the conductor's state must then not be saved."""
     latest: deque[Record] = field(default_factory=lambda: deque(maxlen=12))
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due; infinity for never."""
+        """Return the due time of `ring`; infinity for never."""
         return self.conductor.alarm
 
     def ring(self, now: float) -> None:
@@ -207,7 +210,7 @@ class Host:
             )
             return
         for task in self.port.loaded():
-            self._release(task)  # before the merge, which then writes in place
+            self._release(task)  # so that the merge can write in place
         try:
             self._believe(facts)
             self.store.receive(facts, arrival.payload)
@@ -257,7 +260,7 @@ class Host:
             self.store.release(version)
 
     def _act(self, record: Record) -> list[Changed]:
-        """Execute actions. Yield events of measured merges."""
+        """Execute actions. Return the events of measured merges."""
         merges = sum(
             isinstance(action, commands.Step | commands.Blend | commands.Average) for action in record.actions
         )
@@ -271,7 +274,7 @@ class Host:
         return changes
 
     def _perform(self, action: commands.Action) -> WeightChange | None:
-        """Execute a merge. Return the change of the weights if it was measured."""
+        """Execute an action. Return the change of the weights if the action is a measured merge."""
         change: WeightChange | None = None
         match action:
             case commands.Start(task):
@@ -311,7 +314,7 @@ class Host:
 
 
 def _is_measured(merge: commands.Step | commands.Blend | commands.Average) -> bool:
-    """Return whether `Changed` with measured values follows a merge."""
+    """Return whether a merge is measured, so that `Changed` follows."""
     if isinstance(merge, commands.Average):
         return False
     return bool(merge.measure) or (isinstance(merge, commands.Step) and merge.drift is not None)

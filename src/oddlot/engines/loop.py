@@ -1,4 +1,4 @@
-"""The main loop of a run: wait for a message, pass it to the host."""
+"""The main loop of a run: it waits for messages and passes them to the host."""
 
 from collections.abc import Callable
 from math import inf
@@ -8,11 +8,11 @@ from oddlot.engines.base import Mailbox
 
 
 class Driven(Protocol):
-    """A host, or several that share a clock, as the peers of a mesh."""
+    """A host, or several hosts that share a clock, such as the peers of a mesh."""
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due; infinity for never."""
+        """Return the due time of `ring`; infinity for never."""
 
     def ring(self, now: float) -> None:
         """Handle due alarms and timeouts."""
@@ -26,7 +26,7 @@ def drive(
 ) -> str:
     """Pass messages and alarms to the host until `ended()` returns a reason. Return the reason.
 
-    `due()` is the time at which `ended` is called again at the latest.
+    `due()` returns the latest time of the next call of `ended()`.
     """
     while not (reason := ended()):
         message = mailbox.next(min(host.alarm, due()))

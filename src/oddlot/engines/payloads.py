@@ -1,4 +1,4 @@
-"""Encoding of updates, and exceptions of users' code."""
+"""Encoding and decoding of updates, and errors of user code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from oddlot.wire.plain import Plain
 
 @contextmanager
 def users_code(where: str) -> Iterator[None]:
-    """Turn an exception of the job's own code into a JobError with its traceback."""
+    """Turn an exception of the job's code into a JobError with its traceback."""
     try:
         yield
     except OddlotError:
@@ -28,22 +28,22 @@ def users_code(where: str) -> Iterator[None]:
 
 
 def most_bytes(codec: Codec, layout: Layout) -> int:
-    """Return the largest size of a packet: that of a block without zeros."""
+    """Return the maximum size of a packet, in bytes: the size for a block without zeros."""
     if isinstance(codec, Plain):
         return layout.bytes
-    block = FlatBuffer(layout, torch.full((layout.bytes,), 0x3C, dtype=torch.uint8))  # no float is tiny
+    block = FlatBuffer(layout, torch.full((layout.bytes,), 0x3C, dtype=torch.uint8))  # 0x3C: no tiny floats
     return encoded(block, codec, "gradient", block).size
 
 
 def encoded(block: FlatBuffer, codec: Codec, kind: Kind, start: FlatBuffer) -> Packet:
-    """Return the packet of an update from `start`, with exact buffers. The block may be changed."""
+    """Return the packet of an update that started from `start`. Buffers are encoded exactly. `block` may be changed."""
     if kind == "weights" and codec.of_changes:
         block.toggle_(start)
     return exact_parts.encode(codec, block.without_buffers(), block.buffers())
 
 
 def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: Kind, start: FlatBuffer) -> None:
-    """Unpack the packet of an update from `start`. Raise FrameError if it is invalid."""
+    """Decode the packet of an update that started from `start` into `block`. Raise FrameError if it is invalid."""
     sections = [*block.without_buffers(), *block.buffers()]
     tensors = exact_parts.decode(codec, packet)
     if [(name, part.dtype, part.shape) for name, part in tensors] != [

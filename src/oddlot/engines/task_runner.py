@@ -1,4 +1,4 @@
-"""Execution of a task on any engine: load the weights, compute, check for a stop, encode."""
+"""Execution of tasks on any engine: load the weights, compute, check for requests to stop, and encode the update."""
 
 import time
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from oddlot.wire.packet import Packet
 
 
 class Control(Protocol):
-    """The callbacks of an engine during a task."""
+    """Callbacks of an engine during a task."""
 
     def loaded(self, task: Task) -> None:
-        """Record that the weights are loaded and computing starts."""
+        """Record that the weights are loaded and the computation starts."""
 
     def is_stopped(self, task: Task) -> bool:
         """Return whether to stop. Called before each minibatch."""
@@ -29,16 +29,16 @@ class Control(Protocol):
         """Record the number of computed samples. None: stopped before the first minibatch."""
 
     def is_cancelled(self, task: Task) -> bool:
-        """Return whether the task was cancelled, so that no partial update is sent."""
+        """Return whether the task was cancelled. No partial update is then sent."""
 
     def deliver(self, packet: Packet) -> int:
-        """Write the packet of the update, and return its bytes."""
+        """Write the packet of the update, and return its size in bytes."""
 
 
 class TaskRunner:
-    """Executes tasks, one after the other, with a learner.
+    """An executor of tasks, one at a time, with a learner.
 
-    With a codec the update leaves as a packet; without one it is what the learner has written.
+    With a codec, the update is delivered as a packet. Without a codec, it is the block that the learner has written.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TaskRunner:
         return control.deliver(encoded(out, self.codec, task.kind, weights))
 
     def _import_compiler(self, task: Task) -> None:
-        """Import what PyTorch's optimizers import at their first use, before the clock of a task runs."""
+        """Import the module that PyTorch's optimizers import at their first use, before the task is timed."""
         job = self.learner.job
         if task.kind != "gradient" and (job.local_optimizer or job.sparse):
             import_module("torch._dynamo")

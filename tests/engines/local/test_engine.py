@@ -1,4 +1,4 @@
-"""Worker processes: deaths, liars, bad numbers and the job's own mistakes."""
+"""Worker processes: deaths, errors of the job's code, hung processes, and limits."""
 
 import logging
 import os
@@ -47,7 +47,7 @@ HUB = os.getpid()
 def trial(
     on: Local, strategy: Strategy | None = None, job: Job | None = None, epochs: int = 2
 ) -> Iterator[tuple[DrivenRun, LocalEngine]]:
-    """A run that the test drives message by message."""
+    """Return a run that the test drives message by message."""
     settings = RunConfig(until=f"epochs>={epochs}")
     with prepared(Recipe(job or a_job(), strategy or Asynchronous(), on, settings)) as training:
         run = DrivenRun(training)
@@ -56,14 +56,14 @@ def trial(
 
 
 def next_message(run: DrivenRun) -> Message:
-    """Wait for the next one."""
+    """Wait for the next message."""
     while (heard := run.next()) is None:
         pass
     return heard
 
 
 def hears(engine: LocalEngine, event: Stimulus) -> None:
-    """Wait until the engine says this; nobody is told what it says before."""
+    """Wait for this message of the engine. Discard earlier messages."""
     while engine.next(inf) != event:
         pass
 
@@ -82,7 +82,7 @@ def test_idle_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.Monkey
             hears(engine, Lost(life))
             if life == "w1":
                 first, before = engine.now, descriptors
-        while not engine.processes.policy.timers:  # until its end is known
+        while not engine.processes.policy.timers:  # until its end is reported
             assert engine.next(inf) is None
         ((again, index),) = engine.processes.policy.timers
         assert index == 0
@@ -93,7 +93,7 @@ def test_idle_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.Monkey
 
 
 def test_productive_worker_is_replaced_at_once() -> None:
-    """Deaths with work between them are no reason to give up, unlike lives that bring nothing."""
+    """Deaths with updates in between do not end the run, unlike deaths without any update."""
     seconds = list[float]()
     with trial(local(1), epochs=50) as (run, engine):
         for life in ("w1", "w1.2", "w1.3", "w1.4"):
@@ -107,7 +107,7 @@ def test_productive_worker_is_replaced_at_once() -> None:
 
 
 def test_update_sent_before_a_kill_is_received() -> None:
-    """Although the fork server's word of its end is read first."""
+    """Its messages count although the fork server's report of its end is read first."""
     with trial(local(1)) as (run, engine):
         run.deliver(Joined(run.joined()))
         life = engine.processes.running["w1"]
@@ -119,7 +119,7 @@ def test_update_sent_before_a_kill_is_received() -> None:
 
 
 def readable(it: socket.socket) -> bool:
-    """Wait until there is something to read."""
+    """Wait until the socket is readable."""
     return bool(select.select([it], [], [])[0])
 
 
@@ -134,14 +134,14 @@ def test_tasks_for_a_worker_with_unreported_loss_are_accepted() -> None:
         engine.faults.kill(node)
         lost = next_message(run)
         assert lost == Lost(node)
-        run.deliver(second)  # the round closes, and everybody is given work
+        run.deliver(second)  # the round closes, and all workers get tasks
         assert run.host.conductor.busy[node]
         run.deliver(lost)
         run.finish()
 
 
 def test_error_sent_before_a_worker_exits_is_received(tmp_path: Path) -> None:
-    """Although it had not read all that it was told."""
+    """Its error is received although it had unread messages."""
     os.mkfifo(tmp_path / "computing")
 
     def fails_when_told_more(_: Tensor, __: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ def test_error_sent_before_a_worker_exits_is_received(tmp_path: Path) -> None:
 
 
 class Gate:
-    """A loss that tells when a worker computes and then waits until it is let through."""
+    """A loss function that reports the start of a minibatch, then waits until the test lets it continue."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = [folder / "computing", folder / "go"]
@@ -170,7 +170,7 @@ class Gate:
         self.computing, self.go = (os.open(path, os.O_RDWR) for path in self.paths)
 
     def loss(self) -> Any:
-        """For a job; it holds paths alone, so that it can travel."""
+        """Return the loss function for a job. It holds only paths, so that it can be pickled."""
         paths = self.paths
 
         def waits(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -184,17 +184,17 @@ class Gate:
         return waits
 
     def wait(self) -> None:
-        """Until one more minibatch is being computed."""
+        """Wait for the start of one minibatch."""
         os.read(self.computing, 1)
 
     def open(self, count: int = 1) -> None:
-        """Let so many minibatches through."""
+        """Let `count` minibatches continue."""
         os.write(self.go, bytes(count))
 
 
 @pytest.mark.parametrize("normed", [False, True])
 def test_model_is_updated_in_place_once_workers_have_copies(tmp_path: Path, normed: bool) -> None:
-    """Buffers are read again at a task's end, so their version stays as it is until then."""
+    """Buffers are read again at the end of a task, so a version with buffers does not change until then."""
     gate = Gate(tmp_path)
     model = (lambda: nn.Sequential(nn.BatchNorm1d(2), net())) if normed else net
     with trial(local(2), job=a_job(model, loss=gate.loss())) as (run, _):
@@ -212,7 +212,7 @@ def test_model_is_updated_in_place_once_workers_have_copies(tmp_path: Path, norm
 
 
 def test_queued_task_has_not_loaded_its_version(tmp_path: Path) -> None:
-    """Although another task before it used the same block for its update."""
+    """This holds although an earlier task used the same block for its update."""
     gate = Gate(tmp_path)
     with trial(local(1, in_flight=2), job=a_job(loss=gate.loss())) as (run, _):
         run.until(lambda: len(run.host.holds) == 2)
@@ -246,7 +246,7 @@ def is_killed(*_: Any) -> None:
 def test_processes_that_keep_dying_end_the_run(
     changes: dict[str, Any], node: str, exit_code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each end is logged."""
+    """Each exit is logged."""
     caplog.set_level(logging.INFO)
     options: dict[str, Any] = {"until": "epochs>=1e6", "evaluate_every": "1 versions"}
     with raises(JobError, "workers_keep_dying", node=node, exit_code=exit_code):
@@ -256,7 +256,7 @@ def test_processes_that_keep_dying_end_the_run(
 
 
 def test_evaluator_that_dies_at_start_is_replaced_once() -> None:
-    """Although the version falls due for it while it ends."""
+    """Another evaluation of the version is requested while the evaluator ends."""
     with trial(local(1), job=a_job(eval_data=rows())) as (run, engine):
         run.deliver(Joined(run.joined()))
         run.host.evaluate(0)
@@ -294,7 +294,7 @@ def test_zero_workers_tasks_or_threads_are_rejected(name: str) -> None:
         Local(**settings)
 
 
-# --- the job's own mistakes ----------------------------------------------------------------------
+# --- errors of the job's code --------------------------------------------------------------------
 
 
 class Broken:
@@ -326,7 +326,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "collate": ({"train_data": [(torch.zeros(2), 0)] * 16, "collate": fails}, "m0", ""),
     "model elsewhere": ({"model": fails_elsewhere}, "", "w1"),
 }
-"""and where they are told to be, on simulated machines and on worker processes"""
+"""Errors of a job, and their reported locations on simulated machines and on worker processes. Empty: not tested."""
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_long_error_message_is_truncated(character: str) -> None:
 
 
 class Shy:
-    """It cannot be shown."""
+    """An object with a repr that fails."""
 
     def __repr__(self) -> str:
         raise RuntimeError
@@ -374,7 +374,7 @@ def test_worker_error_keeps_its_code_and_fields() -> None:
         oddlot.fit(a_job(loss=lambda y, t: y), Asynchronous(), local(1), until="epochs>=1")
 
 
-# --- hung and deadly -----------------------------------------------------------------------------
+# --- hangs and crashes ---------------------------------------------------------------------------
 
 
 DEADLY: dict[str, Callable[[], object]] = {
@@ -386,7 +386,7 @@ DEADLY: dict[str, Callable[[], object]] = {
 
 
 class Deadly(Dataset[tuple[Tensor, Tensor]]):
-    """A process that reads row 7 does this."""
+    """A dataset that ends or hangs a process that reads row 7."""
 
     def __init__(self, how: str) -> None:
         self.how, self.rows = how, rows()
@@ -402,7 +402,7 @@ class Deadly(Dataset[tuple[Tensor, Tensor]]):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timeouts are learned after one answer, and a worker counts as hung soon."""
+    """Shorten the timeouts, so that a worker soon counts as hung."""
     monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(task_timeouts, "HUNG_TIMEOUTS", 1.0)
     monkeypatch.setattr(worker_stats, "SECONDS_UNTIL_KNOWN", 0.5)
@@ -475,7 +475,7 @@ def test_idle_evaluator_death_is_no_failed_start() -> None:
 
 
 def test_messages_to_a_full_socket_are_queued() -> None:
-    """A worker that is busy, or stopped, does not read what it is given next."""
+    """A busy or stopped worker does not read its next messages."""
     on, job = Local(workers=1, threads=1, in_flight=700), a_job(count=700, batch_size=1)
     with trial(on, Asynchronous(samples=1), job, epochs=1) as (run, engine):
         node = run.joined()
@@ -489,7 +489,7 @@ def test_messages_to_a_full_socket_are_queued() -> None:
 
 @pytest.mark.filterwarnings("ignore:workers = 150")
 def test_too_many_open_files_raises() -> None:
-    """Most are taken before the run: it starts few of its workers, which end only by themselves here."""
+    """The test opens most files before the run, so that the run can start only a few workers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     try:

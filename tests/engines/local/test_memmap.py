@@ -1,4 +1,4 @@
-"""Memory-mapped arrays on their way to workers: the file, where it holds the same numbers, and copies otherwise."""
+"""Pickling of memory-mapped arrays for workers: by the path of the file if it has the same values, else as copies."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def sent(value: Any) -> tuple[Any, int]:
-    """What a worker gets, and how many bytes went there."""
+    """Return the value that a worker gets, and the size of its parcel in bytes."""
     parcel = pack_parcel(value)
     try:
         return open_parcel(parcel), os.fstat(parcel).st_size
@@ -48,9 +48,9 @@ def test_mapped_file_is_sent_as_its_path(path: Path, mode: Any, theirs: str) -> 
     assert (there.filename, there.mode, there.offset) == (str(path), theirs, array.offset)
     np.testing.assert_array_equal(there, array)
     if mode == "r+":
-        array[0, 0] = 7  # what is written before the worker opens it, it sees
+        array[0, 0] = 7  # visible to the worker, because it opens the file later
         again, _ = sent(array)
-        again[0, 1] = 8  # and what the worker writes is its own
+        again[0, 1] = 8  # a write of the worker is not visible here
         assert (again[0, 0], array[0, 1]) == (7, 1)
 
 
@@ -138,7 +138,7 @@ def test_tensor_inside_a_dataset_is_restored(tensor: Tensor) -> None:
 
 
 def test_tensors_inside_datasets_share_memory() -> None:
-    """They are mapped, not read: a worker's own memory has none of their numbers."""
+    """They are mapped, not copied into a worker's private memory."""
     tensor = torch.arange(50_000, dtype=torch.float32)
     parts = random_split(TensorDataset(tensor), [0.5, 0.5], torch.Generator().manual_seed(0))
     parcel = pack_parcel(Subset(parts[0], range(10)))
@@ -168,7 +168,7 @@ def test_data_file_deleted_before_a_respawn_ends_the_run(tmp_path: Path) -> None
     job, path = mapped_job(tmp_path), tmp_path / "x.npy"
 
     def model() -> nn.Module:
-        if os.getpid() != HUB:  # a worker, which has opened the file
+        if os.getpid() != HUB:  # a worker that has opened the file
             path.unlink(missing_ok=True)
             os._exit(1)
         return net()

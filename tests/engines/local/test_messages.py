@@ -1,4 +1,4 @@
-"""Words between processes."""
+"""Encoding of messages between processes."""
 
 from oddlot.core.support.errors import OddlotError
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode

@@ -1,4 +1,4 @@
-"""Samples at which a peer hangs or ends, each in another way. Peers import this module, so it imports no test."""
+"""Samples that hang or end a peer, each in another way. Peers import this module, so it imports no test modules."""
 
 import ctypes
 import os
@@ -17,38 +17,38 @@ from oddlot.engines.processes import evaluations
 from tests.fits import rows
 
 TRAINED_SECONDS = 3.0
-"""Seconds that a peer has trained before it hangs: all know by then how long its steps take."""
+"""Seconds that a peer trains before it hangs, so that the other peers know the duration of its steps."""
 
 
 def hold_lock() -> None:
-    """Hold the interpreter's lock, as code of an extension may."""
+    """Sleep without releasing the GIL, as extension code may."""
     ctypes.PyDLL(None).sleep(1000)
 
 
 def wait() -> None:
-    """Wait for ever, without the lock."""
+    """Wait forever. The GIL is released."""
     threading.Event().wait()
 
 
 def stop() -> None:
-    """Stop the process."""
+    """Suspend the process."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def leave() -> None:
-    """End the process with the exit code of an error."""
+    """End the process with exit code 1."""
     os._exit(1)
 
 
 HANGS: dict[int, Callable[[], None]] = {7: hold_lock, 8: wait, 9: stop, 10: leave, 11: wait}
 TRAINED, EVALUATED = (7, 8, 9, 10), (11,)
-"""Rows of the training set and of the evaluation set that do so."""
+"""Rows of the training set and of the evaluation set that hang or end a peer."""
 
 
 class Hanging(Dataset[tuple[Tensor, Tensor]]):
-    """A peer that reads a row of `HANGS` starts two processes and hangs or ends. Each row does so once.
+    """A dataset with the rows of `HANGS`. The first peer that reads such a row starts two processes and hangs or ends.
 
-    `folder` then has a file with the ids of the three processes.
+    A file in `folder` lists the ids of the three processes.
     """
 
     def __init__(self, folder: Path, count: int, hangs: Sequence[int]) -> None:
@@ -71,14 +71,14 @@ class Hanging(Dataset[tuple[Tensor, Tensor]]):
         return self.rows[0][index], self.rows[1][index]
 
     def _is_due(self, index: int) -> bool:
-        """Whether the peer has trained for some time, and enough others run: they must not all end at once."""
+        """Return whether the peer has trained for some time and enough other peers run, so that not all end at once."""
         is_replacement = any(note.stat().st_mtime < self.since for note in self.folder.glob("[0-9]*"))
         others_run = {10: is_replacement, 11: (self.folder / "10").exists()}.get(index, True)
         return others_run and time.monotonic() > self.began + TRAINED_SECONDS
 
 
 def be_impatient() -> None:
-    """Have a peer count its computation as hung after 6 s."""
+    """Set the timeouts of hung computations to 6 s in this process."""
     task_timeouts.HUNG_SECONDS, task_timeouts.HUNG_TIMEOUTS = 6.0, 1.0
     worker_stats.SECONDS_UNTIL_ANY_ANSWER = worker_stats.SECONDS_UNTIL_KNOWN = 3.0
     worker_stats.MIN_TIMEOUT_SECONDS = 3.0

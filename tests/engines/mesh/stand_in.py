@@ -1,6 +1,6 @@
-"""A program in place of a peer's: it reports an address and signs of life. The second one on a machine does not start.
+"""A stand-in for a peer's program: it reports an address and signs of life. The second one on a machine hangs at start.
 
-Peers import this module, so it knows no test.
+Peers import this module, so it must not import test modules.
 """
 
 import signal
@@ -30,12 +30,12 @@ class StandIn(PeerSetup):
 
 
 def setup(folder: Path, program: Program) -> StandIn:
-    """What peers get that run this program."""
+    """Return the setup of peers that run a program."""
     return StandIn(program=program, job=a_job(), process=ProcessSetup.of_hub(1), folder=folder)
 
 
 def stand_in(node: NodeId, life: SignsOfLife) -> None:
-    """Say what the launcher has said, and live."""
+    """Print the launcher's first message, then run until the launcher closes the socket."""
     if node.endswith(".2"):
         signal.alarm(HANG_SECONDS)
         signal.pause()

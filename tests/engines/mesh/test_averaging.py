@@ -12,7 +12,7 @@ from oddlot.model.flat_buffer import FlatBuffer, Layout
 
 
 class Counting(nn.Module):
-    """A model with a count, which is no `num_batches_tracked`."""
+    """A model with a counter that is not named `num_batches_tracked`."""
 
     def __init__(self, weight: float, count: float) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Counting(nn.Module):
 
 
 def flat(weight: float, count: float) -> FlatBuffer:
-    """The tensors of such a model."""
+    """Return the tensors of a `Counting` model."""
     model = Counting(weight, count)
     block = FlatBuffer.empty(Layout.from_module(model))
     block.gather(model)

@@ -1,4 +1,4 @@
-"""Messages of peers as bytes: they come back as they were, and other bytes are refused."""
+"""Frames of messages between peers: encoding and decoding restore a message, and invalid bytes are rejected."""
 
 import json
 import tracemalloc
@@ -53,13 +53,13 @@ MESSAGES: list[PeerMessage] = [
 def came(
     message: PeerMessage, tensors: Tensors | None, layout: Layout, codec: Codec | None = None
 ) -> FromPeer:
-    """The message as its receiver gets it."""
+    """Encode and decode a message."""
     codec = codec or Plain()
     return read(b"".join(encode(message, tensors, codec)), layout, codec)
 
 
 def read(frame: bytes, layout: Layout, codec: Codec | None = None, most: int = 1 << 20) -> FromPeer:
-    """The message in a frame."""
+    """Decode a frame."""
     stream = BytesIO(frame)
 
     def fill(memory: memoryview) -> None:
@@ -70,7 +70,7 @@ def read(frame: bytes, layout: Layout, codec: Codec | None = None, most: int = 1
 
 
 def model() -> torch.nn.Module:
-    """A model with parameters, a buffer and a counter."""
+    """Return a model with parameters, a buffer and a counter."""
     return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
 
 
@@ -144,7 +144,7 @@ VIEWS = {
 
 @pytest.mark.parametrize(("codec", "sent", "received"), [(Plain(), 0, 0), (Half("bf16"), 0.5, 2)])
 def test_model_is_copied_once_per_send_and_receive(codec: Codec, sent: float, received: float) -> None:
-    """A frame consists of the memory of the model. With a codec, there is also what the codec makes."""
+    """The parts of a frame share the model's memory. Only a codec allocates more."""
     layout = Layout.from_module(torch.nn.Linear(500, 500))
     block, pool = FlatBuffer.empty(layout), [FlatBuffer.empty(layout)]
     message = ModelMessage(PeerModel("w1>1", "w1", 8))
@@ -185,7 +185,7 @@ def test_invalid_layers_are_a_problem(layers: tuple[int, ...], flat: FlatBuffer)
 
 
 def test_random_bytes_raise_only_frame_errors(flat: FlatBuffer) -> None:
-    """Whatever is changed: a frame error, a problem, or a message; nothing else is raised."""
+    """Changed bytes lead to a FrameError, a problem or a message. No other error is raised."""
     chance = Random(1)
     good = b"".join(encode(ModelMessage(PeerModel("w1>1", "w1", 8)), Tensors(flat, lambda: None), Plain()))[
         24:

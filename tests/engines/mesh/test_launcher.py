@@ -1,4 +1,4 @@
-"""The launcher with programs that stand in for peers."""
+"""The launcher, with stand-ins for peers."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("warm_start", "fork_server")
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    """A launcher of two stand-ins that have started."""
+    """Return the launcher of two stand-ins that have started."""
     with ExitStack() as closing:
         launcher = Launcher(setup(tmp_path, stand_in), Local(2).mesh.begin(closing), ["w1", "w2"])
         closing.callback(launcher.close)
@@ -33,7 +33,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 
 def watch_until(launcher: Launcher, is_so: Callable[[], bool]) -> None:
-    """Look at the peers until this is so."""
+    """Run the launcher's checks until the condition holds."""
 
     def look() -> bool:
         launcher.pause()
@@ -44,7 +44,7 @@ def watch_until(launcher: Launcher, is_so: Callable[[], bool]) -> None:
 
 
 def age(launcher: Launcher, node: str, seconds: float) -> None:
-    """Look at the peers as if one had been silent for so long, until it is gone."""
+    """Run the launcher's checks as if a peer had been silent for `seconds`, until the peer is lost."""
 
     def is_gone() -> bool:
         if (peer := launcher.running.get(node)) is not None:
@@ -80,7 +80,7 @@ def test_frozen_peer_is_killed_and_replaced(launcher: Launcher) -> None:
 
 
 def test_shutdown_does_not_wait_for_a_starting_peer(launcher: Launcher) -> None:
-    """It replaces one that has ended because the run is over."""
+    """The peer replaces another one that ended at the end of the run."""
     began = launcher.now
     late = launcher.spawn(0, joins=True)
     for node in launcher.begun:
@@ -92,7 +92,7 @@ def test_shutdown_does_not_wait_for_a_starting_peer(launcher: Launcher) -> None:
 
 
 def test_peers_survive_a_killed_fork_server(tmp_path: Path) -> None:
-    """Their end is still noticed, and they are replaced by another fork server."""
+    """Their ends are still detected, and another fork server starts their replacements."""
     fork_server = ForkClient()
     launcher = Launcher(setup(tmp_path, stand_in), fork_server, ["w1", "w2"])
     try:
@@ -113,9 +113,9 @@ def test_peers_survive_a_killed_fork_server(tmp_path: Path) -> None:
 
 
 def writers(folder: Path) -> list[str]:
-    """The processes that have their output in a file of a folder."""
+    """Return the processes with stdout in a file of this folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is another user's
+        with suppress(OSError):  # it has ended, or belongs to another user
             found += [process.name] if (process / "fd/1").readlink().parent == folder else []
     return found

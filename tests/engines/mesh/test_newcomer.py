@@ -1,4 +1,4 @@
-"""New peers: one without a running peer that it could join, and one that replaces another."""
+"""New peers: without a running peer to join, and as the replacement of another peer."""
 
 import signal
 import socket
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("warm_start", "fork_server")
 
 
 class Port:
-    """Notes which peers were asked."""
+    """Records the peers that were asked for their state."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -38,7 +38,7 @@ class Port:
 
 
 def newcomer(port: Any) -> Newcomer:
-    """One that asks w1 or w2."""
+    """Return a newcomer that can ask w1 and w2."""
     return Newcomer(port, ["w1", "w2"], lambda *_: None, 0.0, "")
 
 
@@ -86,7 +86,7 @@ def test_waiting_newcomer_ends_on_sigterm(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_replaced_peer_are_ignored(tmp_path: Path) -> None:
-    """They may wait at a peer that was stopped, while the replacement reads which samples other models include."""
+    """They may be queued at a stopped peer while the replacement reads which samples other models include."""
     got, released = list[str](), list[str]()
     peer = SimpleNamespace(receive=lambda item, _: got.append(item.sender))
     process: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""What peers write to stdout and stderr is shown by the launcher."""
+"""The launcher shows the output of peers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Processes of peers: how a start fails, what they import, and where their output goes."""
+"""Starts of peer processes: failures, and the output file."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Start = Callable[..., Launcher]
 
 @pytest.fixture
 def launcher_of(tmp_path: Path) -> Iterator[Start]:
-    """Make a launcher of one peer that runs a program."""
+    """Return a function that makes the launcher of one peer, which runs a program."""
     with ExitStack() as closing:
 
         def make(program: Program, *, respawn: bool = True) -> Launcher:
@@ -32,7 +32,7 @@ def launcher_of(tmp_path: Path) -> Iterator[Start]:
 
 
 def dies_first(node: NodeId, life: SignsOfLife) -> None:
-    """Start at the second time."""
+    """Fail at the first start, and succeed at the second."""
     if "." not in node:
         os._exit(1)
     life.begin("here", lambda: 0.0)
@@ -46,7 +46,7 @@ def test_peer_that_dies_at_start_is_replaced(launcher_of: Start) -> None:
 
 
 def dies(node: NodeId, life: SignsOfLife) -> None:
-    """Say why, and end as a crash does."""
+    """Print a reason, and exit with an error code."""
     os.write(1, b"because")
     os._exit(3)
 

@@ -1,4 +1,4 @@
-"""Deaths of peers: which samples may be the reason, and when a peer's work counts as hung."""
+"""Deaths of peers: suspected samples, and timeouts of a peer's work."""
 
 import signal
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ DEADLY = Span(0, 4, 8)
 
 
 def starts(node: str, span: Span = DEADLY) -> Record:
-    """The record of a peer that starts a task."""
+    """Return the record of a peer that starts a task."""
     return Record(1.0, Joined(node), (Start(Task(f"{node}:1", node, (span,), 0)),), peer=node)
 
 
 def dies(launcher: Launcher, node: str, code: int, **more: Any) -> None:
-    """Let the launcher handle the end of a peer."""
+    """Let the launcher handle the end of a peer with an exit code."""
     nothing: Any = None
     peer = PeerHandle(
         node=node, index=0, since=0.0, number=1, socket=nothing, joins=False, heard_at=0.0, **more
@@ -45,7 +45,7 @@ def dies(launcher: Launcher, node: str, code: int, **more: Any) -> None:
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    """A launcher without peers."""
+    """Return a launcher without peers."""
     ours, theirs = packet_pair()
     fork_server: Any = SimpleNamespace(socket=ours)
     with ours, theirs:
@@ -55,7 +55,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 
 def test_samples_that_kill_three_peers_are_named(launcher: Launcher) -> None:
-    """A crash and an exit by code of the job count, whatever the exit code. A kill from outside does not."""
+    """Crashes and exits by the job's code count, with any exit code. Kills from outside do not count."""
     launcher.heard(starts("w1"))
     dies(launcher, "w1", -signal.SIGSEGV)
     launcher.heard(starts("w1.2"))
@@ -90,7 +90,7 @@ def test_samples_of_the_last_lost_peer_are_named(launcher: Launcher) -> None:
 
 
 def test_replacement_skips_samples_that_killed_three_peers() -> None:
-    """They are skipped when its worker joins, also if they belong to an epoch that it has not started."""
+    """They are skipped when the replacement's worker joins, also in an epoch that it has not started."""
     ledger = SampleLedger(20, 3, skip_bad=True, cursors=[ShardCursor(4, 12, 0, 8)], merged=[4])
     ledger.strikes = {"1:5": 3, "1:6": 3, "1:2": 3, "1:7": 2}
     conductor = Conductor(Gossip(), ledger, 4, peers=Peers("w1.4", ["w1", "w2"]))
@@ -127,7 +127,7 @@ def test_newcomers_may_die_after_others_have_finished(launcher: Launcher) -> Non
 
 
 def test_three_hung_evaluations_end_the_run(launcher: Launcher) -> None:
-    """The samples of the task that waits for the evaluation have nothing to do with it."""
+    """The samples of the task that waits for the evaluation are not suspected."""
     signs: dict[str, Any] = {"evaluating": True, "hung": "evaluation"}
     for number in (1, 2):
         launcher.heard(starts(f"w{number}"))

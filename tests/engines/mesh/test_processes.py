@@ -1,4 +1,4 @@
-"""Meshes of real processes: any of them may be killed, the launcher too."""
+"""Meshes of real processes. Any of them may be killed, including the launcher."""
 
 import os
 import signal
@@ -42,11 +42,11 @@ from tests.fits import a_job, rows
 on = Local(workers=3, threads=1, as_if=[Machine("any", 0.02)] * 3)
 fit(a_job(count=96, eval_data=rows(50)), Gossip(), on, until="epochs>=12", out=sys.argv[1])
 """
-"""Peers train for 8 s after they have started. They mostly sleep, so that the load of the machine matters little."""
+"""Script of a run with three peers, which train for 8 s. They mostly sleep, so the machine's load matters little."""
 
 
 def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings: Any) -> Run:
-    """A run of three processes."""
+    """Train on a mesh of processes, and return the run."""
     job = a_job(count=SAMPLES, **({"eval_data": rows(50)} | settings.pop("job", {})))
     strategy = settings.pop("strategy", Gossip(period=2))
     on = Local(workers=workers, threads=1, as_if=settings.pop("as_if", None))
@@ -54,13 +54,13 @@ def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings
 
 
 def peers_of(folder: Path) -> list[int]:
-    """The processes of a run's peers, as the launcher writes them into the lock."""
+    """Return the process ids of a run's peers, from the lock that the launcher writes."""
     message = read_holder(folder).partition("processes ")[2]
     return [int(pid) for pid in message.split(",")] if message else []
 
 
 def test_peers_train_with_a_replacement_and_save_the_average(tmp_path: Path) -> None:
-    """A replacement processes the samples that are left of a killed peer."""
+    """A replacement processes the remaining samples of a killed peer."""
     chaos = Chaos((Fault("kill", machine="w3", at_versions=(60,)),))
     paced = [Machine(f"w{number}", 0.002) for number in (1, 2, 3)]
     run = meshed(tmp_path, strategy=AdaptiveGossip(threshold=0.02), chaos=chaos, as_if=paced)
@@ -81,7 +81,7 @@ def test_peers_train_with_a_replacement_and_save_the_average(tmp_path: Path) -> 
 
 
 def back(*peers: str) -> Callable[[Record], None]:
-    """An observer that ends the run once others have got models of these peers, which were lost."""
+    """Return an observer that ends the run once other peers have received models of these peers after their loss."""
     lost, reached, waiting = set[str](), set[str](), {*peers}
 
     def watch(record: Record) -> None:
@@ -114,7 +114,7 @@ def test_real_processes_survive_faults(tmp_path: Path) -> None:
         strategy=Gossip(reply_timeout_seconds=2.0),
         chaos=Chaos(tuple(faults)),
         observers=[back("w2", "w3.2")],
-        as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3)],  # so that faults are some time apart
+        as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3)],  # slow: leaves time between faults
     )
     assert run.ended == "stopped: all are back"
     events = [record.event for record in run.records]
@@ -133,7 +133,7 @@ def test_real_processes_survive_faults(tmp_path: Path) -> None:
 
 
 def test_peers_finish_after_their_launcher_is_killed(tmp_path: Path) -> None:
-    """Nothing replaces a peer that is killed afterwards: its samples are left out."""
+    """A peer that is killed afterwards is not replaced, and its samples are left out."""
     out = tmp_path / "run"
     with program("-c", LAUNCH, out) as launcher:
         wait_for(lambda: len(RunFolder(out).logs()) == 3)
@@ -173,7 +173,7 @@ def test_run_resumes_after_all_processes_are_killed(tmp_path: Path) -> None:
 
 
 def test_partitioned_halves_save_one_model(tmp_path: Path) -> None:
-    """The half that ends later saves neither a model nor a summary of its own."""
+    """The half that ends later saves neither a model nor a summary."""
     machines = [Machine("w1", 0.002), Machine("w2", 0.002), Machine("w3", 0.003), Machine("w4", 0.003)]
     chaos = Chaos((Fault("partition", at_versions=(200,)),))
     with pytest.warns(OddlotWarning) as warned:
@@ -198,7 +198,7 @@ def test_partitioned_halves_save_one_model(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_mesh_with_only_joining_peers_ends(tmp_path: Path) -> None:
-    """They ask each other for a state that none of them has."""
+    """They ask each other for a state, but none of them has one."""
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("workers=3", "workers=2").replace("* 3", "* 2"), out) as launcher:
         wait_for(lambda: len(RunFolder(out).logs()) == 2)
@@ -211,7 +211,7 @@ def test_mesh_with_only_joining_peers_ends(tmp_path: Path) -> None:
 
 
 def proof_of(folder: Path) -> Proof:
-    """The audit of all peers."""
+    """Return the audit of all peers' logs."""
     return prove_run(RunFolder(folder), SAMPLES)
 
 
@@ -228,7 +228,7 @@ def test_sigterm_saves_the_model(tmp_path: Path) -> None:
 
 
 def fails(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """A step that fails."""
+    """Raise an error, as a faulty training step."""
     raise ValueError("of no use")
 
 
@@ -240,12 +240,12 @@ def test_user_error_ends_the_run_and_all_peers(tmp_path: Path) -> None:
     wait_for(lambda: not any(map(is_running, peers_of(tmp_path))))
 
 
-@pytest.mark.filterwarnings("ignore:the saved model lacks")  # of samples that were not taken over yet
+@pytest.mark.filterwarnings("ignore:the saved model lacks")  # samples that were not reassigned yet
 def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One holds the interpreter's lock, one waits for ever, and one is stopped; code of the job ends one, and
-    the evaluation waits for ever in one.
+    """One peer holds the GIL, one waits forever, one is stopped, one is ended by the job's code, and one hangs in an
+    evaluation.
 
-    What they have started ends, too.
+    The processes that they have started are ended too.
     """
     monkeypatch.setattr(subprocess, "Popen", FRESH)
     monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 6.0)
@@ -287,7 +287,7 @@ def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.M
 
 
 def another_model() -> nn.Module:
-    """A model of another size in every process."""
+    """Return a model with another size in every process."""
     return nn.Linear(2, 2 + os.getpid() % 97)
 
 

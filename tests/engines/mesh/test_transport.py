@@ -1,4 +1,4 @@
-"""Connections between peers: which peers are accepted, and how a broken connection is reported."""
+"""Connections between peers: accepted and rejected peers, and reports of broken connections."""
 
 import json
 import queue
@@ -50,7 +50,7 @@ def there() -> Iterator[Transport]:
 
 
 def got(transport: Transport, kind: type) -> Any:
-    """Wait for a message of this kind."""
+    """Wait for a message of this kind, and return it."""
     while True:
         try:
             message = transport.incoming.get(timeout=20)
@@ -161,7 +161,7 @@ def test_large_model_is_sent_without_copies() -> None:
 
 
 def test_frame_with_many_parts_is_sent() -> None:
-    """More than one call may send, some of them empty."""
+    """There are more parts than one system call can send, and some are empty."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         parts = [memoryview(bytes([number % 256]) * (number % 5)) for number in range(3 * MAX_BUFFERS)]

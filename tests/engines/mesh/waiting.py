@@ -1,4 +1,4 @@
-"""Waiting for what processes do."""
+"""Waiting for events of processes."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from tests.processes import HANG_SECONDS
 
 
 def wait_for(is_so: Callable[[], bool], seconds: float = HANG_SECONDS) -> None:
-    """Wait until this is so."""
+    """Wait until the condition holds. Fail after `seconds`."""
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end, "it did not happen in time"
@@ -16,7 +16,7 @@ def wait_for(is_so: Callable[[], bool], seconds: float = HANG_SECONDS) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there."""
+    """Return whether a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What travels to workers by value."""
+"""Pickling by value for workers."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ LOCK = threading.Lock()
 def test_functions_of_a_spawned_script_are_pickled_by_value(
     monkeypatch: pytest.MonkeyPatch, registered: bool
 ) -> None:
-    """Its name there is `__mp_main__`, which a worker does not have."""
+    """The script's module is `__mp_main__` there. A worker has no such module."""
     script = ModuleType("__mp_main__")
     exec("def seven(): return 7", vars(script))
     with monkeypatch.context() as child:
@@ -35,13 +35,13 @@ def test_functions_of_a_spawned_script_are_pickled_by_value(
 
 
 def locked() -> None:
-    """As a training step that writes to a log, through a helper."""
+    """Use a lock, as a helper of a training step that writes to a log may do."""
     with LOCK:
         return
 
 
 def test_unpicklable_global_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a script, whose functions are sent by value."""
+    """The global belongs to a script. A script's functions are pickled by value."""
     monkeypatch.setattr(locked, "__module__", "__main__")
 
     def step(_: object) -> None:

@@ -1,4 +1,4 @@
-"""When a worker is replaced, and when the run fails: tables, without a process."""
+"""Replacement of workers and failure of the run, tested without processes."""
 
 import signal
 from dataclasses import replace
@@ -11,7 +11,7 @@ from oddlot.engines.processes.respawn import DEATHS_BEFORE_GIVING_UP, Death, Res
 from tests.transcripts import raises, warns
 
 START = Death("w1", 0, exit_code=1)
-"""It ended before it was ready."""
+"""A worker that ended before it was ready."""
 WORK = Death("w1", 0, exit_code=-signal.SIGKILL, had_tasks=True, productive=True)
 
 
@@ -66,7 +66,7 @@ def test_failed_starts_in_a_row_end_the_run(death: Death, counts: bool) -> None:
 
 
 def test_faults_without_time_to_work_warn_once() -> None:
-    """They do not count as workers that cannot start."""
+    """They do not count as failed starts."""
     policy = RespawnPolicy(1, replaces=True)
     with warns("faults_leave_no_time", workers=10) as caught:
         for now in range(30):
@@ -78,7 +78,7 @@ def test_faults_without_time_to_work_warn_once() -> None:
     ("index", "forgiven_by"), [(0, "update_came"), (-1, "metrics_came")], ids=["worker", "evaluator"]
 )
 def test_updates_and_metrics_reset_failed_starts(index: int, forgiven_by: str) -> None:
-    """Updates forgive workers, metrics the evaluator, and neither the other."""
+    """Updates reset the failed starts of workers, and metrics those of the evaluator."""
     policy, death = RespawnPolicy(1, replaces=True), replace(START, index=index)
     for _ in range(DEATHS_BEFORE_GIVING_UP + 1):
         policy.died(death, 0.0)

@@ -1,1 +1,1 @@
-"""Worker processes of this machine."""
+"""The local engine: worker processes on this machine."""

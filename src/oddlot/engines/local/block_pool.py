@@ -1,4 +1,4 @@
-"""Allocation of the blocks of the arena: the first ones for versions, the others for the workers' updates."""
+"""Allocation of the arena's blocks. The first blocks are for versions, the others for the workers' updates."""
 
 from heapq import heappop, heappush
 
@@ -13,9 +13,9 @@ from oddlot.wire.packet import Packet
 
 
 class BlockPool:
-    """Allocates blocks for versions, and the update blocks of `workers` workers.
+    """An allocator of blocks for versions, and of the update blocks of `workers` workers.
 
-    The lowest free block is used first, which keeps memory small.
+    The lowest free block is used first, to reduce memory use.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class BlockPool:
         self._flats: dict[int, FlatBuffer] = {}
         self._numbers: dict[int, int] = {}
         self._starts: dict[int, int] = {}
-        """Version from which the update in a block started. Its task holds the version."""
+        """Block of the start version of the update in a block. The task holds the version."""
         self._parked: dict[int, Payload] = {}
-        """Payloads in the store's inbox that are still in their worker's block."""
+        """Payloads in the store's inbox that are still in a block of their worker."""
 
     def take(self) -> FlatBuffer:
         """Return a block for a new version."""
@@ -64,7 +64,7 @@ class BlockPool:
         heappush(self._free_updates[self._owner[block]], block)
 
     def payload(self, facts: Facts, block: int) -> Payload:
-        """Return the update in a worker's block. Raise FrameError if there is none."""
+        """Return the update in a worker's block. Raise FrameError if the block has no valid update."""
         if self.codec is not None:
             flat = FlatBuffer.empty(self.layout)
             try:
@@ -82,7 +82,7 @@ class BlockPool:
         return payload
 
     def _move_out(self, block: int) -> None:
-        """Copy an update to the hub's memory, because the strategy keeps it longer than its worker can wait."""
+        """Copy an update to the hub's memory, because its worker needs the block before the strategy has merged it."""
         payload = self._parked[block]
         flat = FlatBuffer.empty(self.layout)
         flat.copy_(payload.flat)

@@ -1,4 +1,4 @@
-"""The hub's sockets: wait for all of them, and send without waiting."""
+"""The hub's sockets: handles of processes, waiting for messages, and sending without blocking."""
 
 import errno
 import os
@@ -17,10 +17,10 @@ from oddlot.engines.processes.worker_state import WorkerState
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ProcessHandle(WorkerState):
-    """A process, from its fork to its end."""
+    """The state and the socket of a process, from its fork to its end."""
 
     number: int
-    """The number of its fork."""
+    """Number of the request to the fork server."""
     socket: socket.socket
     outbox: deque[bytes] = field(default_factory=deque)
     """Messages that wait until its socket is writable."""
@@ -35,10 +35,10 @@ class ProcessHandle(WorkerState):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class WorkerHandle(ProcessHandle):
-    """A worker process."""
+    """The handle of a worker process."""
 
     tasks: dict[TaskId, int] = field(default_factory=dict)
-    """Update block of each of its tasks."""
+    """Update block of each open task."""
 
 
 NO_ROOM = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
@@ -48,7 +48,7 @@ Handle = TypeVar("Handle", bound=ProcessHandle)
 class Channels:
     """The sockets of the fork server and of the workers.
 
-    `spin_seconds` is how long to look for messages before sleeping.
+    `spin_seconds`: seconds to poll for messages before sleeping.
     """
 
     def __init__(self, spin_seconds: float) -> None:
@@ -69,7 +69,7 @@ class Channels:
         self._selector.unregister(sock)
 
     def wait(self, seconds: float) -> list[Callable[[], None]]:
-        """Return what to call for the sockets that have something to read, after at most these seconds."""
+        """Wait at most these seconds for messages. Return the functions to call for the sockets that are ready."""
         ready = self._selector.select(0)
         if self.spin_seconds:
             until = time.perf_counter() + min(seconds, self.spin_seconds)
@@ -79,7 +79,7 @@ class Channels:
         return [key.data for key, _ in ready or self._selector.select(seconds)]
 
     def send(self, worker: ProcessHandle, frame: bytes) -> None:
-        """Send a message, or keep it until the socket has room: a worker with many tasks in flight reads slowly."""
+        """Send a message, or keep it until the socket has room. A worker with many open tasks reads slowly."""
         worker.outbox.append(frame)
         if len(worker.outbox) == 1:
             self._send_waiting(worker)
@@ -94,7 +94,7 @@ class Channels:
                 worker.socket.send(worker.outbox[0])
                 worker.outbox.popleft()
         except OSError as error:
-            if error.errno not in NO_ROOM:  # it is dying, and its end will be reported
+            if error.errno not in NO_ROOM:  # the process is ending; its end will be reported
                 worker.outbox.clear()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.outbox else 0)
         key = self._selector.get_key(worker.socket)

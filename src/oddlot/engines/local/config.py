@@ -16,11 +16,11 @@ from oddlot.engines.processes.worker_settings import MAX_WORKERS, WorkerSettings
 from oddlot.machines.machine import Machine
 
 MANY_PER_CORE, MANY_ANYWHERE = 4, 8
-"""Numbers of workers per CPU core and in total above which there is a warning."""
+"""Numbers of workers per CPU core and in total above which a warning is shown."""
 MAX_THREADS = 256
-"""Largest number of threads of a worker. With too many threads, a process dies without a message."""
+"""Maximum number of threads of a worker. With too many threads, a process dies without a message."""
 SPIN_SECONDS = 0.003
-"""Seconds for which hub and workers poll for messages before they sleep, if there are spare cores."""
+"""Seconds of polling for messages before hub and workers sleep, if there are spare cores."""
 
 
 def _machines(value: object) -> str:
@@ -33,9 +33,9 @@ def _machines(value: object) -> str:
 class Local(WorkerSettings):
     """Worker processes on this machine.
 
-    Use `as_if` to try a strategy with stragglers: each worker then takes as long for its tasks as the given machine
-    would, by waiting after each minibatch. `oddlot.machines.step_time_records` reads such machines from recorded
-    traces. A task that takes longer by itself does not wait.
+    Use `as_if` to try a strategy with stragglers. Each worker then waits after each minibatch, until its task has taken
+    as long as on the given machine. A task that takes longer is not delayed. `oddlot.machines.step_time_records` reads
+    such machines from recorded traces.
     """
 
     workers: AtLeastOne = 2
@@ -43,7 +43,7 @@ class Local(WorkerSettings):
     threads: AtLeastOne | None = None
     """PyTorch threads of each worker. None: the CPU cores divided by the workers."""
     as_if: Annotated[tuple[Machine, ...] | None, _machines] = field(default=None, metadata=NOT_IN_FILES)
-    """A machine for each worker, of which `seconds_per_sample` and `delay` set the worker's speed. None: full speed."""
+    """A machine for each worker. Its `seconds_per_sample` and `delay` set the worker's speed. None: full speed."""
 
     kind: ClassVar[str] = "local"
     is_remote: ClassVar[bool] = False
@@ -76,7 +76,7 @@ class Local(WorkerSettings):
 
     @property
     def mesh(self) -> PeerProcesses:
-        """Peers run in processes like those of workers."""
+        """Settings of peers, which run in processes like workers."""
         return PeerProcesses(self._threads, self.as_if, self._fork_server)
 
     @property
@@ -94,7 +94,7 @@ class Local(WorkerSettings):
         return fork_server
 
     def _warn_of_many(self) -> None:
-        """Warn of more workers than the cores can run. Workers with `as_if` mostly wait, so they are not counted."""
+        """Warn of too many workers for the cores. Workers with `as_if` mostly wait, so there is no warning."""
         many = max(MANY_PER_CORE * cores(), MANY_ANYWHERE)
         if self.workers > many and self.as_if is None:
             each = self.workers // cores()
@@ -126,7 +126,7 @@ def _open(
     layout, codec = data.layout, data.codec
     versions = on.workers * on.in_flight + SPARE_VERSIONS
     per_worker = on.in_flight + 1
-    # A packet may be a little larger than the block that it encodes, because of its header.
+    # A packet may be slightly larger than the block that it encodes, because of its header.
     block_bytes = max(layout.bytes, most_bytes(codec, layout))
     arena = Arena(versions + on.workers * per_worker, block_bytes)
     setup = Setup.of(

@@ -1,4 +1,4 @@
-"""Worker processes on this machine, with sockets for messages and shared memory for tensors."""
+"""The engine of worker processes on this machine, with sockets for messages and shared memory for tensors."""
 
 import os
 import signal
@@ -25,15 +25,15 @@ from oddlot.engines.processes.worker_settings import WorkerSettings
 CHECK_SECONDS = 0.5
 """Seconds between two checks of the fork server."""
 LONGEST_WAIT_SECONDS = 0.5
-"""Longest wait, in seconds, to notice signals soon."""
+"""Longest wait, in seconds, so that signals are handled soon."""
 
 
 class LocalEngine:
-    """Mailbox and port of worker processes.
+    """The mailbox and the port of worker processes.
 
-    A process for each worker of the settings and, once something is evaluated, one that only evaluates. A worker that
-    dies is reported lost and, with `respawn`, replaced under a new id (`RespawnPolicy`). The clock starts at `now`
-    seconds.
+    There is one process for each worker and, after the first request for an evaluation, one for the evaluator. A worker
+    that dies is reported as lost and, with `respawn`, replaced under a new id (`RespawnPolicy`). The clock starts at
+    `now` seconds.
     """
 
     def __init__(
@@ -68,16 +68,19 @@ class LocalEngine:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the start of the run."""
         return time.monotonic() - self._began
 
     @property
     def is_spent(self) -> bool:
-        """Never: `next` raises when nothing can come."""
+        """Always False: `next` raises JobError if no message can arrive."""
         return False
 
     def next(self, until: float) -> Message | None:
-        """Return the next message, waiting for it until the time `until` or half a second at most."""
+        """Return the next message; None if none arrives before the time `until`, or for half a second.
+
+        Raise JobError if all workers were lost and none will be replaced.
+        """
         messages = self.processes.messages
         if not messages:
             self._look(until)
@@ -87,7 +90,7 @@ class LocalEngine:
         return messages.popleft() if messages else None
 
     def _look(self, until: float) -> None:
-        """Wait for sockets, and do what is due."""
+        """Wait for messages and handle them, then do due checks and start due workers."""
         due = min(until, self.processes.policy.next_at, self.processes.evaluations.deadline)
         for hear in self.channels.wait(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
             hear()
@@ -100,7 +103,7 @@ class LocalEngine:
 
     @property
     def _is_deserted(self) -> bool:
-        """Whether no worker is there or will come, and nothing is being evaluated."""
+        """Whether no worker runs or will start, and no evaluation is pending."""
         workers = self.processes.running.keys() - {EVALUATOR}
         return not (self.processes.policy.replaces or self.processes.evaluations.requested or workers)
 
@@ -110,18 +113,18 @@ class LocalEngine:
         """Send a task with the numbers of the blocks that it reads and writes."""
         worker = self.processes.running.get(task.node)
         if worker is None:
-            return  # it has just died: `Lost` waits to be reported
+            return  # it has just died; `Lost` will be reported
         out = worker.tasks[task.id] = self.blocks.take_update(worker.index, weights)
         self.arena.marks[out] = 0
         body = {"task": to_plain(task), "weights": self.blocks.number(weights), "out": out}
         self.channels.send(worker, encode(Say.TASK, **body))
 
     def abort(self, task: TaskId, node: NodeId) -> None:
-        """Tell the worker, which looks for this before each minibatch."""
+        """Ask the worker to stop the task. It reads requests before each minibatch."""
         self._say(node, Say.ABORT, task)
 
     def hand_over(self, task: TaskId, node: NodeId) -> None:
-        """Tell the worker, which looks for this before each minibatch."""
+        """Ask the worker to end the task early. It reads requests before each minibatch."""
         self._say(node, Say.HAND_OVER, task)
 
     def _say(self, node: NodeId, kind: Say, task: TaskId) -> None:
@@ -129,17 +132,17 @@ class LocalEngine:
             self.channels.send(worker, encode(kind, task=task))
 
     def evict(self, node: NodeId) -> None:
-        """Kill the worker and replace it. This is not a failed start: the ledger counts it against its samples."""
+        """Kill the worker and replace it. This is not a failed start: the ledger counts it against the samples."""
         if worker := self.processes.running.get(node):
             worker.taken_away = True
             self.processes.signal(node, signal.SIGKILL)
 
     def evaluate(self, version: int, weights: Any) -> None:
-        """Ask the evaluator, a separate process that is started at the first call."""
+        """Request an evaluation from the evaluator, a separate process that is started at the first call."""
         self.evaluator.evaluate(version, self.blocks.number(weights))
 
     def loaded(self) -> Iterable[TaskId]:
-        """Return the tasks whose worker has marked their update block."""
+        """Return the tasks that their worker has marked as loaded, in their update block."""
         marks, workers = self.arena.marks, self.processes.running.values()
         return [task for worker in workers for task, block in worker.tasks.items() if marks[block]]
 

@@ -1,4 +1,7 @@
-"""The hub's or launcher's side of the fork server: requests processes and receives their exits."""
+"""The client of the fork server, for hubs and launchers: it requests processes and receives their exits.
+
+Also fork servers that are started early, before the run that uses them.
+"""
 
 import errno
 import os
@@ -17,16 +20,16 @@ _MAIN = "import sys; sys.path[:] = {path!r}; from oddlot.engines.local.fork_serv
 
 
 def packet_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets that keep messages apart."""
+    """Return two connected sockets that preserve the boundaries of messages."""
     try:
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError:  # macOS has no SEQPACKET; there the fork server alone tells of an end
+    except OSError:  # macOS has no SEQPACKET: only the fork server reports the end of a process there
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
 
 @contextmanager
 def named_limit() -> Iterator[None]:
-    """Raise JobError: this process has too many open files."""
+    """Turn the error of too many open files into a JobError with the limit."""
     try:
         yield
     except OSError as error:
@@ -42,14 +45,14 @@ class ServerEnded(JobError):
 
 
 class ForkClient:
-    """The fork server, as the hub sees it. It starts immediately: importing PyTorch there takes seconds."""
+    """A fork server and the hub's connection to it. It starts immediately, because importing PyTorch takes seconds."""
 
     def __init__(self) -> None:
         self.forks = 0
         self._start()
 
     def restart(self) -> None:
-        """Start another fork server in place of one that has ended."""
+        """Replace a fork server that has ended."""
         self.socket.close()
         self.process.kill()
         self.process.wait()
@@ -58,10 +61,10 @@ class ForkClient:
     def _start(self) -> None:
         self.socket, theirs = packet_pair()
         code = _MAIN.format(path=sys.path, fd=theirs.fileno(), parent=os.getpid())
-        # Threads that wait must sleep: where hub, workers and others share the cores, OpenMP's habit of spinning
-        # makes a step of two threads a hundred times slower.
+        # OpenMP threads that wait must sleep. If processes share the cores, spinning threads make a step of two
+        # threads a hundred times slower.
         environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-        # Workers print to stderr: stdout belongs to the program that runs us.
+        # Workers print to stderr: stdout belongs to the user's program.
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-c", code],
             pass_fds=[theirs.fileno()],
@@ -72,9 +75,10 @@ class ForkClient:
         theirs.close()
 
     def fork(self, index: int, fds: list[int], **more: Any) -> tuple[int, socket.socket]:
-        """Request a process. Return its number and our end of its socket. `fds` follow its own end of the socket.
+        """Request a process. Return the number of the request and this end of the process's socket.
 
-        `more` is for a process that is no worker: the `modules` of its program.
+        The process gets the other end of the socket and the descriptors `fds`. `more` has the `modules` of a program
+        other than a worker's.
         Raise ServerEnded if the fork server ended.
         """
         self.forks += 1
@@ -82,7 +86,7 @@ class ForkClient:
             ours, theirs = packet_pair()
         try:
             frame = encode(Say.FORK, number=self.forks, index=index, **more)
-            with named_limit():  # of descriptors that are on their way, too
+            with named_limit():  # descriptors in transit are limited too
                 socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
         except JobError:
             ours.close()
@@ -97,7 +101,7 @@ class ForkClient:
         return self.forks, ours
 
     def kill(self, pid: int) -> None:
-        """End a worker that is lost but may still run, and all that it has started; its exit follows."""
+        """Kill a lost worker that may still run, and all processes that it started. Its exit follows."""
         with suppress(OSError):  # the fork server ended, which `receive` reports
             self.socket.send(encode(Say.KILL, pid=pid))
 
@@ -115,7 +119,7 @@ class ForkClient:
         return decode(frame)
 
     def close(self) -> None:
-        """End the fork server and every worker, and wait until they have exited."""
+        """End the fork server and all workers, and wait until they have exited."""
         try:
             self.socket.send(encode(Say.QUIT))
         except OSError:
@@ -137,12 +141,12 @@ def start_early() -> None:
 
 
 def take_early() -> ForkClient | None:
-    """Return the fork server that was started early, if there is one."""
+    """Return the fork server that was started early; None if there is none."""
     return _early.pop() if _early else None
 
 
 def end_early() -> None:
-    """End the fork server that no run has taken."""
+    """End the fork server that was started early, if no run has taken it."""
     while fork_server := take_early():
         fork_server.socket.close()
         fork_server.process.kill()

@@ -1,8 +1,8 @@
-"""A small process that has PyTorch imported and has computed nothing: workers are forked from it in milliseconds.
+"""The fork server: a process that has imported PyTorch but computed nothing. It forks workers in milliseconds.
 
-It lives as long as the hub, its workers as long as it: each asks the system to be killed with its parent. Peers of a
-mesh are forked here too, and outlive it. Whatever a process leaves behind ends before its end is reported, so that
-nothing writes into memory that is used again.
+The fork server ends with the hub, and workers end with the fork server: the system kills each with its parent. Peers of
+a mesh are forked here too, but outlive the fork server. The processes that a worker started are killed before its end
+is reported, so that none of them writes to memory that is reused.
 """
 
 import array
@@ -26,7 +26,7 @@ MAX_FDS = 8
 LOOK_SECONDS = 0.02
 """Seconds between two checks for ended processes."""
 END_SECONDS = 0.1
-"""Seconds for a worker that closed its socket to exit by itself, with an exit code."""
+"""Seconds until a worker that closed its socket is killed, so that it can exit with an exit code first."""
 
 
 def main(fd: int, parent: int) -> None:
@@ -34,29 +34,29 @@ def main(fd: int, parent: int) -> None:
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # sent to all of us, they are the hub's to answer
+        signal.signal(number, signal.SIG_IGN)  # sent to the process group; the hub handles them
     for number in (signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    orphans.die_with_parent(parent, signal.SIGHUP)  # and not at once: workers' children are ended first
+    orphans.die_with_parent(parent, signal.SIGHUP)  # not SIGKILL: workers' children are ended first
     enter_worker()
-    import_module(WORKER)  # and PyTorch with it, once for all workers
+    import_module(WORKER)  # imports PyTorch, once for all workers
     ForkServer(socket.socket(fileno=fd), (woken, wake), parent).serve()
 
 
 class ForkServer:
-    """Forks the workers of one hub, and ends them with all processes that they started."""
+    """A server that forks the workers of one hub, and ends them and all processes that they started."""
 
     def __init__(self, hub: socket.socket, pipe: tuple[int, int], parent: int) -> None:
         self.hub, self.pipe, self.parent = hub, pipe, parent
         self.pid = os.getpid()
         self.workers = set[int]()
         self.outliving = set[int]()
-        """Those of them that do not end with this process, unless the hub closes it."""
+        """Workers that do not end with this process, unless the hub closes it."""
         self.lost: dict[int, float] = {}
-        """Lost workers, and when they are killed if they have not exited."""
+        """Lost workers, and the times at which they are killed if they have not exited."""
         self.ended: dict[int, int | None] = {}
-        """Exit codes of workers that are not reported yet: processes that they started may still run."""
+        """Exit codes that are not reported yet, because processes that the workers started may still run."""
         orphans.adopt()
 
     def serve(self) -> NoReturn:
@@ -82,9 +82,9 @@ class ForkServer:
         self._end()
 
     def _fork(self, fds: list[int], body: dict[str, Any]) -> None:
-        """Start a process that has the descriptors `fds` and none of ours, and report its id.
+        """Fork a process that has the descriptors `fds` and none of this process's, and report its id.
 
-        A request with `modules` is for a peer: they are imported here, and the first one has its program.
+        A request with `modules` is for a peer. The modules are imported here, and the first one is its program.
         """
         program, *_ = [import_module(name) for name in body.get("modules", [WORKER])]
         try:
@@ -110,7 +110,7 @@ class ForkServer:
         self._tell(encode(Say.FORKED, number=body["number"], pid=child))
 
     def _bury(self) -> None:
-        """Report the workers that have ended, once nothing that they left behind shares the run's memory."""
+        """Report the workers that have ended, once no process that they started shares the run's memory."""
         for worker in list(self.workers):
             killed = time.monotonic() >= self.lost.get(worker, inf)
             if killed:
@@ -131,11 +131,11 @@ class ForkServer:
             self.ended.clear()
 
     def _tell(self, frame: bytes) -> None:
-        with suppress(OSError):  # the hub has ended, or closed its socket: what it said last is read first
+        with suppress(OSError):  # the hub has ended or closed its socket; its last requests are still read
             self.hub.send(frame)
 
     def _end(self) -> NoReturn:
-        """Kill all workers that do not outlive this process, and all that they started. Wait until they have exited."""
+        """Kill workers that do not outlive this process, and all that they started. Wait until they have exited."""
         for worker in self.workers - self.outliving:
             orphans.kill_group(worker)
         for worker in self.workers - self.outliving:
@@ -150,7 +150,7 @@ def receive(hub: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return a frame and the descriptors sent with it; an empty frame if the other side closed."""
     frame, ancillary, fds = b"", list[tuple[int, int, bytes]](), array.array("i")
     for _ in range(2):
-        with suppress(ConnectionResetError):  # it closed before it had read all; what it had said comes next
+        with suppress(ConnectionResetError):  # it closed with unread messages; its own messages come next
             frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MAX_FDS * 4), flags)
             break
     for level, kind, data in ancillary:

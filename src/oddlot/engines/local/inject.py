@@ -1,4 +1,4 @@
-"""Faults of worker processes: signals, and words that make them slow."""
+"""Fault injection into forked processes: signals, and messages that slow a worker down."""
 
 import signal
 from typing import Any
@@ -9,7 +9,7 @@ from oddlot.engines.local.processes import Processes, WorkerProcesses
 
 
 class SignalFaults:
-    """Faults of forked processes that are signals."""
+    """Fault injection into forked processes by signals."""
 
     def __init__(self, processes: Processes[Any]) -> None:
         self.processes = processes
@@ -39,10 +39,10 @@ class LocalFaults(SignalFaults):
     processes: WorkerProcesses
 
     def slow(self, node: NodeId, factor: float) -> None:
-        """Tell the worker, which waits from its next minibatch on."""
+        """Ask the worker to wait after each step, starting with its next minibatch."""
         if worker := self.processes.running.get(node):
             self.processes.channels.send(worker, encode(Say.SLOW, factor=factor))
 
     def bar(self, machine: str, barred: bool) -> None:
-        """Set whether a worker that ends is replaced only when this is over."""
+        """Set whether a machine's worker is barred: it is not replaced after it has ended."""
         self.processes.bar(self.processes.ids.names.index(machine), barred)

@@ -79,7 +79,7 @@ def read_facts(plain: Any, sender: NodeId) -> Facts:
 
 
 def read_cancelled(body: dict[str, Any], node: NodeId) -> Cancelled:
-    """Return the end of a task without an update. Raise FrameError if its bytes are invalid."""
+    """Return the end of a task without an update. Raise FrameError if its numbers of bytes are invalid."""
     brought = body.get("bytes_down", 0), body.get("bytes_data", 0)
     if not all(type(count) is int and count >= 0 for count in brought):
         raise FrameError(f"invalid numbers of bytes: {brought}", "invalid_bytes", bytes=brought)

@@ -1,4 +1,7 @@
-"""Processes that a worker left behind. They are killed, because they may still write to shared memory."""
+"""Ends of processes: with their parent, with their process group, or as orphans of a worker.
+
+Orphans that a worker left behind are killed, because they may still write to shared memory.
+"""
 
 import ctypes
 import os
@@ -12,19 +15,19 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PDEATHSIG = 1
 END_SECONDS = 10.0
-"""Longest time until killed processes have ended: one that waits for a disk ends later."""
+"""Seconds to wait until killed processes have ended. A process that waits for a disk ends later."""
 MEMORY_NAME = "oddlot"
 """Name of a run's shared memory in the system."""
 
 
 def adopt() -> None:
-    """Become the parent of all processes that are orphaned below this one, where the system offers that (Linux)."""
+    """Become the parent of all orphaned descendants of this process, if the system supports that (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Receive this signal when the parent dies, if the system supports that; else the closed socket shows it."""
+    """Receive this signal when the parent dies, if the system supports that (Linux). Exit if it has died already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -32,19 +35,22 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
 
 
 def lead_group(pid: int) -> None:
-    """Make a worker the leader of a process group, which it and its parent both do: one of them is first."""
+    """Make a worker the leader of a process group. The worker and its parent both do this: either may be first."""
     with suppress(OSError):  # it has ended
         os.setpgid(pid, pid)
 
 
 def kill_group(leader: int) -> None:
-    """Kill a process and those of its group: a worker leads its own."""
+    """Kill the process group of a leader. Each worker leads a group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def wait_until_gone(pids: Collection[int], seconds: float) -> bool:
-    """Wait for the end of processes that need not be children of this one; false if some are still there then."""
+    """Wait at most `seconds` for the end of processes, and return whether all have ended.
+
+    They need not be children of this process.
+    """
     until = time.monotonic() + seconds
     while any(map(_runs, pids)):
         if time.monotonic() > until:
@@ -70,7 +76,7 @@ def _runs(pid: int) -> bool:
 
 
 def orphans(known: Collection[int]) -> list[int]:
-    """Return the children of this process that are not `known`: their parents have ended. Reap ended ones."""
+    """Return the children of this process that are not `known`: their parents have ended. Reap exited ones."""
     return [pid for pid in _children() if pid not in known and not _reaped(pid)]
 
 
@@ -80,13 +86,13 @@ def sharing(pids: Collection[int]) -> list[int]:
 
 
 def kill(pids: Collection[int]) -> None:
-    """Kill these children, which have not been reaped yet."""
+    """Kill these children. They must not have been reaped yet."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
 
 
 def kill_children() -> None:
-    """Kill all processes below this one, which has adopted orphans, and wait a short time until they have ended."""
+    """Kill all descendants of this process, which has called `adopt`, and wait a short time for their end."""
     until = time.monotonic() + END_SECONDS
     while (left := orphans(())) and time.monotonic() < until:
         kill(left)
@@ -94,7 +100,7 @@ def kill_children() -> None:
 
 
 def _children() -> Iterator[int]:
-    """Return the processes whose parent is this one; none if the system has no /proc."""
+    """Yield the children of this process; none if the system has no /proc."""
     own = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended

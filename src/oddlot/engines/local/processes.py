@@ -1,4 +1,7 @@
-"""Processes that the fork server starts: how they are started, heard, ended and replaced."""
+"""Processes of the fork server: they are started, their messages are read, and they are killed and replaced.
+
+`Processes` is the base class for workers and peers, and `WorkerProcesses` the class for workers and the evaluator.
+"""
 
 import os
 import signal
@@ -24,23 +27,23 @@ from oddlot.engines.processes.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_
 from oddlot.wire.framing import FrameError
 
 STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
-"""Until a fork server that does not answer is continued, and killed. It imports PyTorch first."""
+"""Seconds until an unresponsive fork server is resumed, and until it is killed. It imports PyTorch at its start."""
 START_SECONDS = 600.0
-"""Until a process that is not ready counts as hung."""
+"""Seconds until a process that is not ready counts as hung."""
 END_SECONDS, RETRY_SECONDS = 10.0, 5.0
-"""For workers to end with their fork server; before a process that the system refused is requested again."""
+"""Seconds for workers to end with their fork server, and until a failed fork is retried."""
 Handle = TypeVar("Handle", bound=ProcessHandle)
 
 
 class Processes(Generic[Handle]):
-    """The processes of a run, of workers or of peers. A subclass starts them with `_fork`, and handles their end.
+    """The processes of a run's workers or peers. A subclass starts them with `_fork`, and handles their end.
 
-    `clock` returns the seconds since the run began.
+    `clock` returns the seconds since the start of the run.
     """
 
     title = "worker"
     modules: Sequence[str] = ()
-    """Module with the program of a process, then others that the fork server imports. Empty: a worker's program.
+    """Module with the program of a process, then other modules that the fork server imports. Empty: a worker's program.
     Processes with another program outlive the fork server."""
 
     def __init__(
@@ -56,18 +59,18 @@ class Processes(Generic[Handle]):
         self.readers: dict[Say, Callable[[Handle, dict[str, Any]], None]] = {}
         """Functions that handle the messages of a process."""
         self.running: dict[NodeId, Handle] = {}
-        """Workers, and the evaluator, or peers, whose messages are read."""
+        """Workers and the evaluator, or peers. Their messages are read."""
         self.ending: list[Handle] = []
-        """Lost ones whose process has not ended yet, as far as is known."""
+        """Lost workers or peers with a process that may still run."""
         self.server_ends = self.refused_forks = 0
-        """In a row, without an update or a fork between."""
+        """Ends of the fork server since the last update, and failed forks since the last fork."""
         channels.add(fork_server.socket, self.hear_server)
 
     def _left(self, process: Handle) -> None:
-        """Handle that the socket of a process is closed."""
+        """Handle the closed socket of a process."""
 
     def _ended(self, process: Handle) -> None:
-        """Handle the end of a process, and of all that it started."""
+        """Handle the end of a process and of all processes that it started."""
 
     def _fork(self, node: NodeId, index: int, fds: Sequence[int]) -> dict[str, Any]:
         """Request a process with these descriptors. Return the fields of its handle."""
@@ -80,31 +83,31 @@ class Processes(Generic[Handle]):
         return {"node": node, "index": index, "since": self.clock(), "number": number, "socket": ours}
 
     def _add(self, process: Handle) -> Handle:
-        """Read the messages of a new process."""
+        """Start reading the messages of a new process."""
         self.running[process.node] = process
         self.channels.add_process(process, self.hear)
         return process
 
     def is_running(self, process: Handle) -> bool:
-        """Whether messages of the process are still read."""
+        """Return whether messages of the process are still read."""
         return self.running.get(process.node) is process
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
-        """Send a signal to a process that is there."""
+        """Send a signal to a process, if it runs."""
         process = self.running.get(node)
         if process is not None and process.pid:
-            with suppress(ProcessLookupError):  # it has ended, which will be reported
+            with suppress(ProcessLookupError):  # it has ended; its end will be reported
                 os.kill(process.pid, number)
 
     def hear(self, process: Handle) -> None:
-        """Read all messages of a process. One that sends anything invalid is killed."""
+        """Read all messages of a process. Kill it if a message is invalid."""
         while self.is_running(process):
             try:
                 frame = process.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # it ended before it had read all; what it had said comes now
+                continue  # it ended with unread messages; its own messages come next
             if not frame:
                 self.lose(process)
                 return
@@ -123,7 +126,7 @@ class Processes(Generic[Handle]):
                 self.lose(process)
 
     def lose(self, process: Handle) -> None:
-        """Hear a process no more, and kill it: it may have closed its socket only."""
+        """Stop reading a process's messages, and kill it: it may have only closed its socket."""
         if not self.is_running(process):
             return
         self._forget(process)
@@ -137,16 +140,16 @@ class Processes(Generic[Handle]):
             kill_group(process.pid)
             wait_until_gone([process.pid], END_SECONDS)
             self._exited(process, None)
-        elif process.pid:  # else it was never forked, or has ended with its fork server
+        elif process.pid:  # otherwise it was never forked, or has ended with its fork server
             self.fork_server.kill(process.pid)
 
     def learn_pid(self, process: Handle) -> None:
-        """Wait for the fork server's word: the process may be faster."""
+        """Wait until the fork server has sent the process's id. The process's own messages may arrive first."""
         while not process.pid and (self.is_running(process) or process in self.ending):
             self.hear_server()
 
     def hear_server(self) -> None:
-        """Take the fork server's next message, if there is one."""
+        """Handle the fork server's next message, if there is one."""
         try:
             message = self.fork_server.receive()
         except ServerEnded as ended:
@@ -164,7 +167,7 @@ class Processes(Generic[Handle]):
                 self._exited(process, None if process.invalid else body["code"])
 
     def check(self) -> None:
-        """Continue a fork server that does not answer, in case it was stopped; later kill it. Kill hung starts."""
+        """Kill processes that do not become ready. Resume a fork server that does not respond; later kill it."""
         now = self.clock()
         for process in self.running.values():
             is_silent = now - process.since > START_SECONDS
@@ -181,7 +184,7 @@ class Processes(Generic[Handle]):
             self.fork_server.process.send_signal(signal.SIGCONT)
 
     def _could_not_fork(self, process: Handle, reason: str) -> None:
-        """Handle a failed fork: try again later while there is a process. Raise JobError otherwise."""
+        """Handle a failed fork: retry later. Raise JobError after repeated failures if no process is ready."""
         if self.is_running(process):
             self._forget(process)
         else:  # its socket was closed first
@@ -197,7 +200,7 @@ class Processes(Generic[Handle]):
         self.policy.retry(process.index, self.clock() + RETRY_SECONDS)
 
     def _restart_server(self, ended: ServerEnded) -> None:
-        """Start another fork server, and replace the workers, which have ended with theirs. Peers go on."""
+        """Start another fork server, and replace the workers, which ended with the previous one. Peers continue."""
         self.server_ends += 1
         outlives = bool(self.modules)
         going_on = [one for one in self.running.values() if outlives and one.pid]
@@ -219,12 +222,12 @@ class Processes(Generic[Handle]):
             self._exited(process, -signal.SIGKILL)
 
     def _exited(self, process: Handle, code: int | None) -> None:
-        """Handle the end of a process and of all that it started."""
+        """Record the exit of a process, and handle its end."""
         process.exit_code = code
         if code is not None and not process.taken_away:
             log_exit("the evaluator" if process.is_evaluator else f"{self.title} {process.node}", code)
         if process.pid:
-            self.hear(process)  # what it had said before it ended
+            self.hear(process)  # its last messages
         self.lose(process)
         self.ending.remove(process)
         self._ended(process)
@@ -239,8 +242,8 @@ class Processes(Generic[Handle]):
 class WorkerProcesses(Processes[WorkerHandle]):
     """The processes of workers, and the evaluator.
 
-    `fds` are the files that each worker gets: shared memory and the job. A worker's blocks are used again only once its
-    process has ended: until then it might write into them.
+    `fds` are the descriptors that each worker gets: shared memory and the job. A worker's blocks are reused only after
+    its process has ended, because it might write to them until then.
     """
 
     def __init__(
@@ -263,18 +266,18 @@ class WorkerProcesses(Processes[WorkerHandle]):
         self._add(WorkerHandle(**self._fork(self.ids.next(index), index, self.fds)))
 
     def bar(self, index: int, barred: bool) -> None:
-        """Set whether the worker stays away once it has ended."""
+        """Set whether the worker is barred: it is not replaced after it has ended."""
         for worker in (*self.running.values(), *self.ending):
             worker.taken_away = worker.taken_away or (barred and worker.index == index)
         self.policy.bar(index, barred, self.clock())
 
     def _left(self, worker: WorkerHandle) -> None:
-        """Report the loss of a leaving worker, which has sent all that it had."""
+        """Report the loss of a leaving worker, which has sent all updates."""
         if worker.leaving:
             self._report_loss(worker)
 
     def _ended(self, worker: WorkerHandle) -> None:
-        """Report the loss of a worker, whose memory can be used again, and replace it."""
+        """Report the loss of a worker, free its blocks, and replace it."""
         self._report_loss(worker)
         for block in worker.tasks.values():
             self.blocks.give_update(block)

@@ -1,4 +1,4 @@
-"""Handling of the workers' messages."""
+"""Handling of the workers' messages, and the evaluator process."""
 
 import signal
 from typing import Any
@@ -23,7 +23,7 @@ from oddlot.wire.framing import FrameError
 
 
 class Replies:
-    """Checks the workers' messages, and makes messages for the host of them."""
+    """Readers of the workers' messages, which check them and convert them to messages for the host."""
 
     def __init__(
         self, processes: WorkerProcesses, evaluator: "EvaluatorProcess", dollars_per_hour: float
@@ -71,7 +71,7 @@ class Replies:
         self._dismiss(worker)
 
     def _leaving(self, worker: WorkerHandle, _: dict[str, Any]) -> None:
-        if not worker.is_evaluator:  # which is not on a separate machine
+        if not worker.is_evaluator:  # the evaluator has no machine that is preempted
             worker.leaving = True
             self.processes.messages.append(Leaving(worker.node))
             self._dismiss(worker)
@@ -97,7 +97,7 @@ class Replies:
         raise failure_of(worker.node, body)
 
     def _warned(self, _: WorkerHandle, body: dict[str, Any]) -> None:
-        """Show a warning of oddlot in a worker as one of this process: filters apply, and notebooks show it."""
+        """Show a worker's warning as a warning of this process, so that filters apply and notebooks show it."""
         text, code, fields = body.get("text"), body.get("code"), body.get("fields")
         if (
             type(text) is not str
@@ -145,7 +145,7 @@ class EvaluatorProcess:
 
 
 def _end_task(worker: WorkerHandle, task: TaskId) -> int:
-    """Return the task's block."""
+    """Remove a task from its worker. Return the task's update block. Raise FrameError if there is no such task."""
     if task not in worker.tasks:
         raise FrameError(f"it has no task {task!r}", "no_such_task", task=task)
     return worker.tasks.pop(task)

@@ -1,6 +1,6 @@
-"""Shared memory that belongs to the hub: equal blocks in one anonymous file, nothing to leak.
+"""Shared memory in anonymous files: an arena of blocks of equal size, and parcels with pickled values.
 
-The file has no name and is freed with the last process that maps it. A block takes memory only once it is written.
+A file has no name and is freed with the last process that maps it. A block uses memory only after it was written.
 """
 
 import mmap
@@ -35,9 +35,9 @@ def anonymous_file(size: int) -> int:
 
 
 class Arena:
-    """`blocks` blocks of `block_bytes` bytes each, seen by every process that attaches the descriptor `fd`.
+    """Shared memory with `blocks` blocks of `block_bytes` bytes each. Other processes attach it by the descriptor `fd`.
 
-    `marks` is uint8 [blocks], zero at first: a word about each block without a message.
+    `marks`, uint8 [blocks], has a flag for each block, initially 0.
     """
 
     def __init__(self, blocks: int, block_bytes: int, fd: int | None = None) -> None:
@@ -46,19 +46,19 @@ class Arena:
         size = blocks * self.block_bytes
         self.fd = anonymous_file(size + blocks) if fd is None else fd
         self.close = weakref.finalize(self, os.close, self.fd)
-        """Closes the descriptor. The memory stays while a block is in use."""
+        """Closes the descriptor. The memory remains while a block is in use."""
         self._map = mmap.mmap(self.fd, size + blocks)
         self.marks = np.frombuffer(self._map, np.uint8, blocks, offset=size)
 
     def block(self, index: int) -> Tensor:
-        """Block number `index` as uint8 [block_bytes], sharing its memory."""
+        """Return a block as uint8 [block_bytes], which shares its memory."""
         return torch.frombuffer(
             self._map, dtype=torch.uint8, count=self.block_bytes, offset=index * self.block_bytes
         )
 
 
 def pack_parcel(value: Any) -> int:
-    """Return the descriptor of an anonymous file with a pickled value, which workers open.
+    """Pickle a value into an anonymous file. Return the file's descriptor, for `open_parcel`.
 
     Raise UsageError if the value cannot be pickled.
     """

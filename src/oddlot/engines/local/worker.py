@@ -1,4 +1,4 @@
-"""A worker process: it executes tasks and writes updates into its blocks of shared memory."""
+"""The program of a worker process: it executes tasks and writes updates into blocks of shared memory."""
 
 import gc
 import os
@@ -35,22 +35,22 @@ class Setup(WorkerSetup):
     """The setup of a worker, sent once."""
 
     machines: tuple[Machine, ...]
-    """Machines whose speed the workers imitate. Empty: full speed."""
+    """A machine for each worker. The worker imitates the machine's speed. Empty: full speed."""
     blocks: int
     block_bytes: int
     spin_seconds: float
-    """Seconds to poll for messages before sleeping: waking up takes longer than a small merge."""
+    """Seconds to poll for messages before sleeping, because waking up takes longer than a small merge."""
 
 
 class Worker(PacedControl):
-    """A worker process, from its setup to the end of its socket: the `Control` of the tasks that it executes."""
+    """A worker process. It is also the `Control` of the tasks that it executes."""
 
     def __init__(self, hub: socket.socket, arena_fd: int, parcel_fd: int, index: int) -> None:
         super().__init__()
         self.hub = hub
         self.backlog: deque[tuple[Say, dict[str, Any]]] = deque()
         self.out = -1
-        """Return the block of the task's update."""
+        """Block of the current task's update."""
         setup: Setup = open_parcel(parcel_fd)
         setup.process.apply(setup.job)
         self.setup = setup
@@ -71,9 +71,9 @@ class Worker(PacedControl):
         return self.flats[block]
 
     def serve(self) -> NoReturn:
-        """Execute tasks until the hub closes the socket, which follows SIGTERM once all updates are sent."""
+        """Execute tasks until the hub closes the socket. After SIGTERM, it does so once all updates are sent."""
         signal.signal(signal.SIGTERM, self._leave)
-        gc.freeze()  # PyTorch and the job stay: looking through them for garbage takes 80 ms in the midst of a step
+        gc.freeze()  # PyTorch and the job stay; searching them for garbage would take 80 ms during a step
         self.hub.send(encode(Say.READY))
         while True:
             kind, body = self.backlog.popleft() if self.backlog else self._wait()
@@ -86,7 +86,7 @@ class Worker(PacedControl):
                 self.hub.send(encode(Say.EVALUATED, version=body["version"], metrics=metrics))
 
     def _leave(self, *_: object) -> None:
-        """Handle notice of a preemption: start no minibatch, and send finished parts."""
+        """Handle a preemption notice: start no further minibatch, and send the finished parts of tasks."""
         if not self.leaving:
             self.leaving = True
             with suppress(OSError):  # the hub has ended
@@ -107,7 +107,7 @@ class Worker(PacedControl):
     # --- the control of a task -----------------------------------------------------------------
 
     def loaded(self, task: Task) -> None:
-        """Tell the hub where it may change the version's block, and set the pace."""
+        """Mark whether the hub may change the version's block, and start the pace."""
         if task.kind == "gradient" and not self.setup.layout.has_buffers:
             self.arena.marks[self.out] = 1  # the learner computes on a copy
         super().loaded(task)
@@ -150,7 +150,7 @@ class Worker(PacedControl):
 def _show(
     hub: socket.socket, show: Callable[..., None], message: Warning | str, *where: Any, **more: Any
 ) -> None:
-    """Send a warning of oddlot to the hub. Show any other one."""
+    """Send a warning of oddlot to the hub. Show any other warning."""
     if isinstance(message, OddlotWarning):
         with suppress(OSError):  # the hub has ended
             hub.send(encode(Say.WARNED, **plain_failure(message)))
@@ -162,15 +162,15 @@ def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     """Run a forked worker until it ends. A user's exception is sent to the hub with its traceback."""
     die_with_parent(parent)
     lead_group(os.getpid())
-    for number in (signal.SIGINT, signal.SIGTTOU):  # of a terminal whose group it is not in, it may print
+    for number in (signal.SIGINT, signal.SIGTTOU):  # it may print to the terminal of another group
         signal.signal(number, signal.SIG_IGN)
     hub = socket.socket(fileno=fds[0])
     warnings.showwarning = partial(_show, hub, warnings.showwarning)
     if body["index"] > 0:
-        warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
+        warnings.simplefilter("ignore", OddlotWarning)  # the first worker sends it
     try:
         Worker(hub, fds[1], fds[2], body["index"]).serve()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
+    except BaseException as error:  # noqa: BLE001 - the hub must receive any error
         with suppress(OSError):  # if the hub has ended
             hub.send(encode(Say.FAILED, **plain_failure(error)))
         os._exit(1)

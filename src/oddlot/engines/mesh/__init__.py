@@ -1,1 +1,1 @@
-"""The mesh: every worker is a peer with a model, a strategy and a log of its own, and there is no hub."""
+"""The mesh: training without a hub. Every worker is a peer, with its own model, strategy and log."""

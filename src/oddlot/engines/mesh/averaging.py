@@ -1,4 +1,4 @@
-"""The average of the models of all living peers, which is the model of a run on a mesh."""
+"""The average of the models of all running peers. It is the model of a run on a mesh."""
 
 from collections.abc import Iterable
 from math import sqrt
@@ -12,10 +12,10 @@ from oddlot.model.update_gates import norm_of
 
 
 class Averaging:
-    """A running mean of models, which is complete when each peer has sent its own or was lost.
+    """A running mean of models. It is complete when each peer has sent its model or was lost.
 
-    The mean is computed as models arrive, in one block, and each peer counts alike. Counters and whole
-    numbers are those of the first model.
+    The mean is updated as models arrive, in one block, and all models have equal weight. Counters and integers are not
+    averaged: the values of the first model remain.
     """
 
     def __init__(
@@ -25,20 +25,20 @@ class Averaging:
         self.mean = FlatBuffer.empty(own.layout, own.memory.device)
         self.mean.copy_(own)
         self.sources = [source]
-        """Peers whose models are in the mean."""
+        """Models in the mean."""
         self.missing = dict.fromkeys(others)
         self.host_states: dict[NodeId, HostState] = {}
         """States of the peers in the mean, if it is made for a checkpoint."""
         self.bytes = 0
         """Bytes of the models of the other peers on the network."""
         self.asked_at = now
-        """Time at which the missing peers were asked last."""
+        """Time of the last request to the missing peers."""
         self._squares = 0.0
         """Sum of the squared distances of the models from their mean."""
 
     @property
     def peers(self) -> list[NodeId]:
-        """Return the names of the peers whose models are in the mean."""
+        """Return the names of the peers with a model in the mean."""
         return [source.peer for source in self.sources]
 
     @property
@@ -55,7 +55,7 @@ class Averaging:
     def add(
         self, source: IncludedModel, weights: FlatBuffer, size: int = 0, host_state: HostState | None = None
     ) -> None:
-        """Add the model of a peer, which took `size` bytes. A second one of the same peer is ignored."""
+        """Add the model of a peer, which took `size` bytes. Ignore a second model of the same peer."""
         if source.peer not in self.missing:
             return
         del self.missing[source.peer]
@@ -68,5 +68,5 @@ class Averaging:
         merging.blend(self.mean, [(weights, share)], self.mean, own_whole=True)
 
     def lose(self, peer: NodeId) -> None:
-        """Expect no model of a lost peer."""
+        """Stop waiting for the model of a lost peer."""
         self.missing.pop(peer, None)

@@ -1,4 +1,7 @@
-"""The port of a peer's process: a thread computes its tasks and evaluates, and models are sent to other peers."""
+"""The port of a peer process: a thread computes and evaluates, and messages are sent to other peers.
+
+Also the timeouts of the thread's work.
+"""
 
 import queue
 import threading
@@ -33,29 +36,32 @@ START, TASK, EVALUATION = "start", "task", "evaluation"
 
 @dataclass
 class HangLimits:
-    """The present work of a peer, and how long it may take by the rules of a hub for its workers and its evaluator."""
+    """The current work of a peer, and its timeout.
+
+    A hub has the same rules for its workers and its evaluator.
+    """
 
     since: float
-    """Start of the present work, in seconds."""
+    """Start time of the current work, in seconds."""
     work: str = START
-    """Present work. Empty: none."""
+    """Current work. Empty: none."""
     tasks: int = 0
     """Number of finished tasks."""
     longest_evaluation: float | None = None
 
     def begin(self, work: str, now: float) -> None:
-        """Note that work begins."""
+        """Record the start of work."""
         self.since, self.work = now, work
 
     def end(self, now: float) -> None:
-        """Note that the work has ended."""
+        """Record the end of the current work."""
         if self.work == EVALUATION:
             self.longest_evaluation = max(self.longest_evaluation or 0.0, now - self.since)
         self.tasks += self.work == TASK
         self.work = ""
 
     def hung(self, now: float, others: Iterable[float]) -> str:
-        """Return the work that hangs; empty if none does. `others`: longest steps of other peers; 0 if unknown."""
+        """Return the current work if it hangs, else "". `others`: longest steps of other peers; 0 if unknown."""
         work, limit = self.work, float("inf")
         if work == START:
             limit = START_SECONDS
@@ -68,13 +74,13 @@ class HangLimits:
 
 
 class Ready:
-    """The message of a computation that can start."""
+    """Message that the compute thread is ready for tasks."""
 
 
 class ComputeThread:
-    """Runs the job's code in one thread.
+    """A thread that runs the job's code.
 
-    `found` gets updates, metrics, and the error of a job whose code failed. `report` reports to the launcher.
+    It puts updates, metrics and errors of the job's code into `found`. `report` sends fields to the launcher.
     """
 
     def __init__(
@@ -89,7 +95,7 @@ class ComputeThread:
         self.hang_limits = HangLimits(time.monotonic())
         self.todo: queue.SimpleQueue[tuple[str, Any, FlatBuffer]] = queue.SimpleQueue()
         self.is_evicted = False
-        """Whether the conductor has given up its computation, so that the process must end."""
+        """Whether the conductor has evicted this worker. The process must then end."""
         self.thread = threading.Thread(target=self._work, args=(make,), daemon=True)
         self.thread.start()
 
@@ -98,7 +104,7 @@ class ComputeThread:
         self.todo.put((TASK, task, weights))
 
     def evaluate(self, version: int, weights: FlatBuffer) -> None:
-        """Evaluate weights after the present task."""
+        """Evaluate weights after the current task."""
         self.todo.put((EVALUATION, version, weights))
 
     def abort(self, task: TaskId, node: NodeId) -> None:
@@ -110,15 +116,15 @@ class ComputeThread:
         self.control.hurried.add(task)
 
     def evict(self, node: NodeId) -> None:
-        """Note that the computation hangs: the process must end, because a thread cannot be ended."""
+        """Record that the computation hangs. The process must end, because a thread cannot be killed."""
         self.is_evicted = True
 
     def loaded(self) -> Iterable[TaskId]:
-        """Return no task: a version is held until its task has ended."""
+        """Return an empty tuple: a version is held until its task has ended."""
         return ()
 
     def hung(self, others: Iterable[float]) -> str:
-        """Return the work that hangs, by the longest steps of `others`; empty if none does."""
+        """Return the current work if it hangs, else "". `others`: longest steps of other peers; 0 if unknown."""
         return self.hang_limits.hung(time.monotonic(), others)
 
     def _work(self, make: Callable[[], Learner]) -> None:
@@ -138,7 +144,7 @@ class ComputeThread:
                 self.hang_limits.end(time.monotonic())
         except OddlotError as error:
             self.found.put(error)
-        except BaseException as error:  # noqa: BLE001 - whatever the job's code raises ends the peer
+        except BaseException as error:  # noqa: BLE001 - any error of the job's code ends the peer
             self.found.put(user_code_failed("a peer", trace_of(error)))
 
     def _task(self, runner: TaskRunner, task: Task, weights: FlatBuffer) -> None:
@@ -155,7 +161,7 @@ class ComputeThread:
 
 
 class ProcessPort(ComputeThread):
-    """Sends to other peers over TCP, and computes in a thread."""
+    """The port of a peer process: it sends to other peers over TCP, and computes in a thread."""
 
     def __init__(
         self, transport: Transport, make: Callable[[], Learner], pace: Pace, report: Callable[..., None]
@@ -195,9 +201,9 @@ class ProcessPort(ComputeThread):
         ]
 
     def know(self, peer: NodeId, address: str) -> None:
-        """Note the address of a peer that is not a member yet."""
+        """Record the address of a peer that is not a member yet."""
         self.addresses[peer] = address
 
     def address_of(self, peer: NodeId) -> str:
-        """Return the address of a peer from which a message came."""
+        """Return the address of a peer that has sent a message; empty if unknown."""
         return self.transport.addresses.get(peer, "")

@@ -1,4 +1,4 @@
-"""Messages between the processes of peers as frames: JSON, then arrays of tensors. Nothing is unpickled.
+"""Encoding of messages between peers as frames: JSON, then arrays of tensors. Nothing is unpickled.
 
 The body of a frame is the length of the JSON text (u32), the text, and the arrays of all packets. The headers of the
 packets are in the text. Arrays are sent from the memory of a model, and received into the memory of a block.
@@ -31,7 +31,7 @@ Fill = Callable[[memoryview], None]
 def encode(message: PeerMessage, tensors: Tensors | None, codec: Codec) -> list[memoryview]:
     """Return the parts of the frame of a message. They may be views of the tensors.
 
-    The codec encodes an exchanged model. A complete state is sent exactly.
+    The codec encodes exchanged models. Other tensors are sent exactly.
     """
     exact: Codec = Plain()
     packets: list[Packet] = []
@@ -47,9 +47,9 @@ def encode(message: PeerMessage, tensors: Tensors | None, codec: Codec) -> list[
 
 
 def decode(fill: Fill, sender: NodeId, codec: Codec, blocks: BlockSource, max_bytes: int) -> FromPeer:
-    """Read the next message of a stream, with a model in one of the `blocks`. Raise FrameError if it is invalid.
+    """Read the next message of a stream, with its model in one of the `blocks`. Raise FrameError if it is invalid.
 
-    If its tensors cannot be read, the message has a `problem`, which its receiver counts.
+    If only its tensors are invalid, the message has a `problem` instead of tensors.
     """
     body = _Body(fill, max_bytes)
     message, heads = body.head()
@@ -88,7 +88,7 @@ class _Head(NamedTuple):
 
 
 class _Body:
-    """The body of the next frame, which is read part by part."""
+    """The body of the next frame. It is read part by part."""
 
     def __init__(self, fill: Fill, max_bytes: int) -> None:
         start = bytearray(HEADER_BYTES)
@@ -121,7 +121,7 @@ class _Body:
         return message, heads
 
     def packet(self, head: _Head, places: list[Bytes]) -> Packet:
-        """Return a packet. An array is read into its place if there is one of its size."""
+        """Return a packet. Each array is read into the item of `places` at its index, if that has the array's size."""
         arrays: list[Bytes] = []
         for number, size in enumerate(head.sizes):
             fits = number < len(places) and places[number].size == size
@@ -130,7 +130,7 @@ class _Body:
         return Packet(head.codec, head.about, arrays)
 
     def end(self) -> None:
-        """Raise FrameError if the body was damaged."""
+        """End the body. Raise FrameError if it was damaged."""
         self.header.check(self.checksum)
         self.is_complete = True
 

@@ -1,6 +1,6 @@
-"""Starts the processes of peers, tells them each other's addresses, and replaces those that are killed or hung.
+"""The launcher of a mesh: it starts peer processes, sends them their addresses, and replaces lost or hung peers.
 
-Once the peers have started, they need the launcher no more.
+Also the output of peers, and the injection of faults into them. Peers that have started do not need the launcher.
 """
 
 import os
@@ -38,9 +38,9 @@ from oddlot.engines.processes.respawn import EVALUATOR_INDEX, Death, RespawnPoli
 from oddlot.engines.processes.user_code_error import failure_of
 
 MAX_BYTES = 1 << 20
-"""Bytes that are read from a file at once."""
+"""Maximum number of bytes that are read from a file at once."""
 MAX_LINES = 10_000
-"""Distinct lines that are remembered."""
+"""Maximum number of distinct lines that are remembered."""
 
 
 def to_stderr(line: str) -> None:
@@ -50,12 +50,12 @@ def to_stderr(line: str) -> None:
 
 
 class PeerOutput:
-    """Shows new lines of the files with the output of peers. A line that several peers write is shown once."""
+    """A viewer of the peers' output files, which shows new lines. A line that several peers write is shown once."""
 
     def __init__(self, show: Callable[[str], object] = to_stderr) -> None:
         self.show = show
         self.paths: list[Path] = []
-        """Files of all peers, those that have ended included."""
+        """Files of all peers, including ended ones."""
         self.read_bytes: dict[Path, int] = {}
         self.shown: set[str] = set()
 
@@ -84,35 +84,35 @@ class PeerOutput:
 
 
 LOOK_SECONDS = 0.1
-"""Longest time between two looks at the processes and logs of peers."""
+"""Longest time between two checks of the processes and logs of peers, in seconds."""
 MAX_OUTPUT = 4_000
-"""Characters of a peer's output that an error has."""
+"""Maximum number of characters of a peer's output in an error."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class PeerHandle(ProcessHandle):
-    """A peer's process. It is ready once its address is known."""
+    """The handle of a peer process. The process is ready once its address is known."""
 
     joins: bool
-    """Whether it takes over the state of another peer."""
+    """Whether it starts with the state of another peer."""
     heard_at: float
     """Time of its last sign of life."""
     address: str = ""
-    """Address at which it listens. Empty: not known yet."""
+    """Listening address. Empty: unknown."""
     is_begun: bool = False
-    """Whether it knows the addresses of the others."""
+    """Whether the addresses of the other peers were sent to it."""
     step_seconds: float = 0.0
     """Its longest recent step, in seconds. 0: it has finished none."""
     evaluating: bool = False
     hung: str = ""
-    """The work that hangs, so that the process has ended itself: "start", "task" or "evaluation"."""
+    """Hung work of a process that has ended itself: "start", "task" or "evaluation". Empty: none."""
     failure: JobError | None = None
     """Error that ends the run."""
 
     def silence(self, now: float) -> float:
         """Return the seconds without a sign of life if that is too long, else 0.
 
-        Until it has finished a step, it may take as long as a worker of a hub to start.
+        Before its first finished step, the limit is `START_SECONDS`.
         """
         if not self.ready:
             return 0.0
@@ -123,7 +123,7 @@ class PeerHandle(ProcessHandle):
 class Launcher(Processes[PeerHandle]):
     """The processes of the peers of one run.
 
-    Peers inherit the descriptor `lock`. Names that are `taken` are not used again.
+    Peers inherit the descriptor `lock`. Names in `taken` are not used again.
     """
 
     title = "peer"
@@ -150,13 +150,13 @@ class Launcher(Processes[PeerHandle]):
         self.closing.callback(os.close, self.inherited[0])
         self.closing.callback(self.channels.close)
         self.gone: list[PeerHandle] = []
-        """Peers that have ended since the last call of `check`."""
+        """Peers that have ended since the last call of `newly_ended`."""
         self.output = PeerOutput()
         self.work = PeerWork(skip_bad)
 
     @property
     def now(self) -> float:
-        """Seconds since the run began, on the clock of the peers."""
+        """Seconds since the start of the run, on the clock of the peers."""
         return self.setup.now
 
     @property
@@ -166,11 +166,11 @@ class Launcher(Processes[PeerHandle]):
 
     @property
     def begun(self) -> list[NodeId]:
-        """Return the running peers that know the addresses of the others."""
+        """Return the running peers that have got the addresses of the others."""
         return [node for node, peer in self.running.items() if peer.is_begun]
 
     def start_all(self) -> None:
-        """Start every peer, and let them begin together. Raise JobError if one cannot start."""
+        """Start all peers, and let them train once all are ready. Raise JobError if one cannot start."""
         count = len(self.ids.names)
         for index in range(count):
             self.spawn(index)
@@ -198,28 +198,28 @@ class Launcher(Processes[PeerHandle]):
         return self._add(PeerHandle(**fields, joins=joins, heard_at=self.now))
 
     def begin(self, peer: PeerHandle, others: dict[NodeId, str]) -> None:
-        """Tell a peer the addresses of the others, and which samples ended the computation of earlier peers."""
+        """Send a peer the addresses of the others and the samples that have ended or hung earlier peers."""
         peer.is_begun = True
         message = pack_parcel({"peers": others, "join": peer.joins, "strikes": dict(self.work.strikes)})
-        with suppress(OSError):  # it has ended, which will be reported
+        with suppress(OSError):  # it has ended; its end will be reported
             socket.send_fds(peer.socket, [encode(Say.BEGIN)], [message])
         os.close(message)
 
     def pause(self) -> None:
-        """Wait for messages of peers, for a short time, and show their new output."""
+        """Handle messages of peers for a short time, and show their new output."""
         for hear in self.channels.wait(LOOK_SECONDS):
             hear()
         self.output.read()
 
     def wait_for_end(self, seconds: float) -> None:
-        """Wait for the end of the peers that have begun. Kill those that still run after these seconds, and others."""
+        """Wait at most these seconds for the end of the peers that train, then kill all running peers."""
         until = self.now + seconds
         while (self.begun or self.ending) and self.now < until:
             self.pause()
         self.close()
 
     def newly_ended(self) -> list[PeerHandle]:
-        """Return the peers that have ended since the last call. Kill hung ones."""
+        """Return the peers that have ended since the last call. Kill hung peers."""
         self.check()
         for node, peer in self.running.items():
             if (seconds := peer.silence(self.now)) and peer.silent_seconds is None:
@@ -233,7 +233,7 @@ class Launcher(Processes[PeerHandle]):
         return ended
 
     def heard(self, record: Record) -> None:
-        """Note a record of a peer's log."""
+        """Process a record of a peer's log."""
         self.work(record)
         match record.event:
             case Arrived():
@@ -243,10 +243,10 @@ class Launcher(Processes[PeerHandle]):
                 self.policy.metrics_came()
 
     def replace(self, ended: Iterable[PeerHandle]) -> None:
-        """Replace peers as workers of a hub, and start those that are due. The logs of the `ended` ones were read.
+        """Replace ended peers, by the rules for workers of a hub. Read the logs of the `ended` peers before the call.
 
         Raise the error of a peer that failed, JobError if peers keep dying, and BadSamples if the same samples have
-        ended three.
+        ended three peers.
         """
         for peer in ended:
             self._died(peer)
@@ -261,7 +261,7 @@ class Launcher(Processes[PeerHandle]):
                 self.begin(peer, others)
 
     def lost_all(self) -> JobError:
-        """Return the error of a run without peers: BadSamples if some may be the reason."""
+        """Return the error of a run that has lost all peers: BadSamples if samples are suspected."""
         message = (
             'all peers were lost before the run was complete: resume="latest" (--resume latest) continues it'
         )
@@ -273,12 +273,12 @@ class Launcher(Processes[PeerHandle]):
             self.tell(node, Say.STOP, reason=reason)
 
     def tell(self, node: NodeId, kind: Say, **body: Any) -> None:
-        """Send a message to a peer, if it is there."""
+        """Send a message to a peer, if it runs."""
         if peer := self.running.get(node):
             self.channels.send(peer, encode(kind, **body))
 
     def output_of(self, node: NodeId) -> str:
-        """Return the end of what a peer wrote to stdout and stderr."""
+        """Return the end of a peer's output to stdout and stderr."""
         try:
             return read_file(self.folder / f"{node}.log").decode("utf-8", "replace")[-MAX_OUTPUT:]
         except OSError as error:
@@ -286,11 +286,11 @@ class Launcher(Processes[PeerHandle]):
 
     @property
     def faults(self) -> "LocalMeshFaults":
-        """Return the faults that can be injected."""
+        """Return the fault injection into peers."""
         return LocalMeshFaults(self)
 
     def close(self) -> None:
-        """Kill the peers that still run, and all that they have started."""
+        """Kill all running peers and the processes that they have started."""
         pids = [peer.pid for peer in (*self.running.values(), *self.ending) if peer.pid]
         for pid in pids:
             kill_group(pid)
@@ -318,7 +318,7 @@ class Launcher(Processes[PeerHandle]):
         self.gone.append(peer)
 
     def _died(self, peer: PeerHandle) -> None:
-        """Count the end of a peer, and which samples may be the reason. Raise its error if it failed."""
+        """Count the end of a peer, also against its samples if they are suspected. Raise its error if it failed."""
         if peer.failure is not None:
             raise peer.failure
         node, code, now = peer.node, peer.exit_code, self.now
@@ -346,12 +346,12 @@ class Launcher(Processes[PeerHandle]):
 
 
 class LocalMeshFaults(SignalFaults):
-    """Sends signals to peers, and messages about faults of their network."""
+    """Fault injection into peers, by signals and by messages about network faults."""
 
     processes: Launcher
 
     def note(self, injected: FaultInjected) -> None:
-        """Let a peer log a fault: one to which it does not happen, if there is one."""
+        """Let a peer log a fault, if possible not the affected peer."""
         running = self.processes.begun
         others = [node for node in running if node != injected.node] or running
         for node in others[:1]:
@@ -369,7 +369,7 @@ class LocalMeshFaults(SignalFaults):
         self._send(node, Inject("", kind, node, seconds=seconds))
 
     def partition(self, side: Collection[NodeId]) -> None:
-        """Cut these peers off from all others."""
+        """Separate these peers from all others. An empty `side` ends the partition."""
         for node in self.processes.begun:
             self._send(node, Inject("", "partition", "", side=tuple(side)))
 

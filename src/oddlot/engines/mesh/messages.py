@@ -1,4 +1,4 @@
-"""What peers say to each other, besides `oddlot.core.membership`. Tensors travel beside a message."""
+"""Messages between peers; `oddlot.core.membership` has further ones. Tensors are sent separately from a message."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from oddlot.model.flat_buffer import FlatBuffer
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Asks for the weights of a peer."""
+    """Request for the weights of a peer."""
 
     tag: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMessage:
-    """Brings the weights of a peer."""
+    """The weights of a peer, sent to another peer for a merge."""
 
     model: PeerModel
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """Asks for the weights for the average of all peers, number `number` of the asking one."""
+    """Request for the weights of a peer, for the sender's average number `number` of all peers."""
 
     number: int
     with_state: bool = False
@@ -36,47 +36,47 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelForAverage:
-    """Brings the weights for an average of all peers."""
+    """The weights of a peer, for an average of all peers."""
 
     number: int
     records: int
-    """Records in the log of the sender."""
+    """Number of records in the sender's log."""
     host_state: HostState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StateRequest:
-    """Asks for weights and optimizer state, to join a mesh that trains already."""
+    """Request for weights and optimizer state, to join a running mesh."""
 
     address: str
-    """Address of the sender, who is not a member yet."""
+    """Address of the sender, which is not a member yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Brings weights and optimizer state."""
+    """Weights and optimizer state, for a peer that joins."""
 
     records: int
-    """Records in the log of the sender."""
+    """Number of records in the sender's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Says that a peer has reached its goal. It still answers."""
+    """Notice that a peer has reached its goal. It still replies to other peers."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Asks every peer to finish now."""
+    """Request to every peer to finish now."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Says that the model is saved: peers may end."""
+    """Notice that the model is saved, so that peers may end."""
 
 
 PeerMessage = (
@@ -94,7 +94,7 @@ PeerMessage = (
 
 
 def kind_of(message: PeerMessage) -> str:
-    """Return the kind of a message in the counts of traffic: exchanges, averages and other messages apart."""
+    """Return the kind of a message in the counts of traffic: exchange, average, join or membership."""
     match message:
         case ModelMessage() | ModelRequest():
             return "exchange"
@@ -108,29 +108,29 @@ def kind_of(message: PeerMessage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Tensors to send: they do not change until `release` is called."""
+    """Tensors of a message. They do not change until `release` is called."""
 
     weights: FlatBuffer
     release: Callable[[], None]
     layers: tuple[int, ...] | None = None
-    """Trainable parameters to send. None: all tensors."""
+    """Numbers of the trainable parameters to send. None: all tensors."""
     optimizer: dict[str, Any] | None = None
-    """State of the optimizer, if it is sent too."""
+    """State of the optimizer. None: not sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromPeer:
-    """A message as it arrives."""
+    """A received message."""
 
     sender: NodeId
     message: PeerMessage
     bytes: int = 0
-    """Bytes that it took on the network."""
+    """Size on the network, in bytes."""
     tensors: Tensors | None = None
     problem: str = ""
-    """Why its tensors cannot be read. Empty: they can."""
+    """Why its tensors cannot be read. Empty: they can be read."""
 
     def release(self) -> None:
-        """Release its tensors, which are not needed any more."""
+        """Release its tensors, if there are any."""
         if self.tensors is not None:
             self.tensors.release()

@@ -1,4 +1,4 @@
-"""Injected faults of a peer's network: a partition, and the next model that is delayed, dropped or corrupted."""
+"""Injected network faults of a peer: a partition, and delay, loss or corruption of the next model."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -13,24 +13,24 @@ from oddlot.model.flat_buffer import FlatBuffer
 
 @dataclass(frozen=True, slots=True)
 class Inject:
-    """A message of the launcher: injects a fault into the receiver, or asks it to log one."""
+    """A message of the launcher. It injects a fault into the receiver, or asks the receiver to log one."""
 
     fault: str
     """Name of the fault, as in `FaultInjected`."""
     kind: str
-    """Kind of the fault. Empty: the network is whole again, or the receiver is slow no more."""
+    """Kind of the fault."""
     node: NodeId
-    """Peer to which it happens."""
+    """The affected peer."""
     seconds: float = 0.0
     factor: float = 0.0
     side: tuple[NodeId, ...] = ()
     """Peers on one side of a partition."""
     is_logged: bool = False
-    """Whether the receiver writes it into its log."""
+    """Whether the receiver only logs the fault."""
 
 
 class NetworkFaults:
-    """What happens to the messages of one peer."""
+    """The current faults of one peer's messages."""
 
     def __init__(self) -> None:
         self.next: list[tuple[str, float]] = []
@@ -39,7 +39,7 @@ class NetworkFaults:
         """Peers that it cannot reach."""
 
     def partition(self, me: NodeId, side: Collection[NodeId], others: Collection[NodeId]) -> None:
-        """Cut this peer off from those on the other side of `side`; from none, if that is empty."""
+        """Separate this peer from the peers on the other side. An empty `side` ends the partition."""
         across = set(others) - set(side) if me in side else set(side)
         self.cut_off = frozenset(across if side else ())
 

@@ -1,4 +1,4 @@
-"""A peer before it joins: it asks one living peer after the other for weights and optimizer state."""
+"""A peer before it joins: it requests weights and optimizer state from one running peer after the other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
@@ -15,14 +15,11 @@ from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.update_gates import norm_of
 
 REPLY_SECONDS, LONGEST_SECONDS = 10.0, 120.0
-"""Seconds until another peer is asked, and until a newcomer without a reply gives up."""
+"""Seconds until the next peer is asked, and until a newcomer without a reply gives up."""
 
 
 class Newcomer:
-    """Waits for the state of a peer. `joined` takes over its weights and optimizer state.
-
-    What came before is passed on afterwards.
-    """
+    """A new peer. It requests the state of another peer, and passes the weights and optimizer state to `joined`."""
 
     def __init__(
         self,
@@ -37,12 +34,12 @@ class Newcomer:
         self.asked_at = -inf
         self.gives_up_at = now + LONGEST_SECONDS
         self.is_alone = False
-        """Whether there is no peer that it could join."""
+        """Whether no peer is left to ask."""
         self.ring(now)
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due."""
+        """Return the due time of `ring`; infinity for never."""
         return inf if self.is_alone else self.asked_at + REPLY_SECONDS
 
     def ring(self, now: float) -> None:
@@ -54,7 +51,7 @@ class Newcomer:
             self.port.send(self.known[-1], StateRequest(self.address))
 
     def gone(self, peer: NodeId, _: float) -> None:
-        """Note that the process of a peer has ended. Ask another one if it was asked."""
+        """Record that the process of a peer has ended. If it was asked last, `ring` is due to ask another peer."""
         if peer in self.known:
             if peer == self.known[-1]:
                 self.asked_at = -inf
@@ -62,7 +59,7 @@ class Newcomer:
             self.is_alone = not self.known
 
     def receive(self, message: FromPeer | Message, now: float) -> None:
-        """Take over the state of a peer, or keep the message."""
+        """Start with the state of a peer. Drop other messages of peers, and keep messages of the computation."""
         if not isinstance(message, FromPeer):
             self.waiting.append(message)
         elif isinstance(message.message, State) and _is_sound(message.tensors):
@@ -74,5 +71,5 @@ class Newcomer:
 
 
 def _is_sound(tensors: Tensors | None) -> TypeGuard[Tensors]:
-    """Whether there are weights, with finite numbers."""
+    """Return whether there are weights, with finite numbers."""
     return tensors is not None and isfinite(norm_of(tensors.weights))

@@ -1,4 +1,4 @@
-"""Tensors of models as packets between peers, and back."""
+"""Packing of models' tensors into packets between peers, and unpacking."""
 
 from collections.abc import Callable
 
@@ -22,22 +22,22 @@ def parts(weights: FlatBuffer, layers: tuple[int, ...] | None) -> list[Named]:
 
 
 def packed(tensors: Tensors, codec: Codec) -> Packet:
-    """Return the packet of a model's tensors, with all of its buffers exactly."""
+    """Return the packet of a model's tensors. All of its buffers are encoded exactly."""
     return exact_parts.encode(codec, parts(tensors.weights, tensors.layers), tensors.weights.buffers())
 
 
 def room(block: FlatBuffer, layers: tuple[int, ...] | None, codec: Codec) -> list[Bytes]:
-    """Return the memory of a block into which the arrays of a packet may be read: with `Plain`, that of its tensors."""
+    """Return the memory of a block's tensors, for reading the arrays of a `Plain` packet. Other codecs: empty list."""
     if not isinstance(codec, Plain) or not _are_layers(block.layout, layers):
         return []
     return [tensor.view(torch.uint8).numpy() for _, tensor in parts(block, layers)]
 
 
 def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, ...] | None) -> None:
-    """Write the tensors of a packet into a block, with counters of zero. Raise FrameError for those of another model.
+    """Write the tensors of a packet into a block, with its counters set to 0. Raise FrameError if they do not fit.
 
-    Arrays that were read into the block are not copied. Counters of a merge are increments, and a peer counts its own
-    steps only.
+    Arrays that were read into the block are not copied. Counters of a merge are increments, and a peer counts only its
+    own steps.
     """
     if not _are_layers(block.layout, layers):
         count = len(block.layout.trainable_entries)
@@ -56,20 +56,20 @@ def unpack(packet: Packet, codec: Codec, block: FlatBuffer, layers: tuple[int, .
 
 
 def _are_layers(layout: Layout, layers: tuple[int, ...] | None) -> bool:
-    """Whether these are numbers of trainable parameters in ascending order."""
+    """Return whether these are numbers of trainable parameters in ascending order, or None."""
     numbers = range(len(layout.trainable_entries))
     return layers is None or (sorted({*layers}) == [*layers] and all(one in numbers for one in layers))
 
 
 def travels_unchanged(layout: Layout, layers: tuple[int, ...] | None) -> bool:
-    """Whether a receiver could read the sender's own block: a whole model without counters."""
+    """Return whether a receiver could read the sender's block: a complete model without counters."""
     return layers is None and not layout.of_role("counter")
 
 
 def copied(
     tensors: Tensors, codec: Codec, take: Callable[[], FlatBuffer], give: Callable[[FlatBuffer], None]
 ) -> tuple[int, Tensors]:
-    """Return the bytes of a packet of these tensors, and what a receiver decodes from it, in a block of its own."""
+    """Pack tensors and release them. Return the packet's size in bytes, and the decoded tensors in another block."""
     packet = packed(tensors, codec)
     block = take()
     if tensors.layers is not None:

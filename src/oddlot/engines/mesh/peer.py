@@ -1,4 +1,4 @@
-"""A peer on any engine: a host with a membership, which answers the other peers."""
+"""A peer on any engine: its host, the interfaces of its log and port, and its replies to other peers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,7 @@ from oddlot.model.update_gates import norm_of
 from oddlot.model.weight_store import Payload, WeightStore
 
 MAX_WEIGHT = 2.0**30
-"""Largest sum weight of a model that is accepted."""
+"""Maximum sum weight of an accepted model."""
 
 
 class PeerLog(Protocol):
@@ -57,11 +57,11 @@ class PeerLog(Protocol):
         """Write a record."""
 
     def check(self) -> None:
-        """Flush the log, and raise JobError if something else has changed it."""
+        """Flush the log. Raise JobError if another process has changed it."""
 
 
 class PeerPort(Port, Protocol):
-    """The own computation and the other peers, as a peer sees them. No method waits."""
+    """A peer's interface to its computation and to other peers. No method blocks."""
 
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message. It may be lost."""
@@ -70,15 +70,15 @@ class PeerPort(Port, Protocol):
         """Return the bytes sent to each peer so far."""
 
     def know(self, peer: NodeId, address: str) -> None:
-        """Note the address of a peer that is not a member yet."""
+        """Record the address of a peer that is not a member yet."""
 
     def address_of(self, peer: NodeId) -> str:
-        """Return the address of a peer from which a message came."""
+        """Return the address of a peer that has sent a message."""
 
 
 @dataclass
 class PeerHost(Host):
-    """The host of a peer: also carries out exchanges."""
+    """The host of a peer. It also executes the actions of exchanges."""
 
     port: PeerPort
     store: WeightStore
@@ -87,16 +87,18 @@ class PeerHost(Host):
     records: int = 0
     """Number of records in the log."""
     flush_log: Callable[[], None] = lambda: None
-    """Writes the log into its file, and checks the file. Weights are sent afterwards, so that the log covers them."""
+    """Writes the log into its file, and checks the file. It is called before weights are sent, so that the log
+    covers them."""
     models_to_send: list[tuple[NodeId, ModelMessage, Tensors]] = field(default_factory=list)
-    """Models of the present record, which are sent once it is logged."""
+    """Models of the current record. They are sent once the record is logged."""
     to_start: list[tuple[Task, Any]] = field(default_factory=list)
-    """Tasks of the present record with their weights. They start once it is logged: they may end the process."""
+    """Tasks of the current record with their weights. They start once it is logged, because they may end the
+    process."""
     has_averaged: bool = False
-    """Whether the log may lack an average."""
+    """Whether the log's file may lack an average."""
 
     def handle(self, event: Stimulus, now: float) -> None:
-        """Handle an event. Start the task and send the models that it made due."""
+        """Handle an event, then start the tasks and send the models of its record."""
         super().handle(event, now)
         if self.has_averaged or self.models_to_send or self.to_start:
             self.has_averaged = False
@@ -114,12 +116,12 @@ class PeerHost(Host):
 
     @property
     def source(self) -> IncludedModel:
-        """Return the present model as a source of others. Its records are in the log's file."""
+        """Return the current model as a source of other models. Flushes its records to the log's file."""
         self.flush_log()
         return IncludedModel(self.conductor.peers.me, self.records)
 
     def snapshot(self, layers: tuple[int, ...] | None = None) -> Tensors:
-        """Return the present weights, which do not change until they are released."""
+        """Return the current weights. They do not change until they are released."""
         version = self.store.version
         return Tensors(self.store.acquire(version), partial(self.store.release, version), layers)
 
@@ -185,8 +187,8 @@ class PeerHost(Host):
 class Peer:
     """A peer of a mesh.
 
-    Once it has finished, it gets no task any more, and still answers the others. The first of the living peers leads:
-    it averages the models of all.
+    A peer that has finished gets no more tasks, but still replies to the others. The first running peer is the lead:
+    it averages the models of all peers.
     """
 
     host: PeerHost
@@ -194,9 +196,9 @@ class Peer:
     finished: str = ""
     """Why it has finished. Empty: it trains."""
     stop: str = ""
-    """Why all peers were asked to finish. Empty: they were not."""
+    """Why all peers were asked to finish. Empty: there was no request."""
     is_done: bool = False
-    """Whether the model is saved, so that it may end."""
+    """Whether the model is saved, so that the peer may end."""
     others_finished: set[NodeId] = field(default_factory=set)
     averaging: Averaging | None = None
     """The average that it is collecting."""
@@ -214,7 +216,7 @@ class Peer:
         observers: Sequence[Observer],
         log: PeerLog | None = None,
     ) -> "Peer":
-        """Return a peer with the host of these parts. Observers receive its records first, and then the log."""
+        """Return a peer with a host of these parts. Observers receive each record before the log."""
         host = PeerHost(conductor, store, port, list(observers))
         if log is not None:
             host.observers.append(log)
@@ -229,23 +231,23 @@ class Peer:
 
     @property
     def ended(self) -> str:
-        """Return why the run ends. Empty: this peer trains."""
+        """Return why the run ends; empty while this peer trains."""
         return self.stop or self.finished
 
     @property
     def is_lead(self) -> bool:
-        """Whether it is the first of the living peers."""
+        """Whether it is the lead: the first running peer."""
         return self.host.conductor.peers.lead == self.name
 
     def all_finished(self, now: float) -> bool:
-        """Return whether all living peers have finished, and no lost one may only be busy."""
+        """Return whether all running peers have finished, and no lost peer may return."""
         living = self.host.conductor.peers.living
         is_finished = bool(self.finished) and self.others_finished.issuperset(living)
         return is_finished and not self.membership.may_return(now)
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due."""
+        """Return the due time of `ring`."""
         return min(self.host.alarm, self.membership.next_at)
 
     def ring(self, now: float) -> None:
@@ -255,7 +257,7 @@ class Peer:
         self.host.ring(now)
 
     def receive(self, message: FromPeer | Message, now: float) -> None:
-        """Handle a message of another peer, or of the own computation."""
+        """Handle a message of another peer, or of this peer's computation."""
         if isinstance(message, FromPeer):
             self._hear(message, now)
         else:
@@ -264,14 +266,17 @@ class Peer:
             self.membership.step_seconds = conductor.worker_stats.longest(self.name, conductor.batch)
 
     def finish(self, reason: str, now: float) -> None:
-        """Take no further task, and tell the others."""
+        """Take no further tasks, and notify the lead."""
         if not self.finished:
             self.finished = reason
             self.host.handle(GoalReached(reason), now)
         self.say_finished()
 
     def say_finished(self) -> None:
-        """Tell the peer that leads that this one has finished. Repeat it: messages may be lost, and a lead too."""
+        """Notify the lead that this peer has finished. The lead repeats its request to stop, if there was one.
+
+        Call this repeatedly, because messages and the lead may be lost.
+        """
         lead = self.host.conductor.peers.lead
         if lead != self.name:
             self.host.port.send(lead, Finished(self.finished))
@@ -280,12 +285,12 @@ class Peer:
                 self.host.port.send(peer, Stop(self.stop))
 
     def tell_all(self, message: PeerMessage) -> None:
-        """Send a message to all living peers."""
+        """Send a message to all running peers."""
         for peer in list(self.host.conductor.peers.living):
             self.host.port.send(peer, message)
 
     def end_all(self) -> None:
-        """Tell all peers that the model is saved."""
+        """Notify all peers that the model is saved."""
         self.tell_all(Done())
         self.is_done = True
 
@@ -295,29 +300,29 @@ class Peer:
         self.tell_all(Stop(reason))
 
     def meet(self, known: Mapping[NodeId, str], now: float) -> None:
-        """Know these peers, at their addresses."""
+        """Add peers, with their addresses, to the membership."""
         self._tell(self.membership.meet(known, now), now)
 
     def join(self, known: Mapping[NodeId, str], now: float) -> None:
-        """Know these peers, and say to each that this one is there."""
+        """Add peers, with their addresses, to the membership, and greet each of them."""
         self.meet(known, now)
         for peer in known:
             self.membership.greet(peer)
         self.flush()
 
     def gone(self, peer: NodeId, now: float) -> None:
-        """Note that the process of a peer has ended."""
+        """Record that the process of a peer has ended."""
         self._tell(self.membership.gone(peer), now)
 
     def lose_replaced(self, is_replaced: Callable[[NodeId], bool], now: float) -> None:
-        """Note the loss of replaced peers with a model in the inbox: their replacements process its samples again."""
+        """Record the loss of replaced peers with a model in the inbox. Replacements process its samples again."""
         models = self.host.conductor.peers.models.values()
         for sender in dict.fromkeys(model.sender for model in models):
             if is_replaced(sender):
                 self.gone(sender, now)
 
     def begin_average(self, now: float, *, with_state: bool = False) -> None:
-        """Ask all living peers for their weights and, for a checkpoint, for their host states."""
+        """Ask all running peers for their weights and, for a checkpoint, for their host states."""
         self.averages += 1
         own = self.host.snapshot()
         others = list(self.host.conductor.peers.living)
@@ -328,7 +333,7 @@ class Peer:
         self.ask_for_snapshots(now)
 
     def ask_for_snapshots(self, now: float) -> None:
-        """Ask the peers whose weights are missing, again if a message may have been lost."""
+        """Request the missing weights of an average. Call this again if a message may have been lost."""
         assert self.averaging is not None
         self.averaging.asked_at = now
         with_state = bool(self.averaging.host_states)
@@ -362,7 +367,7 @@ class Peer:
         self.flush()
 
     def _serve(self, came: FromPeer, now: float) -> None:
-        """Give or take the weights of an average, or give the state for a peer that joins."""
+        """Send or receive the weights of an average, or send the state to a peer that joins."""
         sender, host = came.sender, self.host
         match came.message:
             case SnapshotRequest(number, with_state):
@@ -381,7 +386,7 @@ class Peer:
         came.release()
 
     def _add(self, averaging: Averaging, came: FromPeer, snapshot: ModelForAverage, now: float) -> None:
-        """Add the weights of a peer to an average, or go on without them if they cannot be used."""
+        """Add the weights of a peer to an average, or continue without them if they are invalid."""
         if came.tensors is not None and isfinite(norm_of(came.tensors.weights)):
             source = IncludedModel(came.sender, snapshot.records)
             averaging.add(source, came.tensors.weights, came.bytes, snapshot.host_state)
@@ -393,7 +398,7 @@ class Peer:
         averaging.lose(came.sender)
 
     def _tell(self, events: Iterable[PeerJoined | PeerLost], now: float) -> None:
-        """Tell the strategy of peers that joined or were lost."""
+        """Notify the strategy of peers that joined or were lost."""
         for event in events:
             if isinstance(event, PeerLost):
                 self.others_finished.discard(event.peer)
@@ -403,7 +408,7 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the membership has to say."""
+        """Send the queued messages of the membership."""
         messages, self.membership.outbox = self.membership.outbox, []
         for peer, message in messages:
             self.host.port.send(peer, message)

@@ -1,4 +1,4 @@
-"""What the logs of peers show about their work: the present task of each, and which samples ended or hung peers."""
+"""The work of peers, as read from their logs: current tasks, and samples that have ended or hung peers."""
 
 from dataclasses import dataclass, field
 
@@ -15,22 +15,22 @@ from oddlot.core.tasks import NodeId, Task
 class PeerWork:
     """An observer of the logs of all peers, for the launcher.
 
-    A peer writes the start of a task into its log before it computes it, so that the log of a dead peer has its task.
+    A peer logs the start of a task before it computes the task, so the log of a dead peer has its last task.
     """
 
     skip_bad: bool = False
     strikes: Counts = field(default_factory=dict)
-    """Processes that ended or hung, by sample, as in the ledger. Peers that join start with these counts."""
+    """Number of processes that ended or hung, by sample, as in the ledger. New peers start with these counts."""
     tasks: dict[NodeId, Task] = field(default_factory=dict)
-    """Present task of each peer, which has one at a time."""
+    """Current task of each peer."""
     productive: set[NodeId] = field(default_factory=set)
     """Peers that have finished a task."""
     evicted: set[NodeId] = field(default_factory=set)
-    """Peers with a hung task, which end themselves."""
+    """Peers with a hung task. They end themselves."""
     finished: set[NodeId] = field(default_factory=set)
     """Peers that have reached their goal."""
     cause: str = ""
-    """How the last process ended that had a task which may be the reason."""
+    """How the last process with a suspected task ended."""
 
     def __call__(self, record: Record) -> None:
         node = record.peer or ""
@@ -53,16 +53,19 @@ class PeerWork:
                     forget(self.strikes, spans)
 
     def is_idle(self, node: NodeId) -> bool:
-        """Whether a peer had no task, and had finished some or the run is about to end."""
+        """Return whether a peer has no task, and has finished tasks or the run is about to end."""
         return node not in self.tasks and (node in self.productive or bool(self.finished))
 
     def strike(self, node: NodeId, why: str) -> None:
-        """Count that a peer ended or hung during its task. Raise BadSamples the third time, unless they are skipped."""
+        """Count the end or hang of a peer against its task's samples.
+
+        Raise BadSamples if it is the third for the same samples, unless bad samples are skipped.
+        """
         self.cause = why
         deadly(count(self.strikes, self.tasks.pop(node).spans), why, skip_bad=self.skip_bad)
 
     def blame(self) -> BadSamples | None:
-        """Return the error of a run that has lost all its peers; None if no samples may be the reason."""
+        """Return the error of a run that has lost all its peers; None if no samples are suspected."""
         if not self.strikes:
             return None
         why = f"were being computed by peers that {self.cause}, and no peer is left. Fix the samples"

@@ -1,4 +1,4 @@
-"""A peer in a process of its own: its connections, its computation, its mailbox and port."""
+"""The process of a peer: its setup from the launcher, its mailbox and main loop, and its program."""
 
 import logging
 import os
@@ -45,62 +45,62 @@ from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.job import Job, choose_device
 
 LONGEST_WAIT_SECONDS = 0.2
-"""Longest wait of a mailbox, so that a peer sees signals and time that passes."""
+"""Longest wait of a mailbox, in seconds, so that signals and alarms are handled soon."""
 logger = logging.getLogger(__name__)
 
 
 def replaced_file(folder: Path, node: NodeId) -> Path:
-    """Return the file that exists once a peer is replaced. The other peers then drop models of it."""
+    """Return the path of the file that exists once a peer is replaced. The other peers then drop its models."""
     return folder / f"{node}.replaced.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerSetup(ABC):
-    """What the launcher and every peer of a run get."""
+    """The inputs of the launcher and of every peer of a run."""
 
     job: Job
     process: ProcessSetup
     folder: Path
     """Folder of the peers' files."""
     elapsed: float = 0.0
-    """Seconds that the run had taken before."""
+    """Seconds of the run before this start."""
     dollars_per_hour: float = 0.0
     as_if: tuple[Machine, ...] | None = None
-    """A machine for each peer, whose speed it has. None: full speed."""
+    """A machine for each peer. The peer imitates the machine's speed. None: full speed."""
     secret: bytes = field(default_factory=partial(secrets.token_bytes, 32))
     started: float = field(default_factory=time.monotonic)
-    """Time of the start, on the clock that all processes of this machine share."""
+    """Start time, on the monotonic clock that all processes of this machine share."""
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the start of the run."""
         return time.monotonic() - self.started + self.elapsed
 
     @abstractmethod
     def main(self, node: NodeId, index: int, life: SignsOfLife) -> None:
-        """Run a peer in this process: a subclass of `MeshProcess`."""
+        """Run a peer in this process, with a subclass of `MeshProcess`."""
 
 
 class PeerOfRun(Protocol):
-    """A peer with its share of the run."""
+    """A peer with its part of the run."""
 
     peer: Peer
 
     def due(self) -> float:
-        """Return the time at which the program is due to follow without a message."""
+        """Return the due time of `MeshProcess.follow` if no message arrives."""
 
     def flush_log(self) -> None:
         """Write the log into its file."""
 
     def close_log(self, now: float) -> None:
-        """Log that the peer stops."""
+        """Log the end of the peer."""
 
 
 class MeshProcess(ABC):
-    """The process of a peer, from its start to the end of the run: what `drive` needs of a host and of a mailbox.
+    """The process of a peer, from its start to the end of the run. It is the host and the mailbox of `loop.drive`.
 
-    The mailbox has messages of other peers and of the computation of this peer. A subclass makes the model and the
-    data, calls `open` and `drive`, and implements the parts of the run.
+    The mailbox has messages of other peers and of this peer's computation. A subclass makes the model and the data,
+    calls `open` and `drive`, and implements the abstract methods.
     """
 
     transport: Transport
@@ -111,13 +111,13 @@ class MeshProcess(ABC):
         self.setup, self.node, self.index, self.life = setup, node, index, life
         self.newcomer: Newcomer | None = None
         self.strikes: Mapping[str, int] = {}
-        """Samples that ended the computation of earlier peers."""
+        """Samples that have ended or hung earlier peers, with their counts."""
         self.is_ready = False
         self.ended = ""
         self.signal = 0
-        """Number of the last signal that was not heeded yet."""
+        """Number of the last unhandled signal. 0: none."""
         self.stop_reason = ""
-        """Reason for which the launcher has asked to finish. Empty: Ctrl-C."""
+        """Reason of the launcher's request to finish. Empty: Ctrl-C."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note_signal)
 
@@ -131,7 +131,7 @@ class MeshProcess(ABC):
         self.life.begin(self.transport.address, self.step_seconds)
 
     def drive(self) -> None:
-        """Wait until all peers are there, then train until the run ends."""
+        """Wait until all peers are ready, then train until the run ends."""
         message = self.life.wait_for_begin(lambda: bool(self.signal))
         if message is not None:
             self._begin(**message)
@@ -144,32 +144,32 @@ class MeshProcess(ABC):
             )
             warn(text, "connections_rejected", node=self.node, connections=count)
 
-    # --- what belongs to the run -------------------------------------------------------------------
+    # --- implemented by the run --------------------------------------------------------------------
 
     @abstractmethod
     def begin(self) -> PeerOfRun:
-        """Return a peer that begins with the run."""
+        """Return a peer that starts with the run."""
 
     @abstractmethod
     def join(
         self, source: IncludedModel, weights: FlatBuffer, optimizer: Mapping[str, Tensor] | None
     ) -> PeerOfRun:
-        """Return a peer that has the state of another one, and knows the peers of `port.addresses`."""
+        """Return a peer that starts with the state of another peer, and knows the peers of `port.addresses`."""
 
     @abstractmethod
     def follow(self, now: float) -> str:
-        """Do what follows from the last message. Return why the process ends; empty if not."""
+        """Act on the last message. Return why the process ends; empty if it continues."""
 
     @abstractmethod
     def stop(self, reason: str, now: float) -> None:
-        """Finish, and ask all peers to do so. The reason is empty for Ctrl-C."""
+        """Finish, and ask all peers to finish. The reason is empty for Ctrl-C."""
 
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether the run has ended, so that there is nothing to join."""
+        """Whether the run has ended, so that no peer can join it."""
 
-    # --- what `drive` needs ----------------------------------------------------------------------
+    # --- the host and the mailbox of `loop.drive` ------------------------------------------------
 
     @property
     def peer(self) -> Peer | None:
@@ -178,7 +178,7 @@ class MeshProcess(ABC):
 
     @property
     def now(self) -> float:
-        """Seconds since the run began, on the clock that all peers of a run share."""
+        """Seconds since the start of the run, on the clock that all peers of a run share."""
         return self.setup.now
 
     @property
@@ -187,7 +187,7 @@ class MeshProcess(ABC):
         return False
 
     def next(self, until: float) -> Any:
-        """Return the next message, after a short time None. Raise the error of the job's code."""
+        """Return the next message; None if none arrives for a short time. Raise an error of the job's code."""
         wait = min(max(until - self.now, 0.0), LONGEST_WAIT_SECONDS)
         try:
             item = self.transport.incoming.get(timeout=wait) if wait else self.transport.incoming.get_nowait()
@@ -202,7 +202,7 @@ class MeshProcess(ABC):
 
     @property
     def alarm(self) -> float:
-        """Return the time at which `ring` is due."""
+        """Return the due time of `ring`; infinity for never."""
         waiting = self.peer or self.newcomer
         return waiting.alarm if waiting is not None else inf
 
@@ -236,7 +236,7 @@ class MeshProcess(ABC):
         self._follow(now)
 
     def step_seconds(self) -> float:
-        """Return its longest recent step, in seconds; 0 if it has finished none."""
+        """Return the peer's longest recent step, in seconds; 0 if it has finished none."""
         return self.peer.membership.step_seconds if self.peer is not None else 0.0
 
     def _note_signal(self, number: int, _: object) -> None:
@@ -246,7 +246,7 @@ class MeshProcess(ABC):
         return replaced_file(self.setup.folder, peer).exists()
 
     def _broken(self, item: Unreachable | Rejected, now: float) -> None:
-        """Handle a connection that broke or was not accepted."""
+        """Handle a broken or rejected connection."""
         peer = self.peer
         match item:
             case Rejected(reason, by) if by:
@@ -266,7 +266,7 @@ class MeshProcess(ABC):
                     peer.flush()
 
     def _inject(self, what: Inject, now: float) -> None:
-        """Carry out an injected fault."""
+        """Inject a fault, or log one."""
         faults = self.port.disturbance
         if what.is_logged:
             if self.peer is not None:
@@ -290,7 +290,7 @@ class MeshProcess(ABC):
             self._add(self.begin()).meet(peers, now)
 
     def _join(self, source: IncludedModel, given: FlatBuffer, optimizer: Mapping[str, Tensor] | None) -> None:
-        """Begin with the state of a peer."""
+        """Start with the state of another peer."""
         weights = FlatBuffer.empty(given.layout)
         weights.copy_(given)
         peer = self._add(self.join(source, weights, optimizer))
@@ -304,14 +304,14 @@ class MeshProcess(ABC):
         return peer
 
     def _announce(self, now: float) -> None:
-        """Let the worker of this peer join once it is ready and the peer has a model."""
+        """Let this peer's worker join, if it is ready and the peer has a model."""
         if self.is_ready and self.peer is not None and not self.peer.host.conductor.busy:
             self.peer.receive(Joined(self.node, self.setup.dollars_per_hour), now)
 
-    # --- under way -----------------------------------------------------------------------------
+    # --- signals and requests of the launcher --------------------------------------------------
 
     def _follow(self, now: float) -> None:
-        """Heed signals and the launcher, and let the program do what follows."""
+        """Handle signals and messages of the launcher, then let the run act on the last message."""
         self._end_if_hung()
         for kind, body in self.life.hear():
             if kind is Say.STOP:
@@ -338,7 +338,7 @@ class MeshProcess(ABC):
             self.run.flush_log()
 
     def _end_if_hung(self) -> None:
-        """End the process if its work hangs: a thread cannot be ended. The launcher replaces it."""
+        """End the process if its work hangs, because a thread cannot be killed. The launcher replaces it."""
         members = self.peer.membership.members.values() if self.peer is not None else ()
         hung = self.port.hung(one.step_seconds for one in members)
         if hung or self.port.is_evicted:
@@ -348,7 +348,7 @@ class MeshProcess(ABC):
 
 
 def main(fds: list[int], body: dict[str, Any], _: int) -> NoReturn:
-    """Run a forked peer until it ends. Its output goes into its file."""
+    """Run a forked peer until it ends. Its output is written to a file."""
     lead_group(os.getpid())
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     adopt()
@@ -360,7 +360,7 @@ def main(fds: list[int], body: dict[str, Any], _: int) -> NoReturn:
         setup: PeerSetup = open_parcel(fds[2])
         setup.process.apply(setup.job)
         setup.main(body["node"], body["index"], life)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the run
+    except BaseException as error:  # noqa: BLE001 - any error ends the run
         life.fail(error)
         if not life.is_heard:
             print(error, file=sys.stderr)  # noqa: T201 - into the peer's file

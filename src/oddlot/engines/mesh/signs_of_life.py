@@ -1,7 +1,7 @@
-"""Messages of a peer's process for its launcher.
+"""Messages between a peer process and its launcher, and the end of a hung process.
 
-A thread sends signs of life, so that a peer that saves a large model sends them too. A process that is stopped, or has
-code that holds the interpreter's lock, sends none.
+A thread sends signs of life, so that a peer also sends them while it saves a large model. A process that is stopped, or
+has code that holds Python's GIL, sends none.
 """
 
 import os
@@ -25,15 +25,15 @@ PERIOD_SECONDS = 0.5
 
 
 class SignsOfLife:
-    """Reports to the launcher what a peer does. After `begin`, it reports the longest recent step at intervals."""
+    """The connection of a peer to its launcher. After `begin`, it reports the longest recent step at intervals."""
 
     def __init__(self, launcher: socket.socket) -> None:
         self.launcher = launcher
         self.is_heard = True
-        """Whether the launcher was there at the last report."""
+        """Whether the launcher was running at the last report."""
 
     def begin(self, address: str, step_seconds: Callable[[], float]) -> None:
-        """Report the address of the peer, and from then on `step_seconds()`."""
+        """Report the address of the peer, then `step_seconds()` at intervals."""
         self._say(Say.READY, address=address)
         threading.Thread(target=self._work, args=(step_seconds,), daemon=True).start()
 
@@ -46,7 +46,7 @@ class SignsOfLife:
         self._say(Say.FAILED, 0, **plain_failure(error))
 
     def wait_for_begin(self, is_stopped: Callable[[], bool]) -> dict[str, Any] | None:
-        """Wait for the word to begin. Return its content; None once the launcher has ended, or `is_stopped()`."""
+        """Wait for the message to begin, and return its content; None once the launcher has ended or `is_stopped()`."""
         while self.is_heard and not is_stopped():
             if select.select([self.launcher], [], [], PERIOD_SECONDS)[0]:
                 _, fds = receive(self.launcher)
@@ -54,7 +54,7 @@ class SignsOfLife:
         return None
 
     def hear(self) -> Iterator[tuple[Say, dict[str, Any]]]:
-        """Yield what the launcher has said since the last call."""
+        """Yield the launcher's messages since the last call."""
         with suppress(BlockingIOError):
             while frame := receive(self.launcher, socket.MSG_DONTWAIT)[0]:
                 yield decode(frame)
@@ -63,7 +63,7 @@ class SignsOfLife:
         try:
             self.launcher.send(encode(kind, **body), flags)
         except BlockingIOError:
-            pass  # a launcher that is stopped reads nothing
+            pass  # the launcher is stopped, and reads nothing
         except OSError:
             self.is_heard = False
 
@@ -74,7 +74,7 @@ class SignsOfLife:
 
 
 def end_process() -> NoReturn:
-    """Kill the processes that this one has started, and this one, without any cleanup that could hang."""
+    """Kill this process and those that it has started, without any cleanup that could hang."""
     with suppress(OSError):
         kill_children()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,7 @@
-"""The mesh on simulated machines: all peers in this process, on one virtual clock."""
+"""The mesh on simulated machines: all peers in this process, on one virtual clock.
+
+Also the network links between peers, the computation of their tasks, and the port of each peer.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -30,7 +33,7 @@ from oddlot.wire.plain import Plain
 
 @dataclass
 class Links:
-    """The times at which the links of peers are free.
+    """The network links of peers, and the times at which they are free.
 
     A transfer occupies the sender's uplink and the receiver's downlink until both have carried its bytes, at the rate
     of the slower one. Messages without tensors are small: they take the latency and occupy nothing.
@@ -41,7 +44,7 @@ class Links:
     down_free_at: dict[NodeId, float] = field(default_factory=dict)
 
     def transfer(self, sender: NodeId, receiver: NodeId, size: int, now: float) -> float:
-        """Occupy both links with a transfer of `size` bytes. Return the time at which it has arrived."""
+        """Occupy both links with a transfer of `size` bytes. Return its arrival time."""
         up, down = self.links[sender], self.links[receiver]
         begin = max(now, self.up_free_at.get(sender, now), self.down_free_at.get(receiver, now))
         rate = min(up.megabits_per_second, down.megabits_per_second) * 1e6
@@ -50,7 +53,7 @@ class Links:
         return end + self.latency(sender, receiver)
 
     def latency(self, sender: NodeId, receiver: NodeId) -> float:
-        """Return the seconds of a small message: half of each peer's latency to a hub in the middle."""
+        """Return the seconds of a small message: half of the sum of both peers' latencies."""
         both = self.links[sender].latency_milliseconds + self.links[receiver].latency_milliseconds
         return both / 2e3
 
@@ -61,7 +64,7 @@ class Links:
 
 
 class PeerComputation(ExactComputation):
-    """Computes the tasks of all peers with one learner. Models between peers are encoded; gradients are not sent."""
+    """The computation of all peers' tasks, with one learner. Exchanged models are encoded; gradients are not sent."""
 
     def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
         super().__init__(learner, pool, Plain())
@@ -76,7 +79,7 @@ class PeerComputation(ExactComputation):
         return found
 
     def travelled(self, tensors: messages.Tensors, *, exact: bool) -> tuple[int, messages.Tensors]:
-        """Return the bytes of tensors on the network, and them as the receiver gets them."""
+        """Return the size of tensors on the network, in bytes, and the tensors that the receiver gets."""
         layout = tensors.weights.layout
         codec = Plain() if exact else self.exchange_codec
         if isinstance(codec, Plain) and travels_unchanged(layout, tensors.layers):
@@ -90,17 +93,17 @@ class PeerComputation(ExactComputation):
 MakePeer = Callable[[NodeId, "SimulatedPort"], Peer | Newcomer]
 """Makes the peer of a machine that is ready."""
 CONTROL_BYTES = 200
-"""Bytes of a message without tensors, in the log: it takes only latency."""
+"""Logged size of a message without tensors, in bytes. Its transfer takes only the latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmDue:
-    """Says that the alarm of a peer is due."""
+    """Message that the receiver's alarm is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossNoticed:
-    """Says that nothing listens at the address of a peer any more."""
+    """Message that nothing listens at the address of a peer, because its process has ended."""
 
     node: NodeId
 
@@ -114,7 +117,7 @@ class SimulatedPeer:
     delayed: list[Envelope] = field(default_factory=list)
     """Messages that arrived while it was frozen."""
     rings_at: float = inf
-    """Time for which its alarm is planned."""
+    """Time of its planned alarm."""
 
 
 class SimulatedMesh(Simulator):
@@ -139,14 +142,14 @@ class SimulatedMesh(Simulator):
         self.bytes_sent: Counter[tuple[NodeId, NodeId, str]] = Counter()
         """Bytes by sender, receiver and the kind of message."""
         self.groups: dict[NodeId, int] = {}
-        """Sides of a partition of the network. Peers without one are on side 0."""
+        """Side of each peer in a partition of the network. Default: 0."""
         self.replaced: set[NodeId] = set()
-        """Peers whose unread models are dropped: a replacement has taken over what no other model includes."""
+        """Replaced peers. Their unread models are dropped, because replacements process the samples again."""
         self.disturbances: dict[NodeId, list[tuple[str, float]]] = {}
-        """Faults of the next models that peers send, with the seconds of a delay."""
+        """Faults of the next models that each peer sends, with delays in seconds."""
 
     def will_return(self, machines: Collection[str]) -> bool:
-        """Whether one of these machines has a peer, or gets one again unless its zone lacks capacity."""
+        """Return whether one of these machines has a peer, or gets one again if its zone has capacity."""
         states = [self.lifecycle.states[name] for name in machines]
         return any(one.node or one.machine.seconds_to_return is not None for one in states)
 
@@ -157,7 +160,7 @@ class SimulatedMesh(Simulator):
         return self.next_envelope(until)
 
     def deliver(self, envelope: Envelope) -> None:
-        """Let a peer handle a message, and plan its next alarm. Messages for lost peers are lost."""
+        """Pass a message to a peer, and plan the peer's next alarm. Drop messages for lost peers."""
         there = self.peers.get(envelope.to)
         if there is None:
             if isinstance(envelope.message, messages.FromPeer):
@@ -200,7 +203,7 @@ class SimulatedMesh(Simulator):
     # --- messages between peers ----------------------------------------------------------------
 
     def partition(self, side: Collection[NodeId]) -> None:
-        """Cut these peers off from all others; no peers: the network is whole again."""
+        """Separate these peers from all others. An empty `side` ends the partition."""
         self.groups = dict.fromkeys(side, 1)
 
     def send(
@@ -226,7 +229,7 @@ class SimulatedMesh(Simulator):
                 tensors, exact=not isinstance(message, messages.ModelMessage)
             )
             size += tensor_bytes
-            # Snapshots are for measurements, which take no virtual time.
+            # Measurements, such as snapshots, take no virtual time.
             if isinstance(message, messages.ModelMessage | messages.State):
                 arrives = self.links.transfer(sender, receiver, size, self.now)
         self.bytes_sent[sender, receiver, messages.kind_of(message)] += size
@@ -246,7 +249,7 @@ class SimulatedMesh(Simulator):
     # --- peers on machines ---------------------------------------------------------------------
 
     def host_of(self, node: NodeId) -> NodeId:
-        """Return the peer of a machine."""
+        """Return the host of a worker: the peer with its name."""
         return node
 
     def begin(self, node: NodeId, machine: Machine, delay: Times, link_delay: Times) -> None:
@@ -257,14 +260,14 @@ class SimulatedMesh(Simulator):
         self.peers[node] = SimulatedPeer(peer, self.workers[node])
 
     def notice(self, node: NodeId) -> None:
-        """Let the peer leave: it tells the others, and is lost when its machine is."""
+        """Give a peer notice of a preemption. It notifies the others, and is lost with its machine."""
         there = self.peers.get(node)
         if there is not None and there.worker.frozen_at is None and isinstance(there.peer, Peer):
             there.peer.membership.leave()
             there.peer.flush()
 
     def leave(self, node: NodeId) -> None:
-        """Let a peer leave, and lose its machine."""
+        """Let a peer leave, and end its machine."""
         self.notice(node)
         self.kill(node)
 
@@ -280,12 +283,12 @@ class SimulatedMesh(Simulator):
         return Envelope(node, Gone(node))
 
     def _tell_of_loss(self, node: NodeId) -> None:
-        """Let all peers notice that nothing listens at an address any more."""
+        """Notify all peers of the loss of a peer."""
         for name in self.peers:
             self.plan(self.now, Envelope(name, LossNoticed(node)))
 
     def _thawed(self, worker: SimulatedWorker) -> None:
-        """Let a peer continue with the messages that it got while it was frozen."""
+        """Deliver the messages that arrived while a peer was frozen."""
         there = self.peers[worker.node]
         delayed, there.delayed = there.delayed, []
         for envelope in delayed:
@@ -318,9 +321,9 @@ class SimulatedPort(PortWrapper):
         """Do nothing: the mesh knows all peers."""
 
     def address_of(self, peer: NodeId) -> str:
-        """Return the name: it is the address."""
+        """Return the peer's name, which is also its address."""
         return peer
 
     def evaluate(self, version: int, weights: Any) -> None:
-        """Evaluate weights, which takes no virtual time."""
+        """Evaluate weights. This takes no virtual time."""
         self.mesh.evaluate(version, weights, self.node)

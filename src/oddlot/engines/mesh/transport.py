@@ -1,8 +1,8 @@
 """TCP connections between the processes of peers, on this machine.
 
-Each peer listens on 127.0.0.1. A message travels on a connection that its sender has opened; one thread sends to each
-peer, and one receives from each. Both sides prove by an HMAC challenge that they know the secret of this start of the
-run, and the sender says which model it has, before any message is read.
+Each peer listens on 127.0.0.1. A message is sent on a connection that its sender has opened. One thread sends to each
+peer, and one thread receives from each. Before any message is read, both sides prove by an HMAC challenge that they
+know the secret of this start of the run, and the sender reports the layout of its model.
 """
 
 import contextlib
@@ -30,31 +30,31 @@ from oddlot.wire.framing import FrameError
 
 HOST = "127.0.0.1"
 HANDSHAKE_SECONDS, SEND_SECONDS = 5.0, 30.0
-"""Seconds until a handshake, and the sending of one message, are given up."""
+"""Timeouts of a handshake and of sending one message, in seconds."""
 HELLO_BYTES = 4096
-"""Largest size of what is said before a connection is used."""
+"""Maximum size of a message of the handshake."""
 CONTROL_BYTES = 1 << 20
-"""Room for a message besides its tensors."""
+"""Maximum size of a message without its tensors."""
 MAX_BUFFERS = 1024
-"""Buffers that are sent at once: at most as many as the system accepts (IOV_MAX)."""
+"""Buffers per system call: at most as many as the system accepts (IOV_MAX)."""
 MAX_SPARE = 4
-"""Unused blocks that are kept for models and gradients."""
+"""Maximum number of unused blocks that are kept for models and gradients."""
 MAX_WAITING = 8
-"""Messages to a peer that wait to be sent. Further ones are dropped, as by a network."""
+"""Maximum number of queued messages to a peer. Further messages are dropped, as by a network."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What a peer says of itself at the start of a connection."""
+    """The handshake of a peer that opens a connection."""
 
     peer: NodeId
     layout: str
     """Fingerprint of the model's layout."""
     address: str = ""
-    """Address at which it listens."""
+    """Listening address of the peer."""
 
     def problem(self, other: "Hello") -> str:
-        """Return why the peer `other` is not accepted; empty if it is."""
+        """Return why the peer `other` is rejected; empty if it is accepted."""
         if other.layout == self.layout:
             return ""
         message = (
@@ -65,7 +65,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A peer cannot be reached, or has closed its connection."""
+    """Event: a peer cannot be reached, or has closed its connection."""
 
     peer: NodeId
     is_gone: bool = False
@@ -74,17 +74,17 @@ class Unreachable:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A connection was not accepted: by this peer or, if `by` is given, by another one."""
+    """Event: a connection was rejected by this peer or, if `by` is given, by another peer."""
 
     reason: str
     by: NodeId = ""
     sender: NodeId = ""
-    """Peer that has sent an invalid message. Empty: there is none."""
+    """Peer that has sent an invalid message, if that is the reason; else empty."""
 
 
 @dataclass(frozen=True)
 class StrangerRejected:
-    """Something connected that is not a peer of this run. Only the first such connection is reported."""
+    """Event: a connection that is not from a peer of this run was rejected. Only the first one is reported."""
 
     reason: str
 
@@ -100,16 +100,16 @@ class LinkBytes:
 
 
 class Transport:
-    """Sends messages to peers, and puts those that arrive into `incoming`. No method waits.
+    """The connections of a peer. It sends messages, and puts received messages into `incoming`. Only `close` blocks.
 
-    Functions in `incoming` release tensors that were sent, or dropped: they must be called.
+    Some items of `incoming` are functions, which must be called. They release tensors that were sent or dropped.
     """
 
     def __init__(self, me: NodeId, secret: bytes, layout: Layout, codec: Codec) -> None:
         self.secret, self.codec = secret, codec
         self.incoming: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.blocks = Pool(lambda: FlatBuffer.empty(layout), MAX_SPARE)
-        """Blocks of received models, and of gradients, which are used again once they are released."""
+        """Blocks of received models and of gradients. They are reused after they were released."""
         self.max_bytes = CONTROL_BYTES + 8 * layout.bytes
         self.links: dict[NodeId, _Link] = {}
         self.listener = socket.create_server((HOST, 0), backlog=64)
@@ -124,12 +124,12 @@ class Transport:
 
     @property
     def address(self) -> str:
-        """Return the address at which it listens."""
+        """Return the listening address."""
         host, port = self.listener.getsockname()
         return f"{host}:{port}"
 
     def send(self, peer: NodeId, address: str, message: PeerMessage, tensors: Tensors | None = None) -> None:
-        """Send a message to the peer at an address. It is dropped if too many wait already."""
+        """Queue a message for the peer at an address. Drop it if the queue is full."""
         link = self.links.get(peer)
         if link is None or link.address != address:
             link = self.links[peer] = _Link(self, peer, address)
@@ -140,7 +140,7 @@ class Transport:
         return {peer: link.counted() for peer, link in self.links.items()}
 
     def close(self) -> None:
-        """Send what waits, for a short time, and close all connections."""
+        """Send queued messages for a short time, then close all connections."""
         if self.is_closed:
             return
         for link in self.links.values():
@@ -149,7 +149,7 @@ class Transport:
             link.thread.join(1.0)
         self.is_closed = True
         with contextlib.suppress(OSError):
-            socket.create_connection(self.listener.getsockname()).close()  # `accept` waits for it
+            socket.create_connection(self.listener.getsockname()).close()  # ends `accept`
         self._accepting.join(1.0)
 
     # --- receiving -----------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Transport:
             try:
                 connection, _ = self.listener.accept()
             except OSError:
-                continue  # who has connected has gone
+                continue  # the other side has disconnected
             if self.is_closed:
                 connection.close()
                 self.listener.close()
@@ -167,7 +167,7 @@ class Transport:
             _start(self._receive, connection)
 
     def _receive(self, connection: socket.socket) -> None:
-        """Check who has connected, then read messages until the connection ends."""
+        """Authenticate the other side, then read messages until the connection ends."""
         peer = ""
         with contextlib.suppress(OSError, EOFError), connection:
             connection.settimeout(HANDSHAKE_SECONDS)
@@ -198,7 +198,7 @@ class Transport:
             self.incoming.put(Unreachable(peer))
 
     def _reject(self, reason: str) -> None:
-        """Count a rejected connection, and report the first one: anything may connect, and often."""
+        """Count a rejected connection, and report only the first one, because any process may connect often."""
         with self._counting:
             self.strangers += 1
             is_first = self.strangers == 1
@@ -207,7 +207,7 @@ class Transport:
 
 
 class _Link:
-    """Sends messages to one peer, in a thread of its own."""
+    """A connection to one peer, with a queue and a thread that sends messages."""
 
     def __init__(self, transport: Transport, peer: NodeId, address: str) -> None:
         self.transport, self.peer, self.address = transport, peer, address
@@ -279,8 +279,8 @@ def _start(work: Callable[..., None], *arguments: Any) -> threading.Thread:
 
 
 class _Speech:
-    """Short messages on a socket, as `multiprocessing.connection` sends them: its challenges need `send_bytes` and
-    `recv_bytes`."""
+    """Short messages on a socket, with the methods that the challenges of `multiprocessing.connection` need:
+    `send_bytes` and `recv_bytes`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -303,7 +303,7 @@ class _Speech:
 
 
 def _fill(sock: socket.socket, memory: memoryview) -> None:
-    """Receive until the memory is full. Raise EOFError if the connection ends before."""
+    """Receive until the memory is full. Raise EOFError if the connection ends earlier."""
     while memory:
         if not (count := sock.recv_into(memory)):
             raise EOFError("the connection has ended")
@@ -327,7 +327,7 @@ _SENT_AT = 120
 
 
 def _system_bytes(connection: socket.socket) -> int:
-    """Return the bytes that the receiver has acknowledged, by the operating system. 0: it does not count them."""
+    """Return the acknowledged bytes of a connection, counted by the operating system; 0 if it does not count them."""
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
         return 0

@@ -1,1 +1,1 @@
-"""."""
+"""Common parts of the engines with worker processes: settings, setup, ids, pickling, evaluations and respawning."""

@@ -1,36 +1,36 @@
-"""Requested evaluations, and when the evaluator counts as hung."""
+"""Pending evaluations, and the timeout of the evaluator."""
 
 from math import inf
 from typing import Any
 
 FIRST_SECONDS = 600.0
-"""Seconds that the first evaluation may take."""
+"""Timeout of the first evaluation, in seconds."""
 MIN_SECONDS, TIMES = 30.0, 10.0
-"""Later limits: a multiple of the longest evaluation, and the least seconds."""
+"""Minimum timeout of later evaluations, in seconds, and their timeout relative to the longest evaluation so far."""
 
 
 def hung_evaluation_after(longest: float | None) -> float:
-    """Return the seconds after which an evaluation counts as hung. `longest`: that of the earlier ones."""
+    """Return the timeout of an evaluation, in seconds. `longest`: duration of the longest one so far; None if first."""
     return FIRST_SECONDS if longest is None else max(MIN_SECONDS, TIMES * longest)
 
 
 class Evaluations:
-    """Versions that are being evaluated."""
+    """Pending evaluations of versions."""
 
     def __init__(self) -> None:
         self.requested: dict[int, Any] = {}
-        """The weights of each version: the block, or the object, that has them."""
+        """Location of each version's weights: the number of a block, or an object of the engine."""
         self._longest: float | None = None
         self._since: float | None = None
-        """Start of the present evaluation."""
+        """Start of the current evaluation."""
 
     @property
     def deadline(self) -> float:
-        """Return when the evaluator counts as hung; infinity while it is idle."""
+        """Return the time at which the evaluator counts as hung; infinity while it is idle."""
         return inf if self._since is None else self._since + hung_evaluation_after(self._longest)
 
     def sent(self, now: float) -> None:
-        """Record that an evaluation was requested from the evaluator."""
+        """Record that a request was sent to the evaluator."""
         self._since = now if self._since is None else self._since
 
     def done(self, version: int, now: float) -> None:
@@ -41,5 +41,5 @@ class Evaluations:
         self._since = now if self.requested else None
 
     def lost(self) -> None:
-        """Record that the evaluator ended: all evaluations are requested again."""
+        """Record that the evaluator ended. All pending evaluations will be requested again."""
         self._since = None

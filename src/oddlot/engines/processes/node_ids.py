@@ -6,7 +6,7 @@ from oddlot.core.tasks import NodeId, life_name
 from oddlot.engines.processes.respawn import EVALUATOR_INDEX
 
 EVALUATOR = "evaluator"
-"""Id of the process that evaluates."""
+"""Id of the evaluator process."""
 
 
 class NodeIds:
@@ -17,7 +17,7 @@ class NodeIds:
         self.lives = [0] * len(names)
 
     def current(self, index: int) -> NodeId:
-        """Return the id of this worker's last process."""
+        """Return the id of this worker's latest process."""
         return life_name(self.names[index], self.lives[index])
 
     def next(self, index: int) -> NodeId:

@@ -1,4 +1,4 @@
-"""Pickling of what workers get once: the job, and the settings of the run."""
+"""Pickling of the job and the run's settings for workers, which share the memory of large arrays."""
 
 import io
 import mmap
@@ -21,17 +21,17 @@ from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.user_code import parts_of_function
 
 SHARED = {"r": "r", "r+": "c", "w+": "c"}
-"""Modes in which the array equals the file, and the mode in which a worker opens it, without writing."""
+"""Modes of memory-mapped arrays that equal their file, and the modes of workers, which do not write to the file."""
 
 
 def travelling(array: "np.memmap[Any, Any]") -> tuple[Any, tuple[Any, ...]]:
-    """Return how to pickle a memory-mapped array: by the path of its file, or as an ordinary array.
+    """Reduce a memory-mapped array for pickling: to the path of its file, or to an ordinary array.
 
-    A part of a file, and a private copy (mode `c`) that may have been changed, are pickled as ordinary arrays.
+    Parts of a mapped file, and private copies (mode `c`), which may have been changed, become ordinary arrays.
     """
     base: object = array.base
     order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else None
-    # The base of a whole map is the mmap; the base of a part is another array.
+    # The base of a complete map is the mmap; the base of a part is another array.
     whole = isinstance(base, mmap.mmap) and order is not None and array.mode in SHARED
     size = _size(array.filename) if whole and array.filename else None
     if size is None or size < array.offset + array.nbytes:
@@ -66,11 +66,11 @@ def _size(path: str | Path) -> int | None:
 
 
 MAX_DEPTH = 6
-"""Depth to which a value that cannot be pickled is searched for."""
+"""Maximum depth of the search for the part of a value that cannot be pickled."""
 
 
 def _shared(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
-    """Return how to pickle a tensor: CPU tensors as arrays, whose memory workers share."""
+    """Reduce a tensor for pickling: a CPU tensor to an array, so that workers share its memory."""
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
     if not plain or tensor.nbytes > tensor.untyped_storage().nbytes():  # after expand() it may be very large
         reduced: tuple[Any, tuple[Any, ...]] = tensor.__reduce_ex__(2)  # type: ignore[no-untyped-call]  # PyTorch's
@@ -85,7 +85,7 @@ def _tensor(array: Any, dtype: torch.dtype, shape: torch.Size, requires_grad: bo
 
 
 def tensor_of(array: "np.ndarray[Any, Any]") -> Tensor:
-    """Return a tensor with the memory of an array. It must not be changed if the array is read-only."""
+    """Return a tensor that shares the memory of an array. It must not be changed if the array is read-only."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch has no read-only tensors
         return torch.from_numpy(array)
@@ -101,7 +101,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 @contextmanager
 def _script_by_value() -> Iterator[None]:
-    """Have cloudpickle take `__mp_main__` as it takes `__main__`: that is the script in a child that was spawned."""
+    """Let cloudpickle pickle `__mp_main__`, the script in a spawned child, by value, like `__main__`."""
     script = sys.modules.get("__mp_main__")
     if script is None or script.__name__ in cloudpickle.list_registry_pickle_by_value():
         yield
@@ -116,10 +116,10 @@ def _script_by_value() -> Iterator[None]:
 def pickled(value: Any) -> list[memoryview]:
     """Return the pickle of a value, followed by the memory of its large arrays.
 
-    Functions and classes of a script or notebook are sent by value, so neither needs a `__main__` guard.
-    Workers import other modules by name. An array that is mapped from a file is sent as the file's path, and workers
-    map it too.
-    Raise UsageError, with the attribute, if the value cannot be pickled.
+    Functions and classes of a script or notebook are pickled by value, so neither needs a `__main__` guard.
+    Workers import other modules by name. A memory-mapped array is pickled as the path of its file, and workers map the
+    file too.
+    Raise UsageError with the name of the attribute if the value cannot be pickled.
     """
     buffers: list[Any] = []
     try:
@@ -164,7 +164,7 @@ def _culprit(value: Any, depth: int = MAX_DEPTH) -> str:
 
 
 def _parts(value: Any) -> Mapping[str, Any]:
-    """Return the named values that a value consists of: of a function, its globals and closure."""
+    """Return the named parts of a value. The parts of a function are its globals and closure."""
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):

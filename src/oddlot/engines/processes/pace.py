@@ -1,4 +1,4 @@
-"""Artificial slowness of a worker: of a simulated machine, or of an injected fault."""
+"""Artificial delays of a worker, to imitate a machine or as an injected fault, and the control of its tasks."""
 
 import time
 from collections.abc import Iterator
@@ -12,22 +12,22 @@ from oddlot.wire.packet import Packet
 
 
 class Pace:
-    """Makes a worker wait after each minibatch, until it has taken as long as its `machine` would."""
+    """The pace of a worker. It delays each minibatch until the minibatch has taken as long as on `machine`."""
 
     def __init__(self, machine: Machine | None, seed: int, batch_size: int) -> None:
         self.machine, self.seed, self.batch_size = machine, seed, batch_size
         self.slowness = 0.0
-        """Factor of a step's own time to wait after it."""
+        """Delay after each step, relative to the step's time."""
         self.done = 0
-        """Samples of the task that have taken their time."""
+        """Number of samples of the task that were computed and delayed."""
         self._delay: Times | None = None
         self._seconds_per_sample = 0.0
         self._step_began = 0.0
         self._cuts: Iterator[int] = iter(())
-        """Samples before each of the minibatches that are to come."""
+        """Number of samples before each remaining minibatch."""
 
     def begin(self, task: Task) -> None:
-        """Begin a task: draw what a sample of it takes."""
+        """Start a task: draw its seconds per sample."""
         self._step_began, self.done = time.perf_counter(), 0
         self._cuts = iter(minibatch_cuts(samples_in(task.spans), self.batch_size))
         if self.machine:
@@ -35,12 +35,14 @@ class Pace:
             self._seconds_per_sample = self.machine.seconds_per_sample * self._delay()
 
     def next_minibatch(self) -> None:
-        """Wait until the minibatches before the next one have taken their time."""
+        """Delay the next minibatch until the time of the previous minibatches is over."""
         self.wait(next(self._cuts))
 
     def wait(self, samples: int) -> None:
-        """Wait until the samples since the last call have taken their time, which is longer by the slowness: the
-        machine's time, or else what the step took itself."""
+        """Wait until the time of the samples since the last call is over.
+
+        Without `slowness`, this is the machine's time or, without a machine, the measured time.
+        """
         taken = time.perf_counter() - self._step_began
         lasts = self._seconds_per_sample * (samples - self.done) if self.machine else taken
         if (wait := lasts * (1.0 + self.slowness) - taken) > 0:
@@ -49,7 +51,7 @@ class Pace:
 
 
 class PacedControl:
-    """The `Control` of tasks in a process: their pace, and requests to end them."""
+    """The `Control` of tasks in a process: it delays them, and stops them on request."""
 
     pace: Pace
 
@@ -62,10 +64,10 @@ class PacedControl:
         self.leaving = False
 
     def read(self) -> None:
-        """Read requests, unless another thread does that."""
+        """Read requests. Do nothing if another thread reads them."""
 
     def loaded(self, task: Task) -> None:
-        """Begin the pace of a task."""
+        """Start the pace of a task."""
         self.pace.begin(task)
 
     def is_stopped(self, task: Task) -> bool:
@@ -76,7 +78,7 @@ class PacedControl:
         return self.leaving or task.id in self.aborted or hurried
 
     def computed(self, task: Task, samples: int | None) -> None:
-        """Wait until the last minibatch has taken its time."""
+        """Wait until the time of the last minibatch is over."""
         self.pace.wait(self.pace.done if samples is None else samples)
 
     def is_cancelled(self, task: Task) -> bool:
@@ -84,5 +86,5 @@ class PacedControl:
         return task.id in self.aborted
 
     def deliver(self, packet: Packet) -> int:
-        """Fail: without a codec, updates are no packets."""
+        """Raise NotImplementedError: without a codec, there are no packets."""
         raise NotImplementedError

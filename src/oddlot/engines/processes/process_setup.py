@@ -1,4 +1,4 @@
-"""Setting up a worker's process, on any engine of real processes."""
+"""The setup of a worker process: PyTorch's settings, the inputs from the run, and the learner."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from oddlot.train.learner import Learner
 
 @dataclass(frozen=True)
 class ProcessSetup:
-    """PyTorch's settings in a worker's process."""
+    """PyTorch's settings in a worker process."""
 
     threads: int
     default_dtype: torch.dtype
@@ -26,7 +26,7 @@ class ProcessSetup:
         return cls(threads, torch.get_default_dtype(), torch.get_default_device())
 
     def apply(self, job: Job) -> None:
-        """Set PyTorch up as the hub's process has it, and call the job's `worker_init`."""
+        """Apply the settings to this process, and call the job's `worker_init`."""
         torch.set_num_threads(self.threads)
         torch.set_default_dtype(self.default_dtype)
         if self.default_device != torch.get_default_device():
@@ -37,7 +37,7 @@ class ProcessSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup(RunData):
-    """What a worker needs of a run, sent once."""
+    """The inputs of a worker from a run, sent once."""
 
     process: ProcessSetup
 
@@ -48,5 +48,5 @@ class WorkerSetup(RunData):
 
 
 def learner_of(run: RunData, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> Learner:
-    """Return the learner of this process, which computes on a device and measures with the clock."""
+    """Return the learner of this process, for a device and a clock."""
     return Learner(run, device, clock)

@@ -1,4 +1,4 @@
-"""The policy that decides when workers are replaced and when the run fails."""
+"""The respawn policy, which decides when workers are replaced and when the run fails, and the data of process exits."""
 
 import logging
 import signal
@@ -12,7 +12,7 @@ from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId
 
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
-"""Signals of a fault in the process's own code. Others come from outside, as when memory runs out."""
+"""Signals of a crash in the process's own code. Other signals come from outside, e.g. when memory runs out."""
 RESPAWNS_A_MINUTE = 3
 DEATHS_BEFORE_GIVING_UP = 3
 KILLS_BEFORE_WARNING = 10
@@ -39,17 +39,17 @@ class Death:
     killed: bool = False
     """Whether it was killed by fault injection."""
     outside: bool = False
-    """Whether the reason lies outside of it: its node was lost, or ran out of memory."""
+    """Whether the cause is external: its node was lost, or ran out of memory."""
     invalid: bool = False
     """Whether the hub ended it because of an invalid message."""
     silent_seconds: float | None = None
     """Seconds without a sign of life after which the hub ended it. None: it was not silent."""
     output: str = ""
-    """End of its output, if that went into a file."""
+    """End of its output, if the output was written to a file."""
 
     @property
     def cause(self) -> str | None:
-        """Return how it ended or was silent while it had tasks, whose samples may be the reason; else None."""
+        """Return how it ended or was silent, as text; None if the samples of its tasks cannot be the cause."""
         code = self.exit_code
         if not self.had_tasks or self.expected or self.outside:
             return None
@@ -63,47 +63,47 @@ class Death:
 
     @property
     def is_failed_start(self) -> bool:
-        """Whether it ended before it was ready, or during a task for a reason other than its samples."""
+        """Whether it ended before it was ready, or during a task for a reason other than the task's samples."""
         return not (self.idle or self.expected or self.killed or self.outside) and self.cause is None
 
 
 class RespawnPolicy:
-    """Decides when each of `workers` workers starts again, and counts failed starts, the evaluator's too.
+    """The rules for when each of `workers` workers is replaced, with the failed starts of workers and the evaluator.
 
-    A worker that had returned an update, or was ended on purpose, is replaced immediately; another one at most three
-    times a minute.
+    A worker that had returned an update, or was ended on purpose, is replaced immediately. Other workers are replaced
+    at most three times a minute.
     """
 
     def __init__(self, workers: int, replaces: bool) -> None:
         self.replaces = replaces
         self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
         self.failed_starts = [0] * (workers + 1)
-        """Failed starts in a row, of every worker and, last, of the evaluator."""
+        """Consecutive failed starts of each worker and, in the last item, of the evaluator."""
         self.killed = 0
-        """Workers that injected faults killed since the last update."""
+        """Number of workers that injected faults have killed since the last update."""
         self.barred, self.waits = [False] * workers, [False] * workers
-        """Workers that must not start, and those of them whose start is due."""
+        """Whether each worker must not start, and whether the start of a barred worker is due."""
         self.timers: list[tuple[float, int]] = []
-        """Start times of workers."""
+        """Heap of start times and indices of workers."""
 
     @property
     def next_at(self) -> float:
-        """Return when the next start is due; infinity for never."""
+        """Return the time of the next start; infinity if there is none."""
         return self.timers[0][0] if self.timers else inf
 
     def update_came(self) -> None:
-        """Forget failed starts: an update came in."""
+        """Reset the failed starts of workers, because an update arrived."""
         self.failed_starts[:-1] = [0] * len(self.deaths)
         self.killed = 0
 
     def metrics_came(self) -> None:
-        """Forget the evaluator's failed starts: metrics came in."""
+        """Reset the failed starts of the evaluator, because metrics arrived."""
         self.failed_starts[-1] = 0
 
     def died(self, death: Death, now: float) -> None:
         """Count a death, and schedule the worker's replacement. Raise JobError after too many failed starts.
 
-        A death that the samples may have caused is counted by the ledger, against these samples.
+        The ledger counts deaths that samples may have caused, against these samples.
         """
         if death.is_failed_start:
             self.failed_starts[death.index] += 1
@@ -127,18 +127,18 @@ class RespawnPolicy:
         self.retry(death.index, again)
 
     def retry(self, index: int, at: float) -> None:
-        """Start the worker at this time."""
+        """Schedule a start of the worker at the time `at`."""
         heappush(self.timers, (at, index))
 
     def bar(self, index: int, barred: bool, now: float) -> None:
-        """Set whether the worker stays away once it has ended."""
+        """Set whether the worker is barred: it is not replaced after it has ended."""
         self.barred[index] = barred
         if not barred and self.waits[index]:
             self.waits[index] = False
             self.retry(index, now)
 
     def due(self, now: float) -> list[int]:
-        """Return the workers (-1: the evaluator) to start now. Barred ones follow when they are barred no more."""
+        """Return the workers (-1: the evaluator) to start now. Barred workers start once they are no longer barred."""
         found = []
         while self.timers and self.timers[0][0] <= now:
             index = heappop(self.timers)[1]
@@ -177,12 +177,12 @@ def log_exit(process: str, code: int) -> None:
 
 
 def silence(seconds: float) -> str:
-    """Return how long a worker was silent, and what to do about code that is the reason."""
+    """Return the time that a worker was silent, with advice, as text."""
     return f"{seconds:g} s (increase lost_after_seconds if your code holds Python's GIL for longer)"
 
 
 def _how(death: Death) -> str:
-    """Return how a process ended, as text."""
+    """Return how a process ended, for messages."""
     if death.silent_seconds is not None:
         return f"gave no sign of life for {silence(death.silent_seconds)}"
     if death.exit_code is None:

@@ -9,7 +9,7 @@ from oddlot.core.support.user_code import shortened, trace_of, user_code_failed
 from oddlot.core.tasks import NodeId
 
 MAX_CHARACTERS = 64_000
-"""Length limit of an error's text and fields together, as JSON."""
+"""Maximum length of an error's text and fields together, as JSON."""
 
 
 def plain_failure(error: BaseException) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def plain_failure(error: BaseException) -> dict[str, Any]:
     text, fields = shortened(str(error)), dict[str, Any]()
     room = MAX_CHARACTERS - len(json.dumps(text))
     for name, value in error.fields.items():
-        with suppress(Exception):  # of a user's object that cannot be shown
+        with suppress(Exception):  # the repr of a user's object may fail
             plain = json.dumps(value, default=short, skipkeys=True)
             if len(json.dumps(fields)) + len(plain) <= room:
                 fields[name] = json.loads(plain)
@@ -29,7 +29,7 @@ def plain_failure(error: BaseException) -> dict[str, Any]:
 def failure_of(node: NodeId, failure: dict[str, Any]) -> JobError:
     """Return the error that a worker has sent."""
     text, code, fields = str(failure.get("text")), failure.get("code"), failure.get("fields")
-    if type(code) is not str or type(fields) is not dict:  # no error of ours
+    if type(code) is not str or type(fields) is not dict:  # not an error of oddlot
         return user_code_failed(node, text)
     error = JobError(text, code)
     error.fields = fields

@@ -1,4 +1,4 @@
-"""The settings that all engines with worker processes have."""
+"""Common settings of the engines with worker processes."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""What a hub knows about a worker's process, on any engine of real processes."""
+"""The state of a worker process, as known to the hub."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from oddlot.engines.processes.respawn import EVALUATOR_INDEX, Death
 
 @dataclass(slots=True, eq=False)
 class WorkerState:
-    """A worker's process, from its start to its end."""
+    """The state of a worker process, from its start to its end."""
 
     node: NodeId
     index: int
@@ -16,7 +16,7 @@ class WorkerState:
     since: float
     """Time at which it was requested or, later, lost."""
     pid: int = 0
-    """Process id. 0: not known yet."""
+    """Process id. 0: unknown."""
     ready: bool = False
     leaving: bool = False
     productive: bool = False
@@ -28,7 +28,7 @@ class WorkerState:
     killed: bool = False
     """Whether it is ended by fault injection."""
     outside: bool = False
-    """Whether it ended for a reason outside of it: its node was lost, or ran out of memory."""
+    """Whether the cause of its end is external: its node was lost, or ran out of memory."""
     invalid: bool = False
     """Whether it is ended because of an invalid message."""
     silent_seconds: float | None = None
@@ -42,7 +42,7 @@ class WorkerState:
         return self.index == EVALUATOR_INDEX
 
     def death(self, had_tasks: bool, busy: bool) -> Death:
-        """Return how it ended, for the respawn policy. `busy`: it had tasks, or evaluated."""
+        """Return its end, for the respawn policy. `busy`: whether it had tasks or pending evaluations."""
         return Death(
             self.node,
             self.index,
