@@ -1,0 +1,52 @@
+"""Sizing rules, against the figures of the paper and against simulated runs."""
+
+import pytest
+import torch
+from torch import nn
+
+from oddlot import SGD, Asynchronous, Job, Machine, Simulated, fit
+from oddlot.machines import Fleet, Hub
+from oddlot.planner.sizing import Sizing, parallel_efficiency, workers_at
+
+
+def test_parallel_efficiency_has_the_figures_of_the_paper() -> None:
+    speedups = [workers * parallel_efficiency(workers, 0.1) for workers in (2, 4, 8)]
+    assert speedups == pytest.approx([1.83, 3.14, 4.89], abs=0.005)
+    assert workers_at(0.8, 0.2 / 2.2) == 4
+
+
+def test_hub_servers_has_the_example_of_the_paper() -> None:
+    sizing = Sizing(compute_seconds=0.5, model_bytes=244_000_000, hub_bytes_per_second=1.25e9, workers=4)
+    assert sizing.hub_servers == 4
+
+
+@pytest.mark.parametrize("workers", [4, 8, 16, 32])
+def test_most_workers_reach_the_efficiency_in_the_simulator(workers: int) -> None:
+    """A hub that is busy for a time per update is the server: workers beyond `most_workers` wait for it."""
+    sizing = Sizing(compute_seconds=1.0, model_bytes=50, hub_bytes_per_second=1_000.0, workers=workers)
+    job = Job(
+        lambda: nn.Linear(1, 1),
+        (torch.zeros(20_000, 1), torch.zeros(20_000, 1)),
+        loss=nn.functional.mse_loss,
+        optimizer=SGD(0.1),
+        batch_size=10,
+    )
+    fleet = Fleet(
+        [Machine(f"m{number}", 0.1) for number in range(workers)],
+        Hub(seconds_per_update=sizing.transfer_seconds),
+    )
+    run = fit(job, Asynchronous(), Simulated(fleet, computes=False), until="versions>=400", quiet=True)
+    computed = 400 * sizing.compute_seconds / (workers * run.summary["seconds"])
+    assert (computed >= 0.95 * sizing.efficiency) == (workers <= sizing.most_workers)
+
+
+def test_largest_model_and_smallest_bandwidth_are_at_the_limit() -> None:
+    sizing = Sizing(compute_seconds=1.0, model_bytes=1_000, hub_bytes_per_second=1e5, workers=8)
+    for name, value in (
+        ("model_bytes", sizing.largest_model_bytes),
+        ("hub_bytes_per_second", sizing.least_bytes_per_second),
+    ):
+        settings = {"compute_seconds": 1.0, "model_bytes": 1_000, "hub_bytes_per_second": 1e5, "workers": 8}
+        assert Sizing(**{**settings, name: value}).most_workers >= 8
+        worse = value * 1.1 if name == "model_bytes" else value / 1.1
+        assert Sizing(**{**settings, name: type(value)(worse)}).most_workers < 8
