@@ -15,11 +15,11 @@ from tests.fits import a_job
 from tests.transcripts import raises
 
 NAMES = (
-    "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks CheckpointError "
-    "codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK faults "
-    "FederatedAveraging fit Gossip Groups Interrupted Job JobError Local LocalSGD lr_schedules Machine machines OddlotError "
-    "Optimizer ProportionalLoad Quorum Ray read_chaos read_fleet replay Run SGD Shards Simulated sparse "
-    "StopRun strategies Strategy Synchronous testing UsageError VCASGD"
+    "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks "
+    "CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
+    "faults FederatedAveraging fit Gossip Groups Interrupted Job JobError Local LocalSGD lr_schedules Machine "
+    "machines OddlotError Optimizer ProportionalLoad Quorum Ray read_chaos read_fleet replay Run SGD Shards "
+    "Simulated sparse StopRun strategies Strategy Synchronous testing UsageError VCASGD"
 )
 ROOT = Path(__file__).parent.parent
 PROBE = """\

@@ -8,7 +8,7 @@ from torch import nn
 from benchmarks.report import show
 from oddlot import SGD, Job, Machine, Simulated, Synchronous, fit
 from oddlot.core.commands import Step
-from oddlot.machines import Deterministic, Fleet, Hub, Lognormal
+from oddlot.machines import Deterministic, Hub, Lognormal
 from oddlot.planner.hardware_efficiency import update_time
 from oddlot.strategies import Groups
 
@@ -54,7 +54,7 @@ def simulated(machines: list[Machine], hub: Hub, groups: int, updates: int) -> f
         optimizer=SGD(lr=0.1),
         batch_size=BATCH,
     )
-    engine = Simulated(Fleet(machines, hub), computes=False)
+    engine = Simulated(machines, hub=hub, computes=False)
     run = fit(job, Groups(Synchronous(), groups=groups), engine, until=f"versions>={updates}", quiet=True)
     times = [record.now for record in run.records for action in record.actions if isinstance(action, Step)]
     half = times[len(times) // 2 :]

@@ -160,7 +160,7 @@ def test_messages_of_exchanges_replace_pings() -> None:
 
 def test_false_and_outdated_news_are_ignored() -> None:
     """A peer refutes news of its own loss, and ignores outdated news of others."""
-    from oddlot.core.membership import PeerStatus, Ping
+    from oddlot.core.membership_messages import PeerStatus, Ping
 
     world = World(3)
     me = world.peers["p0"]

@@ -11,7 +11,7 @@ from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.core.worker_stats import WorkerStats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PartOfState:
     """The state of a conductor without the workers and tasks that are not shown."""
 

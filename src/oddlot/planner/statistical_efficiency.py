@@ -23,8 +23,8 @@ def memoryless_staleness(groups: int) -> Numbers:
     """Return the probabilities of staleness 0, 1, 2, ... with memoryless delays: a geometric distribution."""
     implicit = implicit_momentum(groups)
     length = 1 if not implicit else int(np.ceil(log(TAIL) / log(implicit)))
-    found = (1 - implicit) * implicit ** np.arange(length)
-    return found / found.sum()
+    found = np.array([(1 - implicit) * implicit**staleness for staleness in range(length)])
+    return found / float(found.sum())
 
 
 def convergence_rate(

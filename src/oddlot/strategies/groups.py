@@ -199,7 +199,7 @@ class Groups(StrategyWrapper):
         for node, group in self.group_of.items():
             members[group].append(node)
         sender = event.update.sender if isinstance(event, Arrived) else None
-        moves = []
+        moves: list[tuple[NodeId, int, int]] = []
         while True:
             sizes = [len(nodes) for nodes in members]
             donor, receiver = sizes.index(max(sizes)), sizes.index(min(sizes))
