@@ -97,7 +97,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             texts |= each.get("texts", {})
             found |= {*each.get("found", [])}
             sentences += map(tuple, each.get("sentences", []))
-        texts |= config.stash[TEXTS]
+        texts.update(config.stash[TEXTS])
         rewrite(texts, found)
         is_complete = session.testsfailed == 0 and config.args_source is pytest.Config.ArgsSource.TESTPATHS
         rewrite_errors(sentences, complete=is_complete)

@@ -63,6 +63,7 @@ MAY_WAIT = {
     },  # its writer is a thread
     "oddlot.checkpoint.storage": {"concurrent.futures"},  # checksums are computed beside the writing
     "oddlot.report.live_view": {"time.monotonic"},  # when a run will end is said in the user's time
+    "oddlot.planner.profile": {"time"},  # it measures
     "oddlot.cli.watch": {"time"},  # it is a program beside the run
 }
 # Of the modules random and numpy.random only these do not draw from a state that the whole process shares.

@@ -196,6 +196,25 @@ def watch(run: options.RUN_FOLDER) -> None:
 
 
 @command()
+def profile(
+    workload: Annotated[
+        str,
+        typer.Argument(metavar="WORKLOAD", help="Workload to measure.", autocompletion=completing.workloads),
+    ],
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the profile to this TOML file.")
+    ] = None,
+    as_json: options.JSON = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress.")] = False,
+) -> None:
+    """Measure a workload on this machine: speed by batch size, threads, bytes per codec, merge time."""
+    from oddlot.cli.profile_command import profile_workload
+
+    _find_modules_here()
+    profile_workload(workload, out, as_json=as_json, quiet=quiet)
+
+
+@command()
 def notice(
     pid: Annotated[int, typer.Argument(min=1, metavar="PID", help="Process id of a run or of a worker.")],
     url: Annotated[
