@@ -418,12 +418,30 @@ GOSSIP = {
     **{key: replace(one, what=f"{one.what} Fashion-MNIST.") for key, one in RATES.items()},
     **{f"{key}_cifar10": replace(one, what=f"{one.what} CIFAR-10.") for key, one in RATES.items()},
 }
+PLANNER = {
+    "he_error_cv0": Figure(
+        "Seconds per update of 32 machines in 1 to 32 groups, prediction / simulator: largest error, equal times.",
+        "<= 0.05",
+    ),
+    "he_error_fitted": Figure(
+        "As before, with lognormal times of variation 0.3 and 1.0: largest error.", "<= 0.10"
+    ),
+    "momentum_error": Figure(
+        "Best momentum on least squares with exponential delays, theorem 7 - measured: largest difference.",
+        "<= 0.15",
+    ),
+    "tuned_over_untuned": Figure(
+        "Virtual seconds to an accuracy with 16 groups, best momentum / 0.9, each at its own best learning rate.",
+        "<= 0.75",
+    ),
+}
 BENCHMARKS = {
     "overhead": Benchmark("Overhead", OVERHEAD),
     "hub": Benchmark("Hub", HUB),
     "checkpoint": Benchmark("Checkpoints", CHECKPOINT),
     "startup": Benchmark("Start-up time", STARTUP),
     "simulator": Benchmark("Simulator", SIMULATOR),
+    "planner": Benchmark("Planner", PLANNER),
     "faults": Benchmark("Faults", FAULTS, needs_data=True),
     "ray": Benchmark("Ray", RAY, needs_data=True),
     "gossip": Benchmark(

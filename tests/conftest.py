@@ -97,7 +97,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             texts |= each.get("texts", {})
             found |= {*each.get("found", [])}
             sentences += map(tuple, each.get("sentences", []))
-        texts.update(config.stash[TEXTS])
+        own = config.stash[TEXTS]
+        texts.update(own)
         rewrite(texts, found)
         is_complete = session.testsfailed == 0 and config.args_source is pytest.Config.ArgsSource.TESTPATHS
         rewrite_errors(sentences, complete=is_complete)

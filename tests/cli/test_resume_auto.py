@@ -29,7 +29,7 @@ def ran(oddlot: Oddlot, *flags: str) -> None:
 
 def ended_early(oddlot: Oddlot, *flags: str) -> None:
     """Start a run that fails before its first checkpoint."""
-    with patch("oddlot.run.saving.BackgroundSaver.save", side_effect=JobError("ended early")):
+    with patch("oddlot.run.saving.BackgroundWriter.save", side_effect=JobError("ended early")):
         assert oddlot(*AUTO, *flags).code == 3
 
 

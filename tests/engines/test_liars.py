@@ -85,7 +85,7 @@ def puppet() -> Iterator[tuple[DrivenRun, Callable[[bytes], Message]]]:
     """Yield a run with the open task w1:1, and a function that sends a frame of its worker and returns the message."""
     puppets = Puppets()
     with (
-        patch.object(on_local, "ForkServer", lambda: puppets),
+        patch.object(on_local, "ForkClient", lambda: puppets),
         prepared(Recipe(a_job(), Asynchronous(), local(1), RunConfig(until="epochs>=1"))) as training,
     ):
         run = DrivenRun(training)
@@ -116,7 +116,7 @@ class NeverForks(Puppets):
 def test_system_that_cannot_fork_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "RETRY_SECONDS", 0.0)
     with (
-        patch.object(on_local, "ForkServer", NeverForks),
+        patch.object(on_local, "ForkClient", NeverForks),
         warns("cannot_fork", reason="no more processes"),
         raises(JobError, "cannot_fork", reason="no more processes"),
     ):

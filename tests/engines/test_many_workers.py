@@ -13,7 +13,7 @@ from tests.transcripts import warns
 @pytest.fixture(autouse=True)
 def three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_local, "cores", lambda: 3)
-    monkeypatch.setattr(on_local, "ForkServer", lambda: SimpleNamespace(close=list))
+    monkeypatch.setattr(on_local, "ForkClient", lambda: SimpleNamespace(close=list))
 
 
 def test_too_many_workers_warn() -> None:

@@ -85,10 +85,10 @@ HANGS = """
 import signal, threading, warnings
 
 import oddlot
-from oddlot.checkpoint import storage, writer
+from oddlot.checkpoint import background_writer, storage
 from tests.fits import a_job, fleet
 
-writer.LONG_WRITE_SECONDS = 0.1
+background_writer.LONG_WRITE_SECONDS = 0.1
 writes, begun = storage.Storage.write, []
 
 

@@ -33,6 +33,7 @@ from oddlot import (
     ElasticAveraging,
     FastestK,
     FederatedAveraging,
+    Groups,
     JobError,
     Local,
     LocalSGD,
@@ -77,12 +78,13 @@ STRATEGIES = [
     BackupTasks(Synchronous(), slow=1.0),
     Deadline(LocalSGD(steps=2), 0.01),
     ProportionalLoad(Synchronous()),
+    Groups(Synchronous()),
     VCASGD(),
     FederatedAveraging(),
     ElasticAveraging(steps=2),
     Downpour(steps=2),
 ]
-REAL = FastestK, LocalSGD, ElasticAveraging
+REAL = FastestK, LocalSGD, ElasticAveraging, Groups
 """Strategies that also run on local workers. Together, they cancel tasks and use each kind of update."""
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 
@@ -440,7 +442,7 @@ def test_invalid_settings_fail_before_the_run(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("oddlot.engines.local.config.ForkServer", None)
+    monkeypatch.setattr("oddlot.engines.local.config.ForkClient", None)
     options = {"engine": local(2), "until": "epochs>=1", "out": tmp_path / "run", **options}
     mask(devices=r"(?<=is not there: ).*")
     with raises(UsageError, message[0], **message[1]):

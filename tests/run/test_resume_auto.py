@@ -110,7 +110,7 @@ def killed_before_log(place: Place) -> None:
 
 
 def killed_before_checkpoint(place: Place) -> None:
-    place.is_killed_before("oddlot.run.saving.BackgroundSaver.save")
+    place.is_killed_before("oddlot.run.saving.BackgroundWriter.save")
 
 
 def killed_in_checkpoint(place: Place) -> None:
@@ -200,7 +200,7 @@ def another_run(place: Place) -> None:
 
 
 def another_run_before_its_first_checkpoint(place: Place) -> None:
-    place.is_killed_before("oddlot.run.saving.BackgroundSaver.save", job=a_job(batch_size=4))
+    place.is_killed_before("oddlot.run.saving.BackgroundWriter.save", job=a_job(batch_size=4))
 
 
 def files(place: Place) -> None:

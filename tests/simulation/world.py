@@ -21,6 +21,7 @@ from oddlot import (
     ElasticAveraging,
     FastestK,
     FederatedAveraging,
+    Groups,
     LocalSGD,
     ProportionalLoad,
     Quorum,
@@ -115,6 +116,18 @@ STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
         )(chance),
         chance.choice([0.1, 0.3, 1.0]),
         chance.choice([0.0, 0.5]),
+    ),
+    "groups": lambda chance: Groups(
+        chosen(
+            lambda chance: Synchronous(chance.choice([None, 9])),
+            lambda _: FastestK(1, 3),
+            lambda _: Quorum(LocalSGD(steps=2), 0.5, 0.5),
+            lambda _: Deadline(LocalSGD(steps=3), 0.5),
+            lambda _: BackupTasks(ProportionalLoad(Synchronous(9)), 1.0),
+            lambda chance: AdaptiveK(1, 1, switch=switch(chance)),
+        )(chance),
+        chance.randint(1, 3),
+        chance.choice([0.0, 1.0]),
     ),
     "backup_tasks": lambda chance: BackupTasks(
         chosen(

@@ -4,11 +4,13 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from math import inf, nan
 from pathlib import Path
-
-from pydantic import ValidationInfo
+from typing import TYPE_CHECKING
 
 from oddlot.core.support.errors import InvalidValue, UsageError
 from oddlot.machines.text_files import read_packed
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 KEYS = {
     "job": ("workload",),
@@ -54,7 +56,7 @@ def _kind_of(path: Path, wanted: str) -> str:
     return next((kind for kind, known in KEYS.items() if keys & {*known}), wanted)
 
 
-def path_of(file: object, info: ValidationInfo) -> Path:
+def path_of(file: object, info: "ValidationInfo") -> Path:
     """Return the path in a table's key `file`. Relative paths start from the folder of the TOML file."""
     if not isinstance(file, str) or not file:
         raise InvalidValue("file", file, "the path of a text file")
@@ -64,7 +66,7 @@ def path_of(file: object, info: ValidationInfo) -> Path:
 
 def read_lines(
     file: object,
-    info: ValidationInfo,
+    info: "ValidationInfo",
     what: str,
     read: Callable[[list[str]], Iterable[float]],
 ) -> tuple[float, ...]:

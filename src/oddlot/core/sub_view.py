@@ -1,8 +1,9 @@
 """Views of a run that are narrowed to some of its workers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 
 from oddlot.core.peers import Peers
 from oddlot.core.sample_ledger import SampleLedger
@@ -40,13 +41,26 @@ class _PartOfState:
         return sum(merged > version for merged in self.merges)
 
 
-def sub_view(view: View, workers: Collection[NodeId], batch: int, merges: Sequence[int]) -> View:
-    """Return a view that shows only these workers, leaving ones included, and their tasks, with this batch size.
+def sub_view(
+    view: View,
+    workers: Collection[NodeId],
+    batch: int,
+    merges: Sequence[int] = (),
+    assigned: Mapping[NodeId, int] = MappingProxyType({}),
+) -> View:
+    """Return a view that shows only these workers, leaving ones included, and their tasks.
 
-    Staleness counts `merges`: the versions that these workers have made, as far as their tasks are older. The samples,
-    versions, statistics and random generator are those of the run. Takes time in proportion to `workers`.
+    The samples, versions, statistics and random generator are those of the run. Takes time in proportion to `workers`.
+
+    Args:
+        view: View of the run.
+        workers: The workers.
+        batch: Batch size to show, in samples.
+        merges: Versions that these workers have made, as far as their tasks are older: staleness counts them.
+        assigned: Number of tasks that workers are assigned in the present call of `on`. They have fewer free slots.
     """
     state = view._state
+    slots = {node: state.slots[node] - assigned.get(node, 0) for node in workers if node in state.slots}
     busy = {node: state.busy[node] for node in workers if node in state.busy}
     return View(
         _PartOfState(
@@ -54,8 +68,8 @@ def sub_view(view: View, workers: Collection[NodeId], batch: int, merges: Sequen
             state.version,
             state.ledger,
             batch,
-            {node: state.slots[node] for node in workers if node in state.slots},
-            {node: None for node in workers if node in state.idle},
+            slots,
+            {node: None for node in workers if node in state.idle and slots[node]},
             {node: None for node in workers if node in state.stalled},
             busy,
             {task: state.open[task] for tasks in busy.values() for task in tasks if task in state.open},

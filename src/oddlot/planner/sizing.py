@@ -80,4 +80,4 @@ def parallel_efficiency(workers: int, overhead: float) -> float:
 
 def workers_at(efficiency: float, overhead: float) -> int:
     """Return the largest number of workers with at least this parallel efficiency (lemma 1, solved for workers)."""
-    return floor(((1 + overhead) / efficiency - 1) / overhead)
+    return floor(((1 + overhead) / efficiency - 1) / overhead + 1e-9)  # a whole number may be rounded down

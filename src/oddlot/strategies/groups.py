@@ -1,5 +1,6 @@
 """Compute groups: synchronous inside a group, asynchronous to each other."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -100,12 +101,14 @@ class Groups(StrategyWrapper):
             self.merges = [[] for _ in self.inners]
         if isinstance(event, Arrived) and self.damping:
             self.based_on[event.update.id] = event.update.based_on
-        version = view.version
+        version, assigned = view.version, Counter[NodeId]()
         for group, inner_event in self._inner_events(event, view):
             members = [node for node, other in self.group_of.items() if other == group]
             active = [node for node in members if node in view.nodes]
-            shown = sub_view(view, members, self._samples(active, view), self.merges[group])
+            shown = sub_view(view, members, self._samples(active, view), self.merges[group], assigned)
             for command in self.inners[group].on(inner_event, shown):
+                if isinstance(command, Assign):
+                    assigned[command.node] += 1
                 if isinstance(command, Step | Blend):
                     version += 1
                     self._note_merge(command, group, version, shown)

@@ -12,20 +12,20 @@ Arguments that several kernels share:
 - `row_by`, `example_by`, `slot_by`, [pairs]: row, example and slot of each pair, sorted by row.
 - `bucket_starts`, [buckets + 1]: first pair of each bucket, which contains neighboring rows.
 - `bounds`, [chunks + 1]: first bucket of each chunk. A chunk is processed by one thread.
-- `kind`, `first`, `second`, `how`: optimizer, its state and its numbers (see `rows`).
+- `kind`, `first`, `second`, `how`: optimizer, its state and its numbers (see `row_operations`).
 """
 
 INTERFACE = {
-    "choosing": ("make_alias", "take_by_chance", "take_by_frequency", "take_labels", "take_shared"),
     "clusters": ("average", "best_clusters", "best_of_clusters", "measure_lengths", "take_members"),
-    "grouping": ("count_pairs", "place_pairs", "scatter_pairs", "sort_pairs"),
     "hashing": ("draw_bins", "largest_in_bins", "pack_signs"),
-    "input": ("backward", "collect", "forward"),
+    "input_layer": ("backward", "collect", "forward"),
     "nearest": ("gather", "largest", "name_largest"),
-    "output": ("backward", "catch_up_rows", "collect", "forward", "softmax"),
+    "output_layer": ("backward", "catch_up_rows", "collect", "forward", "softmax"),
     "parsing": ("count_marks", "parse"),
     "rounding": ("round_rows",),
-    "stepping": ("adam_rows",),
+    "row_groups": ("count_pairs", "place_pairs", "scatter_pairs", "sort_pairs"),
+    "row_operations": ("adam_rows",),
+    "row_selection": ("make_alias", "take_by_chance", "take_by_frequency", "take_labels", "take_shared"),
     "tables": ("mark_active", "sort_by_code", "take_found"),
 }
 """Kernels that the rest of the package calls, by module: the interface of any other implementation."""
