@@ -26,7 +26,6 @@ PROBE = """\
 import sys, time
 before = time.perf_counter()
 import oddlot
-from oddlot.strategies.registry import BY_NAME, WRAPPERS
 print(time.perf_counter() - before, *sorted({"torch", "numpy", "pydantic", "rich"} & set(sys.modules)))
 """
 

@@ -20,8 +20,11 @@ HUB_SECONDS = 0.003
 GROUPS = (1, 2, 4, 8, 16, 32)
 
 
-def errors(updates: int) -> dict[float, list[float]]:
-    """Return the relative errors by the variation of computation times, for each number of groups."""
+def errors(rounds: int) -> dict[float, list[float]]:
+    """Return the relative errors by the variation of computation times, for each number of groups.
+
+    Each group has `rounds` rounds, of which the second half is measured.
+    """
     found: dict[float, list[float]] = {0.0: [], 0.3: [], 1.0: []}
     rows = []
     for cv, values in found.items():
@@ -31,7 +34,7 @@ def errors(updates: int) -> dict[float, list[float]]:
         for groups in GROUPS:
             hub = Hub(seconds_per_update=HUB_SECONDS)
             predicted = update_time(machines, groups, BATCH, hub)
-            measured = simulated(machines, hub, groups, updates)
+            measured = simulated(machines, hub, groups, rounds * groups)
             values.append(abs(predicted.seconds / measured - 1))
             row.append(
                 f"{measured:.3f} ({predicted.seconds / measured:.2f}, {predicted.bound / measured:.2f})"

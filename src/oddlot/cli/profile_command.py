@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ def profile_workload(workload: str, out: str | None, *, as_json: bool, quiet: bo
     from oddlot.workloads.registry import check_workload, load_workload
 
     check_workload(workload)
-    found = profile(load_workload(workload), lambda text: None if quiet else print(text, file=sys.stderr))
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # the job's code may print
+        found = profile(load_workload(workload), lambda text: None if quiet else print(text, file=sys.stderr))
     if out is not None:
         write_profile(found, out)
     if as_json:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oddlot.core.sample_spans import Span
-from oddlot.core.support.errors import UsageError
+from oddlot.core.support.errors import OddlotError, UsageError
+from oddlot.core.support.user_code import trace_of, user_code_failed
 from oddlot.core.tasks import Facts, Task
 from oddlot.engines.base import cores
 from oddlot.model.flat_buffer import FlatBuffer, Layout
@@ -114,38 +115,48 @@ def profile(job: "Job", on_step: Callable[[str], None] = lambda _: None) -> Prof
     Args:
         job: The job.
         on_step: Called with a text before each measurement.
+
+    Raise JobError if the job's code raises an exception.
     """
     before = torch.get_num_threads()
     try:
-        bench = _Bench(job)
-        most = [number for number in (1, 2, 4, 8, 16, 32, 64, 128) if number <= cores()]
-        on_step(f"batch sizes with {most[-1]} threads")
-        batches, limited = bench.by_batch(most[-1], on_step)
-        knee = _knee(batches)
-        by_threads = {}
-        for number in most:
-            on_step(f"{number} threads with batches of {knee}")
-            by_threads[number] = bench.seconds_per_sample(knee, number)
-        best = min(by_threads, key=by_threads.__getitem__)
-        if best != most[-1]:
-            batches, limited = bench.by_batch(best, on_step)
-            knee = _knee(batches)
-        on_step("merge time and codecs")
-        return Profile(
-            job=job.name,
-            parameters=_parameters(job),
-            machine=this_machine(),
-            threads=best,
-            seconds_by_threads=by_threads,
-            batches=tuple(batches),
-            knee=knee,
-            is_limited_by_memory=limited,
-            bytes_down=bench.layout.bytes,
-            bytes_up=bench.bytes_by_codec(),
-            merge_seconds=bench.merge_seconds(),
-        )
+        return _profile(job, on_step)
+    except OddlotError:
+        raise
+    except Exception as error:
+        raise user_code_failed("this machine", trace_of(error)) from error
     finally:
         torch.set_num_threads(before)
+
+
+def _profile(job: "Job", on_step: Callable[[str], None]) -> Profile:
+    bench = _Bench(job)
+    most = [number for number in (1, 2, 4, 8, 16, 32, 64, 128) if number <= cores()]
+    on_step(f"batch sizes with {most[-1]} threads")
+    batches, limited = bench.by_batch(most[-1], on_step)
+    knee = _knee(batches)
+    by_threads = {}
+    for number in most:
+        on_step(f"{number} threads with batches of {knee}")
+        by_threads[number] = bench.seconds_per_sample(knee, number)
+    best = min(by_threads, key=by_threads.__getitem__)
+    if best != most[-1]:
+        batches, limited = bench.by_batch(best, on_step)
+        knee = _knee(batches)
+    on_step("merge time and codecs")
+    return Profile(
+        job=job.name,
+        parameters=_parameters(job),
+        machine=this_machine(),
+        threads=best,
+        seconds_by_threads=by_threads,
+        batches=tuple(batches),
+        knee=knee,
+        is_limited_by_memory=limited,
+        bytes_down=bench.layout.bytes,
+        bytes_up=bench.bytes_by_codec(),
+        merge_seconds=bench.merge_seconds(),
+    )
 
 
 def this_machine() -> str:
