@@ -89,7 +89,7 @@ class Oddlot:
         out, err = self.capsys.readouterr()
         return Answer(int(end.value.code or 0), out, err, *errors)
 
-    def refuses(self, code: str, *arguments: str, exit_code: int = 2, **fields: Any) -> Answer:
+    def rejects(self, code: str, *arguments: str, exit_code: int = 2, **fields: Any) -> Answer:
         """Run a command, assert that it ends with this error, and return its output."""
         answer = self(*arguments)
         assert answer.error, answer.err

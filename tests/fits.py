@@ -24,8 +24,8 @@ from oddlot.history.audit import prove
 from oddlot.history.replay import compare, replay
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
+from oddlot.run.recipe import Recipe
 from oddlot.run.result import Run
-from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.state_checks import StateChecks
 

@@ -21,7 +21,15 @@ from oddlot.core.support.errors import (
 from tests.transcripts import ERRORS, MESSAGES, TESTS, is_there, read, read_errors
 
 SOURCE = Path(__file__).parent.parent / "src" / "oddlot"
-CODED = {"UsageError", "JobError", "CheckpointError", "ProtocolError", "Refusal", "FrameError", "OddlotError"}
+CODED = {
+    "UsageError",
+    "JobError",
+    "CheckpointError",
+    "ProtocolError",
+    "Rejection",
+    "FrameError",
+    "OddlotError",
+}
 """Error classes with a code as their second argument."""
 
 
@@ -60,8 +68,8 @@ def test_errors_can_be_copied_and_pickled(error: OddlotError) -> None:
     for other in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
         assert type(other) is type(error)
         assert (str(other), other.code, str(other.fields)) == (str(error), error.code, str(error.fields))
-    retold = error.retold("otherwise", line=3)
-    assert (str(retold), retold.fields) == ("otherwise", {**error.fields, "line": 3})
+    with_message = error.with_message("otherwise", line=3)
+    assert (str(with_message), with_message.fields) == ("otherwise", {**error.fields, "line": 3})
 
 
 def test_custom_error_has_default_code_and_fields() -> None:
@@ -71,7 +79,7 @@ def test_custom_error_has_default_code_and_fields() -> None:
 
     error = Mine(3)
     assert (error.code, error.fields) == ("usage", {})
-    assert error.retold("otherwise", line=3).fields == {"line": 3}
+    assert error.with_message("otherwise", line=3).fields == {"line": 3}
 
 
 def test_unknown_name_suggests_the_nearest_name() -> None:
@@ -102,6 +110,7 @@ def test_every_transcript_belongs_to_a_test() -> None:
 
 
 def test_each_golden_code_is_in_the_source() -> None:
+    assert read_errors(), "tests/messages/errors.txt has the sentences of all errors"
     source = "".join(
         path.read_text(encoding="utf-8") for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py")]
     )

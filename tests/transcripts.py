@@ -110,7 +110,7 @@ def sentence_of(error: Any) -> str:
         forms += [f"{value:,}"] if type(value) is int else [f"{value:g}"] if type(value) is float else []
         forms += filter(None, value) if isinstance(value, list | tuple) and all(map(_is_name, value)) else []
         for form in forms:
-            if form not in {"", "True", "False", "None"}:
+            if form not in {"", "True", "False", "None"} and not (form.isdigit() and len(form) == 1):
                 shown.setdefault(form, name)
     for form in sorted(shown, key=len, reverse=True):
         text = re.sub(rf"(?<![\w.<]){re.escape(form)}(?!\w|\.\d)", f"<{shown[form]}>", text)
@@ -209,11 +209,13 @@ def rewrite(message: Mapping[str, str], collected: set[str]) -> None:
     functions = {test.partition("[")[0] for test in collected}
     for path in {*map(file_of, message), *MESSAGES.glob("*.txt")} - {ERRORS}:
         before = read(path)
-        after = {test: block for test, block in before.items() if is_there(test)}
+        after = {t: block for t, block in before.items() if is_there(t) and file_of(t) == path}
         after = {t: b for t, b in after.items() if t in collected or t.partition("[")[0] not in functions}
         after |= {test: block for test, block in message.items() if file_of(test) == path}
         after = {test: block for test, block in sorted(after.items()) if block}
-        if after != before:
+        if not after:
+            path.unlink(missing_ok=True)
+        elif after != before:
             path.parent.mkdir(exist_ok=True)
             path.write_text(
                 "\n".join(f"{test}\n{block}\n" for test, block in after.items()), encoding="utf-8"

@@ -15,7 +15,7 @@ from oddlot.machines import Link
 from oddlot.run.config import RunConfig
 from oddlot.run.hosts_simulated import SimulatedHosts
 from oddlot.run.mesh import prepared_mesh
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.workloads.cifar10 import cifar10
 from oddlot.workloads.mnist import fashion_mnist
 

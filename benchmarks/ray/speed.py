@@ -22,7 +22,7 @@ from oddlot.engines.loop import drive
 from oddlot.engines.ray import cluster, handles
 from oddlot.engines.ray.object_chunks import joined
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.run.training import Training, prepared
 
 WORKERS, IN_FLIGHT, ROWS = 2, 2, 4_096

@@ -8,6 +8,8 @@ Names are imported on first use: `import oddlot` alone loads neither PyTorch nor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from oddlot.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from oddlot import (
         codecs as codecs,
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from oddlot.run.user_observers import StopRun as StopRun
     from oddlot.strategies.shipped import *
     from oddlot.train.job import Job as Job, accuracy as accuracy
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "run.fit": "Interrupted fit",

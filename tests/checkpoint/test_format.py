@@ -122,7 +122,7 @@ def test_flipped_bits_are_detected(tmp_path: Path, name: str) -> None:
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(CheckpointError) as caught:
             newest(tmp_path)
-        assert caught.value.code == "no_whole_checkpoint"
+        assert caught.value.code == "no_complete_checkpoint"
         (damage,) = caught.value.fields["damage"]
         others = {"damaged_file", "other_format"} if name == "manifest.json" else set()
         assert damage.code in {"wrong_checksum", *others}
@@ -134,20 +134,20 @@ def test_flipped_bits_are_detected(tmp_path: Path, name: str) -> None:
 def test_no_usable_checkpoint_raises_with_all_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "notes").mkdir()
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with raises(CheckpointError, "no_whole_checkpoint", path=str(folder), damage=[]):
+        with raises(CheckpointError, "no_complete_checkpoint", path=str(folder), damage=[]):
             newest(folder)
     path = save(tmp_path, snapshot())
     later = save(tmp_path, snapshot(43))
     (later / "conductor.json").unlink()
     monkeypatch.setattr(checkpoint, "FORMAT", 5)
-    with raises(CheckpointError, "no_whole_checkpoint") as caught:
+    with raises(CheckpointError, "no_complete_checkpoint") as caught:
         newest(tmp_path)
     damage = [(each.code, each.fields["path"]) for each in caught.fields["damage"]]
     assert damage == [("other_format", str(later)), ("other_format", str(path))]
     assert {each.fields["format"] for each in caught.fields["damage"]} == {4}
     monkeypatch.undo()
     (path / "conductor.json").unlink()
-    with raises(CheckpointError, "no_whole_checkpoint") as caught:
+    with raises(CheckpointError, "no_complete_checkpoint") as caught:
         newest(tmp_path)
     damage = [(each.code, each.fields["path"]) for each in caught.fields["damage"]]
     assert damage == [("missing_file", str(later)), ("missing_file", str(path))]

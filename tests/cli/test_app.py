@@ -57,7 +57,7 @@ def test_resume_latest_continues_the_newest_run(oddlot: Oddlot) -> None:
     summary = json.loads(Path("runs/digits-2/summary.json").read_text())
     assert (summary["samples_merged"], summary["ended"]) == (3 * 1437, "epochs>=3")
     path = "runs/digits-simulated-N"
-    oddlot.refuses("no_run", "simulate", "digits", *ON_FLEET, "--resume", "latest", path=path)
+    oddlot.rejects("no_run", "simulate", "digits", *ON_FLEET, "--resume", "latest", path=path)
 
 
 def test_resumed_run_keeps_settings_that_are_not_passed_again(oddlot: Oddlot) -> None:
@@ -68,7 +68,7 @@ def test_resumed_run_keeps_settings_that_are_not_passed_again(oddlot: Oddlot) ->
         ("--set", "strategy.k=2"): {"strategy": tuple(f"FastestK(k={k}, samples=None)" for k in (1, 2))},
         ("--seed", "5"): {"seed": (4, 5)},
     }.items():
-        oddlot.refuses("other_job", *SMALL, "--resume", "latest", *flags, different=different)
+        oddlot.rejects("other_job", *SMALL, "--resume", "latest", *flags, different=different)
     assert oddlot.json(*SMALL, "--out", run, "--force", "--seed", "5")["epochs"] == 1
 
 
@@ -140,17 +140,17 @@ def test_report_of_a_killed_run_shows_the_resume_command(oddlot: Oddlot) -> None
 def test_file_instead_of_a_run_folder_is_rejected(oddlot: Oddlot) -> None:
     oddlot.json(*SMALL, "--out", "run")
     for command in ("report", "watch", "replay"):
-        oddlot.refuses("not_a_folder", command, "run/summary.json", path="run/summary.json")
-    oddlot.refuses("not_a_folder", "report", "fleet.toml", path="fleet.toml")
+        oddlot.rejects("not_a_folder", command, "run/summary.json", path="run/summary.json")
+    oddlot.rejects("not_a_folder", "report", "fleet.toml", path="fleet.toml")
 
 
 def test_failed_start_leaves_folders_unchanged(oddlot: Oddlot) -> None:
     wrong = (*SMALL, "--until", "bogus>=3")
     Path("mine").mkdir()
-    oddlot.refuses("unknown_name", *wrong, "--out", "mine", kind="figure")
+    oddlot.rejects("unknown_name", *wrong, "--out", "mine", kind="figure")
     assert Path("mine").is_dir(), "it is the user's"
     first = oddlot.json(*SMALL)
-    oddlot.refuses("unknown_name", *wrong, kind="figure")
+    oddlot.rejects("unknown_name", *wrong, kind="figure")
     assert [path.name for path in Path("runs").iterdir()] == ["small-simulated-1"]
     Path("runs/small-simulated-7").mkdir()
     again = oddlot.json(*SMALL, "--resume", "latest")
@@ -160,10 +160,10 @@ def test_failed_start_leaves_folders_unchanged(oddlot: Oddlot) -> None:
 def test_unusable_runs_folder_is_rejected(oddlot: Oddlot) -> None:
     runs = Path("runs")
     runs.symlink_to("nowhere/at/all")
-    oddlot.refuses("unusable_folder", *SMALL, path="runs/small-simulated-1")
+    oddlot.rejects("unusable_folder", *SMALL, path="runs/small-simulated-1")
     runs.unlink()
     runs.write_text("a file")
-    oddlot.refuses("unusable_folder", *SMALL, path="runs/small-simulated-1")
+    oddlot.rejects("unusable_folder", *SMALL, path="runs/small-simulated-1")
 
 
 @pytest.mark.usefixtures("fork_server")
@@ -285,7 +285,7 @@ def test_simulated_run_cannot_resume_with_train(oddlot: Oddlot) -> None:
     """Real and virtual costs are never added."""
     oddlot.json(*SMALL, "--out", "run")
     on_workers = ("train", "my_jobs:small", "--out", "run", "--resume", "latest")
-    oddlot.refuses("other_command", *on_workers, path="run", command="simulate")
+    oddlot.rejects("other_command", *on_workers, path="run", command="simulate")
     assert oddlot.json(*SMALL, "--out", "run", "--until", "epochs>=2", "--resume", "latest")["epochs"] == 2
 
 
@@ -319,7 +319,7 @@ def test_workloads_and_strategies_are_listed_with_their_settings(oddlot: Oddlot)
         assert re.search(r"\(\w*\s*(19|20)\d\d\b", listed), "its paper, of this year"
     assert "    strategy.server.lr = 1.0 " in oddlot("strategies", "local_sgd").out
     transcribe(tasks)
-    oddlot.refuses("unknown_name", "strategies", "deadlin", kind="strategy", nearest="deadline")
+    oddlot.rejects("unknown_name", "strategies", "deadlin", kind="strategy", nearest="deadline")
 
 
 def test_version_and_help_are_printed(oddlot: Oddlot) -> None:
@@ -390,7 +390,7 @@ def test_resume_latest_ignores_runs_of_other_workloads(oddlot: Oddlot) -> None:
     again = oddlot.json("train", "my_jobs:small", "--resume", "latest", "--epochs", "2")
     assert again["run_dir"] == "runs/small-1"
     other = "train", "my_jobs:small", "--resume", "latest", "--out", "runs/small-2"
-    oddlot.refuses("other_workload", *other, workload="others:small")
+    oddlot.rejects("other_workload", *other, workload="others:small")
 
 
 def test_shell_completes_every_setting_of_a_job_file() -> None:
@@ -415,7 +415,7 @@ def test_unused_fork_server_is_killed(oddlot: Oddlot, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(fork_client, "ForkClient", begun)
     oddlot.starts_early = True
-    oddlot.refuses("unknown_name", "train", "digitz", kind="workload")
+    oddlot.rejects("unknown_name", "train", "digitz", kind="workload")
     assert [server.process.returncode for server in started] == [-signal.SIGKILL]
     assert oddlot("train", "digits", "--workers", "1", "--until", "versions>=1").code == 0
     assert len(started) == 2

@@ -112,13 +112,13 @@ def test_invalid_arguments_are_rejected(
 ) -> None:
     mask(cores=r"\b\d+(?= processors)")
     json = ["--json"] if "digits" in arguments else []
-    assert not oddlot.refuses(code, *arguments.split(), *json, **fields).out
+    assert not oddlot.rejects(code, *arguments.split(), *json, **fields).out
 
 
 @pytest.mark.parametrize("setting", ["{}=1", "workload={{{}=1}}"])
 def test_key_with_too_many_parts_is_rejected_quickly(oddlot: Oddlot, setting: str) -> None:
     key = ".".join("a" * 10_000)
-    oddlot.refuses("nested_too_deeply", "train", "digits", "--set", setting.format(key), most=64)
+    oddlot.rejects("nested_too_deeply", "train", "digits", "--set", setting.format(key), most=64)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_key_with_too_many_parts_is_rejected_quickly(oddlot: Oddlot, setting: st
 )
 def test_error_names_the_kind_of_a_wrong_file(oddlot: Oddlot, arguments: str, kind: str, wanted: str) -> None:
     Path("chaos.toml").write_text('[[faults]]\nkind = "kill"\nat_seconds = [1]\n')
-    oddlot.refuses("other_kind_of_file", *arguments.split(), kind=kind, wanted=wanted)
+    oddlot.rejects("other_kind_of_file", *arguments.split(), kind=kind, wanted=wanted)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_error_names_the_kind_of_a_wrong_file(oddlot: Oddlot, arguments: str, ki
     ],
 )
 def test_messages_name_options_instead_of_python_arguments(oddlot: Oddlot, arguments: str, code: str) -> None:
-    answer = oddlot.refuses(code, *arguments.split())
+    answer = oddlot.rejects(code, *arguments.split())
     assert "--" in answer.err
     assert not re.search(r"=(True|False)|=\.\.\.", answer.err)
 
@@ -160,7 +160,7 @@ def test_messages_name_options_instead_of_python_arguments(oddlot: Oddlot, argum
 )
 def test_unquoted_text_in_a_file_is_shown(oddlot: Oddlot, line: str, unquoted: str) -> None:
     Path("bad.toml").write_text(f'task = "digits"\n{line}\n')
-    oddlot.refuses("invalid_toml", "train", "bad.toml", line=2, unquoted=unquoted)
+    oddlot.rejects("invalid_toml", "train", "bad.toml", line=2, unquoted=unquoted)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_failing_job_ends_with_exit_code_3(
 ) -> None:
     mask(node=r"w\d with train_data\[[\d, ]+\]")
     options = ["--set", f"workload.loss={loss}", "--json", "--quiet"]
-    answer = oddlot.refuses(code, *command.split(), *options, exit_code=3)
+    answer = oddlot.rejects(code, *command.split(), *options, exit_code=3)
     assert answer.error
     assert answer.error.fields.get("reason", "").endswith(reason)
     assert not answer.out

@@ -45,5 +45,5 @@ def test_unknown_machine_is_reported_with_its_line(oddlot: Oddlot, command: str,
     Path("chaos.toml").write_text(CHAOS.replace("MACHINE", f"{machine}x"))
     asked = (*command.split(), "--chaos")
     found: dict[str, Any] = {"kind": "machine", "nearest": machine, "path": "chaos.toml", "line": 3}
-    oddlot.refuses("unknown_name", *asked, "chaos.toml", **found)
-    oddlot.refuses("unreadable_file", *asked, "absent.toml", path="absent.toml")
+    oddlot.rejects("unknown_name", *asked, "chaos.toml", **found)
+    oddlot.rejects("unreadable_file", *asked, "absent.toml", path="absent.toml")

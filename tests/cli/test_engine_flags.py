@@ -53,7 +53,7 @@ def test_job_file_chooses_the_engine(oddlot: Oddlot, engines: list[Any]) -> None
     oddlot("train", "job.toml")
     oddlot("train", "job.toml", "--engine", "local", "--workers", "2")
     assert [one for one in engines if not isinstance(one, str)] == [Ray((1, 4)), Local(2)]
-    oddlot.refuses("range_of_workers", "train", "job.toml", "--engine", "local", line=4)
+    oddlot.rejects("range_of_workers", "train", "job.toml", "--engine", "local", line=4)
 
 
 @pytest.mark.parametrize("kind", ["local", "ray"])
@@ -84,7 +84,7 @@ def test_run_can_resume_on_another_engine(oddlot: Oddlot, engines: list[Any], ki
         *((with_own if name == kind else without)[name] for name in ("local", "ray")),
     ]
     simulate = ("simulate", *SMALL[1:], "--machines", "fleet.toml", *resume[2:])
-    oddlot.refuses("other_command", *simulate, command="train")
+    oddlot.rejects("other_command", *simulate, command="train")
 
 
 def test_lost_cluster_prints_the_resume_command(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_lost_cluster_prints_the_resume_command(oddlot: Oddlot, monkeypatch: pyt
         raise ClusterLost("the head has ended", lost="head")
 
     monkeypatch.setattr(RunCommand, "_fit", fit)
-    answer = oddlot.refuses("cluster_lost", *SMALL, "--engine", "ray", "--out", "run", exit_code=4)
+    answer = oddlot.rejects("cluster_lost", *SMALL, "--engine", "ray", "--out", "run", exit_code=4)
     last = "oddlot train my_jobs:small --engine ray --resume latest --out run"
     assert answer.err.splitlines()[-1].strip() == last
 
@@ -110,8 +110,8 @@ def test_rejected_run_leaves_no_files(oddlot: Oddlot) -> None:
         "--until",
         "epochs>=1",
     )
-    oddlot.refuses("engine_without_mesh", *gossip, "--out", "run")
+    oddlot.rejects("engine_without_mesh", *gossip, "--out", "run")
     assert sorted(Path.cwd().iterdir()) == before
     Path("mine").mkdir()
-    oddlot.refuses("engine_without_mesh", *gossip, "--out", "mine")
+    oddlot.rejects("engine_without_mesh", *gossip, "--out", "mine")
     assert Path("mine").is_dir(), "it was there before"

@@ -51,7 +51,7 @@ def test_import_path_names_a_custom_strategy(oddlot: Oddlot, monkeypatch: pytest
     ],
 )
 def test_invalid_strategy_path_is_rejected(given: str, code: str, oddlot: Oddlot) -> None:
-    oddlot.refuses(code, "train", "digits", "--strategy", given, given=given)
+    oddlot.rejects(code, "train", "digits", "--strategy", given, given=given)
 
 
 def test_job_file_accepts_an_import_path_as_inner_strategy(oddlot: Oddlot) -> None:

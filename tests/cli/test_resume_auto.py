@@ -108,7 +108,7 @@ def test_resume_auto_keeps_the_settings_of_the_first_start(oddlot: Oddlot) -> No
     settings = json.loads(Path(f"{RUN}1/run.json").read_text())
     assert (settings["seed"], settings["strategy"]) == (4, "FastestK(k=1, samples=None)")
     assert oddlot.json(*AUTO, "--epochs", "2")["run_dir"] == f"{RUN}1", "what is not said again stays"
-    oddlot.refuses("other_job", *AUTO, "--seed", "5", different={"seed": (4, 5)})
+    oddlot.rejects("other_job", *AUTO, "--seed", "5", different={"seed": (4, 5)})
 
 
 def test_job_file_sets_the_run_folder_and_the_checkpoint_location(oddlot: Oddlot) -> None:
@@ -126,9 +126,9 @@ def test_other_run_at_the_checkpoint_location_creates_no_folder(oddlot: Oddlot) 
     Path("others.py").write_text("from my_jobs import small")
     oddlot.json("simulate", "others:small", *ON_FLEET, *PLACE, "--out", "mine")
     for _ in range(2):
-        oddlot.refuses("other_workload", *AUTO, *PLACE, workload="others:small")
+        oddlot.rejects("other_workload", *AUTO, *PLACE, workload="others:small")
     for _ in range(2):
-        oddlot.refuses(
+        oddlot.rejects(
             "other_command", "train", "others:small", "--resume", "auto", *PLACE, command="simulate"
         )
     assert not list(Path("runs").iterdir())
@@ -139,5 +139,5 @@ def test_failed_start_removes_its_new_folder(oddlot: Oddlot) -> None:
         assert oddlot(*AUTO, "--checkpoints", url).code == 2
     Path("saved").mkdir()
     Path("saved/notes.txt").write_text("mine")
-    oddlot.refuses("not_a_run", *AUTO, *PLACE)
+    oddlot.rejects("not_a_run", *AUTO, *PLACE)
     assert not list(Path("runs").iterdir())

@@ -44,7 +44,7 @@ def test_run_completes_without_its_output(oddlot: Oddlot, where: str, code: int)
 @pytest.mark.parametrize("flags", ["", "--json"])
 def test_full_stdout_is_an_error(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     monkeypatch.setattr(sys, "stdout", Failing())
-    oddlot.refuses("unwritable_stdout", *SIMULATE, *flags.split(), reason=os.strerror(ENOSPC))
+    oddlot.rejects("unwritable_stdout", *SIMULATE, *flags.split(), reason=os.strerror(ENOSPC))
     assert SUMMARY.exists()
 
 

@@ -139,7 +139,7 @@ def test_ended_run_is_reported_at_once(oddlot: Oddlot) -> None:
     Path("run/summary.json").write_text(json.dumps(run | {"ended": "failed: no luck"}))
     answer = oddlot("watch", "run")
     assert (answer.code, answer.out.count("failed: no luck")) == (3, 1)
-    oddlot.refuses("no_run", "watch", "nothing", path="nothing")
+    oddlot.rejects("no_run", "watch", "nothing", path="nothing")
 
 
 def test_ended_run_reports_no_stall(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_watch_waits_for_a_run_to_start(
     answer = oddlot("watch", "run")
     assert (answer.code, len(slept)) == (0, 1), answer.err
     monkeypatch.setattr(watch, "SECONDS_TO_BEGIN", 0.0)
-    oddlot.refuses("no_run", "watch", "empty", path="empty")
+    oddlot.rejects("no_run", "watch", "empty", path="empty")
 
 
 def test_terminal_shows_metrics_and_workers(tmp_path: Path) -> None:

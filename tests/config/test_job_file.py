@@ -55,7 +55,7 @@ def read(folder: Path, text: str, *sets: str) -> JobFile:
     return JobFile.read(str(path), [Override.parse(text) for text in sets])
 
 
-def refused(folder: Path, text: str, code: str, *sets: str, **fields: Any) -> None:
+def rejected(folder: Path, text: str, code: str, *sets: str, **fields: Any) -> None:
     """Assert that reading the job file with these settings raises this error."""
     with raises(UsageError, code, **fields) as caught:
         use(read(folder, text, *sets))
@@ -231,7 +231,7 @@ def test_error_in_a_file_has_its_line(
     tmp_path: Path, before: str, after: str, code: str, fields: dict[str, Any]
 ) -> None:
     assert before in JOB
-    refused(tmp_path, JOB.replace(before, after, 1), code, **fields)
+    rejected(tmp_path, JOB.replace(before, after, 1), code, **fields)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_error_in_a_file_has_its_line(
 def test_error_on_the_command_line_has_its_flag(
     tmp_path: Path, setting: str, code: str, fields: dict[str, Any]
 ) -> None:
-    refused(tmp_path, JOB, code, setting, flag=f"--set {setting}", **fields)
+    rejected(tmp_path, JOB, code, setting, flag=f"--set {setting}", **fields)
 
 
 def test_deeply_nested_value_is_rejected() -> None:
@@ -322,8 +322,8 @@ def test_naming_the_default_kind_keeps_the_settings_of_the_file(text: str, word:
 
 def test_invalid_part_of_a_strategy_is_rejected(tmp_path: Path) -> None:
     text = 'workload = "digits"\nstrategy = "adaptive_k"\n'
-    refused(tmp_path, text, "unknown_name", "strategy.switch=error", kind="switch", given="error")
-    refused(tmp_path, text, "invalid_value", "strategy.times=[[1.0, 'x']]", name="strategy.times[0][1]")
+    rejected(tmp_path, text, "unknown_name", "strategy.switch=error", kind="switch", given="error")
+    rejected(tmp_path, text, "invalid_value", "strategy.times=[[1.0, 'x']]", name="strategy.times[0][1]")
 
 
 @pytest.mark.parametrize(

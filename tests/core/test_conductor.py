@@ -423,7 +423,7 @@ def test_rejected_update_of_a_cancelled_task_only_frees_its_worker() -> None:
     stage.start("a")
     stage.say([Cancel("a:1")])
     assert stage.tell(UpdateRejected("a:1", "NaN")) == [Cancelled("a:1", "a")]
-    assert stage.conductor.ledger.refusals == {}
+    assert stage.conductor.ledger.rejections == {}
 
 
 def test_first_update_of_two_copies_aborts_the_other() -> None:

@@ -32,7 +32,7 @@ VERBS = [
     "merge",
     "share",
     "give_back",
-    "refuse",
+    "reject",
     "drop",
 ]
 deed = st.tuples(st.sampled_from(VERBS), st.integers(0, 9), st.integers(0, 3))
@@ -60,7 +60,7 @@ class Fate:
                 self.counted += places
             else:
                 self.ledger.give_back(update)
-        elif verb in {"arrive", "share", "give_back", "refuse"} and self.open:
+        elif verb in {"arrive", "share", "give_back", "reject"} and self.open:
             getattr(self, verb)(list(self.open)[pick % len(self.open)], number)
 
     def lease(self, samples: int, node: str) -> bool:
@@ -92,11 +92,11 @@ class Fate:
         del self.open[task]
         self.ledger.give_back(task)
 
-    def refuse(self, task: str, _: int) -> None:
+    def reject(self, task: str, _: int) -> None:
         places = self.open.pop(task)
         skipped = self.ledger.skipped
         if task in self.ledger.leases:
-            self.ledger.refuse(task, "it was bad")
+            self.ledger.reject(task, "it was bad")
         if self.ledger.skipped > skipped:
             self.counted += places
 
@@ -290,10 +290,10 @@ def test_samples_rejected_three_times_raise_bad_samples() -> None:
     ledger = SampleLedger(10)
     for task in "ab":
         ledger.lease(task, 4, "n")
-        assert not ledger.refuse(task, "NaN in fc.weight").spans
+        assert not ledger.reject(task, "NaN in fc.weight").spans
     ledger.lease("c", 4, "n")
     with raises(BadSamples, "bad_samples", spans=(Span(0, 0, 4),), others=0, all_invalid=True):
-        ledger.refuse("c", "NaN in fc.weight")
+        ledger.reject("c", "NaN in fc.weight")
 
 
 def test_bad_samples_counts_other_rejected_samples() -> None:
@@ -302,25 +302,25 @@ def test_bad_samples_counts_other_rejected_samples() -> None:
     for task, samples in (("a", 4), ("b", 3), ("c", 3)):
         ledger.lease(task, samples, "n")
     for task in "abc":
-        ledger.refuse(task, "NaN")
+        ledger.reject(task, "NaN")
     for task, samples in (("d", 3), ("e", 3), ("f", 4)):
         ledger.lease(task, samples, "n")
     ledger.arrive("d", 3)
     ledger.merge("d")
-    ledger.refuse("f", "NaN")
+    ledger.reject("f", "NaN")
     ledger.lease("g", 4, "n")
     with raises(BadSamples, "bad_samples", others=3, all_invalid=False):
-        ledger.refuse("g", "NaN")
+        ledger.reject("g", "NaN")
 
 
 def test_skip_bad_skips_rejected_samples_and_ends_their_epoch() -> None:
     ledger = SampleLedger(4, epochs=1, skip_bad=True)
     for task in "ab":
         ledger.lease(task, 4, "n")
-        assert not ledger.refuse(task, "bad").spans
+        assert not ledger.reject(task, "bad").spans
     ledger.lease("c", 4, "n")
     ledger.share("d", "c")
-    assert ledger.refuse("c", "bad") == ((Span(0, 0, 4),), True)
+    assert ledger.reject("c", "bad") == ((Span(0, 0, 4),), True)
     assert (ledger.skipped, ledger.done, ledger.leases) == (4, True, {})
 
 
@@ -376,12 +376,12 @@ def test_lease_adds_new_samples_after_returned_spans() -> None:
 def test_merge_clears_the_rejections_of_its_samples() -> None:
     ledger = SampleLedger(8)
     ledger.lease("a", 4, "n")
-    ledger.refuse("a", "bad")
-    assert len(ledger.refusals) == 4
+    ledger.reject("a", "bad")
+    assert len(ledger.rejections) == 4
     ledger.lease("b", 4, "n")
     ledger.arrive("b", 3)
     ledger.merge("b")
-    assert list(ledger.refusals) == ["0:3"]
+    assert list(ledger.rejections) == ["0:3"]
 
 
 def test_merged_spans_exclude_open_and_returned_samples() -> None:

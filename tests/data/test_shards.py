@@ -91,7 +91,7 @@ def short(part: object) -> list[Any]:
     return [X[:2]]
 
 
-def refuses(part: object) -> list[Any]:
+def rejects(part: object) -> list[Any]:
     raise OSError("no route to host")
 
 
@@ -124,7 +124,7 @@ def test_shard_with_different_arrays_is_named(what: str, sizes: list[int] | None
         (lambda: Shards.of((X, Y[:3]), 2), UsageError, "invalid_cut", {"lengths": [10, 3], "count": 2}),
         (lambda: Shards.of((X,), 11), UsageError, "invalid_cut", {"lengths": [10], "count": 11}),
         (lambda: Shards(["a.npz"]), JobError, "unreadable_file", {"path": "a.npz"}),
-        (lambda: Shards([7], refuses), JobError, "unreadable_file", {"reason": "no route to host"}),
+        (lambda: Shards([7], rejects), JobError, "unreadable_file", {"reason": "no route to host"}),
         (lambda: Shards([7], lambda _: []), JobError, "empty_part", {"path": "7"}),
         (
             lambda: Shards([7], short, [3]).fetch(np.array([0])),

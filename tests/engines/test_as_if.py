@@ -13,7 +13,7 @@ from oddlot.core.support.random_streams import stream
 from oddlot.machines import Trace
 from oddlot.machines.step_time_records import machines_like, read_minibatch_times
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engine_check import DrivenRun
 from tests.engines.log import updates

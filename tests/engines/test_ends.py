@@ -19,7 +19,7 @@ from oddlot.engines.local import config as on_local, processes
 from oddlot.engines.local.engine import LocalEngine
 from oddlot.engines.local.fork_client import ForkClient
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engine_check import DrivenRun
 from tests.fits import a_job, local, rows

@@ -18,8 +18,8 @@ from oddlot.core.records import Record
 from oddlot.core.sample_spans import Span
 from oddlot.machines import Lifetime, Link
 from oddlot.run.config import RunConfig
+from oddlot.run.recipe import Recipe
 from oddlot.run.result import Run
-from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engine_check import DrivenRun
 from tests.engines.log import events, names, times, updates

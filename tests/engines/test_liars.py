@@ -22,7 +22,7 @@ from oddlot import Asynchronous, Gossip, JobError, Strategy
 from oddlot.codecs import Half
 from oddlot.core.events import Lost, UpdateRejected
 from oddlot.core.records import Record
-from oddlot.core.support.errors import Refusal
+from oddlot.core.support.errors import Rejection
 from oddlot.core.support.serialization import to_plain
 from oddlot.core.tasks import Facts
 from oddlot.data.batches import order
@@ -31,7 +31,7 @@ from oddlot.engines.local import config as on_local, processes, worker as worker
 from oddlot.engines.local.fork_client import packet_pair
 from oddlot.engines.local.messages import Say, encode
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engine_check import DrivenRun
 from oddlot.wire.framing import pack
@@ -191,7 +191,7 @@ def test_update_with_wrong_facts_is_rejected(lie: dict[str, Any], code: str) -> 
     with puppet() as (run, says):
         arrival = says(done(**lie))
         assert isinstance(arrival, ReceivedUpdate)
-        with raises(Refusal, code, task="w1:1") as caught:
+        with raises(Rejection, code, task="w1:1") as caught:
             run.host._believe(arrival.facts)
         run.deliver(arrival)
         assert events(run.records, UpdateRejected) == [UpdateRejected("w1:1", str(caught.value), code)]
@@ -298,11 +298,11 @@ def test_run_that_skips_every_sample_fails(strategy: Strategy) -> None:
 
 def test_interrupted_run_that_skips_samples_does_not_fail() -> None:
     def stop(record: Record) -> None:
-        if len(refused) == 6:  # three for each task: some samples are skipped by now
+        if len(rejected) == 6:  # three for each task: some samples are skipped by now
             signal.raise_signal(signal.SIGINT)
-        refused.extend(events([record], UpdateRejected))
+        rejected.extend(events([record], UpdateRejected))
 
-    refused: list[UpdateRejected] = []
+    rejected: list[UpdateRejected] = []
     options: dict[str, Any] = {"until": "epochs>=9", "skip_bad": True, "observers": [stop]}
     with pytest.raises(oddlot.Interrupted) as stopped:
         oddlot.fit(a_job(loss=unsound), Asynchronous(), fleet(), **options)

@@ -109,7 +109,7 @@ def test_error_names_the_machine_lost_while_starting() -> None:
 def test_zones_that_conflict_with_the_chaos_capacity_end_the_run() -> None:
     """The zone has capacity in the first half of each 2 s, and the fault injection has capacity in the second half."""
     never = Chaos(capacity=alive((0.0, 0.0), (1.2, 2.0), (1.8, 0.0), period=2.0))
-    with raises(JobError, "kept_away", times=1021):
+    with raises(JobError, "capacities_never_overlap", times=1021):
         run(zone(FLAPS), chaos=never)
 
 

@@ -96,10 +96,10 @@ def test_killed_worker_is_lost_and_worker_with_notice_leaves(everything_strikes:
 
 def test_corrupted_update_is_rejected_and_recomputed(everything_strikes: Run) -> None:
     assert len(struck(everything_strikes, "corrupt")) == 2
-    refused = events(everything_strikes.records, UpdateRejected)
-    assert len(refused) == 2
+    rejected = events(everything_strikes.records, UpdateRejected)
+    assert len(rejected) == 2
     assert everything_strikes.summary["wasted"]["invalid"] > 0
-    transcribe(refused[0].reason, task=r"w\d:\d+", loss=r"(?<=its loss is )[\d.]+")
+    transcribe(rejected[0].reason, task=r"w\d:\d+", loss=r"(?<=its loss is )[\d.]+")
 
 
 def test_dropped_update_is_cancelled(everything_strikes: Run) -> None:

@@ -53,7 +53,7 @@ def test_audit_counts_complete_and_partial_epochs() -> None:
         [Record(1.0, UpdateRejected("a:1", "bad"))],
         [merges("a:1", 8)],
     ],
-    ids=["never", "an echo", "dropped", "refused", "merged before"],
+    ids=["never", "an echo", "dropped", "rejected", "merged before"],
 )
 def test_merge_without_an_update_is_found(before: list[Record]) -> None:
     log = [begins(start("a:1", (0, 0, 8))), *before, Record(2.0, Ticked(), (Step({"a:1": 1.0}),))]
@@ -120,14 +120,14 @@ def test_epoch_with_a_gap_is_incomplete() -> None:
 
 
 def test_skipped_samples_are_counted() -> None:
-    refused = [begins(start("a:1", (0, 0, 4))), Record(1.0, UpdateRejected("a:1", "NaN"))]
+    rejected = [begins(start("a:1", (0, 0, 4))), Record(1.0, UpdateRejected("a:1", "NaN"))]
     given_up = [
         begins(start("a:2", (0, 0, 4))),
         Record(1.0, UpdateRejected("a:2", "NaN"), (Skip((Span(0, 0, 4),)),)),
     ]
     rest = [begins(start("b:1", (0, 4, 16))), merges("b:1", 12)]
-    assert prove([*refused, *rest], 16).whole == 0
-    assert counts(prove([*refused, *given_up, *rest], 16)) == (1, 12, 4)
+    assert prove([*rejected, *rest], 16).whole == 0
+    assert counts(prove([*rejected, *given_up, *rest], 16)) == (1, 12, 4)
     after_all = [begins(start("c:1", (0, 0, 4))), merges("c:1", 4)]
     (fault,) = prove([*given_up, *after_all], 16).faults
     check(fault, "merged_twice", epoch=0, first=0, last=3)

@@ -22,9 +22,9 @@ from oddlot.workloads.registry import script_given
 def page() -> str:
     """Return the path in the error of `report --html` for an existing folder."""
     Path("~/there").expanduser().mkdir()
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         report(["run"], html="~/there", as_json=False)
-    return str(refusal.value.fields["path"])
+    return str(rejection.value.fields["path"])
 
 
 def generated() -> None:

@@ -124,8 +124,12 @@ def test_log_round_trips_and_its_header_has_the_conductor(tmp_path: Path) -> Non
 
 def test_too_large_and_invalid_updates_are_counted_separately() -> None:
     begun = Record(0.0, Joined("w1"), tuple(start(f"w1:{n}", (0, 8 * n, 8 * n + 8)) for n in range(3)))
-    refusals = [("w1:0", "NaN", "numbers_not_finite"), ("w1:1", "norm", TOO_LARGE), ("w1:2", "cut off", None)]
-    summary = tally_of([begun, *(Record(1.0, UpdateRejected(*one)) for one in refusals)], 24).summary()
+    rejections = [
+        ("w1:0", "NaN", "numbers_not_finite"),
+        ("w1:1", "norm", TOO_LARGE),
+        ("w1:2", "cut off", None),
+    ]
+    summary = tally_of([begun, *(Record(1.0, UpdateRejected(*one)) for one in rejections)], 24).summary()
     assert (summary["updates_invalid"], summary["updates_rejected"]) == (2, 1)
     assert summary["wasted"] == {"invalid": 16, "rejected": 8}
 

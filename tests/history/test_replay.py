@@ -112,15 +112,15 @@ def test_missing_strategy_raises_strategy_not_importable(run: Path, place: str) 
 
 
 @pytest.mark.parametrize(
-    ("place", "refused"),
+    ("place", "rejected"),
     [
         ("this:Zen", "this:Zen"),
         ("oddlottery:Mine", "oddlottery:Mine"),
     ],
 )
-def test_custom_strategy_is_not_imported_by_default(run: Path, place: str, refused: str) -> None:
+def test_custom_strategy_is_not_imported_by_default(run: Path, place: str, rejected: str) -> None:
     rewrite(run / "records.jsonl", lambda lines: lines[0]["conductor"]["strategy"].update({"is": place}))
-    with raises(UsageError, "import_not_allowed", strategy=refused):
+    with raises(UsageError, "import_not_allowed", strategy=rejected):
         replay(run)
     assert "this" not in sys.modules
 

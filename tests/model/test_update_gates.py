@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 import oddlot
 from oddlot import Asynchronous, LocalSGD, Strategy
 from oddlot.core.events import UpdateRejected
-from oddlot.core.support.errors import Refusal
+from oddlot.core.support.errors import Rejection
 from oddlot.core.tasks import Facts, Kind
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.update_gates import MIN_UPDATES, Arrival, Finite, UsualNorm, norm_of, standard_gates
@@ -32,7 +32,7 @@ def trained(
 
 def test_update_over_1000_times_the_median_norm_is_rejected() -> None:
     gate = trained(UsualNorm())
-    with raises(Refusal, "update_too_large", update="a:21", norm=2_001.0, median=2.0):
+    with raises(Rejection, "update_too_large", update="a:21", norm=2_001.0, median=2.0):
         gate.note("a:21", "gradient", 2_001.0)
     gate.note("a:20", "gradient", 2_000.0)
     trained(gate, norm=50.0, count=100)
@@ -48,7 +48,7 @@ def test_large_norms_are_accepted_after_small_or_similar_ones() -> None:
     gate.note("a:1", "gradient", 9.0)
     gate = trained(UsualNorm())
     for norm in (1e6, 1e30, 5e6, 3e6):
-        with raises(Refusal, "update_too_large", norm=norm):
+        with raises(Rejection, "update_too_large", norm=norm):
             gate.note("a:1", "gradient", norm)
     gate.note("a:1", "gradient", 2e6)
 
@@ -77,14 +77,14 @@ def test_infinities_of_the_base_version_are_accepted() -> None:
     arrival = Arrival(Facts("a:1", "a", 0, 1, "weights", loss=2.5), "weights", update, now, base)
     Finite().check(arrival)
     update.view("range")[1] = inf
-    with raises(Refusal, "numbers_not_finite", tensors={"range": 1}, loss=2.5):
+    with raises(Rejection, "numbers_not_finite", tensors={"range": 1}, loss=2.5):
         Finite().check(arrival)
 
 
 def test_each_update_kind_has_its_own_median() -> None:
     gate = trained(trained(UsualNorm()), 1e6, kind="weights")
     gate.note("a:98", "weights", 1e8)
-    with raises(Refusal, "update_too_large", update="a:99"):
+    with raises(Rejection, "update_too_large", update="a:99"):
         gate.note("a:99", "gradient", 1e8)
 
 
@@ -114,7 +114,7 @@ def test_weight_updates_are_compared_with_their_base_version() -> None:
         facts, payload = Facts(f"a:{number}", "a", 0, 1, "weights"), Payload("weights", flat)
         if number < MIN_UPDATES:
             store.receive(facts, payload)
-    with raises(Refusal, "update_too_large", update=f"a:{MIN_UPDATES}"):
+    with raises(Rejection, "update_too_large", update=f"a:{MIN_UPDATES}"):
         store.receive(facts, payload)
 
 
@@ -125,7 +125,7 @@ def test_custom_gate_can_reject_updates() -> None:
         def check(self, arrival: Arrival) -> None:
             seen.append((arrival.facts.id, arrival.norm, arrival.base is arrival.weights))
             if arrival.base is not arrival.weights:
-                raise Refusal("too old", "too_old")
+                raise Rejection("too old", "too_old")
 
     seen = list[tuple[str, float | None, bool]]()
     layout = Layout.from_module(nn.Linear(1, 1))
@@ -137,7 +137,7 @@ def test_custom_gate_can_reject_updates() -> None:
         flat.view("weight").fill_((3.0, 3.0, nan)[number])
         payload = Payload("gradient", flat, lambda freed=freed: freed.append(True))  # type: ignore[misc]
         code = ("", "too_old", "numbers_not_finite")[number]
-        with raises(Refusal, code) if code else nullcontext():
+        with raises(Rejection, code) if code else nullcontext():
             store.receive(Facts(f"a:{number}", "a", version, 1), payload)
         assert bool(freed) == bool(code)
     assert [*store.inbox] == ["a:0"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.optimizers import SGD, Adam
-from oddlot.core.support.errors import CheckpointError, ProtocolError, Refusal
+from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
 from oddlot.core.tasks import Facts, Kind
 from oddlot.model import vector_ops as kernels
 from oddlot.model.flat_buffer import FlatBuffer, Layout
@@ -362,7 +362,7 @@ def test_update_with_bad_numbers_is_rejected(where: str, numbers: list[float]) -
     store, freed = make_store(), list[str]()
     flat = block(store, 1.0)
     flat.view(where).view(-1)[: len(numbers)] = torch.tensor(numbers)
-    with raises(Refusal, "numbers_not_finite", update="a", tensors={where: len(numbers)}):
+    with raises(Rejection, "numbers_not_finite", update="a", tensors={where: len(numbers)}):
         arrive(store, "a", flat, free=lambda: freed.append("a"))
     assert freed == ["a"]
     assert store.inbox == {}
@@ -370,9 +370,9 @@ def test_update_with_bad_numbers_is_rejected(where: str, numbers: list[float]) -
 
 def test_update_of_another_layout_or_kind_is_rejected() -> None:
     store = make_store()
-    with raises(Refusal, "other_layout", update="a", bytes=other_model().layout.bytes):
+    with raises(Rejection, "other_layout", update="a", bytes=other_model().layout.bytes):
         arrive(store, "a", other_model())
-    with raises(Refusal, "other_kind", update="a", announced="gradient", kind="weights"):
+    with raises(Rejection, "other_kind", update="a", announced="gradient", kind="weights"):
         store.receive(Facts("a", "w1", 0, 1, "gradient"), Payload("weights", block(store)))
     again = FlatBuffer.empty(replace(store.layout))
     arrive(store, "a", again)

@@ -22,7 +22,7 @@ from oddlot.history.folder_owner import claim
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_outcome import FAILED
 from oddlot.machines import Alive, Fleet, Hub, Link, Lognormal, Offer, Steps, Zone
-from oddlot.planner.estimate import TOLD, Estimate, EstimateInterrupted, estimates
+from oddlot.planner.estimate import SHOWN, Estimate, EstimateInterrupted, estimates
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, rows
 from tests.machines.files import short_id
@@ -166,7 +166,7 @@ def test_out_option_saves_every_run(market: Oddlot, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "both").iterdir()} == {"spot-0", "on-demand-0"}
     for run in ("both/spot-0", "both/on-demand-0"):
         assert json.loads(market("report", run, "--json").out)["exactly_once"]
-    market.refuses("no_run", "report", "both", inside=["both/on-demand-0", "both/spot-0"])
+    market.rejects("no_run", "report", "both", inside=["both/on-demand-0", "both/spot-0"])
 
 
 LONG = "x" * 300
@@ -187,21 +187,21 @@ def test_invalid_options_with_seeds_are_rejected(
     market: Oddlot, tmp_path: Path, words: str, code: str, fields: dict[str, Any]
 ) -> None:
     (tmp_path / "both" / "spot-0").mkdir(parents=True)
-    market.refuses(code, *SIMULATE, "--seeds", "2", "--no-compute", *words.split(), **fields)
+    market.rejects(code, *SIMULATE, "--seeds", "2", "--no-compute", *words.split(), **fields)
 
 
 def test_zero_seeds_are_rejected(market: Oddlot) -> None:
-    market.refuses("invalid_value", *SIMULATE, "--seeds", "0", flag="--seeds 0")
+    market.rejects("invalid_value", *SIMULATE, "--seeds", "0", flag="--seeds 0")
 
 
 def test_unknown_values_are_left_out_of_the_table(both: list[Estimate]) -> None:
     """Examples are accuracy, returned samples, and the ratio if only some of the runs are complete."""
     spot, demand = both
-    assert estimates("x", [spot]).row_count == len(TOLD) - 2
+    assert estimates("x", [spot]).row_count == len(SHOWN) - 2
     measured = [one | {"accuracy": 0.9, "dollars_per_point": 0.01} for one in spot.summaries]
-    assert estimates("x", [replace(spot, summaries=measured)]).row_count == len(TOLD)
+    assert estimates("x", [replace(spot, summaries=measured)]).row_count == len(SHOWN)
     measured[0]["samples_returned"] = 8
-    assert estimates("x", [replace(spot, summaries=measured)]).row_count == len(TOLD) + 1
+    assert estimates("x", [replace(spot, summaries=measured)]).row_count == len(SHOWN) + 1
     assert "4.50" in [*estimates("x", both).columns[3].cells], "5.4 s and 1.2 s"
     failed = dict.fromkeys(spot.summaries[0]) | {"ended": "failed: x"}
     partly_failed = replace(spot, summaries=[spot.summaries[0], failed])
@@ -285,8 +285,8 @@ def test_failed_runs_are_listed_separately(market: Oddlot, tmp_path: Path) -> No
     lines = [falls if line.startswith("capacity") else line for line in FLEET_FILE.splitlines()]
     (tmp_path / "fleet.toml").write_text("\n".join(lines))
     asked = (*EPOCH, "--seeds", "2")
-    transcribe(market.refuses("all_runs_failed", *asked, exit_code=3, bought="spot").out)
-    quiet = market.refuses("all_runs_failed", *asked, "--quiet", exit_code=3)
+    transcribe(market.rejects("all_runs_failed", *asked, exit_code=3, bought="spot").out)
+    quiet = market.rejects("all_runs_failed", *asked, "--quiet", exit_code=3)
     assert (quiet.out, quiet.err) == ("", f"oddlot: {quiet.error}\n")
     plain = json.loads(market(*asked, "--json").out)
     assert all(why.startswith(FAILED) for why in plain["spot"]["ended"])
@@ -295,7 +295,7 @@ def test_failed_runs_are_listed_separately(market: Oddlot, tmp_path: Path) -> No
     (tmp_path / "fleet.toml").write_text(
         '[[machines]]\nname = "m"\nseconds_per_sample = 1.0\nlifetime = { kind = "exponential", mean_seconds = 1 }\n'
     )
-    assert not market.refuses("stalled", *asked, exit_code=3, machines=0).out
+    assert not market.rejects("stalled", *asked, exit_code=3, machines=0).out
 
 
 def test_unusable_run_folder_fails_only_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_replay_of_a_custom_strategy_needs_import(oddlot: Oddlot, lines: list[st
     Path("my_strategy.py").write_text("from oddlot import Synchronous\n\nclass Mine(Synchronous): pass\n")
     LOG.write_text("".join(lines).replace("oddlot.strategies.synchronous:Synchronous", "my_strategy:Mine"))
     reseal(LOG)
-    oddlot.refuses("import_not_allowed", "replay", "run", strategy="my_strategy:Mine")
+    oddlot.rejects("import_not_allowed", "replay", "run", strategy="my_strategy:Mine")
     assert oddlot("replay", "run", "--import").code == 0
 
 
@@ -109,7 +109,7 @@ def test_missing_samples_in_a_complete_epoch_exit_with_1(oddlot: Oddlot, lines: 
 def test_incomplete_log_is_rejected(oddlot: Oddlot, lines: list[str]) -> None:
     LOG.write_text("".join(lines[:5]))
     for command in ("report", "replay"):
-        oddlot.refuses("log_not_whole", command, "run", records=4, wanted=len(lines) - 1)
+        oddlot.rejects("incomplete_log", command, "run", records=4, wanted=len(lines) - 1)
 
 
 def no_history(lines: list[str]) -> list[str]:
@@ -131,7 +131,7 @@ def test_damaged_log_is_rejected(
 ) -> None:
     LOG.write_text("".join(spoil(lines)))
     reseal(LOG)
-    answer = oddlot.refuses(code, "report", "run", path=str(LOG))
+    answer = oddlot.rejects(code, "report", "run", path=str(LOG))
     assert answer.error
     assert answer.error.fields.get("line") == line
 
@@ -139,16 +139,16 @@ def test_damaged_log_is_rejected(
 @pytest.mark.usefixtures("lines")
 def test_damaged_or_different_summary_is_rejected(oddlot: Oddlot) -> None:
     SUMMARY.write_text(SUMMARY.read_text().replace('"samples_merged": 48', '"samples_merged": 49'))
-    oddlot.refuses("summary_differs", "report", "run", figure="samples_merged", given=49, counted=48)
+    oddlot.rejects("summary_differs", "report", "run", figure="samples_merged", given=49, counted=48)
     for seconds in ('"abc"', "Infinity", "9" * 400, "[" * 200_000):
         SUMMARY.write_text(f'{{"ended":"","ended_version":1,"records":1,"seconds":{seconds}}}')
-        oddlot.refuses("damaged_file", "report", "run", path=str(SUMMARY))
+        oddlot.rejects("damaged_file", "report", "run", path=str(SUMMARY))
 
 
 def test_folder_without_a_run_is_rejected(oddlot: Oddlot, ended: Path) -> None:
     for command in ("report", "replay", "watch"):
-        oddlot.refuses("no_run", command, "nothing")
-        oddlot.refuses("folder_of_checkpoints", command, str(ended / "saved"))
+        oddlot.rejects("no_run", command, "nothing")
+        oddlot.rejects("folder_of_checkpoints", command, str(ended / "saved"))
 
 
 @pytest.mark.usefixtures("lines")

@@ -60,7 +60,7 @@ HOW = [
     ),
     *("batch", "effective batch", "workers", "seed", "goal"),
 ]
-TOLD = {"h1", "h2", "p", "th", "td", "figcaption", "span", "summary", "dt"}
+TEXT_TAGS = {"h1", "h2", "p", "th", "td", "figcaption", "span", "summary", "dt"}
 """Elements with text."""
 LOOKS = """
 window.onerror = told => document.body.dataset.error = told;
@@ -128,7 +128,7 @@ def test_page_has_every_plot_and_table(figures: RunReport) -> None:
     looks = [swatch.get("class") for swatch in text.iter("i") if "line" in classes(swatch)]
     assert looks.count("swatch c0 line") == 4, "the evaluation's loss over four things"
     how.clear()  # differs between machines
-    message = (part for part in text.iter() if part.tag in TOLD or "name" in classes(part))
+    message = (part for part in text.iter() if part.tag in TEXT_TAGS or "name" in classes(part))
     parts = (words(part) for part in message if not {"tick", "track"} & {*classes(part)})
     transcribe("\n".join(dict.fromkeys(parts)), number=r"(?<![\w/-])\d+([.,]\d+)*")
 
@@ -319,7 +319,7 @@ def test_report_overwrites_only_html_pages(oddlot: Oddlot, eventful: Path) -> No
     before = log.read_bytes()
     places = {str(log): "not_a_page", str(eventful): "not_a_file", "": "not_a_file", "page.pdf": "not_html"}
     for place, code in places.items():
-        answer = oddlot.refuses(code, "report", str(eventful), "--html", place)
+        answer = oddlot.rejects(code, "report", str(eventful), "--html", place)
         assert not answer.out, "it is told before all the rest"
     assert log.read_bytes() == before
     Path("page.html").touch()  # as mktemp does
@@ -339,7 +339,7 @@ def test_report_command_writes_the_page(oddlot: Oddlot, figures: RunReport, plai
     assert answer.code == 0
     assert Path("both.html").read_text() == page(both)
     assert [answer.out.count(words) for words in ("both.html", *(run.verdict for run in both))] == [1, 1, 1]
-    oddlot.refuses("several_runs", "report", *runs, "--json")
+    oddlot.rejects("several_runs", "report", *runs, "--json")
 
 
 # --- in a browser --------------------------------------------------------------------------------

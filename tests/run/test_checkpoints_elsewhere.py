@@ -117,12 +117,12 @@ def test_damaged_log_part_falls_back_to_older_checkpoint(tmp_path: Path, url: st
         "path": storage.path(name),
         "file": last["name"].removeprefix("log/"),
     }
-    with warns("damage_left_out", **message), saved_at_once():
+    with warns("damaged_checkpoint_skipped", **message), saved_at_once():
         begun(tmp_path / "two", url, until="epochs>=3", resume="latest")
     assert merged(tmp_path / "two") == everything(SAMPLES, 3)
     for name in storage.names("log"):
         storage.write(f"log/{name}", [bytes(len(storage.read(f"log/{name}")))])
-    with raises(CheckpointError, "no_whole_checkpoint", path=url) as caught:
+    with raises(CheckpointError, "no_complete_checkpoint", path=url) as caught:
         begun(tmp_path / "three", url, resume="latest")
     assert {each.code for each in caught.fields["damage"]} == {"wrong_checksum"}
     assert not (tmp_path / "three").exists()
@@ -242,14 +242,14 @@ def test_relative_checkpoint_path_works_from_another_folder(
 
 def test_unreachable_checkpoint_location_fails_before_the_run(tmp_path: Path) -> None:
     for url, named in {"foo://bucket": "foo", "s3://bucket/run": "s3fs"}.items():
-        with raises(UsageError, "unreachable_place", url=url) as caught:
+        with raises(UsageError, "unreachable_location", url=url) as caught:
             begun(tmp_path / "run", url)
         assert named in caught.fields["reason"]
         assert not (tmp_path / "run").exists()
     with raises(UsageError, "missing_setting", name="out") as caught:
         oddlot.fit(a_job(), Synchronous(), equals(1), checkpoints="memory://a")
     assert caught.value.key == "checkpoints"
-    with raises(CheckpointError, "no_whole_checkpoint", path="memory://nothing", damage=[]):
+    with raises(CheckpointError, "no_complete_checkpoint", path="memory://nothing", damage=[]):
         begun(tmp_path / "run", "memory://nothing", resume="latest")
 
 
@@ -266,7 +266,7 @@ def test_checkpoint_url_password_is_hidden(tmp_path: Path, oddlot: Oddlot) -> No
     assert b"s3cr3t" not in storage.read("run.json")
     with raises(UsageError, "folder_not_empty", path=shown):
         begun(tmp_path / "other", url)
-    with raises(UsageError, "unreachable_place", url="foo://user:***@bucket"):
+    with raises(UsageError, "unreachable_location", url="foo://user:***@bucket"):
         Storage("foo://user:s3cr3t@bucket")
     with pytest.raises(FileNotFoundError) as caught:
         storage.read("nothing")
@@ -280,7 +280,7 @@ def test_checkpoint_url_password_is_hidden(tmp_path: Path, oddlot: Oddlot) -> No
 def test_resume_with_another_checkpoint_location_is_rejected(tmp_path: Path, url: str) -> None:
     begun(tmp_path / "run", None)
     begun_there = str(tmp_path / "run" / "checkpoints")
-    with raises(UsageError, "checkpoints_elsewhere", given=url, begun=begun_there):
+    with raises(UsageError, "checkpoints_in_other_location", given=url, begun=begun_there):
         begun(tmp_path / "run", url, until="epochs>=3", resume="latest")
     begun(tmp_path / "run", None, until="epochs>=3", resume="latest")
     assert merged(tmp_path / "run") == everything(SAMPLES, 3)

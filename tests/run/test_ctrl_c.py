@@ -118,7 +118,7 @@ def test_ctrl_c_ends_a_run_with_hanging_checkpoint_storage(
 ) -> None:
     out = tmp_path / "run"
     with program("-c", HANGS.replace("WRITES", str(writes)).replace("OUT", repr(str(out)))) as process:
-        says(process, "checkpoint_place_hangs")
+        says(process, "checkpoint_location_hangs")
         assert process.wait() == code
     assert (out / "model.safetensors").exists() == saved
 

@@ -41,7 +41,7 @@ def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path: Path) -> No
         "file": "conductor.json",
         "checkpoint": before.name,
     }
-    with warns("damage_left_out", **message):
+    with warns("damaged_checkpoint_skipped", **message):
         run = goes_on(tmp_path)
     records = list(read_log(tmp_path / "records.jsonl"))
     (resumed,) = (each.event for each in records if isinstance(each.event, Resumed))
@@ -92,7 +92,7 @@ def test_log_is_read_up_to_its_first_damaged_line(tmp_path: Path) -> None:
     whole = log.read_bytes()
     log.write_bytes(whole + b"\x00\xff nonsense\r\n" + whole.splitlines(keepends=True)[-1])
     line = whole.count(b"\n") + 1
-    with warns("damage_left_out", damage="damaged_file", path=str(log), line=line):
+    with warns("damaged_checkpoint_skipped", damage="damaged_file", path=str(log), line=line):
         goes_on(tmp_path, "epochs>=5")
     assert log.read_bytes().startswith(whole + b'{"is":"Record"')
     assert merged(tmp_path) == everything(SAMPLES, 5)
@@ -114,7 +114,7 @@ def test_checkpoint_newer_than_a_truncated_log_is_kept(
     for path in places.iterdir():
         if json.loads((path / "manifest.json").read_text())["records"] > counts["sound"]:
             shutil.rmtree(path)
-    with warns("damage_left_out", damage="damaged_file", path=str(log), line=len(lines) - 1):
+    with warns("damaged_checkpoint_skipped", damage="damaged_file", path=str(log), line=len(lines) - 1):
         goes_on(tmp_path)
     assert merged(tmp_path) == everything(SAMPLES, 4)
 

@@ -24,7 +24,7 @@ from oddlot.core.strategy import Strategy
 from oddlot.report.run_report import RunReport
 from oddlot.run.checks import LOCAL_STEP, UPDATE, effective_batch
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from tests.fits import a_job, fleet
 from tests.toys import Timed
 

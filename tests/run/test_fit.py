@@ -131,7 +131,7 @@ def test_every_strategy_is_covered() -> None:
     ids=lambda part: type(part).__name__,
 )
 def test_every_sample_is_merged_once_per_epoch(strategy: Strategy, on: Place) -> None:
-    shards = 2 if strategy.traits(1).whole_shards else 1
+    shards = 2 if strategy.traits(1).shard_tasks else 1
     run, state = trained(a_job(count=45), strategy, on, "epochs>=3", shards=shards)
     assert sorted(state.merged) == everything(45, 3)
     assert run.ended == "epochs>=3"
@@ -235,10 +235,10 @@ def test_repr_summarizes_the_run(tmp_path: Path) -> None:
 
 
 def test_missing_shared_memory_raises_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(_: int, __: int) -> None:
+    def rejects(_: int, __: int) -> None:
         raise OSError(errno.EFBIG, "File too large")
 
-    monkeypatch.setattr(os, "ftruncate", refuses)
+    monkeypatch.setattr(os, "ftruncate", rejects)
     with raises(JobError, "no_shared_memory", reason="File too large"):
         oddlot.fit(a_job(), Asynchronous(), local(1), until="epochs>=1")
 

@@ -49,7 +49,7 @@ def remount(disk: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
 
 
-def refused(folder: Path, number: int) -> AbstractContextManager[Caught]:
+def rejected(folder: Path, number: int) -> AbstractContextManager[Caught]:
     return raises(UsageError, "unusable_folder", path=str(folder), reason=os.strerror(number))
 
 
@@ -81,11 +81,11 @@ def test_full_or_read_only_disk_fails_before_the_run(disk: Path) -> None:
     with (disk / "rest").open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(b"x" * 4096)
-    with refused(disk / "other", errno.ENOSPC):
+    with rejected(disk / "other", errno.ENOSPC):
         trains(disk, "epochs>=2", name="other")
     remount(disk, "ro")
-    with refused(disk / "other", errno.EROFS):
+    with rejected(disk / "other", errno.EROFS):
         trains(disk, "epochs>=1", name="other")
-    with refused(disk / "run", errno.EROFS):
+    with rejected(disk / "run", errno.EROFS):
         trains(disk, "epochs>=2", resume="latest")
     assert merged(disk / "run") == everything(SAMPLES, 1)

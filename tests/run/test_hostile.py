@@ -239,7 +239,7 @@ def test_manifest_with_a_foreign_path_is_damaged(run: Path, name: Any) -> None:
     """Otherwise the file would be removed as a part of the log that newer checkpoints no longer need."""
     place = newest(run)
     manifest(place, lambda plain: plain.update(log=[{"name": name, "bytes": 0, "crc32": 0}]))
-    with warns("damage_left_out", damage="damaged_file", path=str(place)):
+    with warns("damaged_checkpoint_skipped", damage="damaged_file", path=str(place)):
         goes_on(run, keep_checkpoints=1)
 
 
@@ -247,7 +247,7 @@ def test_symlinked_checkpoint_is_skipped_and_only_unlinked(run: Path, victim: Pa
     place = newest(run)
     shutil.rmtree(place)
     place.symlink_to(newest(victim))
-    with warns("damage_left_out", damage="symbolic_link", path=str(place)):
+    with warns("damaged_checkpoint_skipped", damage="symbolic_link", path=str(place)):
         goes_on(run, keep_checkpoints=1)
     assert not place.is_symlink()
 

@@ -79,7 +79,7 @@ def test_summary_that_differs_from_the_logs_is_rejected(tmp_path: Path) -> None:
     assert given["peer_records"]["m1"] < len(lines) - 1
     log.write_bytes(b"".join(lines[: given["peer_records"]["m1"]]))  # one record fewer
     for read in (RunReport.read, replay):
-        with raises(CheckpointError, "log_not_whole", path=str(log)):
+        with raises(CheckpointError, "incomplete_log", path=str(log)):
             read(tmp_path)
 
 

@@ -199,7 +199,7 @@ def test_run_without_a_checkpoint_restarts(tmp_path: Path) -> None:
     check(tmp_path, 5)
     assert not any(isinstance(record.event, Resumed) for record in run.records)
     kill(tmp_path, 0)
-    with raises(CheckpointError, "no_whole_checkpoint"):
+    with raises(CheckpointError, "no_complete_checkpoint"):
         resumed(tmp_path)
 
 

@@ -103,4 +103,4 @@ def test_named_pipe_is_rejected(oddlot: Oddlot, command: str) -> None:
     Path("traced.toml").write_text(
         '[[machines]]\nname = "a"\nseconds_per_sample = 1\ndelay = { kind = "trace", file = "pipe.toml" }\n'
     )
-    oddlot.refuses("not_a_file", *command.split(), path="traced.toml" if "traced" in command else "pipe.toml")
+    oddlot.rejects("not_a_file", *command.split(), path="traced.toml" if "traced" in command else "pipe.toml")

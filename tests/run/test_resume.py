@@ -271,8 +271,8 @@ def test_state_of_a_failed_event_is_not_saved(tmp_path: Path) -> None:
     ("left", "code"),
     [
         ("nothing", "unreadable_file"),
-        ("a header", "no_whole_checkpoint"),
-        ("half a checkpoint", "no_whole_checkpoint"),
+        ("a header", "no_complete_checkpoint"),
+        ("half a checkpoint", "no_complete_checkpoint"),
     ],
 )
 def test_run_killed_before_its_first_checkpoint_restarts(tmp_path: Path, left: str, code: str) -> None:

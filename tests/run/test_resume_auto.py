@@ -236,7 +236,7 @@ REFUSED: dict[Callable[[Place], None], tuple[type[Exception], str]] = {
     another_run_before_its_first_checkpoint: (CheckpointError, "other_job"),
     files: (UsageError, "not_a_run"),
     files_in_worker_logs: (UsageError, "not_a_run"),
-    damaged_checkpoints: (CheckpointError, "no_whole_checkpoint"),
+    damaged_checkpoints: (CheckpointError, "no_complete_checkpoint"),
 }
 REFUSED_ELSEWHERE: dict[Callable[[Place], None], tuple[type[Exception], str]] = {
     lost(another_run): (CheckpointError, "other_job"),
@@ -244,7 +244,7 @@ REFUSED_ELSEWHERE: dict[Callable[[Place], None], tuple[type[Exception], str]] = 
     files_beside_a_run_elsewhere: (UsageError, "not_a_run"),
     log_beside_a_run_elsewhere: (UsageError, "not_a_run"),
     files_elsewhere: (UsageError, "not_a_run"),
-    lost(damaged_checkpoints): (CheckpointError, "no_whole_checkpoint"),
+    lost(damaged_checkpoints): (CheckpointError, "no_complete_checkpoint"),
 }
 
 

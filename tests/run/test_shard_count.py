@@ -18,7 +18,7 @@ from oddlot import (
     fit,
 )
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from tests.fits import BATCH, a_job, fleet, rows
 from tests.transcripts import raises, warns
 

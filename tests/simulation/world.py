@@ -33,7 +33,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.events import FaultInjected, Joined, Ordered, Resumed
 from oddlot.core.records import Record
 from oddlot.core.sample_ledger import SampleLedger
-from oddlot.core.support.errors import Refusal
+from oddlot.core.support.errors import Rejection
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.engines.base import Opened
 from oddlot.engines.host import Host, Message, ReceivedUpdate
@@ -211,9 +211,9 @@ class Shelf:
         self.holds[version] -= 1
 
     def receive(self, facts: Facts, payload: Parcel) -> None:
-        """Put an update into the inbox, once. Raise `Refusal` if its payload is corrupt."""
+        """Put an update into the inbox, once. Raise `Rejection` if its payload is corrupt."""
         if payload.bad:
-            raise Refusal("its numbers are bad")
+            raise Rejection("its numbers are bad")
         assert facts.id not in self.inbox
         assert facts.id not in self.merged
         self.inbox[facts.id] = payload

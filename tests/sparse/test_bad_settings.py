@@ -71,7 +71,7 @@ OTHERS: dict[Any, Any] = {
 }
 
 
-def refused(make: Any, name: str, given: Any) -> None:
+def rejected(make: Any, name: str, given: Any) -> None:
     sizes = {"in_features": 3, "out_features": 5} if issubclass(make, nn.Module) else {}
     with raises(ValueError, "invalid_value", name=name, given=given):
         make(**sizes | {name: given})
@@ -80,14 +80,14 @@ def refused(make: Any, name: str, given: Any) -> None:
 @pytest.mark.parametrize("make", ZERO, ids=lambda make: make.__name__)
 def test_zero_is_rejected_for_positive_settings(make: Any) -> None:
     for name in ZERO[make].split():
-        refused(make, name, 0)
+        rejected(make, name, 0)
 
 
 @pytest.mark.parametrize("make", OTHERS, ids=lambda make: make.__name__)
 def test_invalid_values_are_rejected(make: Any) -> None:
     for name, values in OTHERS[make].items():
         for given in values:
-            refused(make, name, given)
+            rejected(make, name, given)
 
 
 KNOWS = LSH(by_chance=0, changed_only=True)

@@ -31,7 +31,7 @@ def test_generated_dataset_is_written_and_learned(oddlot: Oddlot) -> None:
 def test_force_overwrites_a_dataset(oddlot: Oddlot) -> None:
     assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
     before = Path("xmc/train.txt.gz").read_bytes()
-    oddlot.refuses("already_there", "xmc-generate", "xmc", *SMALL, "--seed", "1", path="xmc/train.txt.gz")
+    oddlot.rejects("file_exists", "xmc-generate", "xmc", *SMALL, "--seed", "1", path="xmc/train.txt.gz")
     assert Path("xmc/train.txt.gz").read_bytes() == before
     Path("xmc/test.txt").write_text("of another set")
     assert oddlot("xmc-generate", "xmc", *SMALL, "--seed", "1", "--force").code == 0
@@ -60,13 +60,13 @@ def test_damaged_dataset_error_names_the_file_and_no_setting(oddlot: Oddlot) -> 
     path = Path("xmc/train.txt.gz")
     path.write_bytes(path.read_bytes()[:500])
     options = "--data", "xmc", "--workers", "1", "--set", "workload.batch_size=32"
-    done = oddlot.refuses("damaged_file", "train", "xmc", *options, path=str(path))
+    done = oddlot.rejects("damaged_file", "train", "xmc", *options, path=str(path))
     assert "workload" not in done.err
 
 
 def test_force_rejects_a_folder_instead_of_a_file(oddlot: Oddlot) -> None:
     Path("xmc/train.txt").mkdir(parents=True)
-    oddlot.refuses("not_a_file", "xmc-generate", "xmc", *SMALL, "--force", path="xmc/train.txt")
+    oddlot.rejects("not_a_file", "xmc-generate", "xmc", *SMALL, "--force", path="xmc/train.txt")
 
 
 def test_failed_generation_keeps_the_earlier_dataset(oddlot: Oddlot) -> None:
@@ -96,16 +96,16 @@ def test_impossible_dataset_sizes_are_rejected(
     option: str, value: str, code: str, fields: dict[str, Any], oddlot: Oddlot
 ) -> None:
     with memory_of(1e9):
-        oddlot.refuses(code, "xmc-generate", "xmc", *SMALL, option, value, **fields)
+        oddlot.rejects(code, "xmc-generate", "xmc", *SMALL, option, value, **fields)
 
 
 @pytest.mark.parametrize(
     ("option", "value"), [("--seed", "9" * 14), ("--features", "9" * 14), ("--nonzeros", "nan")]
 )
 def test_out_of_range_numbers_are_rejected(option: str, value: str, oddlot: Oddlot) -> None:
-    oddlot.refuses("invalid_value", "xmc-generate", "xmc", *SMALL, option, value, flag=f"{option} {value}")
+    oddlot.rejects("invalid_value", "xmc-generate", "xmc", *SMALL, option, value, flag=f"{option} {value}")
 
 
 def test_file_instead_of_a_folder_is_rejected(oddlot: Oddlot) -> None:
     Path("xmc").write_text("a file")
-    oddlot.refuses("not_a_folder", "xmc-generate", "xmc", *SMALL, path="xmc")
+    oddlot.rejects("not_a_folder", "xmc-generate", "xmc", *SMALL, path="xmc")

@@ -10,7 +10,7 @@ from oddlot.core.sample_spans import samples_in
 from oddlot.core.strategy import Strategy, shares_by_samples
 from oddlot.core.support.errors import UsageError
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.strategies import Asynchronous, Downpour, FastestK, LocalSGD, Synchronous
 from oddlot.testing.run_scenario import Data, ScenarioRun
 from tests.fits import a_job, fleet

@@ -162,7 +162,7 @@ def test_replay_imports_only_oddlot_classes_by_default(tmp_path: Path) -> None:
 def test_wrapper_passes_on_requirements_of_its_inner_strategy() -> None:
     inner = LocalSGD(server=SGD(lr=0.5))
     assert ProportionalLoad(inner).traits(1).server_optimizer == SGD(lr=0.5)
-    assert BackupTasks(VCASGD()).traits(1).whole_shards
+    assert BackupTasks(VCASGD()).traits(1).shard_tasks
     with raises(UsageError, "too_few_workers", k=5, workers=2) as caught:
         Deadline(FastestK(k=5), 1.0).validate(2, [])
     assert caught.value.key == "inner.k"
@@ -177,7 +177,7 @@ def test_wrapper_passes_on_requirements_of_its_inner_strategy() -> None:
         (lambda: BackupTasks(Synchronous(), slow=0.5), "invalid_value", "slow"),
         (lambda: Deadline(Synchronous(), 0.0), "invalid_value", "seconds"),
         (lambda: ProportionalLoad(Synchronous(), least=0.0), "invalid_value", "least"),
-        (lambda: ProportionalLoad(VCASGD()), "whole_shards_inside", "inner"),
+        (lambda: ProportionalLoad(VCASGD()), "shard_tasks_inside", "inner"),
         (lambda: Quorum(LocalSGD(), quorum=1.5), "invalid_value", "quorum"),
         (lambda: Quorum(Quorum(LocalSGD())), "wrapper_twice", "inner"),
         (lambda: Quorum(BackupTasks(LocalSGD())), "inner_waits_for_no_round", "inner"),
@@ -274,7 +274,7 @@ def test_job_file_overrides_some_inner_settings_of_quorum() -> None:
         ),
         (
             ["strategy=proportional_load", "strategy.inner=vc_asgd"],
-            [("strategy.inner=vc_asgd", "whole_shards_inside")],
+            [("strategy.inner=vc_asgd", "shard_tasks_inside")],
         ),
         (["strategy=deadline", "strategy.inner=fast"], [("strategy.inner=fast", "unknown_name")]),
         (

@@ -32,7 +32,7 @@ from oddlot.core.sample_spans import samples_in
 from oddlot.core.strategy import View
 from oddlot.core.tasks import Task
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.strategies.backup_tasks import expected_pace
 from oddlot.testing import run_story
 from tests.fits import a_job, fleet

@@ -9,7 +9,7 @@ from oddlot.testing import check_story, run_story
 from tests.toys import Timed
 from tests.transcripts import raises, transcribe
 
-TOLD = """# a comment
+STORY = """# a comment
 
 strategy Asynchronous(samples=8)
 data size=12 epochs=1
@@ -22,20 +22,20 @@ finish a
 
 
 def test_story_output_replaces_old_output() -> None:
-    bare = "\n".join(line for line in TOLD.splitlines() if not line.startswith(">"))
-    assert run_story(bare) == TOLD
-    assert run_story(TOLD) == TOLD
-    assert run_story(TOLD.replace("> step", "> nonsense")) == TOLD
+    bare = "\n".join(line for line in STORY.splitlines() if not line.startswith(">"))
+    assert run_story(bare) == STORY
+    assert run_story(STORY) == STORY
+    assert run_story(STORY.replace("> step", "> nonsense")) == STORY
 
 
 def test_changed_story_output_shows_the_difference(tmp_path: Path) -> None:
     path = tmp_path / "story.txt"
-    path.write_text(TOLD.replace("a:1*1.00", "a:1*0.50"))
+    path.write_text(STORY.replace("a:1*1.00", "a:1*0.50"))
     with raises(AssertionError) as caught:
         check_story(path)
     assert {"-> step a:1*0.50", "+> step a:1*1.00"} < {*str(caught.value).splitlines()}
     check_story(path, rewrite=True)
-    assert path.read_text() == TOLD
+    assert path.read_text() == STORY
     check_story(path)
 
 

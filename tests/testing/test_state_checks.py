@@ -3,7 +3,7 @@
 from oddlot import Synchronous
 from oddlot.core.commands import Step
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.testing.state_checks import StateChecks
 from tests.fits import BATCH, a_job, fleet, trained
 

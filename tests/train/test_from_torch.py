@@ -33,9 +33,9 @@ SGD = torch.optim.SGD(WEIGHTS, lr=0.1, momentum=0.9, nesterov=True)
 )
 def test_torch_objects_are_rejected_with_an_alternative(setting: str, value: Any, kind: str) -> None:
     given: dict[str, Any] = {"train_data": DATA, "loss": nn.functional.mse_loss} | {setting: value}
-    with raises(UsageError, "torch_object_given", name=setting, type=kind) as refusal:
+    with raises(UsageError, "torch_object_given", name=setting, type=kind) as rejection:
         Job(lambda: nn.Linear(2, 2), **given)
-    assert refusal.value.key == setting
+    assert rejection.value.key == setting
 
 
 def scaler(enabled: bool = True) -> Any:

@@ -18,7 +18,7 @@ from oddlot.history.replay import replay
 from oddlot.history.run_folder import RunFolder
 from oddlot.lr_schedules import Cosine, MultiStep
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from tests.fits import (
     BATCH,
     SAMPLES,

@@ -18,10 +18,10 @@ from oddlot.core.sample_spans import Span
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.tasks import Kind, Task
 from oddlot.data.batches import order
-from oddlot.data.seeding import generators_of
+from oddlot.data.seeding import generators_of, seed_of
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import Job, choose_device
-from oddlot.train.learner import Learner, seed_of
+from oddlot.train.learner import Learner
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.lr_schedules import Linear, MultiStep
 from tests.transcripts import raises, warns

@@ -84,9 +84,9 @@ def test_job_trains_every_parameter(tmp_path: Path, model: str) -> None:
 
 
 def test_unknown_model_is_rejected(tmp_path: Path) -> None:
-    with raises(UsageError, "unknown_name", given="resnet", nearest="resnet20") as refusal:
+    with raises(UsageError, "unknown_name", given="resnet", nearest="resnet20") as rejection:
         cifar10(str(tmp_path), "resnet")
-    assert refusal.value.key == "model"
+    assert rejection.value.key == "model"
 
 
 def test_missing_data_names_the_searched_folders(tmp_path: Path) -> None:

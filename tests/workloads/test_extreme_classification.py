@@ -147,7 +147,7 @@ MANY = "2 10 2000000000\n1 5:1\n1 5:1\n"
         ({"train.txt": MANY, "test.txt": MANY}, "not_enough_memory", {"features": 10, "labels": 2 * 10**9}),
         ({"train.txt": "1 9 5\n1 1:1\n"}, "unequal_widths", {"what": "features", "train": 9, "test": 8}),
         ({"train.txt": "1 8 6\n1 1:1\n"}, "unequal_widths", {"what": "labels", "train": 6, "test": 5}),
-        ({"train.txt": TRAIN_FILE, "test.txt.gz": ""}, "file_there_twice", {"file": "test.txt"}),
+        ({"train.txt": TRAIN_FILE, "test.txt.gz": ""}, "file_and_gz_exist", {"file": "test.txt"}),
         ({}, "missing_file", {"file": "train.txt"}),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
@@ -157,14 +157,14 @@ def test_invalid_data_set_is_rejected(
 ) -> None:
     for name, text in {"test.txt": TEST_FILE, **files}.items():
         (tmp_path / name).write_text(text)
-    oddlot.refuses(code, "train", "xmc", "--data", str(tmp_path), **fields)
+    oddlot.rejects(code, "train", "xmc", "--data", str(tmp_path), **fields)
 
 
 def test_invalid_folder_is_rejected(oddlot: Oddlot) -> None:
     Path("a_file").touch()
-    oddlot.refuses("not_a_folder", "train", "xmc", "--data", "a_file", path="a_file")
-    oddlot.refuses("missing_folder", "train", "xmc", "--data", "none", path="none")
-    oddlot.refuses("unknown_name", "train", "digits", "--data", "x", given="data_dir", flag="--data x")
+    oddlot.rejects("not_a_folder", "train", "xmc", "--data", "a_file", path="a_file")
+    oddlot.rejects("missing_folder", "train", "xmc", "--data", "none", path="none")
+    oddlot.rejects("unknown_name", "train", "digits", "--data", "x", given="data_dir", flag="--data x")
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_invalid_folder_is_rejected(oddlot: Oddlot) -> None:
     ],
 )
 def test_invalid_options_are_rejected(options: dict[str, Any], code: str, key: str, folder: Path) -> None:
-    with raises(UsageError, code) as refusal:
+    with raises(UsageError, code) as rejection:
         xmc(**{"data_dir": str(folder), **options})
-    assert refusal.value.key == key
+    assert rejection.value.key == key
 
 
 def test_repeated_label_counts_once(tmp_path: Path) -> None:

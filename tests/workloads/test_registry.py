@@ -80,9 +80,9 @@ def test_custom_workload_is_loaded() -> None:
 def test_wrong_name_or_option_is_rejected(
     name: str, options: dict[str, Any], code: str, key: str, fields: dict[str, Any]
 ) -> None:
-    with raises(UsageError, code, **fields) as refusal:
+    with raises(UsageError, code, **fields) as rejection:
         load_workload(name, options)
-    assert refusal.value.key == key
+    assert rejection.value.key == key
 
 
 @pytest.mark.parametrize("beside", [True, False])

@@ -182,7 +182,9 @@ class BackgroundWriter:
             f"writing a checkpoint into {self.storage} has taken over {LONG_WRITE_SECONDS:g} s: the storage may hang. "
             "Press Ctrl-C to end the run without it (twice while the run trains)"
         )
-        return JobError(message, "checkpoint_place_hangs", path=str(self.storage), seconds=LONG_WRITE_SECONDS)
+        return JobError(
+            message, "checkpoint_location_hangs", path=str(self.storage), seconds=LONG_WRITE_SECONDS
+        )
 
     def close(self, timeout: float = inf) -> list[JobError]:
         """Wait for the last checkpoint, at most `timeout` seconds, and return the remaining `problems`.

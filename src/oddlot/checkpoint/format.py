@@ -3,7 +3,7 @@
 `FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the states of the
 conductors of all hosts), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and,
 written last, `manifest.json` with size and CRC-32 of the other two and of itself. A random last part of the name
-prevents that a checkpoint is overwritten. Processes of a mesh share its first four digits.
+prevents overwriting. Processes of a mesh share its first four digits.
 """
 
 import errno
@@ -194,7 +194,7 @@ def newest(
         *damage,
     ]
     raise CheckpointError(
-        "\n  ".join(map(str, message)), "no_whole_checkpoint", path=str(storage), damage=damage
+        "\n  ".join(map(str, message)), "no_complete_checkpoint", path=str(storage), damage=damage
     )
 
 

@@ -43,7 +43,7 @@ class Storage:
         except (ValueError, ImportError) as error:
             url, reason = str(self), self._masked(str(error))
             raise UsageError(
-                f"{url} cannot be reached: {reason}", "unreachable_place", url=url, reason=reason
+                f"{url} cannot be reached: {reason}", "unreachable_location", url=url, reason=reason
             ) from None
 
     def __str__(self) -> str:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from oddlot import __version__
 from oddlot.cli import completion as completing, options
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.robust_stdio import lasting_output
@@ -18,6 +17,7 @@ from oddlot.cli.run_command import RunCommand, without_nan
 from oddlot.config.path_arguments import check_kinds
 from oddlot.core.support.errors import CheckpointError, JobError, OddlotError, UsageError
 from oddlot.core.support.text import printable
+from oddlot.core.version import __version__
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 internal error, or `report` or `replay` found an inconsistency; 2 invalid input; "
@@ -325,7 +325,7 @@ def _run_app() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (UsageError, JobError, CheckpointError) as error:
-        tell(error.retold(as_options(str(error))))
+        tell(error.with_message(as_options(str(error))))
         return error.exit_code
     return 0
 

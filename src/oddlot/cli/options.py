@@ -45,7 +45,7 @@ def _checked_resume(given: str | None) -> str | None:
         message = (
             f"--resume {given}: use --resume latest, or --resume auto, which starts a run if there is none"
         )
-        raise error.retold(message, flag=f"--resume {given}") from None
+        raise error.with_message(message, flag=f"--resume {given}") from None
 
 
 def _default(name: str, default: Any) -> str | bool:
@@ -152,14 +152,14 @@ OPTIONS = {
     "checkpoints": _setting(RunKeys, "checkpoints", "in the run folder"),
     "resume": _text(
         "latest|auto",
-        "Resume --out (default: the workload's newest run). auto: or start one.",
+        "Resume the run in --out. With auto, start one if there is none.",
         callback=_checked_resume,
         autocompletion=completing.resume_modes,
     ),
     "force": _switch("Overwrite the run in --out.", "--force"),
     "chaos": _text("FILE.toml", "Faults to inject."),
     "seeds": _number("Number of runs, on spot and on demand each."),
-    "computes": _switch("Train, or only simulate the time.", "--compute/--no-compute"),
+    "computes": _switch("Compute gradients.", "--compute/--no-compute"),
     "as_json": JSON,
     "quiet": _switch("Print errors and warnings only.", "--quiet"),
     **RUN,

@@ -137,7 +137,7 @@ class RunCommand:
                 end_early()
             stopped_by = self._fit(settings, Path(folder), continues)
         except ClusterLost as error:
-            raise error.retold(f"{error}\nThe run is saved {self._hint(folder)}") from None
+            raise error.with_message(f"{error}\nThe run is saved {self._hint(folder)}") from None
         except OddlotError:
             self._forget(folder)
             raise

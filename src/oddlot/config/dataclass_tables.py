@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from oddlot.config.toml_errors import Table, about, retold, unknown_key
+from oddlot.config.toml_errors import Table, about, unknown_key, with_message
 from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.core.support.text import or_nearest
 from oddlot.core.support.validation import UNIONS, Check, default_of, hints_of, settings_of
@@ -97,7 +97,7 @@ class TableChoice:
             try:
                 return self.otherwise.model_validate(value, context=info.context)
             except ValidationError as error:
-                raise retold(error, partial(self._hint_at_kinds, what, around)) from None
+                raise with_message(error, partial(self._hint_at_kinds, what, around)) from None
         name = str(value.get(chooser, ""))
         context = {**(info.context or {}), AROUND: (*around, (what, name))}
         return self._table(what, name).model_validate(value, context=context)
@@ -242,7 +242,7 @@ def validator(check: Check) -> Callable[[Any], Any]:
     def validate(value: Any) -> Any:
         must = check(value)
         if must:
-            raise PydanticCustomError("refused", "Input should be {must}", {"must": must})
+            raise PydanticCustomError("rejected", "Input should be {must}", {"must": must})
         return value
 
     return validate

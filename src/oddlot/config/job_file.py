@@ -71,7 +71,7 @@ class SettingSources:
             if depth and list(override.keys[:depth]) == found[:depth]:
                 # the flag already shows the value
                 sentence = str(error).removeprefix(f"{error.key} = {override.value!r}: ")
-                return error.retold(f"{override.flag}: {sentence}", flag=override.flag)
+                return error.with_message(f"{override.flag}: {sentence}", flag=override.flag)
         return at_line(self.path, locate(self.text, keys), error) if self.path else error
 
     @contextmanager

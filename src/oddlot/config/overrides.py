@@ -45,7 +45,7 @@ class Override:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except UsageError as error:
             begin = name if len(name) <= MAX_CHARACTERS else f"{name[:MAX_CHARACTERS]}..."
-            raise error.retold(f"--set {begin}: {error}", flag=f"--set {begin}") from None
+            raise error.with_message(f"--set {begin}: {error}", flag=f"--set {begin}") from None
         except ValueError:  # not TOML, or an integer with too many digits for Python
             parsed = value
         except RecursionError:

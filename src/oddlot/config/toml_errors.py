@@ -47,7 +47,7 @@ class Table(BaseModel):
         try:
             return handler(table)
         except ValidationError as error:
-            raise retold(error, cls._remedy) from None
+            raise with_message(error, cls._remedy) from None
 
     @classmethod
     def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
@@ -62,14 +62,16 @@ def unknown_key(key: str, whose: str, remedy: str, nearest: str | None = None) -
     return UsageError(f"unknown key `{key}`{whose}. {remedy}", "unknown_key", given=key, nearest=nearest)
 
 
-def retold(error: ValidationError, better: Callable[[ErrorDetails], UsageError | None]) -> ValidationError:
+def with_message(
+    error: ValidationError, better: Callable[[ErrorDetails], UsageError | None]
+) -> ValidationError:
     """Replace each error for which `better` returns another one. Errors beyond `MAX_FAULTS` are unchanged."""
     found = enumerate(error.errors(include_url=False))
-    faults = [_retold(fault, better(fault) if at < MAX_FAULTS else None) for at, fault in found]
+    faults = [_with_message(fault, better(fault) if at < MAX_FAULTS else None) for at, fault in found]
     return ValidationError.from_exception_data(error.title, faults)
 
 
-def _retold(fault: ErrorDetails, better: UsageError | None) -> InitErrorDetails:
+def _with_message(fault: ErrorDetails, better: UsageError | None) -> InitErrorDetails:
     message = PydanticCustomError(
         fault["type"], "{message}", {**fault.get("ctx", {}), "message": fault["msg"]}
     )
@@ -106,7 +108,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         check_text(text)
         return text, tomllib.loads(text)
     except UsageError as error:
-        raise error.retold(f"{path}: {error}", path=str(path)) from None
+        raise error.with_message(f"{path}: {error}", path=str(path)) from None
     except RecursionError:
         message = f"{path} is not valid TOML: it is nested too deeply"
         raise UsageError(message, "nested_too_deeply", path=str(path)) from None
@@ -144,7 +146,7 @@ def at_line(path: Path, line: int, error: UsageError) -> UsageError:
     """Add a file and a line to an error. An earlier location is kept in the fields `file` and `file_line`."""
     places = {"path": "file", "line": "file_line"}
     inside = {new: error.fields[old] for old, new in places.items() if old in error.fields}
-    return error.retold(f"{path}:{line}: {error}", **inside, path=str(path), line=line)
+    return error.with_message(f"{path}:{line}: {error}", **inside, path=str(path), line=line)
 
 
 def faults(error: ValidationError, most: int | None = None) -> list[tuple[KeyPath, UsageError]]:

@@ -132,7 +132,7 @@ class Send:
 
     peer: NodeId
     """Name of a peer."""
-    answers: int | None = None
+    request_tag: int | None = None
     """Tag of the peer's request. None: the peer did not request them."""
     reply_tag: int | None = None
     """Tag that the peer's reply will carry. None: no reply is expected."""

@@ -163,13 +163,13 @@ class Conductor:
                 self.ledger.give_back(event.task)
             yield event
 
-    def _refused(self, event: events.UpdateRejected) -> Iterator[events.Event | Skip]:
+    def _rejection(self, event: events.UpdateRejected) -> Iterator[events.Event | Skip]:
         if not self.expects(event.task):
             yield from self._cancelled(events.Cancelled(event.task, node_of(event.task)))
             return
         task = self.open.pop(event.task)
         self._answered(task.id, task.node, 0)
-        yield from self._skipped(self.ledger.refuse(task.id, event.reason, others_wait=bool(self.inbox)))
+        yield from self._skipped(self.ledger.reject(task.id, event.reason, others_wait=bool(self.inbox)))
         yield events.Cancelled(task.id, task.node)
 
     def _skipped(self, skipped: Skipped) -> Iterator[events.Event | Skip]:
@@ -315,7 +315,7 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
     events.Lost: Conductor._lost,
     events.Arrived: Conductor._arrived,
     events.Cancelled: Conductor._cancelled,
-    events.UpdateRejected: Conductor._refused,
+    events.UpdateRejected: Conductor._rejection,
     events.Ticked: Conductor._ticked,
     events.Resumed: Conductor._resumed,
     **dict.fromkeys(

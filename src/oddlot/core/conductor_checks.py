@@ -76,7 +76,7 @@ def _check_ledger(ledger: SampleLedger) -> None:
     _check(ledger.epochs is None or ledger.epochs >= 0, f"epochs = {ledger.epochs}")
     _check(ledger.epoch >= 0 <= ledger.skipped, f"epoch {ledger.epoch} with {ledger.skipped} skipped")
     _check(all(0 <= count <= ledger.size for count in ledger.merged), f"merged = {ledger.merged[:5]}")
-    _check(all(count >= 0 for count in ledger.refusals.values()), "a negative number of refusals")
+    _check(all(count >= 0 for count in ledger.rejections.values()), "a negative number of refusals")
     spans = [span for lease in ledger.leases.values() for span in lease.spans]
     returned = [span for cursor in ledger.cursors for span in cursor.returned]
     # An epoch that has started is partly merged, or has a span that is leased or returned.

@@ -225,7 +225,7 @@ def _send(conductor: ConductorParts, command: commands.Send) -> Outcome:
         conductor.peers.next_id(),
         conductor.peers.me,
         conductor.ledger.merged_in_all,
-        command.answers,
+        command.request_tag,
         command.reply_tag,
         command.loss,
         command.weight,

@@ -149,12 +149,12 @@ class ModelRejected:
 
     peer: NodeId
     """Name of the sender."""
-    answers: int | None
+    request_tag: int | None
     """Tag of the request that they reply to. None: they were pushed."""
     reason: str
     """Why they were rejected, as text."""
     code: str | None = None
-    """Code of the `Refusal`; None if they could not be read."""
+    """Code of the `Rejection`; None if they could not be read."""
 
 
 Event = (
@@ -189,7 +189,7 @@ class UpdateRejected:
     reason: str
     """Why it was rejected, as text."""
     code: str | None = None
-    """Code of the `Refusal`, such as `TOO_LARGE`; None if the update could not be read."""
+    """Code of the `Rejection`, such as `TOO_LARGE`; None if the update could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

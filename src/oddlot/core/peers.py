@@ -29,7 +29,7 @@ class PeerModel:
     """Name of the peer that sent the weights."""
     samples: int
     """Samples that the sender had trained on."""
-    answers: int | None = None
+    request_tag: int | None = None
     """Tag of the request that it replies to. None: it was pushed."""
     reply_tag: int | None = None
     """Tag with which the sender expects a model in return. None: it expects none."""

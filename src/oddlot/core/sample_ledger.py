@@ -58,7 +58,7 @@ def deadly(counts: Mapping[Span, int], why: str, *, skip_bad: bool) -> list[Span
     return found
 
 
-REFUSALS_UNTIL_BAD = 3
+REJECTIONS_UNTIL_BAD = 3
 
 
 class Skipped(NamedTuple):
@@ -100,7 +100,7 @@ class SampleLedger:
     cursors: list[ShardCursor] = field(default_factory=list)
     leases: dict[TaskId, Lease] = field(default_factory=dict)
     """Leases by open task or by update in the inbox. Tasks that share samples share a lease."""
-    refusals: dict[str, int] = field(default_factory=dict)
+    rejections: dict[str, int] = field(default_factory=dict)
     """By "epoch:position": number of rejected updates with this sample."""
     strikes: dict[str, int] = field(default_factory=dict)
     """By "epoch:position": number of processes that ended or hung while they computed this sample."""
@@ -201,18 +201,18 @@ class SampleLedger:
         self._forgive(spans)
         return self._count(spans)
 
-    def refuse(self, task: TaskId, reason: str, *, others_wait: bool = False) -> Skipped:
+    def reject(self, task: TaskId, reason: str, *, others_wait: bool = False) -> Skipped:
         """Record a rejected update and return its samples to the queue. The third time, skip them or raise BadSamples.
 
         `others_wait`: whether valid updates are in the inbox.
         """
         lease = self.leases[task]
-        worst = max(count(self.refusals, lease.spans).values())
-        if worst < REFUSALS_UNTIL_BAD:
+        worst = max(count(self.rejections, lease.spans).values())
+        if worst < REJECTIONS_UNTIL_BAD:
             self.give_back(task)
             return Skipped()
         if not self.skip_bad:
-            others = len(self.refusals) - samples_in(lease.spans)
+            others = len(self.rejections) - samples_in(lease.spans)
             all_invalid = not (self.merged_in_all or others_wait)
             message = f"had invalid updates {worst} times, the last time in task {task}: {reason}. "
             if all_invalid:
@@ -255,7 +255,7 @@ class SampleLedger:
 
     def _forgive(self, spans: tuple[Span, ...]) -> None:
         """Delete the counts of samples that are merged or skipped."""
-        forget(self.refusals, spans)
+        forget(self.rejections, spans)
         forget(self.strikes, spans)
 
     @property

@@ -24,7 +24,7 @@ class ShardCursor:
     returned: list[Span] = field(default_factory=list)
     """Returned spans, which are leased first: sorted, with adjacent ones joined."""
     home: NodeId | None = None
-    """Worker that leased from this lane last and may still have its data. None: there is only one lane."""
+    """Worker that leased from this shard last and may still have its data. None: there is only one shard."""
 
     @property
     def next_epoch(self) -> int:
@@ -100,7 +100,7 @@ class ShardCursor:
 
 
 class _Epoch:
-    """The lanes with next samples in one epoch: heaps of their numbers, which may have outdated entries."""
+    """The shards with next samples in one epoch: heaps of their numbers, which may have outdated entries."""
 
     __slots__ = ("all", "by_home", "count")
 
@@ -111,33 +111,33 @@ class _Epoch:
 
 
 class ShardQueue:
-    """Finds the next lane for a node in logarithmic time.
+    """Finds the next shard for a node in logarithmic time.
 
-    It prefers lanes of the oldest epoch; among these, a lane that the worker has, then one that no worker has; then the
-    first. Call `note` after every change.
+    The order of preference: shards of the oldest epoch; among these, a shard that the worker has; one that no worker
+    has; the first shard. Call `note` after every change.
     """
 
     def __init__(self, cursors: list[ShardCursor]) -> None:
         self.cursors = cursors
         self._firsts = [cursor.first for cursor in cursors]
         self.largest = max(cursor.last - cursor.first for cursor in cursors)
-        """Samples of the largest lane."""
+        """Samples of the largest shard."""
         self._epochs: dict[int, _Epoch] = {}
         self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(cursors)
         self._held: dict[NodeId, dict[int, None]] = {}
         self._only = cursors[0] if len(cursors) == 1 else None
-        """The lane with all of the data if there is only one, which every worker has. None: there are several lanes."""
+        """The shard with all of the data, which every worker has, if it is the only one. None: there are several."""
         for number, cursor in enumerate(cursors):
             if cursor.home is not None:
                 self._held.setdefault(cursor.home, {})[number] = None
             self.note(number)
 
     def at(self, position: int) -> int:
-        """Return the number of the lane of a position."""
+        """Return the number of the shard of a position."""
         return bisect_right(self._firsts, position) - 1
 
     def note(self, number: int) -> None:
-        """Record that a lane's next samples may have changed."""
+        """Record that a shard's next samples may have changed."""
         if self._only:
             return
         cursor, placed = self.cursors[number], self._placed[number]
@@ -154,7 +154,7 @@ class ShardQueue:
                 self._leave(placed[0])
 
     def settle(self, number: int, node: NodeId) -> None:
-        """Record that a worker leased samples of a lane and has its data from now on."""
+        """Record that a worker leased samples of a shard and has its data from now on."""
         if self._only:
             return
         cursor = self.cursors[number]
@@ -166,13 +166,13 @@ class ShardQueue:
         self.note(number)
 
     def lose(self, node: NodeId) -> None:
-        """Forget which lanes a lost worker has."""
+        """Forget which shards a lost worker has."""
         for number in self._held.pop(node, ()):
             self.cursors[number].home = None
             self.note(number)
 
     def choose(self, node: NodeId, latest: float) -> int | None:
-        """Return the number of the lane to lease from next; None if no epoch up to `latest` has samples left."""
+        """Return the number of the shard to lease from next; None if no epoch up to `latest` has samples left."""
         if not self.has_work(latest):
             return None
         if self._only:
@@ -191,13 +191,13 @@ class ShardQueue:
         return heap[0]
 
     def has_work(self, latest: float) -> bool:
-        """Return whether `choose` would find a lane."""
+        """Return whether `choose` would find a shard."""
         if only := self._only:
             return only.next_epoch <= latest and only.first < only.last
         return min(self._epochs, default=inf) <= latest
 
     def with_work(self, latest: float) -> int:
-        """Return the number of lanes with samples of an epoch up to `latest`."""
+        """Return the number of shards with samples of an epoch up to `latest`."""
         if self._only:
             return int(self.has_work(latest))
         total = 0
@@ -207,7 +207,7 @@ class ShardQueue:
         return total
 
     def _leave(self, epoch: int) -> None:
-        """Record that a lane has no more work of an epoch, and remove the epoch if it was the last one."""
+        """Record that a shard has no more work of an epoch, and remove the epoch if it was the last one."""
         found = self._epochs[epoch]
         found.count -= 1
         if not found.count:

@@ -28,7 +28,7 @@ class Traits:
     """Optimizer at the hub. None: the job's."""
     epoch_barrier: bool = False
     """Whether an epoch starts only when the previous one is completely merged."""
-    whole_shards: bool = False
+    shard_tasks: bool = False
     """Whether a task is a whole shard of the data."""
     clients: int = 0
     """Shards of a round, if a task is a whole shard. 0: one per worker."""

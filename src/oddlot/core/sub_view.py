@@ -56,7 +56,7 @@ def sub_view(
         view: View of the run.
         workers: The workers.
         batch: Batch size to show, in samples.
-        merges: Versions that these workers have made, as far as their tasks are older: staleness counts them.
+        merges: Versions that these workers have made, newer than the start of their oldest task. Staleness counts them.
         assigned: Number of tasks that workers are assigned in the present call of `on`. They have fewer free slots.
     """
     state = view._state

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from oddlot.core.sample_spans import samples_in
 from oddlot.core.tasks import NodeId, Task, TaskId
-from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, WorkerStats
+from oddlot.core.worker_stats import FIRST_UPDATE_TIMEOUT_SECONDS, WorkerStats
 
 MAX_STALE = 64
 """Heap entries above twice the number of open tasks before entries of finished tasks are removed."""
@@ -124,8 +124,8 @@ class TaskTimeouts:
             if provisional:
                 waiting = _waiting(assignments) if waiting is None else waiting - 1
                 if waiting < 1:
-                    self.deadlines.set(assignments.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
-                    self._await_answer(name, since, SECONDS_UNTIL_ANY_ANSWER)
+                    self.deadlines.set(assignments.now + FIRST_UPDATE_TIMEOUT_SECONDS, name, provisional)
+                    self._await_answer(name, since, FIRST_UPDATE_TIMEOUT_SECONDS)
                     continue
             self._await_answer(name, since, assignments.now - since)
             yield task

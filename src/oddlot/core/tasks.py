@@ -20,7 +20,7 @@ Kind = Literal["gradient", "delta", "weights"]
 by `Step`; `weights` (after local steps) are merged by `Blend`."""
 
 
-def life_name(machine: str, life: int) -> NodeId:
+def worker_name(machine: str, life: int) -> NodeId:
     """Return the name of a machine's worker: `w1` for the first one, `w1.2` for the second one."""
     return machine if life == 1 else f"{machine}.{life}"
 
@@ -30,7 +30,7 @@ def machine_of(node: NodeId) -> str:
     return node.partition(".")[0]
 
 
-def life_of(node: NodeId) -> int:
+def worker_number(node: NodeId) -> int:
     """Return the number of a machine's worker, from 1: 2 of `w1.2`."""
     number = node.partition(".")[2]
     return int(number) if number.isdecimal() else 1

@@ -5,7 +5,7 @@ from math import inf
 
 from oddlot.core.tasks import NodeId
 
-SECONDS_UNTIL_ANY_ANSWER = 600.0
+FIRST_UPDATE_TIMEOUT_SECONDS = 600.0
 """Task timeout until a worker has finished a task, in seconds."""
 SECONDS_UNTIL_KNOWN = 60.0
 RESULTS_UNTIL_KNOWN = 5
@@ -154,7 +154,7 @@ class WorkerStats:
             return max(requested, CLEARLY * member.slow * samples)
         learnt = TIMEOUT_FACTOR * member.slow * samples
         if member.results < RESULTS_UNTIL_KNOWN:
-            least = SECONDS_UNTIL_ANY_ANSWER if self.usual is None else SECONDS_UNTIL_KNOWN
+            least = FIRST_UPDATE_TIMEOUT_SECONDS if self.usual is None else SECONDS_UNTIL_KNOWN
             usual = TIMEOUT_FACTOR * (self.usual or 0.0) * samples
             return max(learnt, usual, least * 2.0**member.timeouts)
         return float(max(learnt, MIN_TIMEOUT_SECONDS) * 2.0**member.timeouts)

@@ -1,5 +1,6 @@
 """Seeding of the random generators in the user's code: global generators, and generators in datasets."""
 
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from oddlot.core.support.user_warnings import warn
+from oddlot.core.tasks import Task
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 """Types of generators that `reseed` supports."""
@@ -77,7 +79,7 @@ def reseed(generators: Sequence[Any], number: int) -> None:
 
 
 @contextmanager
-def kept_chance() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Use one PyTorch thread, and restore the random state and the number of threads at the end."""
     python, threads = random.getstate(), torch.get_num_threads()
     legacy = np.random.get_state()  # noqa: NPY002 - as above
@@ -89,3 +91,9 @@ def kept_chance() -> Iterator[None]:
             random.setstate(python)
             np.random.set_state(legacy)  # noqa: NPY002 - as above
             torch.set_num_threads(threads)
+
+
+def seed_of(seed: int, task: Task) -> int:
+    """Return the seed of a task, a hash of (seed, epoch, first position). On every worker, dropout is the same."""
+    text = f"{seed}:{task.spans[0].epoch}:{task.spans[0].start}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())

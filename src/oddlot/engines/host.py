@@ -15,7 +15,7 @@ from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Lost, Sti
 from oddlot.core.peers import Drift
 from oddlot.core.records import Record
 from oddlot.core.sample_spans import samples_in
-from oddlot.core.support.errors import ProtocolError, Refusal
+from oddlot.core.support.errors import ProtocolError, Rejection
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 
 Observer = Callable[[Record], None]
@@ -54,7 +54,7 @@ class ModelStore(Protocol):
         """Release a version that `acquire` returned."""
 
     def receive(self, facts: Facts, payload: Any) -> None:
-        """Put an update into the inbox. Raise `Refusal` if it is invalid."""
+        """Put an update into the inbox. Raise `Rejection` if it is invalid."""
 
     def step(
         self,
@@ -188,7 +188,7 @@ class Host:
         try:
             record = self.conductor.handle(event, now)
         except ProtocolError as error:
-            raise error.retold(f"{error}\nLatest records:\n{self._tell()}  {event}") from None
+            raise error.with_message(f"{error}\nLatest records:\n{self._tell()}  {event}") from None
         self._let_go(event, lost_tasks)
         self.latest.append(record)
         changes = self._act(record)
@@ -214,9 +214,9 @@ class Host:
         try:
             self._believe(facts)
             self.store.receive(facts, arrival.payload)
-        except Refusal as refusal:
+        except Rejection as rejection:
             self._discard(arrival)
-            self.handle(UpdateRejected(facts.id, str(refusal), refusal.code), now)
+            self.handle(UpdateRejected(facts.id, str(rejection), rejection.code), now)
             return
         self.handle(Arrived(facts), now)
 
@@ -234,11 +234,11 @@ class Host:
         task = self.conductor.open[facts.id]
         if (facts.sender, facts.based_on, facts.kind) != (task.node, task.version, task.kind):
             message = f"{facts.id} is an update of {facts.sender} with another version or kind than its task"
-            raise Refusal(message, "other_task", task=facts.id, node=facts.sender)
+            raise Rejection(message, "other_task", task=facts.id, node=facts.sender)
         given = samples_in(task.spans)
         if not 1 <= facts.samples <= given:
             message = f"{facts.id} reports {facts.samples} samples, but its task has {given}"
-            raise Refusal(message, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
+            raise Rejection(message, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
 
     def _let_go(self, event: Stimulus, tasks: "list[TaskId] | tuple[()]") -> None:
         """Release the version of a task or evaluation that ended."""

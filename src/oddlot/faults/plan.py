@@ -62,7 +62,7 @@ Often = Annotated[float, Must("finite and at least 0.001", lambda seconds: 0.001
 Rate = Annotated[float, Must("above 0 and at most 3,600,000", lambda rate: 0 < rate <= 3_600_000)]
 MAX_FAULTS = 5_000
 """Largest number of faults of a run."""
-MAX_TOLD = 4
+MAX_SHOWN = 4
 """Largest number of times in the name of a fault."""
 
 
@@ -163,7 +163,7 @@ def _short(value: object) -> str:
         return f"{value:g}"
     times = [f"{time:g}" for time in value]
     return ",".join(
-        times if len(times) <= MAX_TOLD else [*times[:2], f"...{len(times) - 3} more...", times[-1]]
+        times if len(times) <= MAX_SHOWN else [*times[:2], f"...{len(times) - 3} more...", times[-1]]
     )
 
 

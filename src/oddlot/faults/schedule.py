@@ -36,7 +36,7 @@ def planned_faults(chaos: Chaos, resumes: int) -> list[PlannedFault]:
 
 
 class FaultSchedule(EventQueue[None]):
-    """A queue of what is due when, and the versions at which faults are due."""
+    """A queue of planned faults, by time and by version."""
 
     def __init__(self, clock: Callable[[], float], inject: Callable[[PlannedFault], None]) -> None:
         super().__init__()

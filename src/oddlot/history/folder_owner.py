@@ -204,9 +204,9 @@ def _check_other_place(folder: RunFolder) -> None:
     begun = folder.begun_checkpoints
     if folder.given_checkpoints not in {"", begun} and not folder.checkpoint_names():
         raise UsageError(
-            f"{folder.place} has no checkpoints; those of {folder.path} are in {masked(begun)}: leave "
-            "`checkpoints` out, or copy them there first",
-            "checkpoints_elsewhere",
+            f"{folder.place} has no checkpoints: the run's checkpoints are in {masked(begun)}. Omit `checkpoints`, or "
+            "copy them to the new location first",
+            "checkpoints_in_other_location",
             "checkpoints",
             given=folder.place,
             begun=masked(begun),

@@ -5,15 +5,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, isfinite, nan, ulp
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.support.text import or_nearest
 from oddlot.history.metrics import GOAL_FIGURES, Tally
-
-if TYPE_CHECKING:
-    from oddlot.history.metrics import Tally
-
 
 _EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
 
@@ -34,14 +30,14 @@ class Every:
         match = _EVERY.match(text) if isinstance(text, str) else None
         if not match or float(match[1]) <= 0:
             must = "an interval such as '100 versions', '30 seconds' or '1 epoch'"
-            raise InvalidValue(name, text, must).retold(f"{name} = {text!r} is not {must}")
+            raise InvalidValue(name, text, must).with_message(f"{name} = {text!r} is not {must}")
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 
-    def times(self, tally: "Tally") -> int:
+    def times(self, tally: Tally) -> int:
         """Return the number of intervals that have passed."""
         return int((tally.value(self.unit) or 0.0) // self.count)
 
-    def reminder(self, tally: "Tally") -> "Reminder":
+    def reminder(self, tally: Tally) -> "Reminder":
         """Return a reminder that starts now."""
         return Reminder(self, self.times(tally))
 
@@ -53,7 +49,7 @@ class Reminder:
     every: Every
     done: int = 0
 
-    def due(self, tally: "Tally") -> bool:
+    def due(self, tally: Tally) -> bool:
         """Return whether an interval has passed since the last call."""
         done, self.done = self.done, self.every.times(tally)
         return self.done > done
@@ -113,7 +109,7 @@ class Goal:
         try:
             return cls(tuple(_term(part, known) for part in re.split(r"\bor\b|,", text)), evaluated)
         except UsageError as error:
-            raise error.retold(f"until = {text!r}: {error}") from None
+            raise error.with_message(f"until = {text!r}: {error}") from None
 
     def due(self, tally: Tally) -> float:
         """Return the time at which time or cost reaches the goal, or infinity."""
@@ -183,7 +179,7 @@ def _term(part: str, known: Sequence[str]) -> Term:
         message = f"unknown metric {name!r}. {or_nearest(name, known)}"
         if name == "accuracy":
             message += ". Job(eval_data=..., metrics={'accuracy': oddlot.accuracy}) measures it"
-        raise UnknownName("figure", name, known, key="until").retold(message)
+        raise UnknownName("figure", name, known, key="until").with_message(message)
     if name not in GOAL_FIGURES:
         return Term(name, compare, value)
     if value <= 0:

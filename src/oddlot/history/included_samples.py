@@ -17,7 +17,7 @@ from oddlot.core.records import Record
 from oddlot.core.sample_ledger import SampleLedger
 from oddlot.core.sample_spans import Span, without
 from oddlot.core.support.serialization import from_plain
-from oddlot.core.tasks import NodeId, UpdateId, life_of, machine_of
+from oddlot.core.tasks import NodeId, UpdateId, machine_of, worker_number
 from oddlot.history.audit import Sheets
 from oddlot.history.log import has_header, numbered, read_header, read_log
 from oddlot.history.run_folder import RunFolder
@@ -144,7 +144,9 @@ class IncludedSamples:
     @property
     def newest(self) -> Cut:
         """Return the joint cut of the newest peers of all machines."""
-        return self.known_to({machine_of(one): one for one in sorted(self.histories, key=life_of)}.values())
+        return self.known_to(
+            {machine_of(one): one for one in sorted(self.histories, key=worker_number)}.values()
+        )
 
     def known_to(self, peers: Iterable[NodeId]) -> Cut:
         """Return the joint cut of the models of these peers."""
@@ -166,7 +168,7 @@ class IncludedSamples:
 
     def records_of(self, machine: str, machines: Sequence[str], cut: Mapping[NodeId, int]) -> list[Record]:
         """Return the records of a machine's peers in a cut. Only peers of a mesh of these machines count."""
-        histories = [self.histories[node] for node in sorted(self.histories, key=life_of)]
+        histories = [self.histories[node] for node in sorted(self.histories, key=worker_number)]
         return [
             record
             for one in histories

@@ -67,12 +67,12 @@ _COUNTS: dict[type, tuple[str, ...]] = {
 """Fields that must not be negative."""
 
 
-def _refuse(constant: str) -> None:
+def _reject(constant: str) -> None:
     """Raise ValueError, because a valid log has no NaN or infinity."""
     raise ValueError(constant)
 
 
-_from_json = json.JSONDecoder(parse_constant=_refuse).decode
+_from_json = json.JSONDecoder(parse_constant=_reject).decode
 
 
 class Log:
@@ -284,7 +284,7 @@ def read_sound(path: Path) -> tuple[list[Record], CheckpointError | None]:
         if not records:
             raise
         line = error.fields["line"]
-        return records, error.retold(f"{path}:{line} is damaged; it and all later lines are ignored")
+        return records, error.with_message(f"{path}:{line} is damaged; it and all later lines are ignored")
     return records, None
 
 

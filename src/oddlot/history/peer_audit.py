@@ -10,7 +10,7 @@ from oddlot.core.events import Averaged
 from oddlot.core.records import Record
 from oddlot.core.support.errors import CheckpointError, OddlotError
 from oddlot.core.support.serialization import DAMAGED
-from oddlot.core.tasks import NodeId, life_of, machine_of
+from oddlot.core.tasks import NodeId, machine_of, worker_number
 from oddlot.history.audit import MAX_FAULTS, Proof, Sheets, holes, overlaps, prove_log
 from oddlot.history.included_samples import (
     Cut,
@@ -71,7 +71,9 @@ def _missing(peers: Iterable[PeerHistory], averaged: Collection[NodeId]) -> tupl
     Machines that were left out when the run was resumed do not count.
     """
     there = set(map(machine_of, averaged))
-    newest = {machine_of(one.node): one.node for one in sorted(peers, key=lambda one: life_of(one.node))}
+    newest = {
+        machine_of(one.node): one.node for one in sorted(peers, key=lambda one: worker_number(one.node))
+    }
     gone = {machine for machine in newest if _was_left_out(machine, peers, averaged)}
     return tuple(sorted(peer for machine, peer in newest.items() if machine not in there | gone))
 

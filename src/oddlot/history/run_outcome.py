@@ -70,7 +70,7 @@ def check_whole(run: RunFolder, ending: Mapping[str, Any], records: Mapping[Node
         if found < wanted or (found > wanted and host == HUB):
             raise CheckpointError(
                 f"{path} has {found:,} of the {wanted:,} records of the run: restore it from a copy",
-                "log_not_whole",
+                "incomplete_log",
                 path=str(path),
                 records=found,
                 wanted=wanted,

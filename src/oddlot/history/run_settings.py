@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from oddlot import __version__
 from oddlot.core.support.errors import CheckpointError, InvalidValue, UsageError
 from oddlot.core.support.text import masked
+from oddlot.core.version import __version__
 
 GIVEN = "given"
 """Key in `about`: all arguments of the `oddlot` command."""

@@ -41,7 +41,7 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
     except csv.Error as error:
         raise UsageError(f"{path}: {error}", "invalid_csv", path=str(path), reason=str(error)) from None
     except UsageError as error:
-        raise error.retold(f"{path}: {error}", path=str(path)) from None
+        raise error.with_message(f"{path}: {error}", path=str(path)) from None
 
 
 def checked_path(path: object) -> Path:

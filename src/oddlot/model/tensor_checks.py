@@ -38,7 +38,7 @@ def check_tensors(module: nn.Module) -> None:
     for what, name, tensor in _named_tensors(module):
         _check_kind(what, name, tensor)
         if what == "parameter" and tensor.requires_grad and tensor.is_complex():
-            raise _refused(
+            raise _rejection(
                 what,
                 name,
                 "complex_parameter",
@@ -47,7 +47,7 @@ def check_tensors(module: nn.Module) -> None:
                 dtype=tensor.dtype,
             )
         if _overlaps_itself(tensor):
-            raise _refused(
+            raise _rejection(
                 what,
                 name,
                 "overlapping_tensor",
@@ -91,21 +91,21 @@ def _check_kind(what: str, name: str, tensor: Tensor) -> None:
     if is_lazy(tensor):
         message = "has no shape yet (lazy)"
         help_ = "run one batch through the model in the job's model factory"
-        raise _refused(what, name, "lazy_parameter", message, help_)
+        raise _rejection(what, name, "lazy_parameter", message, help_)
     if tensor.device.type == "meta":
         message, help_ = "is on the meta device, so it has no values", "create the model on a real device"
-        raise _refused(what, name, "meta_tensor", message, help_)
+        raise _rejection(what, name, "meta_tensor", message, help_)
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
         message = f"is {kind}: such tensors cannot be copied to workers or saved"
         help_ = "use .to_dense(), or create it in forward()"
-        raise _refused(what, name, "not_dense", message, help_, layout=kind)
+        raise _rejection(what, name, "not_dense", message, help_, layout=kind)
     if tensor.dtype not in SAVABLE:
         message, help_ = f"is {tensor.dtype}, which cannot be merged or saved", "use float32 or bfloat16"
-        raise _refused(what, name, "unsupported_dtype", message, help_, dtype=tensor.dtype)
+        raise _rejection(what, name, "unsupported_dtype", message, help_, dtype=tensor.dtype)
 
 
-def _refused(what: str, name: str, code: str, message: str, help_: str, **fields: Any) -> UsageError:
+def _rejection(what: str, name: str, code: str, message: str, help_: str, **fields: Any) -> UsageError:
     return UsageError(f"{what} {name} {message}: {help_}", code, "", **{what: name, **fields})
 
 
@@ -137,7 +137,7 @@ def _check_apart(module: nn.Module) -> None:
             if places.any():
                 other = next(before for _, before, one in tensors[:number] if _share_memory(one, tensor))
                 message, help_ = f"shares memory with {other}", "use one of them, or .clone()"
-                raise _refused(what, name, "shared_memory", message, help_, other=other)
+                raise _rejection(what, name, "shared_memory", message, help_, other=other)
             places.fill_(1)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.events import TOO_LARGE
-from oddlot.core.support.errors import Refusal
+from oddlot.core.support.errors import Rejection
 from oddlot.core.support.validation import MAX_UPDATE_RATIO
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.model.flat_buffer import FlatBuffer
@@ -66,10 +66,10 @@ class FitsModel:
         facts, layout, needed = arrival.facts, arrival.flat.layout, arrival.weights.layout
         if arrival.kind != facts.kind:
             message = f"update {facts.id} was announced as {facts.kind} and came as {arrival.kind}"
-            raise Refusal(message, "other_kind", update=facts.id, announced=facts.kind, kind=arrival.kind)
+            raise Rejection(message, "other_kind", update=facts.id, announced=facts.kind, kind=arrival.kind)
         if layout is not needed and layout.fingerprint != needed.fingerprint:
             message = f"update {facts.id} is of another model: its block has another layout"
-            raise Refusal(message, "other_layout", update=facts.id, bytes=layout.bytes)
+            raise Rejection(message, "other_layout", update=facts.id, bytes=layout.bytes)
 
 
 class Finite:
@@ -97,7 +97,7 @@ class Finite:
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
         its_loss = "NaN or infinite" if loss is None else f"{loss:.3g}"
         message = f"update {update} is not finite in {', '.join(named[:3])}{more}; its loss is {its_loss}"
-        raise Refusal(message, "numbers_not_finite", update=update, tensors=bad, loss=loss)
+        raise Rejection(message, "numbers_not_finite", update=update, tensors=bad, loss=loss)
 
 
 class UsualNorm:
@@ -150,7 +150,7 @@ class UsualNorm:
             f"update {update} has norm {norm:.3g}, {norm / median:.3g} times the running median "
             "(max_update_ratio=None accepts every update)"
         )
-        raise Refusal(message, TOO_LARGE, update=update, norm=norm, median=median)
+        raise Rejection(message, TOO_LARGE, update=update, norm=norm, median=median)
 
 
 def _is_sound(section: Tensor, known: Sequence[Tensor]) -> bool:

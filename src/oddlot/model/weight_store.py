@@ -11,7 +11,7 @@ from torch import Tensor
 from oddlot.core.commands import DriftOf
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.peers import layers_of_both
-from oddlot.core.support.errors import CheckpointError, ProtocolError, Refusal
+from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.model import merging as merge
 from oddlot.model.flat_buffer import FlatBuffer, Layout
@@ -168,7 +168,7 @@ class WeightStore:
             arrival = Arrival(facts, payload.kind, payload.flat, self.weights, self._base(facts))
             for gate in self._gates:
                 gate.check(arrival)
-        except Refusal:
+        except Rejection:
             payload.release()
             raise
         self.inbox[facts.id] = payload

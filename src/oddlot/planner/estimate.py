@@ -43,7 +43,9 @@ class Estimate:
 
     def __repr__(self) -> str:
         message = [
-            f"{name} {tell(value)}" for name, (figure, tell) in TOLD.items() if (value := self.median(figure))
+            f"{name} {tell(value)}"
+            for name, (figure, tell) in SHOWN.items()
+            if (value := self.median(figure))
         ]
         return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(message)}>"
 
@@ -195,7 +197,7 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     if compared:
         table.add_column("ratio", justify="right", no_wrap=True)
     table.add_row("ended", *("\n".join(f"{why} ({n})" for why, n in one.ended.items()) for one in found))
-    for name, (figure, tell) in TOLD.items():
+    for name, (figure, tell) in SHOWN.items():
         known = [one.values(figure) for one in found]
         if not any(known) or (figure == "samples_returned" and not any(map(any, known))):
             continue  # a run without training has no metrics, and few strategies return samples
@@ -206,7 +208,7 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     return table
 
 
-TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
+SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "time": ("seconds", duration),
     "cost": ("dollars", money),
     "lost to preemptions": ("dollars_lost", money),

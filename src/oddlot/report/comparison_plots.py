@@ -14,7 +14,7 @@ from oddlot.report.timeline import RunTimeline
 
 ACROSS = ("seconds", "versions", "samples", "dollars")
 """Axes of the charts of loss and metrics."""
-TOLD = {"seconds": "time"}
+AXIS_TITLES = {"seconds": "time"}
 LEVELS = {
     "machines": ("machines", -1),
     "dollars_per_hour": ("dollars per hour", 0),
@@ -116,7 +116,7 @@ class OverTime:
 
     def _over(self, metric: str, axis: str) -> str:
         drawn = list(self._quality(metric, axis))
-        title = f"{_capitalized(metric)} over {TOLD.get(axis, axis)}"
+        title = f"{_capitalized(metric)} over {AXIS_TITLES.get(axis, axis)}"
         return self._chart(title, metric, drawn, axis, key=f"{metric} over {axis}")
 
     def _chart(

@@ -32,7 +32,7 @@ def default_shards(traits: Traits, samples: int, batch: int, slots: int) -> int:
     would have under 10 minibatches. More shards would shorten the local passes without keeping more workers busy.
     Other strategies have one shard.
     """
-    if not traits.whole_shards:
+    if not traits.shard_tasks:
         return 1
     return max(1, min(max(slots, traits.clients), samples // (MINIBATCHES * batch)))
 
@@ -230,7 +230,7 @@ def measured(job: Job, engine: EngineConfig) -> list[str]:
 def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples: int, shards: int) -> None:
     """Warn of settings that make a strategy or another setting ineffective."""
     traits, name = strategy.traits(job.batch_size), type(layers(strategy)[-1]).__name__
-    if traits.whole_shards:
+    if traits.shard_tasks:
         warn_of_shards(name, shards, engine.max_workers, samples / shards / job.batch_size)
     if traits.reads_gradients and not engine.computes:
         message = (

@@ -138,7 +138,7 @@ def _unknown(name: str, value: Any, known: Iterable[str]) -> UnknownName:
     if name not in BELONGS:
         return error
     message = BELONGS[name].format(name=name, value=short(value))
-    return error.retold(f"unknown argument {name!r}: use {message}", nearest=None)
+    return error.with_message(f"unknown argument {name!r}: use {message}", nearest=None)
 
 
 def _is_text(hint: Any) -> bool:

@@ -19,8 +19,8 @@ from oddlot.history.run_folder import (
     RunFolder,
 )
 from oddlot.model.flat_buffer import Layout
+from oddlot.run.recipe import Recipe
 from oddlot.run.signals import StopRequest
-from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import safe_observers
 from oddlot.run.watchdogs import warning_observers
 

@@ -21,8 +21,8 @@ from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume, resume_mode
 from oddlot.run.config import RunConfig, RunSettings, settings_text, with_settings
 from oddlot.run.mesh import prepared_mesh
+from oddlot.run.recipe import Recipe
 from oddlot.run.result import INTERRUPTED, Run
-from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.strategies.registry import strategy_of
 from oddlot.train.job import Job

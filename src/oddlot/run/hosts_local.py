@@ -21,8 +21,8 @@ from oddlot.run.mesh_folder import ended_run, make_peers_folder, warn_of_ending,
 from oddlot.run.mesh_resume import continue_mesh
 from oddlot.run.peer_process import PeerProcessSetup
 from oddlot.run.peer_share import MeshStart
+from oddlot.run.recipe import Recipe, rows_named
 from oddlot.run.result import Run
-from oddlot.run.spec import Recipe, rows_named
 from oddlot.run.user_observers import announce_stop
 
 END_SECONDS = 30.0

@@ -33,12 +33,12 @@ from oddlot.run.mesh_folder import (
     write_average,
     write_failure,
 )
-from oddlot.run.mesh_resume import MeshPast, continue_mesh
+from oddlot.run.mesh_resume import SavedMesh, continue_mesh
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
+from oddlot.run.recipe import Recipe
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.saving import Checkpoints
-from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import announce_stop
 from oddlot.run.watchdogs import check_learned
 
@@ -236,7 +236,7 @@ class SimulatedHosts(RunControl):
         for observer in self.observers:
             observer(message)
 
-    def _faults(self, past: MeshPast | None) -> MeshFaults | None:
+    def _faults(self, past: SavedMesh | None) -> MeshFaults | None:
         chaos = self.recipe.config.chaos
         if chaos is None:
             return None

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from oddlot.core.support.errors import UsageError
-from oddlot.data.seeding import kept_chance
+from oddlot.data.seeding import preserve_random_state
 from oddlot.engines.base import OpenMesh, PeerProcesses
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.hosts_local import LocalHosts
 from oddlot.run.hosts_simulated import SimulatedHosts
 from oddlot.run.mesh_folder import MeshEnded, has_reached
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def prepared_mesh(
     if folder is not None and resume:
         recipe = recipe.resuming(folder.settings().get("shards"))
     with ExitStack() as closing:
-        closing.enter_context(kept_chance())
+        closing.enter_context(preserve_random_state())
         if folder is not None and resume and has_reached(recipe, folder):
             yield MeshEnded(recipe, folder)
             return

@@ -20,8 +20,8 @@ from oddlot.history.run_outcome import FAILED, PEER_RECORDS, in_short, read_endi
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.update_gates import norm_of
 from oddlot.run.control import RunControl
+from oddlot.run.recipe import Recipe
 from oddlot.run.result import Run
-from oddlot.run.spec import Recipe
 from oddlot.run.watchdogs import warn_if_large
 
 UNSAVED = "unsaved.safetensors"

@@ -23,15 +23,15 @@ from oddlot.history.run_folder import RunFolder
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.weight_store import WeightStore
 from oddlot.run.peer_share import MeshStart, PeerShare, progress
-from oddlot.run.resume import Past, read_past, set_aside
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
+from oddlot.run.resume import SavedRun, read_past, set_aside
 
 RECENT_SECONDS = 5.0
 """A peer counts as ended if it has no records in this many seconds before a checkpoint."""
 
 
 @dataclass(frozen=True)
-class MeshPast:
+class SavedMesh:
     """A run on a mesh up to its newest complete checkpoint."""
 
     now: float
@@ -48,7 +48,7 @@ class MeshPast:
 
 def continue_mesh(
     recipe: Recipe, folder: RunFolder, layout: Layout, machines: Sequence[str]
-) -> MeshPast | None:
+) -> SavedMesh | None:
     """Read the newest checkpoint of the run in the folder, and write the resume into the logs of all peers.
 
     - Each peer continues after its last record that the average includes. If its state in the checkpoint is older or
@@ -131,7 +131,7 @@ def continue_mesh(
         sources=sources,
         saved=frozenset(past.there),
     )
-    return MeshPast(now, start, taken, history, [one for log in logs.values() for one in log])
+    return SavedMesh(now, start, taken, history, [one for log in logs.values() for one in log])
 
 
 def _cut_off(
@@ -148,7 +148,7 @@ def _cut_off(
     return [node for machine, node in latest.items() if machine not in there]
 
 
-def _start(past: Past, recipe: Recipe, layout: Layout) -> MeshStart:
+def _start(past: SavedRun, recipe: Recipe, layout: Layout) -> MeshStart:
     """Return the initial state of the peers from the checkpoint."""
     with past.readable():
         store = WeightStore(FlatBuffer.empty(layout), recipe.rule)
@@ -169,7 +169,7 @@ def _check_can_deal(
         raise CheckpointError(message, "other_machines", path=path, before=list(before), now=list(machines))
 
 
-def _too_short(past: Past, folder: RunFolder) -> list[NodeId]:
+def _too_short(past: SavedRun, folder: RunFolder) -> list[NodeId]:
     """Return the peers with logs that lack records from before the checkpoint, and warn of each.
 
     Raise CheckpointError if copies of the logs are stored with the checkpoints.

@@ -27,8 +27,8 @@ from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.run.mesh_folder import mesh_summary, write_average
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
+from oddlot.run.recipe import Recipe, rows_named
 from oddlot.run.saving import Checkpoints
-from oddlot.run.spec import Recipe, rows_named
 from oddlot.run.watchdogs import check_learned
 from oddlot.train.job import made
 

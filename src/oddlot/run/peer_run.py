@@ -16,7 +16,8 @@ from oddlot.core.support.random_streams import stream
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.host import Observer
 from oddlot.engines.mesh.averaging import Averaging
-from oddlot.engines.mesh.peer import Peer, PeerPort
+from oddlot.engines.mesh.peer import Peer
+from oddlot.engines.mesh.peer_host import PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
 from oddlot.model.flat_buffer import FlatBuffer

@@ -15,7 +15,7 @@ from oddlot.history.goals import Goal
 from oddlot.history.included_samples import IncludedSamples, joined_cuts
 from oddlot.history.metrics import Tally
 from oddlot.model.flat_buffer import FlatBuffer, Layout
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 
 TOTALS = frozenset({"versions", "samples", "dollars"})
 """Figures of a goal that are divided among peers. Time, epochs and metrics are the same for all."""

@@ -23,7 +23,7 @@ class Metrics(dict[str, float]):
         error = UnknownName("metric", name, list(self))
         if not self:
             message = "the run has no metrics: pass Job(eval_data=..., metrics={...})"
-            raise error.retold(message)
+            raise error.with_message(message)
         raise error
 
 

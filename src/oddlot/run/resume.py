@@ -22,7 +22,7 @@ from oddlot.history.log import has_records, is_void, read_sound
 from oddlot.history.peer_logs import check_logs
 from oddlot.history.run_folder import RunFolder
 from oddlot.model.flat_buffer import Layout
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 
 MAX_NAMED = 3
 
@@ -63,7 +63,7 @@ def _described(layout: Mapping[str, Any]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Past:
+class SavedRun:
     """The newest complete checkpoint of a run, and the logs of its hosts."""
 
     checkpoint: Checkpoint
@@ -108,10 +108,12 @@ def warn_of_damage(checkpoint: Checkpoint, logs: Iterable[CheckpointError | None
     """Warn of damaged logs, and of newer checkpoints that are damaged and skipped."""
     for each in filter(None, (*logs, *checkpoint.warnings)):
         message = f"{each}. Resuming from {checkpoint.name}"
-        warn(message, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
+        warn(
+            message, "damaged_checkpoint_skipped", checkpoint=checkpoint.name, damage=each.code, **each.fields
+        )
 
 
-def read_past(folder: RunFolder, recipe: Recipe, layout: Layout) -> Past | None:
+def read_past(folder: RunFolder, recipe: Recipe, layout: Layout) -> SavedRun | None:
     """Read the state of a run of this job and strategy. The goal and the engine may differ.
 
     Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if the settings
@@ -138,7 +140,7 @@ def read_past(folder: RunFolder, recipe: Recipe, layout: Layout) -> Past | None:
         if (HUB in logs) != (HUB in conductors) or not conductors:
             raise ValueError("it is of other hosts")
     records = {host: one.records for host, one in snapshot.hosts.items()}
-    return Past(checkpoint, there, snapshot.tensors, conductors, records, logs, damage)
+    return SavedRun(checkpoint, there, snapshot.tensors, conductors, records, logs, damage)
 
 
 def _newest(
@@ -156,7 +158,7 @@ def _newest(
     except CheckpointError as error:
         if (cut := damage.get(HUB)) is None:
             raise
-        raise error.retold(f"{cut}\n{error}", line=cut.fields["line"]) from error
+        raise error.with_message(f"{cut}\n{error}", line=cut.fields["line"]) from error
     return checkpoint
 
 
@@ -180,7 +182,9 @@ def _read_sound(host: NodeId, path: Path) -> tuple[list[Record] | None, Checkpoi
             return None, error
         if error.code != "damaged_file":
             raise
-        return None, error.retold(f"{path} has no intact record and is renamed to {set_aside(path).name}")
+        return None, error.with_message(
+            f"{path} has no intact record and is renamed to {set_aside(path).name}"
+        )
 
 
 def set_aside(path: Path) -> Path:

@@ -20,9 +20,9 @@ from oddlot.history.log import Log, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account
 from oddlot.history.run_folder import SUMMARY, RunFolder
 from oddlot.model.flat_buffer import Layout
-from oddlot.run.resume import Past
+from oddlot.run.recipe import Recipe
+from oddlot.run.resume import SavedRun
 from oddlot.run.signals import StopRequest
-from oddlot.run.spec import Recipe
 from oddlot.run.watchdogs import Divergence
 
 HUNG_WRITE_SECONDS = 600.0
@@ -111,7 +111,7 @@ class Saving:
         return self.log.records if self.log else len(self.records)
 
     def open(
-        self, begin: Callable[[RunFolder], None], past: Past | None, now: float, closing: ExitStack
+        self, begin: Callable[[RunFolder], None], past: SavedRun | None, now: float, closing: ExitStack
     ) -> None:
         """Start or continue the log, after `begin` has written run.json.
 
@@ -146,7 +146,7 @@ class Saving:
             raise self.saver.hung
         for problem in self.saver.problems():
             message = str(problem).removesuffix("; the run continues")
-            raise problem.retold(f"{message}, then resume the run")
+            raise problem.with_message(f"{message}, then resume the run")
 
     def checkpoint(self) -> None:
         """Write a checkpoint in the background, after flushing the log.
@@ -206,7 +206,7 @@ class Saving:
             if self.folder is not None and self.log is not None:
                 self.folder.write(SUMMARY, summary())
 
-    def _look_back(self, past: Past, folder: RunFolder) -> Resumed:
+    def _look_back(self, past: SavedRun, folder: RunFolder) -> Resumed:
         """Return the event of the resume, with the lost work. Raise CheckpointError if the log is inconsistent."""
         self.earlier = surviving(past.logs[HUB], past.records[HUB])
         lost = surviving(past.logs[HUB])[len(self.earlier) :]
@@ -218,7 +218,7 @@ class Saving:
         event = resumed_after(past.records[HUB], self.tally, lost, folder.log)
         return replace(event, settings=self.recipe.settings_anew)
 
-    def _saver(self, folder: RunFolder, past: Past | None) -> BackgroundWriter:
+    def _saver(self, folder: RunFolder, past: SavedRun | None) -> BackgroundWriter:
         keep = self.recipe.config.keep_checkpoints
         begun_from, there = (past.checkpoint, past.there) if past else (None, ())
         return BackgroundWriter(

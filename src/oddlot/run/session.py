@@ -7,7 +7,7 @@ from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.null_store import NullStore
 from oddlot.model.update_gates import standard_gates
 from oddlot.model.weight_store import BlockSource, WeightStore
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.run.watchdogs import warn_of_not_measured
 from oddlot.train.lr_schedules import by_samples
 

@@ -13,7 +13,7 @@ from oddlot.core.events import Evaluated, Stopped
 from oddlot.core.records import HUB, Record
 from oddlot.core.support.errors import JobError
 from oddlot.core.tasks import NodeId
-from oddlot.data.seeding import kept_chance
+from oddlot.data.seeding import preserve_random_state
 from oddlot.engines.base import Open
 from oddlot.engines.host import Adviser, Host, Observer
 from oddlot.engines.loop import drive
@@ -26,11 +26,11 @@ from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_outcome import FAILED, in_short
 from oddlot.run.control import RunControl
+from oddlot.run.recipe import Recipe, rows_named
 from oddlot.run.result import INTERRUPTED, Run
-from oddlot.run.resume import Past, read_past
+from oddlot.run.resume import SavedRun, read_past
 from oddlot.run.saving import Saving
 from oddlot.run.session import Session
-from oddlot.run.spec import Recipe, rows_named
 from oddlot.run.user_observers import announce_stop
 from oddlot.run.watchdogs import Divergence, ShortLives, check_learned, warn_of_kept_optimizer
 from oddlot.timing.round_estimator import RoundEstimator
@@ -151,7 +151,7 @@ class Training(RunControl):
 
     # --- setting up ----------------------------------------------------------------------------
 
-    def _session(self, conductor: Conductor, past: Past | None) -> Session:
+    def _session(self, conductor: Conductor, past: SavedRun | None) -> Session:
         weights = self.opened.pool.take()
         weights.gather(self.model)
         goal, pool = self.recipe.goal, self.opened.pool
@@ -166,7 +166,7 @@ class Training(RunControl):
     def _flush(self) -> None:
         self.saving.flush()
 
-    def _left(self, past: Past | None) -> list[str]:
+    def _left(self, past: SavedRun | None) -> list[str]:
         """Return the workers that a resumed run had at the end of its log."""
         if past is None or self.folder is None or self.recipe.config.chaos is None:
             return []
@@ -258,5 +258,5 @@ def prepared(recipe: Recipe, folder: RunFolder | None = None, resume: bool = Fal
         recipe = recipe.resuming(folder.settings().get("shards"))
     with ExitStack() as closing:
         open_engine = recipe.engine.begin(closing)
-        closing.enter_context(kept_chance())
+        closing.enter_context(preserve_random_state())
         yield Training(recipe, closing, open_engine, folder, resume)

@@ -9,7 +9,7 @@ from oddlot.core.support.user_code import trace_of
 from oddlot.core.support.user_warnings import warn
 from oddlot.engines.host import Observer
 from oddlot.history.goals import Goal
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 
 
 class StopRun(Exception):

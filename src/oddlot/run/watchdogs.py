@@ -36,7 +36,7 @@ class ShortLives:
     def __init__(self, tally: Tally, strategy: Strategy, batch: int, shards: int) -> None:
         self.tally = tally
         traits = strategy.traits(batch)
-        self.shards = shards if traits.whole_shards else None
+        self.shards = shards if traits.shard_tasks else None
         """Number of shards if a task is a complete shard, or else None."""
         self.batch = batch
         self.setting = f"strategy.{traits.task_setting}" if traits.task_setting else "job.batch_size"

@@ -28,7 +28,7 @@ from oddlot.sparse.validation import check_flag, check_share, check_whole
 
 logger = logging.getLogger(__name__)
 SCORED_AT_ONCE, RECALL = 256, 0.9
-TOLD = 10
+PROGRESS_REPORTS = 10
 """Progress messages per epoch."""
 
 
@@ -286,9 +286,15 @@ class SlideClassifier(SklearnParams):
                 raise _diverged(number + 1, epoch + 1, value)
             self.bias_optimizer.step()
             seen.append((value, self.output.active_rows, self.output.chance_share))
-            if (done := TOLD * (number + 1) * self.batch // len(which)) > parts:
+            if (done := PROGRESS_REPORTS * (number + 1) * self.batch // len(which)) > parts:
                 parts = done
-                logger.info("epoch %d: %d/%d done, loss %.4g", epoch + 1, min(done, TOLD), TOLD, value)
+                logger.info(
+                    "epoch %d: %d/%d done, loss %.4g",
+                    epoch + 1,
+                    min(done, PROGRESS_REPORTS),
+                    PROGRESS_REPORTS,
+                    value,
+                )
         means = np.mean(seen or [(nan, 0.0, 0.0)], 0)
         return dict(zip(("loss", "active_rows", "chance_share"), means.tolist(), strict=True))
 

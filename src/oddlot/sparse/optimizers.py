@@ -16,7 +16,7 @@ MAX_CORRECTED = 1 << 22
 EPSILON = 2.0**-24
 """Half the spacing of float32 near 1."""
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-STEPS_TOLD = 1 << 24
+STEPS_IN_FULL = 1 << 24
 """Number of steps that float32 can represent exactly."""
 Moments = Literal["fp32", "bf16"]
 
@@ -125,7 +125,7 @@ class Adam:
         """Return the arguments of the kernels at this step, counted from 1."""
         b1, b2 = self.betas
         scales = 1 / (1 - b1**step), 1 / (1 - b2**step)
-        return np.array([self.lr, b1, b2, self.eps, *scales, step % STEPS_TOLD], np.float32)
+        return np.array([self.lr, b1, b2, self.eps, *scales, step % STEPS_IN_FULL], np.float32)
 
     def corrections(self) -> NDArray[np.float32]:
         """Return the bias corrections of a step by its number, until they are 1 in float32."""

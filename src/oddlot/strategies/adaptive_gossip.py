@@ -22,7 +22,7 @@ NEAR_ZERO = 0.5
 
 @dataclass
 class AdaptiveGossip(PeerAveraging):
-    """Train on every peer, and average models with another peer when the own weights have changed enough since then.
+    """Train on every peer, and average models with another peer when its weights have changed enough.
 
     The change is measured from the weights right after the last exchange. Rules:
 

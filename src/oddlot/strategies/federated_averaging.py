@@ -39,7 +39,7 @@ class FederatedAveraging(Strategy):
 
     def traits(self, batch_size: int) -> Traits:
         """Return the strategy's traits."""
-        return Traits(whole_shards=True, clients=self.clients or 0, local_steps=True)
+        return Traits(shard_tasks=True, clients=self.clients or 0, local_steps=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect updates, and close the round when it is complete or no more updates can arrive."""

@@ -24,7 +24,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.core.support.validation import AtLeastOne, NotNegative
 from oddlot.core.tasks import NodeId, UpdateId
 
-POKES = (Leaving, Lost, Cancelled, Changed)
+FREEING_EVENTS = (Leaving, Lost, Cancelled, Changed)
 """Events after which samples may be free for workers of any group."""
 
 
@@ -32,10 +32,9 @@ POKES = (Leaving, Lost, Cancelled, Changed)
 class Groups(StrategyWrapper):
     """Split the workers into groups, each with the inner strategy of its own. Groups do not wait for each other.
 
-    A step of a group has the samples of one batch of the job, whatever the number of groups: each of its k workers
-    computes a k-th of them. One group is the inner strategy with smaller tasks, and as many groups as workers are
-    `Asynchronous(damping=0)`. Use `ProportionalLoad(Synchronous())` as the inner strategy for workers of different
-    speeds.
+    A step of a group has the samples of one batch of the job: each of its k workers computes 1/k of them. One group is
+    the inner strategy with smaller tasks, and as many groups as workers are `Asynchronous(damping=0)`. Use
+    `ProportionalLoad(Synchronous())` as the inner strategy for workers of different speeds.
 
     Groups differ in size by at most one worker. A worker that joins goes to the smallest group; when workers are lost,
     one without a task moves from the largest group to the smallest.
@@ -62,7 +61,7 @@ class Groups(StrategyWrapper):
     evaluations: dict[str, list[int]] = field(default_factory=dict)
     """State: groups that requested the evaluation of a version."""
     merges: list[list[int]] = field(default_factory=list)
-    """State: versions that each group has made, as far as its open tasks are older."""
+    """State: versions that each group has made, newer than the start of its oldest open task."""
     based_on: dict[UpdateId, int] = field(default_factory=dict)
     """State: versions that updates of open rounds started from, if they are damped."""
 
@@ -71,7 +70,7 @@ class Groups(StrategyWrapper):
         traits, name = self.inner.traits(1), type(self.inner).__name__
         unfit = {
             "is for a mesh of peers": traits.mesh,
-            "assigns whole shards": traits.whole_shards,
+            "assigns whole shards": traits.shard_tasks,
             "measures rounds of all workers": bool(traits.measured_loads),
         }
         for why, is_so in unfit.items():
@@ -160,7 +159,7 @@ class Groups(StrategyWrapper):
         for node, donor, receiver in moves:
             yield donor, Leaving(node)
             yield receiver, Joined(node)
-        if isinstance(event, POKES) and view.work_left:
+        if isinstance(event, FREEING_EVENTS) and view.work_left:
             others = {self.group_of[node] for node in view.idle if node in self.group_of}
             others -= {*concerned, *(receiver for _, _, receiver in moves)}
             yield from ((group, AlarmFired(view.now)) for group in sorted(others))

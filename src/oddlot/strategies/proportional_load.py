@@ -34,10 +34,10 @@ class ProportionalLoad(StrategyWrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner.traits(1).whole_shards:
+        if self.inner.traits(1).shard_tasks:
             raise UsageError(
                 f"inner = {type(self.inner).__name__}(...) assigns whole shards, whose size cannot follow the speed",
-                "whole_shards_inside",
+                "shard_tasks_inside",
                 "inner",
                 inner=type(self.inner).__name__,
             )

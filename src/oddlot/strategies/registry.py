@@ -28,7 +28,7 @@ INSIDE: dict[type, Callable[[], Strategy]] = {
 def summary_of(kind: type[Strategy]) -> str:
     """Return the first sentence of a strategy's docstring."""
     first = (kind.__doc__ or "").strip().split("\n\n")[0]
-    return " ".join(first.split()).replace("`", "")
+    return " ".join(first.split())
 
 
 def strategy_of(given: Strategy | str) -> Strategy:
@@ -49,7 +49,7 @@ def strategy_class(name: str) -> type[Strategy]:
         return _SHIPPED[name]
     if not is_import_path(name):
         unknown = UnknownName("strategy", name, _SHIPPED, key="name")
-        raise unknown.retold(f"{unknown}; or name your own class as package.module:Class")
+        raise unknown.with_message(f"{unknown}; or name your own class as package.module:Class")
     kind: type[Strategy] = imported_class(name, Strategy, "strategy", key="name")
     is_whole: bool = is_dataclass(kind)
     if not is_whole:

@@ -36,8 +36,8 @@ from oddlot.engines.host import Message, ReceivedUpdate
 from oddlot.faults import Chaos, Fault
 from oddlot.run.config import RunConfig
 from oddlot.run.mesh import prepared_mesh
+from oddlot.run.recipe import Recipe
 from oddlot.run.result import Run
-from oddlot.run.spec import Recipe
 from oddlot.run.training import Training, prepared
 from oddlot.strategies import Asynchronous, Deadline, Gossip, Synchronous
 from oddlot.testing.state_checks import StateChecks
@@ -342,7 +342,7 @@ def peers_exchange_models(make: Callable[[int], EngineConfig]) -> None:
         arrived = {record.event.update.id for record in log if isinstance(record.event, Arrived)}
         assert started == arrived, f"updates of {peer} are lost: {started - arrived}"
         asked = [action.tag for action in actions if isinstance(action, Request)]
-        received = {r.event.model.answers for r in log if isinstance(r.event, ModelReceived)}
+        received = {r.event.model.request_tag for r in log if isinstance(r.event, ModelReceived)}
         lost = {*asked[:-1]} - received  # the run may end before the last model arrives
         assert len(asked) > 1
         assert not lost, f"requests {lost} of {peer} or the models that answer them are lost"

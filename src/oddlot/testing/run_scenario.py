@@ -3,7 +3,7 @@
 join a                      worker a joins
 finish a, finish a:3        its oldest task, or task a:3, returns an update; options: samples=4 (partial), loss=0.5
 late a:1                    an update of a task that was lost, cancelled, timed out or finished before
-refuse a                    the update of its oldest task has invalid numbers
+reject a                    the update of its oldest task has invalid numbers
 cancelled a                 it stopped a task: its oldest cancelled task or, without any, its oldest task
 leave a, lose a             it gets a preemption notice; it is lost
 wait 2.5                    seconds pass; alarms and timeouts fire when they are due
@@ -12,9 +12,9 @@ change norm=1 inner=-1      the store reports a measured merge; option: drift=0.
 evaluated accuracy=0.9      the oldest requested evaluation is finished
 peer p, peer_lost p         peer p of a mesh is reachable; it is lost. The first worker that joins is peer a itself
 request p 3                 peer p asks for the model, with tag 3
-model p answers=1           a model of peer p arrives, in reply to request 1; options: reply=2, the tag for a reply to
+model p request_tag=1         a model of peer p arrives, in reply to request 1; options: reply=2, the tag for a reply to
                             it; loss=0.5; weight=0.25; layers=0,2 (only these)
-bad_model p answers=1       a model of peer p is rejected
+bad_model p request_tag=1     a model of peer p is rejected
 fitted 2x8=0.5 3x8=0.7      estimated mean seconds until 2 or 3 workers have finished tasks of 8 samples
 resume                      the run is resumed from a checkpoint: all workers are lost
 show                        no event: the state of the run is printed
@@ -168,7 +168,7 @@ class ScenarioRun:
     def _late(self, whose: str) -> Iterator[Stimulus]:
         yield self._answer(self._task(whose, lambda task: not self.conductor.expects(task)))
 
-    def _refuse(self, whose: str) -> Iterator[Stimulus]:
+    def _reject(self, whose: str) -> Iterator[Stimulus]:
         yield UpdateRejected(self._task(whose, self.conductor.expects).id, "a number is not finite")
 
     def _cancelled(self, whose: str) -> Iterator[Stimulus]:
@@ -213,14 +213,14 @@ class ScenarioRun:
     def _model(
         self,
         peer: str,
-        answers: str = "",
+        request_tag: str = "",
         reply: str = "",
         loss: str = "",
         weight: str = "1",
         layers: str = "",
     ) -> Iterator[Stimulus]:
         self.models += 1
-        tag = int(answers) if answers else None
+        tag = int(request_tag) if request_tag else None
         if (peer, tag) in self.requests:
             self.requests.remove((peer, tag))  # type: ignore[arg-type]  # `tag` is an int here
         yield ModelReceived(
@@ -228,7 +228,7 @@ class ScenarioRun:
                 f"{peer}>{self.models}",
                 peer,
                 samples=self.conductor.ledger.merged_in_all,
-                answers=tag,
+                request_tag=tag,
                 reply_tag=int(reply) if reply else None,
                 loss=float(loss) if loss else None,
                 weight=float(weight),
@@ -236,8 +236,8 @@ class ScenarioRun:
             )
         )
 
-    def _bad_model(self, peer: str, answers: str = "") -> Iterator[Stimulus]:
-        yield ModelRejected(peer, int(answers) if answers else None, "a number is not finite")
+    def _bad_model(self, peer: str, request_tag: str = "") -> Iterator[Stimulus]:
+        yield ModelRejected(peer, int(request_tag) if request_tag else None, "a number is not finite")
 
     def _evaluated(self, **metrics: str) -> Iterator[Stimulus]:
         if not self.evaluating:
@@ -262,7 +262,7 @@ class ScenarioRun:
         task = next((self.tasks[task] for task in held if task in self.tasks and fits(task)), None)
         if task is None:
             raise UsageError(
-                f"there is no such task of {whose}: `finish` and `refuse` need an open task, `late` another one. "
+                f"there is no such task of {whose}: `finish` and `reject` need an open task, `late` another one. "
                 f"Open tasks: {', '.join(self.conductor.open) or 'none'}",
                 "no_such_task",
                 whose=whose,
@@ -278,7 +278,7 @@ VERBS: dict[str, Callable[..., Iterator[Stimulus]]] = {
     "join": ScenarioRun._join,
     "finish": ScenarioRun._finish,
     "late": ScenarioRun._late,
-    "refuse": ScenarioRun._refuse,
+    "reject": ScenarioRun._reject,
     "cancelled": ScenarioRun._cancelled,
     "leave": ScenarioRun._leave,
     "lose": ScenarioRun._lose,
@@ -372,7 +372,7 @@ def _exchange_notation(
 
 
 def _about(model: PeerModel) -> list[str]:
-    labels = {"answers": model.answers, "reply": model.reply_tag, "layers": model.layers}
+    labels = {"request_tag": model.request_tag, "reply": model.reply_tag, "layers": model.layers}
     parts = [f"{name}={value}" for name, value in labels.items() if value is not None]
     return parts + ([f"weight={model.weight:g}"] if model.weight != 1 else [])
 

@@ -45,7 +45,7 @@ def run_story(text: str, names: Names = NO_NAMES) -> str:
             except (UsageError, ValueError, TypeError, SyntaxError) as error:
                 message = f"line {number}, `{line}`: {error}"
                 if isinstance(error, UsageError):
-                    raise error.retold(message, line=number) from error
+                    raise error.with_message(message, line=number) from error
                 raise UsageError(
                     message, "invalid_line", line=number, given=line, reason=str(error)
                 ) from error

@@ -31,7 +31,7 @@ PROMISES = {
 }
 Move = tuple[str, int, int]
 """Type of an event, index of the worker, task or peer among the candidates, and amount (0 to 3)."""
-WEIGHTS = {"join": 8, "finish": 8, "lose": 8, "cancelled": 4, "leave": 2, "late": 2, "wait": 2, "refuse": 2}
+WEIGHTS = {"join": 8, "finish": 8, "lose": 8, "cancelled": 4, "leave": 2, "late": 2, "wait": 2, "reject": 2}
 RARE = {"evaluated": 2, "fitted": 2, "resume": 1}
 MESH = {"peer": 2, "peer_lost": 1, "request": 3, "model": 4, "push": 2, "bad_model": 1}
 """Moves of peers, for strategies on a mesh only."""
@@ -151,7 +151,7 @@ class StrategyTrial:
             return f"model {peer} loss={amount} weight=0.5" + (" reply=1" if amount > 1 else "")
         if verb in {"model", "bad_model"}:
             asked, tag = self.play.requests[-1] if self.play.requests else (peer, amount)
-            return f"{verb} {asked} answers={tag}"
+            return f"{verb} {asked} request_tag={tag}"
         return f"{verb} {peer}"
 
     def _candidates(self, verb: str) -> list[str]:
@@ -162,7 +162,7 @@ class StrategyTrial:
                 return list(self.conductor.slots)
             case "lose":
                 return list(self.conductor.busy)
-            case "finish" | "refuse":
+            case "finish" | "reject":
                 return [task for task in self.conductor.open if expects(task)]
             case "cancelled":
                 return [task for held in self.conductor.busy.values() for task in held]

@@ -93,7 +93,7 @@ def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple
     except OddlotError as error:
         if hint is None:
             raise
-        raise error.retold(f"{error}. {hint[1]}", hint=hint[0]) from error
+        raise error.with_message(f"{error}. {hint[1]}", hint=hint[0]) from error
     except Exception as error:
         raise minibatch_failed("the evaluator", error, data, indices, batch, learner.model, hint) from error
 

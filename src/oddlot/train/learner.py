@@ -1,7 +1,6 @@
 """The computation of tasks: gradients and local steps."""
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, nan
@@ -14,15 +13,19 @@ from torch import Tensor, nn
 from oddlot.core.support.errors import JobError, OddlotError
 from oddlot.core.tasks import Kind, Task
 from oddlot.data.batches import Batches, Indices, minibatches, move
-from oddlot.data.seeding import generators_of, reseed, seed_all
-from oddlot.model.flat_buffer import FlatBuffer, Layout
-from oddlot.model.tensor_checks import is_plain
+from oddlot.data.seeding import generators_of, reseed, seed_all, seed_of
+from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.gradient_clipping import clip
-from oddlot.train.job import Job
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made, set_mode
 from oddlot.train.lr_schedules import by_samples
-from oddlot.train.outside_state import NumberAttributes, check_parameters, kept_tensors
+from oddlot.train.outside_state import (
+    NumberAttributes,
+    check_parameters,
+    copy_constants,
+    tensors_outside,
+    unsaved_shapes,
+)
 from oddlot.train.sample_failures import minibatch_failed
 from oddlot.train.weight_hashes import WeightHashes
 
@@ -89,7 +92,7 @@ class Learner:
         self.unchanged = WeightHashes(
             self.model,
             dict(zip(self.names, self.parameters, strict=True)),
-            partial(_kept, self.model, job, layout, _unsaved(self.model, job)),
+            partial(tensors_outside, self.model, job, layout, unsaved_shapes(self.model, job)),
         )
         self.attributes = NumberAttributes(job, self.model)
         self.generators = generators_of(job.train_data)
@@ -385,37 +388,3 @@ def _backward(loss: Tensor) -> None:
             "loss_without_gradient",
         )
     loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
-
-
-def _kept(model: nn.Module, job: Job, layout: Layout, unsaved: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Return the tensors outside of blocks: frozen parameters, complex and unsaved buffers, and tensors of the job.
-
-    An unsaved buffer with another shape than in `unsaved` is left out, because it is a cache.
-    """
-    known = dict(model.named_parameters()) | dict(model.named_buffers()) | kept_tensors(job)
-    saved = model.state_dict(keep_vars=True)
-    return {
-        name: tensor
-        for name, tensor in known.items()
-        if name not in layout.places and (name in saved or tensor.shape == unsaved.get(name))
-    }
-
-
-def _unsaved(model: nn.Module, job: Job) -> dict[str, torch.Size]:
-    """Return the shapes of the unsaved buffers that can be compared, and of tensors of the job's functions."""
-    saved = model.state_dict(keep_vars=True)
-    unsaved = {name: one for name, one in model.named_buffers() if name not in saved and is_plain(one)}
-    return {name: one.shape for name, one in (unsaved | kept_tensors(job)).items()}
-
-
-def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:
-    """Copy these values into the model's frozen parameters and its buffers outside of blocks."""
-    known = dict(model.named_parameters()) | dict(model.named_buffers())
-    for name, value in constants.items():
-        known[name].data.copy_(value)
-
-
-def seed_of(seed: int, task: Task) -> int:
-    """Return the seed of a task, a hash of (seed, epoch, first position). On every worker, dropout is the same."""
-    text = f"{seed}:{task.spans[0].epoch}:{task.spans[0].start}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from oddlot.core.support.errors import JobError
 from oddlot.core.support.user_warnings import warn
 from oddlot.data.seeding import datasets_of
+from oddlot.model.flat_buffer import Layout
 from oddlot.model.tensor_checks import is_plain
 from oddlot.train.job import Job
 
@@ -142,3 +144,33 @@ def _parameters(loss: Tensor) -> Iterator[nn.Parameter]:
         if isinstance(leaf, nn.Parameter):
             yield leaf
         open_ += [inner for inner, _ in node.next_functions]
+
+
+def tensors_outside(
+    model: nn.Module, job: Job, layout: Layout, unsaved: Mapping[str, torch.Size]
+) -> dict[str, Tensor]:
+    """Return the tensors outside of blocks: frozen parameters, complex and unsaved buffers, and tensors of the job.
+
+    An unsaved buffer with another shape than in `unsaved` is left out, because it is a cache.
+    """
+    known = dict(model.named_parameters()) | dict(model.named_buffers()) | kept_tensors(job)
+    saved = model.state_dict(keep_vars=True)
+    return {
+        name: tensor
+        for name, tensor in known.items()
+        if name not in layout.places and (name in saved or tensor.shape == unsaved.get(name))
+    }
+
+
+def unsaved_shapes(model: nn.Module, job: Job) -> dict[str, torch.Size]:
+    """Return the shapes of the unsaved buffers that can be compared, and of tensors of the job's functions."""
+    saved = model.state_dict(keep_vars=True)
+    unsaved = {name: one for name, one in model.named_buffers() if name not in saved and is_plain(one)}
+    return {name: one.shape for name, one in (unsaved | kept_tensors(job)).items()}
+
+
+def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:
+    """Copy these values into the model's frozen parameters and its buffers outside of blocks."""
+    known = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, value in constants.items():
+        known[name].data.copy_(value)

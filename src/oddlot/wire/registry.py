@@ -22,7 +22,7 @@ def codec_of(name: str) -> Codec:
         return _makers()[name]()
     if not is_import_path(name):
         unknown = UnknownName("codec", name, CODECS, key="codec")
-        raise unknown.retold(f"{unknown}; or name your own class as package.module:Class")
+        raise unknown.with_message(f"{unknown}; or name your own class as package.module:Class")
     made_by: type[Codec] = imported_class(name, Codec, "codec", key="codec")
     try:
         return made_by()

@@ -25,7 +25,7 @@ def check_place(folder: str, force: bool) -> None:
     for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
         if (there := Path(folder) / name).exists() and not force:
             message = f"{there} already exists: choose another DIR, or use --force to overwrite it"
-            raise UsageError(message, "already_there", path=str(there))
+            raise UsageError(message, "file_exists", path=str(there))
         if there.is_dir():
             raise UsageError(f"{there} cannot be overwritten: it is a folder", "not_a_file", path=str(there))
 

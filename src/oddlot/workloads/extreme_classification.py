@@ -269,7 +269,7 @@ def _path(data_dir: str, name: str) -> Path:
     there = [path for end in ("", ".gz") if (path := folder / (name + end)).is_file()]
     if len(there) > 1:
         message = f"{data_dir} has both {name} and {name}.gz: keep one of them"
-        raise UsageError(message, "file_there_twice", "data_dir", path=data_dir, file=name)
+        raise UsageError(message, "file_and_gz_exist", "data_dir", path=data_dir, file=name)
     if not there:
         instead, fields = found_instead([folder], [name])
         raise UsageError(

@@ -109,7 +109,7 @@ def check_workload(name: str) -> None:
     other = (
         "; or name a function as module:function (mymodule:job of mymodule.py), or a job file ending in .toml"
     )
-    raise unknown.retold(f"{unknown}{other}")
+    raise unknown.with_message(f"{unknown}{other}")
 
 
 def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
@@ -148,7 +148,9 @@ def _function(name: str) -> Callable[..., Any]:
             message += (
                 f". {module.__file__} hides the module of this name in the current folder: rename yours"
             )
-        raise UnknownName("function", function_name, names).retold(message, module=module_name, hides=hides)
+        raise UnknownName("function", function_name, names).with_message(
+            message, module=module_name, hides=hides
+        )
     return function  # type: ignore[no-any-return]  # checked above
 
 
@@ -187,7 +189,7 @@ def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[s
     for key, value in options.items():
         if key not in known:
             message = f"{key} is not an option of the workload {name}. {or_nearest(key, known)}"
-            raise UnknownName("option", key, known, key=key).retold(message, workload=name)
+            raise UnknownName("option", key, known, key=key).with_message(message, workload=name)
         kind = known[key].annotation
         if (
             kind in {int, float, str, bool}
@@ -195,7 +197,7 @@ def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[s
             and (kind, type(value)) != (float, int)
         ):
             message = f"{key} = {value!r}: the workload {name} takes a value of type {kind.__name__}"
-            raise InvalidValue(key, value, f"of type {kind.__name__}").retold(message, workload=name)
+            raise InvalidValue(key, value, f"of type {kind.__name__}").with_message(message, workload=name)
     for key, parameter in known.items():
         if parameter.default is Parameter.empty and key not in options:
             message = f"{key} is missing: the workload {name} needs this option"

@@ -57,7 +57,7 @@ def pictures_job(
     """Return the job of classifying images. `train` and `test` are bytes [n, side, side] and classes [n] below 10."""
     if hidden < 1:
         message = f"hidden = {hidden}: the network needs at least 1 hidden unit"
-        raise InvalidValue("hidden", hidden, "at least 1").retold(message)
+        raise InvalidValue("hidden", hidden, "at least 1").with_message(message)
     some = train[0][:2000]  # enough for mean and standard deviation
     return Job(
         model=partial(convolutional, some.shape[1], hidden, float(some.mean()), float(some.std())),

@@ -29,7 +29,7 @@ from oddlot.engines.processes import evaluations, respawn as respawns
 from oddlot.engines.processes.user_code_error import plain_failure
 from oddlot.model.weight_store import WeightStore
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engine_check import DrivenRun
 from oddlot.train.job import Job

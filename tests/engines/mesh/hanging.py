@@ -80,6 +80,6 @@ class Hanging(Dataset[tuple[Tensor, Tensor]]):
 def be_impatient() -> None:
     """Set the timeouts of hung computations to 6 s in this process."""
     task_timeouts.HUNG_SECONDS, task_timeouts.HUNG_TIMEOUTS = 6.0, 1.0
-    worker_stats.SECONDS_UNTIL_ANY_ANSWER = worker_stats.SECONDS_UNTIL_KNOWN = 3.0
+    worker_stats.FIRST_UPDATE_TIMEOUT_SECONDS = worker_stats.SECONDS_UNTIL_KNOWN = 3.0
     worker_stats.MIN_TIMEOUT_SECONDS = 3.0
     evaluations.FIRST_SECONDS = evaluations.MIN_SECONDS = 6.0

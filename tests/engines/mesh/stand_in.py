@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oddlot.core.tasks import NodeId
+from oddlot.engines.mesh.launcher_link import LauncherLink
 from oddlot.engines.mesh.process import PeerSetup
-from oddlot.engines.mesh.signs_of_life import SignsOfLife
 from oddlot.engines.processes.process_setup import ProcessSetup
 from tests.fits import a_job
 from tests.processes import HANG_SECONDS
 
-Program = Callable[[NodeId, SignsOfLife], None]
+Program = Callable[[NodeId, LauncherLink], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class StandIn(PeerSetup):
 
     program: Program
 
-    def main(self, node: NodeId, index: int, life: SignsOfLife) -> None:
+    def main(self, node: NodeId, index: int, life: LauncherLink) -> None:
         """Run the program."""
         self.program(node, life)
 
@@ -34,7 +34,7 @@ def setup(folder: Path, program: Program) -> StandIn:
     return StandIn(program=program, job=a_job(), process=ProcessSetup.of_hub(1), folder=folder)
 
 
-def stand_in(node: NodeId, life: SignsOfLife) -> None:
+def stand_in(node: NodeId, life: LauncherLink) -> None:
     """Print the launcher's first message, then run until the launcher closes the socket."""
     if node.endswith(".2"):
         signal.alarm(HANG_SECONDS)

@@ -91,7 +91,7 @@ def test_message_is_restored(message: PeerMessage, flat: FlatBuffer) -> None:
 
 
 def test_exchanged_model_is_encoded_and_others_are_exact(flat: FlatBuffer) -> None:
-    exchange = ModelMessage(PeerModel("w1>1", "w1", 8, answers=2))
+    exchange = ModelMessage(PeerModel("w1>1", "w1", 8, request_tag=2))
     for message, exact in ((exchange, False), (ModelForAverage(1, 5), True), (State(2), True)):
         got = came(message, Tensors(flat, lambda: None), flat.layout, Half("bf16"))
         assert got.tensors is not None

@@ -19,7 +19,7 @@ from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
 from oddlot.run.hosts_local import LocalHosts
 from oddlot.run.mesh import prepared_mesh
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from tests.engines.mesh.waiting import wait_for
 from tests.fits import a_job
 

@@ -10,7 +10,7 @@ import pytest
 from oddlot import JobError, Local
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.launcher import Launcher
-from oddlot.engines.mesh.signs_of_life import SignsOfLife
+from oddlot.engines.mesh.launcher_link import LauncherLink
 from tests.engines.mesh.stand_in import Program, setup
 
 pytestmark = pytest.mark.usefixtures("warm_start", "fork_server")
@@ -31,7 +31,7 @@ def launcher_of(tmp_path: Path) -> Iterator[Start]:
         yield make
 
 
-def dies_first(node: NodeId, life: SignsOfLife) -> None:
+def dies_first(node: NodeId, life: LauncherLink) -> None:
     """Fail at the first start, and succeed at the second."""
     if "." not in node:
         os._exit(1)
@@ -45,7 +45,7 @@ def test_peer_that_dies_at_start_is_replaced(launcher_of: Start) -> None:
     assert (launcher.begun, launcher.running["w0.2"].joins) == (["w0.2"], False)
 
 
-def dies(node: NodeId, life: SignsOfLife) -> None:
+def dies(node: NodeId, life: LauncherLink) -> None:
     """Print a reason, and exit with an error code."""
     os.write(1, b"because")
     os._exit(3)
@@ -58,7 +58,7 @@ def test_three_deaths_at_start_end_the_run(launcher_of: Start) -> None:
     assert (raised.value.code, raised.value.fields["node"]) == ("workers_keep_dying", "w0.3")
 
 
-def fails(node: NodeId, life: SignsOfLife) -> None:
+def fails(node: NodeId, life: LauncherLink) -> None:
     """Raise an error."""
     raise JobError("of no use", "no_use")
 

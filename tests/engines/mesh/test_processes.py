@@ -294,7 +294,7 @@ def another_model() -> nn.Module:
 def test_peers_with_different_models_end_the_run(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="another model") as caught:
         meshed(tmp_path, job={"model": another_model, "training_step": _sum})
-    assert (caught.value.code, caught.value.fields["by"] in {"w1", "w2", "w3"}) == ("peer_refused", True)
+    assert (caught.value.code, caught.value.fields["by"] in {"w1", "w2", "w3"}) == ("peer_rejected", True)
 
 
 def _sum(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

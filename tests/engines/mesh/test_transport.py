@@ -80,8 +80,8 @@ def test_messages_and_tensors_arrive_and_are_counted(here: Transport, there: Tra
 def test_peer_with_another_model_is_rejected(here: Transport) -> None:
     stranger = Transport("w9", SECRET, Layout.from_module(torch.nn.Linear(2, 3)), Plain())
     stranger.send("w1", here.address, Ping(1))
-    refused, message = got(here, StrangerRejected), got(stranger, Rejected)
-    assert "w9" in refused.reason
+    rejected, message = got(here, StrangerRejected), got(stranger, Rejected)
+    assert "w9" in rejected.reason
     assert message.by == "w1"
     stranger.close()
 

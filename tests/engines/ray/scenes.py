@@ -10,11 +10,11 @@ from torch import nn
 
 from oddlot import Asynchronous, Job, Ray
 from oddlot.core.events import Joined, Lost
-from oddlot.core.tasks import life_of, machine_of
+from oddlot.core.tasks import machine_of, worker_number
 from oddlot.engines.ray.actor_pool import ActorPool
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engine_check import DrivenRun, Slowly
 
@@ -69,7 +69,10 @@ class Scene(DrivenRun):
     def is_back(self, lost: str) -> bool:
         """Return whether a later worker of its machine has joined."""
         joined = (record.event.node for record in self.records if isinstance(record.event, Joined))
-        return any(machine_of(node) == machine_of(lost) and life_of(node) > life_of(lost) for node in joined)
+        return any(
+            machine_of(node) == machine_of(lost) and worker_number(node) > worker_number(lost)
+            for node in joined
+        )
 
     def on_node(self, ray_node: str) -> list[str]:
         """Return the workers on a node of the cluster that are ready."""

@@ -22,7 +22,7 @@ from oddlot.engines.ray.actor_pool import JobEntry
 from oddlot.engines.ray.cluster import _own_if_stale
 from oddlot.engines.ray.worker_actor import WorkerActor, check_versions, missing_here_advice
 from oddlot.run.config import RunConfig
-from oddlot.run.spec import Recipe
+from oddlot.run.recipe import Recipe
 from tests.fits import a_job
 from tests.transcripts import mask, raises, warns
 
@@ -88,9 +88,9 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
     ("answers", "tls", "code", "cause"),
     [
         ([HTTP, HTTP], False, "no_cluster", None),
-        ([TLS_ALERT, TLS_ALERT], False, "cluster_refused", "tls"),
-        ([GRPC, GRPC], True, "cluster_refused", "tls"),
-        ([GRPC], False, "cluster_refused", "token"),
+        ([TLS_ALERT, TLS_ALERT], False, "cluster_rejected", "tls"),
+        ([GRPC, GRPC], True, "cluster_rejected", "tls"),
+        ([GRPC], False, "cluster_rejected", "token"),
     ],
     ids=["http", "tls", "no tls", "token"],
 )
@@ -109,10 +109,10 @@ def test_head_that_rejects_connections_raises(
 
 
 def test_unusable_ray_folder_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
+    def reject(**_: object) -> None:
         raise OSError("AF_UNIX path length cannot exceed 107 bytes")
 
-    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "init", reject)
     with raises(UsageError, "ray_folder_unusable"):
         cluster.connect("local", None, ExitStack())
 
@@ -269,7 +269,7 @@ def test_invalid_runtime_env_raises(is_connected: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr(ray, "is_initialized", lambda: is_connected)
     monkeypatch.setattr(private_api, "uploaded", reject)
     monkeypatch.setattr(ray, "init", reject)
-    with raises(UsageError, "ray_settings_refused") as caught:
+    with raises(UsageError, "ray_settings_rejected") as caught:
         cluster.connect("local", {"working_dir": "absent"}, ExitStack())
     assert caught.value.key == "runtime_env"
 

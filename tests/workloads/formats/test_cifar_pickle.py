@@ -55,9 +55,9 @@ def test_pickle_with_a_function_call_is_rejected(
     made = tmp_path / "made"
     argument = f"import os; os.mkdir({str(made)!r})" if function is exec else str(made)
     content = pickle.dumps({b"data": Harm(function, argument), b"labels": LABELS}, protocol)
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         read_batch(content)
-    assert refusal.value.code == "unsafe_pickle"
+    assert rejection.value.code == "unsafe_pickle"
     assert not made.exists()
 
 
@@ -86,9 +86,9 @@ def test_small_pickle_does_not_allocate_much_memory() -> None:
 def test_pickle_that_calls_or_changes_its_globals_is_rejected() -> None:
     """The pickles call the named object, set its state or attributes, or create it again."""
     for harm in (b"h\0\x85R", b"h\0N\x86b", b"N}X\4\0\0\0nameh\0s\x86b0h\0)R", b"h\0)\x81"):
-        with pytest.raises(UsageError) as refusal:
+        with pytest.raises(UsageError) as rejection:
             read_batch(b"cnumpy\nndarray\nq\0" + harm + b".")
-        assert refusal.value.code in {"damaged_file", "other_format"}
+        assert rejection.value.code in {"damaged_file", "other_format"}
         assert read_batch(WHOLE)[1].tolist() == LABELS
 
 

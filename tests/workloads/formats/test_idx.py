@@ -114,9 +114,9 @@ def test_gzip_file_that_claims_too_much_is_not_unpacked(
 
 
 def test_huge_unpacked_or_missing_file_raises(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         read_idx(placed(tmp_path, header(0x0E, *[2**32 - 1] * 64)))
-    assert (refusal.value.code, refusal.value.fields["bytes"]) == ("truncated_file", 0)
+    assert (rejection.value.code, rejection.value.fields["bytes"]) == ("truncated_file", 0)
     path = placed(tmp_path, header(0x08, 1) + b"1", "a.gz")
     with raises(UsageError, "damaged_file", path=str(path)):
         read_idx(path)
@@ -150,9 +150,9 @@ def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     make(tmp_path / "mine", NAMES[0])
     make(tmp_path / "mine" / "mnist", NAMES[1])
     looked = [tmp_path / "mine" / "mnist", tmp_path / "mine"]
-    with raises(UsageError, "missing_data", dataset="mnist", looked_in=list(map(str, looked))) as refusal:
+    with raises(UsageError, "missing_data", dataset="mnist", looked_in=list(map(str, looked))) as rejection:
         find_idx("mnist", NAMES, "the MNIST database", tmp_path / "mine")
-    assert (refusal.fields["files"], refusal.fields["others_in"]) == ([NAMES[0]], str(looked[0]))
+    assert (rejection.fields["files"], rejection.fields["others_in"]) == ([NAMES[0]], str(looked[0]))
     monkeypatch.delenv("ODDLOT_DATA")
     with raises(UsageError, "missing_data", files=NAMES, looked_in=[], others_in=None):
         find_idx("mnist", NAMES, "the MNIST database")

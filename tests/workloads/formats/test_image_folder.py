@@ -64,9 +64,9 @@ def test_bad_picture_is_named_with_its_error(tmp_path: Path, fault: str) -> None
 
 def test_huge_picture_is_not_decoded(tmp_path: Path) -> None:
     for side in (12_000, 60_000):
-        with raises(UsageError, "damaged_file", member=NAME) as refusal:
+        with raises(UsageError, "damaged_file", member=NAME) as rejection:
             read_archives([archive(tmp_path / "cifar10.tar", {NAME: png_that_claims(side)})])
-        assert str(side**2) in refusal.fields["reason"], "Pillow's words"
+        assert str(side**2) in rejection.fields["reason"], "Pillow's words"
 
 
 def test_unknown_class_raises(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_invalid_member_name_raises_and_nothing_is_unpacked(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     path = archive(tmp_path / "cifar10.tar", {name: GOOD})
-    with raises(UsageError, "invalid_name", path=str(path), member=name) as refusal:
+    with raises(UsageError, "invalid_name", path=str(path), member=name) as rejection:
         read_archives([path])
-    assert str(refusal.value).isprintable()
+    assert str(rejection.value).isprintable()
     assert sorted(os.listdir(tmp_path)) == ["cifar10.tar", "here"]  # noqa: PTH208 - only names are needed
     assert not list((tmp_path / "here").iterdir())
 
@@ -143,9 +143,9 @@ def test_huge_header_size_is_rejected(tmp_path: Path) -> None:
     member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
     path = tmp_path / "cifar10.tar"
     path.write_bytes(member.tobuf(tarfile.GNU_FORMAT))
-    with raises(UsageError, "damaged_file") as refusal:
+    with raises(UsageError, "damaged_file") as rejection:
         read_archives([path])
-    assert str(1 << 40) in refusal.fields["reason"]
+    assert str(1 << 40) in rejection.fields["reason"]
 
 
 def test_too_large_member_is_not_read(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class OddlotError(Exception):
     def __reduce__(self) -> Any:  # the arguments of a subclass may differ from its message
         return _restored, (type(self), self.args, vars(self))
 
-    def retold(self, sentence: str, **fields: Any) -> Self:
+    def with_message(self, sentence: str, **fields: Any) -> Self:
         """Return a copy with another message and more fields."""
         other = copy(self)
         other.args, other.fields = (sentence,), {**self.fields, **fields}
@@ -172,10 +172,10 @@ class ProtocolError(OddlotError):
     code = "protocol"
 
 
-class Refusal(OddlotError):
+class Rejection(OddlotError):
     """An update is invalid, and its samples are computed again. The message names the tensor."""
 
-    code = "refusal"
+    code = "rejection"
 
 
 class OddlotWarning(UserWarning):

@@ -62,7 +62,7 @@ class Processes(Generic[Handle]):
         """Workers and the evaluator, or peers. Their messages are read."""
         self.ending: list[Handle] = []
         """Lost workers or peers with a process that may still run."""
-        self.server_ends = self.refused_forks = 0
+        self.server_ends = self.rejected_forks = 0
         """Ends of the fork server since the last update, and failed forks since the last fork."""
         channels.add(fork_server.socket, self.hear_server)
 
@@ -160,7 +160,7 @@ class Processes(Generic[Handle]):
         kind, body = message
         for process in [*self.running.values(), *self.ending]:
             if kind is Say.FORKED and process.number == body["number"]:
-                process.pid, self.refused_forks = body["pid"], 0
+                process.pid, self.rejected_forks = body["pid"], 0
             elif kind is Say.NOT_FORKED and process.number == body["number"]:
                 self._could_not_fork(process, body["reason"])
             elif kind is Say.EXITED and process.pid == body["pid"]:
@@ -189,13 +189,13 @@ class Processes(Generic[Handle]):
             self._forget(process)
         else:  # its socket was closed first
             self.ending.remove(process)
-        self.refused_forks += 1
+        self.rejected_forks += 1
         advice = "Raise the limit on processes (ulimit -u), or use fewer workers"
         message = f"a {self.title} cannot be started ({reason}). {advice}"
         none_ready = not any(one.ready for one in self.running.values())
-        if self.refused_forks >= DEATHS_BEFORE_GIVING_UP and none_ready:
+        if self.rejected_forks >= DEATHS_BEFORE_GIVING_UP and none_ready:
             raise JobError(message, "cannot_fork", reason=reason)
-        if self.refused_forks == 1:
+        if self.rejected_forks == 1:
             warn(message, "cannot_fork", reason=reason)
         self.policy.retry(process.index, self.clock() + RETRY_SECONDS)
 

@@ -10,7 +10,7 @@ from oddlot.core.peers import IncludedModel
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message
 from oddlot.engines.mesh.messages import FromPeer, State, StateRequest, Tensors
-from oddlot.engines.mesh.peer import PeerPort
+from oddlot.engines.mesh.peer_host import PeerPort
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.update_gates import norm_of
 

@@ -32,11 +32,11 @@ from oddlot.engines.local.orphans import adopt, kill_children, lead_group
 from oddlot.engines.local.shared_memory import open_parcel
 from oddlot.engines.loop import drive
 from oddlot.engines.mesh.compute import ProcessPort, Ready
+from oddlot.engines.mesh.launcher_link import LauncherLink, end_process
 from oddlot.engines.mesh.messages import FromPeer, Tensors
 from oddlot.engines.mesh.network_faults import Inject
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
-from oddlot.engines.mesh.signs_of_life import SignsOfLife, end_process
 from oddlot.engines.mesh.transport import Rejected, StrangerRejected, Transport, Unreachable
 from oddlot.engines.processes.pace import Pace
 from oddlot.engines.processes.process_setup import ProcessSetup, learner_of
@@ -77,7 +77,7 @@ class PeerSetup(ABC):
         return time.monotonic() - self.started + self.elapsed
 
     @abstractmethod
-    def main(self, node: NodeId, index: int, life: SignsOfLife) -> None:
+    def main(self, node: NodeId, index: int, life: LauncherLink) -> None:
         """Run a peer in this process, with a subclass of `MeshProcess`."""
 
 
@@ -107,7 +107,7 @@ class MeshProcess(ABC):
     port: ProcessPort
     run: PeerOfRun | None = None
 
-    def __init__(self, setup: PeerSetup, node: NodeId, index: int, life: SignsOfLife) -> None:
+    def __init__(self, setup: PeerSetup, node: NodeId, index: int, life: LauncherLink) -> None:
         self.setup, self.node, self.index, self.life = setup, node, index, life
         self.newcomer: Newcomer | None = None
         self.strikes: Mapping[str, int] = {}
@@ -250,7 +250,7 @@ class MeshProcess(ABC):
         peer = self.peer
         match item:
             case Rejected(reason, by) if by:
-                raise JobError(f"{by} does not accept this peer: {reason}", "peer_refused", by=by)
+                raise JobError(f"{by} does not accept this peer: {reason}", "peer_rejected", by=by)
             case Rejected(reason, sender=sender):
                 logger.warning("%s", reason)
                 if peer is not None and sender:
@@ -352,7 +352,7 @@ def main(fds: list[int], body: dict[str, Any], _: int) -> NoReturn:
     lead_group(os.getpid())
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     adopt()
-    life, code = SignsOfLife(socket.socket(fileno=fds[0])), 0
+    life, code = LauncherLink(socket.socket(fileno=fds[0])), 0
     for stream in (1, 2):
         os.dup2(fds[1], stream)
     logging.basicConfig(format="%(levelname)s: %(message)s")

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from oddlot.core.tasks import NodeId, life_name
+from oddlot.core.tasks import NodeId, worker_name
 from oddlot.engines.processes.respawn import EVALUATOR_INDEX
 
 EVALUATOR = "evaluator"
@@ -18,13 +18,13 @@ class NodeIds:
 
     def current(self, index: int) -> NodeId:
         """Return the id of this worker's latest process."""
-        return life_name(self.names[index], self.lives[index])
+        return worker_name(self.names[index], self.lives[index])
 
     def next(self, index: int) -> NodeId:
         """Return the id of this worker's next process."""
         if index == EVALUATOR_INDEX:
             return EVALUATOR
         self.lives[index] += 1
-        while (node := life_name(self.names[index], self.lives[index])) in self.taken:
+        while (node := worker_name(self.names[index], self.lives[index])) in self.taken:
             self.lives[index] += 1
         return node

@@ -27,8 +27,8 @@ from oddlot.engines.ray.losses import Losses
 from oddlot.engines.ray.node_calls import NodeCalls, NodeNews
 from oddlot.engines.ray.node_functions import send_signal
 from oddlot.engines.ray.node_watch import NodeWatch
-from oddlot.engines.ray.placement import StartedActors
 from oddlot.engines.ray.settings import RaySettings
+from oddlot.engines.ray.started_actors import StartedActors
 from oddlot.engines.ray.threads import in_thread
 from oddlot.engines.ray.worker_actor import CONTROL, Beat, Failure, HubInfo, Started, host
 from oddlot.engines.ray.worker_logs import WorkerLogs

@@ -99,7 +99,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None, closing:
 def _bad_settings(error: Exception, runtime_env: object) -> UsageError:
     what, key = ("runtime environment", "runtime_env") if runtime_env else ("settings of this run", "")
     message = f"Ray does not accept the {what}: {error}"
-    return UsageError(message, "ray_settings_refused", key, reason=str(error))
+    return UsageError(message, "ray_settings_rejected", key, reason=str(error))
 
 
 def _own_if_stale(noted: str | None) -> str | None:

@@ -11,8 +11,8 @@ from oddlot.engines.base import Open, Opened, RunData
 from oddlot.engines.ray.settings import RaySettings
 
 if TYPE_CHECKING:
-    from oddlot.engines.ray.placement import StartedActors
     from oddlot.engines.ray.ray_messages import RayMessages
+    from oddlot.engines.ray.started_actors import StartedActors
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Ray(RaySettings):
         is_own, runtime_env, messages = connect(self.address, self.runtime_env, closing)
         settings = replace(self, runtime_env=runtime_env)
         check_room(settings, is_own)
-        from oddlot.engines.ray.placement import StartedActors  # imports Ray
+        from oddlot.engines.ray.started_actors import StartedActors  # imports Ray
 
         started = StartedActors(settings)
         closing.callback(started.close)

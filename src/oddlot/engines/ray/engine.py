@@ -25,7 +25,7 @@ from oddlot.engines.ray.cluster import put
 from oddlot.engines.ray.handles import ActorHandle, OpenTask, Published
 from oddlot.engines.ray.head_watch import HeadWatch
 from oddlot.engines.ray.object_chunks import Bytes, joined
-from oddlot.engines.ray.placement import StartedActors
+from oddlot.engines.ray.started_actors import StartedActors
 from oddlot.engines.ray.worker_actor import Answer, Failure
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.model.flat_buffer import FlatBuffer

@@ -26,11 +26,11 @@ def check_head(address: str, is_noted: bool = False) -> None:
     if _is_grpc(address, tls=uses_tls):
         _check_token(address, is_noted)
     elif uses_tls and _is_grpc(address, tls=False):
-        raise _refused(address, "it does not use TLS, but RAY_USE_TLS is set here. Unset it", "tls")
+        raise _rejection(address, "it does not use TLS, but RAY_USE_TLS is set here. Unset it", "tls")
     elif _has_tls(address):
         message = "the TLS certificates do not fit" if uses_tls else "it uses TLS. Set RAY_USE_TLS=1"
         files = "RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT"
-        raise _refused(address, f"{message}. Use the files of its nodes ({files})", "tls")
+        raise _rejection(address, f"{message}. Use the files of its nodes ({files})", "tls")
     else:
         raise no_cluster(address, "what accepts connections there does not answer as a head does")
 
@@ -60,20 +60,20 @@ def _check_token(address: str, is_noted: bool) -> None:
         in_thread(lambda: private_api.new_client(address, is_noted)).result(CONNECT_SECONDS)
     except TimeoutError:
         message = "it does not answer a request. Look at the logs of the head"
-        raise _refused(address, message, "silence") from None
+        raise _rejection(address, message, "silence") from None
     except ray.exceptions.AuthenticationError:
         message = (
             f"the token is missing or wrong. Set {private_api.TOKEN_MODE}=token and use the token of its nodes "
             "(RAY_AUTH_TOKEN, or the file ~/.ray/auth_token)"
         )
-        raise _refused(address, message, "token") from None
+        raise _rejection(address, message, "token") from None
     except ray.exceptions.RayError as error:
         raise no_cluster(address, str(error)) from None
 
 
-def _refused(address: str, why: str, cause: str) -> UsageError:
+def _rejection(address: str, why: str, cause: str) -> UsageError:
     message = f"{address} does not accept the connection: {why}"
-    return UsageError(message, "cluster_refused", "address", address=address, cause=cause)
+    return UsageError(message, "cluster_rejected", "address", address=address, cause=cause)
 
 
 def _connect(address: str) -> socket.socket:

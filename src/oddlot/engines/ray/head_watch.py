@@ -65,7 +65,7 @@ class HeadWatch:
             self._miss_head(self.clock())
         elif self._lost_at is not None:
             self._lost_at, self._save_at = None, inf
-            warn("the head of the Ray cluster answers again, and the run continues", "cluster_head_back")
+            warn("the head of the Ray cluster responds again, and the run continues", "cluster_head_back")
 
     def _miss_head(self, now: float) -> None:
         left = max(private_api.head_timeout() - SPARE_SECONDS, 0.0)
@@ -73,7 +73,7 @@ class HeadWatch:
             self._lost_at = self._save_at = now
             warn(
                 "the head of the Ray cluster does not answer. Running workers continue, and checkpoints are written. "
-                f"The run ends in {left:g} s unless the head answers again",
+                f"The run ends in {left:g} s unless the head responds",
                 "cluster_head_silent",
                 seconds=left,
             )

@@ -23,11 +23,11 @@ from typing import Any, Literal, NoReturn, TypeVar
 import numpy as np
 import torch
 
-from oddlot import __version__
 from oddlot.core.events import Cancelled
 from oddlot.core.support.errors import JobError, OddlotWarning, UsageError
 from oddlot.core.support.user_code import chain_of, enter_worker
 from oddlot.core.tasks import Facts, Task, TaskId
+from oddlot.core.version import __version__
 from oddlot.engines.processes.node_ids import EVALUATOR
 from oddlot.engines.processes.object_parcel import tensor_of, unpickled
 from oddlot.engines.processes.pace import Pace, PacedControl

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from oddlot.core.events import Gone, Joined, Ordered
 from oddlot.core.support.event_queue import EventQueue
-from oddlot.core.tasks import NodeId, life_name, machine_of
+from oddlot.core.tasks import NodeId, machine_of, worker_name
 from oddlot.engines.host import Envelope
 from oddlot.engines.simulated.stall_checks import StallChecks
 from oddlot.engines.simulated.zones import MachineState, Zones
@@ -100,7 +100,7 @@ class MachineLifecycle:
         if not state.has_capacity or state.is_barred or state.node:
             return None
         state.workers += 1
-        while (node := life_name(state.machine.name, state.workers)) in self.taken:
+        while (node := worker_name(state.machine.name, state.workers)) in self.taken:
             state.workers += 1
         state.node = node
         starting = state.machine.seconds_to_start

@@ -66,9 +66,9 @@ class StallChecks:
             )
         if self.barred_orders > self.max_attempts:
             raise JobError(
-                f"{self.barred_orders:,} times in a row the zone of a machine had capacity while the capacity of the "
-                "fault injection had none, and no task was completed. Use capacities that last longer",
-                "kept_away",
+                "the zones and the injected capacity were never available at the same time, in "
+                f"{self.barred_orders:,} attempts without a completed task. Use capacities that last longer",
+                "capacities_never_overlap",
                 times=self.barred_orders,
             )
 

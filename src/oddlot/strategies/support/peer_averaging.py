@@ -47,8 +47,8 @@ class PeerAveraging(Strategy):
     """
 
     mode: Annotated[Mode, _one_of("pull", "push", "push_pull")] = "pull"
-    """`pull`: average a peer's weights into the own ones. `push`: send the weights with half of the own sum weight; the
-    receiver averages (GoSGD). `push_pull`: both peers average."""
+    """`pull`: average another peer's weights into this peer's. `push`: send the weights with half of this
+    peer's sum weight, and the receiver averages (GoSGD). `push_pull`: both peers average."""
     topology: Annotated[Topology, Must("a topology", lambda value: not topology(value))] = "random"
     """Which peer comes next: `random`, `ring`, `hypercube`, `exponential` or `matching`."""
     mixing: Annotated[Mixing, _one_of("constant", "clock", "loss")] = "constant"
@@ -140,11 +140,13 @@ class PeerAveraging(Strategy):
                 yield from self._after_step(view, event)
                 return
             case events.ModelRequested(peer, tag):
-                yield Send(peer, answers=tag, loss=self.loss)
+                yield Send(peer, request_tag=tag, loss=self.loss)
             case events.ModelReceived():
                 self.received(event)
                 yield from self._average(event, view)
-            case events.ModelRejected(peer, answers) if answers == self.exchanges and peer == self.awaits:
+            case events.ModelRejected(peer, request_tag) if (
+                request_tag == self.exchanges and peer == self.awaits
+            ):
                 self._give_up()
             case events.PeerJoined(peer) | events.PeerLost(peer):
                 self._peers_changed(peer)
@@ -205,16 +207,16 @@ class PeerAveraging(Strategy):
     def _average(self, event: events.ModelReceived, view: View) -> Iterator[Command]:
         """Average a model into this peer's weights, or drop a late reply."""
         model = event.model
-        is_answer = model.answers is not None
-        if is_answer and (model.sender, model.answers) != (self.awaits, self.exchanges):
+        is_reply = model.request_tag is not None
+        if is_reply and (model.sender, model.request_tag) != (self.awaits, self.exchanges):
             yield Drop(model.id)
             return
         if model.reply_tag is not None and model.sender in view.peers:
-            yield Send(model.sender, answers=model.reply_tag, loss=self.loss)
+            yield Send(model.sender, request_tag=model.reply_tag, loss=self.loss)
         yield Average({model.id: min(self._share_of(model, view), MAX_SHARE)})
-        if is_answer or self.mode != "push":
+        if is_reply or self.mode != "push":
             yield from self._mark()
-        if is_answer:
+        if is_reply:
             self.timeout = max(MIN_TIMEOUT_SECONDS, 4 * event.seconds, self.timeout / 2)
             self._give_up()
             if self.is_deferred:

@@ -99,7 +99,7 @@ def read_archive(path: Path) -> Splits:
             try:
                 found[wanted[name]] = read(MAX_BYTES)
             except UsageError as error:
-                raise error.retold(f"{path}: {name}: {error}", path=str(path), member=name) from None
+                raise error.with_message(f"{path}: {name}: {error}", path=str(path), member=name) from None
 
     def content(name: str) -> bytes:
         if name not in found:
@@ -117,7 +117,9 @@ def _splits(path: Path, inside: str, content: Callable[[str], bytes]) -> Splits:
             try:
                 parts.append(read_batch(content(name)))
             except UsageError as error:
-                raise error.retold(f"{path}{inside}{name}: {error}", path=str(path), member=name) from None
+                raise error.with_message(
+                    f"{path}{inside}{name}: {error}", path=str(path), member=name
+                ) from None
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         splits[split] = images, labels
     return splits

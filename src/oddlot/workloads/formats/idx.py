@@ -40,7 +40,7 @@ def read_idx(path: Path) -> NDArray[Any]:
             return _read(stream, most)
     except UsageError as error:
         message = f"{path} is not a complete IDX file: {error}. Download it again"
-        raise error.retold(message, path=str(path)) from None
+        raise error.with_message(message, path=str(path)) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         message = f"{path} is not a complete gzip file: {error}. Download it again"
         raise UsageError(message, "damaged_file", path=str(path), reason=str(error)) from None

@@ -83,7 +83,9 @@ def _read(photos: Iterable[Photo]) -> Splits:
                     raise UsageError("there are two files of this name", "duplicate_name")
                 pixels[split] += _pixels(image, read(MAX_BYTES))
             except UsageError as error:
-                raise error.retold(f"{where}: {short(name)}: {error}", path=where, member=name) from None
+                raise error.with_message(
+                    f"{where}: {short(name)}: {error}", path=where, member=name
+                ) from None
             names[split][key] = len(names[split])
     return {split: _sorted(pixels[split], names[split]) for split in SPLITS}
 
@@ -102,7 +104,7 @@ def _place(name: str) -> tuple[str, tuple[int, str]]:
     split, kind, file = form.groups()
     if kind not in CLASSES:
         message = f"unknown class {short(kind)}. {or_nearest(kind, CLASSES)}"
-        raise UnknownName("class", kind, CLASSES).retold(message)
+        raise UnknownName("class", kind, CLASSES).with_message(message)
     return split, (CLASSES.index(kind), file)
 
 

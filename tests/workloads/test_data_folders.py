@@ -26,9 +26,9 @@ def test_invalid_data_dir_is_rejected(
     monkeypatch.setenv("ODDLOT_DATA", str(tmp_path))
     for file in (*MNIST, "train.txt", "test.txt", "cifar-10-python.tar.gz", "a_file"):
         (tmp_path / file).touch()
-    with raises(UsageError, code, path=str(tmp_path / name)) as refusal:
+    with raises(UsageError, code, path=str(tmp_path / name)) as rejection:
         load_workload(task, {"data_dir": str(tmp_path / name)})
-    assert refusal.value.key == "data_dir"
+    assert rejection.value.key == "data_dir"
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_files_in_the_wrong_folder_are_named(
 ) -> None:
     for file in files:
         (tmp_path / file).touch()
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         load_workload(task, {"data_dir": str(tmp_path)})
-    fields = refusal.value.fields
+    fields = rejection.value.fields
     assert fields["there"] == there
     assert other_names is None or fields["other_names"] == other_names

@@ -24,7 +24,7 @@ PERIOD_SECONDS = 0.5
 """Time between two signs of life."""
 
 
-class SignsOfLife:
+class LauncherLink:
     """The connection of a peer to its launcher. After `begin`, it reports the longest recent step at intervals."""
 
     def __init__(self, launcher: socket.socket) -> None:
