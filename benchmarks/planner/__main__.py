@@ -17,7 +17,7 @@ def main() -> None:
     """Measure, print the tables and the figures."""
     options = parse(parser("planner", __doc__, "fewer updates and seeds, within 6 minutes"))
     size = options.size
-    found = errors(size.pick(40, 400, 2_000))
+    found = errors(size.pick(40, 800, 4_000))
     momentum = differences(
         size.pick((5.0,), (5.0, 20.0), (5.0, 10.0, 20.0)),
         size.pick((2,), (1, 2, 4, 8), (1, 2, 4, 8)),
@@ -29,7 +29,7 @@ def main() -> None:
             "he_error_cv0": max(found[0.0]),
             "he_error_fitted": max(found[0.3] + found[1.0]),
             "momentum_error": max(momentum),
-            "tuned_over_untuned": tuned_over_untuned(size.pick(1, 3, 3), size.pick(1, 12, 20)),
+            "tuned_over_untuned": tuned_over_untuned(size.pick(1, 3, 3), size.pick(1, 36, 36)),
         },
     )
 

@@ -57,24 +57,25 @@ def differences(conditions: tuple[float, ...], groups: tuple[int, ...], seeds: i
             updates = min(300, max(20, round(updates_needed(rate, 0.02))))
             at = MOMENTA.index(predicted)
             tried = MOMENTA[max(0, at - NEAR) : at + NEAR + 1]
-            far = {each: distance(condition, count, each, updates, seeds) for each in tried}
+            far = {
+                each: distance(condition, count, each, updates, 1 if count == 1 else seeds) for each in tried
+            }
             measured = min(far, key=far.__getitem__)
             found.append(abs(measured - predicted))
-            untuned = theorem_7_rate(LR, 0.9, (1.0, 1 / condition), count)
+            rates = [theorem_7_rate(LR, each, (1.0, 1 / condition), count) for each in (measured, 0.9)]
+            costs = [updates_needed(each, 0.02) / updates_needed(rate, 0.02) for each in rates]
             rows.append(
                 [
                     f"{condition:g}",
                     f"{count}",
                     f"{predicted:.1f}",
                     f"{measured:.1f}",
-                    f"{updates}",
-                    f"{rate:.3f}",
-                    f"{untuned:.3f}",
+                    *(f"{cost:.2f}" for cost in costs),
                 ]
             )
     show(
         f"best momentum at a learning rate of {LR}, {seeds} runs each",
-        ["condition", "groups", "theorem 7", "measured", "updates", "rate", "rate at 0.9"],
+        ["condition", "groups", "theorem 7", "measured", "updates by theorem 7", "... with 0.9"],
         rows,
     )
     return found

@@ -45,7 +45,8 @@ def test_profile_measures_the_job() -> None:
     assert found.knee in {each.batch for each in found.batches}
     assert found.threads in found.seconds_by_threads
     assert found.bytes_up.keys() == {*CODECS}
-    assert found.bytes_up["bf16"] < found.bytes_up["plain"] <= found.bytes_down
+    assert found.bytes_up["bf16"] < found.bytes_up["nonzero"]
+    assert found.bytes_down > 0
     assert found.merge_seconds > 0
     assert steps
     found.check(a_job(), this_machine())

@@ -114,13 +114,13 @@ wait 1
 finish a
 finish b
 wait 1.5
-refuse a
-refuse b
-refuse a
+reject a
+reject b
+reject a
 wait 1
 """
     message = run_story(story)
-    assert message.endswith("refuse a\n> skip [0:40-48]\nwait 1\n> at 4.5 s\n"), message
+    assert message.endswith("reject a\n> skip [0:40-48]\nwait 1\n> at 4.5 s\n"), message
 
 
 @dataclass

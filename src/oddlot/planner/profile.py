@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oddlot.core.sample_spans import Span
-from oddlot.core.support.errors import OddlotError, UsageError
-from oddlot.core.support.user_code import trace_of, user_code_failed
+from oddlot.core.support.errors import UsageError
 from oddlot.core.tasks import Facts, Task
 from oddlot.engines.base import cores
+from oddlot.engines.payloads import encoded, users_code
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.weight_store import Payload, WeightStore
 from oddlot.train.learner import Learner
@@ -27,6 +27,8 @@ from oddlot.wire.registry import CODECS, codec_of
 if TYPE_CHECKING:
     from oddlot.train.job import Job
 
+HERE = "this machine"
+"""Name of the worker in errors of the job's code."""
 TRIAL_SECONDS = 0.5
 """Time for each batch size, in seconds."""
 MIN_STEPS, MAX_STEPS = 3, 1_000
@@ -120,11 +122,8 @@ def profile(job: "Job", on_step: Callable[[str], None] = lambda _: None) -> Prof
     """
     before = torch.get_num_threads()
     try:
-        return _profile(job, on_step)
-    except OddlotError:
-        raise
-    except Exception as error:
-        raise user_code_failed("this machine", trace_of(error)) from error
+        with users_code(HERE):
+            return _profile(job, on_step)
     finally:
         torch.set_num_threads(before)
 
@@ -206,7 +205,7 @@ class _Bench:
         """Return the median time of steps, per sample."""
         torch.set_num_threads(threads)
         learner = self._learner(batch)
-        task = Task("w1:1", "w1", (Span(0, 0, batch),), 0)
+        task = Task("profile:1", HERE, (Span(0, 0, batch),), 0)
         learner.load(0, self.weights)
         learner.step(self.weights, task, self.update)  # the first step allocates memory
         times, began = list[float](), self.clock()
@@ -223,12 +222,7 @@ class _Bench:
 
     def bytes_by_codec(self) -> dict[str, int]:
         """Return the bytes of the last update with each registered codec."""
-        tensors = list(self.update.views())
-        found = {}
-        for name in CODECS:
-            packet = codec_of(name).encode(tensors)
-            found[name] = sum(array.nbytes for array in packet.arrays)
-        return found
+        return {name: encoded(self.update, codec_of(name), "gradient", self.weights).size for name in CODECS}
 
     def merge_seconds(self) -> float:
         """Return the seconds to receive and merge an update."""
