@@ -52,7 +52,7 @@ class Memoryless:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Machines of one pool are preempted together, which models correlated preemptions.
+    """Machines of one pool are preempted together, to model correlated preemptions.
 
     Machine i is in pool i mod `pools`. Each pool has preemption events at exponentially distributed intervals. At an
     event, each machine of the pool is preempted with probability `share`.
@@ -108,7 +108,7 @@ class Alive:
     steps: Steps
     """Number of available machines over time."""
     of: AtLeastOne | None = None
-    """Number of machines that was requested when the trace was recorded. None: available = min(value, count)."""
+    """Number of machines that was requested when the trace was recorded. If None, available = min(value, count)."""
 
     def __post_init__(self) -> None:
         check_settings(self)
