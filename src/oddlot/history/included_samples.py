@@ -80,7 +80,7 @@ class PeerHistory:
     place: int = 0
     """Index of the next record."""
     cut: Cut = field(default_factory=dict)
-    """Return the cut of the peer's model after the records before `place`."""
+    """Cut of the peer's model after the records before `place`."""
     part: Cut = field(default_factory=dict)
     """Cut that at least one layer of the model includes."""
     has_started: bool = False

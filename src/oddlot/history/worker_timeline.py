@@ -62,7 +62,7 @@ class WorkerStates:
     """`starting`, `working`, `waiting`, `leaving`, `left` or `lost`, as the hub knows it."""
     since: float
     came: float
-    """Time of its order or, without an order, when it joined."""
+    """Time of its order or, without an order, of its join."""
     samples: int = 0
     """Number of its samples that were merged."""
     traffic: Traffic = field(default_factory=Traffic)

@@ -65,7 +65,7 @@ class Profile:
     batches: tuple[BatchTime, ...]
     """Speeds with `threads` threads, by batch size."""
     knee: int
-    """Batch size above which the time per sample hardly falls."""
+    """Smallest batch size with nearly the highest speed per sample."""
     is_limited_by_memory: bool
     """Whether larger batches were not tried because of their memory."""
     bytes_down: int

@@ -1,4 +1,4 @@
-"""Sizing rules: how many workers, how many hub servers, and which models and networks a hub pays for. Source: Zou et
+"""Sizing rules: numbers of workers and hub servers, and the models and networks that a hub pays for. Source: Zou et
 al., "Distributed Training Large-Scale Deep Architectures" (ADMA 2017), lemmas 1 and 2.
 """
 

@@ -47,7 +47,7 @@ class SampledLinear(nn.Module):
       sampler chooses.
     - `layer(hidden)` returns all logits, [batch, out_features].
 
-    `backward()` of the loss computes the gradient of `hidden` and steps with `optimizer` on the computed rows, which
+    `backward()` of the loss computes the gradient of `hidden` and steps with `optimizer` on the computed rows. They
     have no `.grad`. With `optimizer=None`, weight and bias get sparse gradients for a PyTorch optimizer such as
     `LazyAdam`.
 
@@ -122,7 +122,7 @@ class SampledLinear(nn.Module):
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler, which can be replaced at any time. None: `Clusters()`."""
+        """The sampler. It can be replaced at any time. None sets `Clusters()`."""
         return self._sampler
 
     @sampler.setter

@@ -19,7 +19,7 @@ from oddlot.engines.ray.worker_logs import WorkerLogs
 ASK_AFTER = 1 / 3
 """Part of `lost_after_seconds` until the node of a silent worker is called."""
 NODES_BEFORE_GIVING_UP = 3
-"""Number of nodes that cannot run workers until a run ends, if no worker was ready before."""
+"""A run without a ready worker ends after this number of nodes that cannot run workers."""
 NODE_FAULTS = {"version_mismatch", "module_missing", "worker_failed", "node_full"}
 """Errors of a worker that are due to its node, even before any worker was ready."""
 FULL = ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError

@@ -62,7 +62,7 @@ class TaskExecution:
         )
 
     def set_end(self, stop_at: float, batch: int) -> None:
-        """Set the end: after all samples, or after the minibatch during the arrival of the request to stop."""
+        """Set the end: after all samples, or after the minibatch that runs when the request to stop arrives."""
         samples = samples_in(self.task.spans)
         self.end, self.samples, self.is_partial = self.begin + self.compute, samples, False
         if stop_at < self.end:

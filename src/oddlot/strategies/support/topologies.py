@@ -76,7 +76,7 @@ def _across(view: View, turn: int) -> NodeId | None:
 
 
 def _matched(mesh: list[NodeId], me: int, turn: int) -> NodeId | None:
-    """Return the partner in the matching of this turn. None: the peer left over from an odd number."""
+    """Return the partner in the matching of this turn, or None for the peer left over from an odd number."""
     order = list(range(len(mesh)))
     Random(f"matching {turn}").shuffle(order)
     place = order.index(me) ^ 1
