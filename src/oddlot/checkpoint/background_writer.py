@@ -70,7 +70,7 @@ class LogCopy:
 
 
 class BackgroundWriter:
-    """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` complete ones.
+    """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` complete checkpoints.
 
     The `logs` of all hosts, by host name, are synced before each checkpoint, so the disk has all earlier records. With
     `copy_logs`, their complete lines are also copied to the storage. Errors, such as a full disk, are returned by

@@ -209,7 +209,7 @@ def unreadable(path: str, error: Exception, what: str = "", then: str = "") -> C
 
 
 def _check_on(piece: bytes | memoryview, before: Future[int]) -> int:
-    """Return the CRC-32 of the earlier pieces and this one."""
+    """Return the CRC-32 of all pieces so far, including this piece."""
     return crc32(piece, before.result())
 
 

@@ -1,4 +1,4 @@
-"""Messages of the membership protocol, which detects lost peers of a mesh."""
+"""Messages of the membership protocol. The protocol detects lost peers of a mesh."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -126,7 +126,7 @@ class ShardQueue:
         self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(cursors)
         self._held: dict[NodeId, dict[int, None]] = {}
         self._only = cursors[0] if len(cursors) == 1 else None
-        """The only shard, with all of the data, which every worker has. None if there are several shards."""
+        """The only shard. It has all of the data, and so has every worker. None if there are several shards."""
         for number, cursor in enumerate(cursors):
             if cursor.home is not None:
                 self._held.setdefault(cursor.home, {})[number] = None

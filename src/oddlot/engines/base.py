@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Received_co = TypeVar("Received_co", covariant=True)
 SPARE_VERSIONS = MAX_KEPT + 8
-"""Versions in memory in addition to those of open tasks: kept versions, the newest version, and a version that is
-evaluated."""
+"""Versions in memory in addition to the versions of open tasks: kept versions, the newest version, and a version that
+is evaluated."""
 FaultKind = Literal["kill", "leave", "slow", "freeze", "preempt"]
 """Kinds of faults of a worker. `preempt`: a capacity model that preempts workers and lets them return."""
 

@@ -79,7 +79,7 @@ class FaultSchedule(EventQueue[None]):
         fault, now = planned.fault, self.clock()
         if fault.every_seconds is None:
             time = now + planned.times.expovariate((fault.per_hour or 1.0) / 3600)
-        else:  # of the run's clock, which a resume continues
+        else:  # of the run's clock; a resume continues it
             time = fault.every_seconds * (floor(now / fault.every_seconds * (1 + 1e-12)) + 1)
         self.at(time, partial(self._repeat, planned))
 

@@ -100,10 +100,10 @@ class WeightStore:
     Args:
         initial: Weights of version `version`. The store owns the block.
         optimizers: One optimizer, or a mapping from each parameter group of the layout to its optimizer.
-        pool: Source of blocks. None: a new `Pool`.
+        pool: Source of blocks. Default: a new `Pool`.
         version: Number of the initial version.
         schedule: Factor on every learning rate, as a function of the samples merged so far.
-        gates: Checks of each update before it is added to the inbox, in this order. None: the standard gates.
+        gates: Checks of each update before it is added to the inbox, in this order. Default: the standard gates.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class WeightStore:
             shares: Share of each update, by id.
             measure: Merges per window of the measured inner products. 0: the merge is not measured.
             merged: Number of samples merged before, for the schedule.
-            drift: Distances from the marked weights to measure. None: no distance.
+            drift: Distances from the marked weights to measure. If None, no distance is measured.
 
         Returns:
             The measurements, or None if nothing is measured.

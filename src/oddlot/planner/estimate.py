@@ -111,7 +111,7 @@ def estimate(
         computes: Whether the model is trained. False: only time and cost are simulated, for large fleets and goals such
             as "epochs>=20".
         in_flight: Open tasks of each machine.
-        out: Parent folder of the run folders. None: nothing is saved.
+        out: Parent folder of the run folders. If None, nothing is saved.
         on_run_start: Function that is called before each run with the purchase option and the seed.
         options: Further keywords of `oddlot.fit`. `seed` is the seed of the first run. Later runs use the next seeds.
 

@@ -151,7 +151,8 @@ class SlideClassifier(SklearnParams):
             X: Features.
             k: Number of labels.
             exact: Whether to score all labels.
-            recall: Share of the exact labels to find, with `exact=False`. None: 0.9. A label that was not found is -1.
+            recall: Share of the exact labels to find, with `exact=False`. Default: 0.9. A label that was not found is
+            -1.
         """
         features = checked(X, "X")
         self._check(features)

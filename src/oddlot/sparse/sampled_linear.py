@@ -54,10 +54,10 @@ class SampledLinear(nn.Module):
     Args:
         in_features: Size of the hidden vectors.
         out_features: Number of outputs.
-        sampler: Sampler of rows in addition to the labels. None: `Clusters()`.
-        optimizer: Optimizer of the rows. None: sparse gradients.
-        seed: Random seed. None: PyTorch's random state is used, like in dropout.
-        std: Standard deviation of the initial weights. None: 1/sqrt(in_features).
+        sampler: Sampler of rows in addition to the labels. Default: `Clusters()`.
+        optimizer: Optimizer of the rows. If None, gradients are sparse.
+        seed: Random seed. If None, PyTorch's random state is used, like in dropout.
+        std: Standard deviation of the initial weights. Default: 1/sqrt(in_features).
 
     `hidden` is [batch, in_features], of any floating dtype on any device. The rows are float32 on the CPU.
 

@@ -46,7 +46,7 @@ class JobEntry:
     def __init__(self, settings: RaySettings, now: float) -> None:
         self.settings = settings
         self._waiting: dict[NodeId, Joined] | None = {}
-        """None: the run has started."""
+        """None once the run has started."""
         self._text, self._reported_at, self._since = ("", 0), now, now
 
     def enter(self, joined: Joined) -> list[Joined]:

@@ -31,7 +31,7 @@ def check_topology(name: Topology, peers: int) -> None:
 
 
 def partner(name: Topology, view: View, turn: int) -> NodeId | None:
-    """Return the peer for exchange number `turn` of this peer. None: no such peer is active.
+    """Return the peer for exchange number `turn` of this peer, or None if no such peer is active.
 
     - `random`: any peer, each with the same probability.
     - `ring`: the right and the left neighbor in turn.
