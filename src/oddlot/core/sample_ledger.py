@@ -80,9 +80,9 @@ class Lease:
 class SampleLedger:
     """Leases samples to tasks, and accounts for every sample.
 
-    An epoch has `size` samples, and there are `epochs` epochs. If `epochs` is None, there is no limit. With `shards` >
-    1 the data are divided into fixed ranges, and a worker preferably leases from shards that it had before. With
-    `epoch_barrier`, an epoch starts only when the previous epoch is completely merged. Otherwise epochs overlap.
+    An epoch has `size` samples, and there are `epochs` epochs. `epochs=None` means no limit. With `shards` > 1 the data
+    are divided into fixed ranges, and a worker preferably leases from shards that it had before. With `epoch_barrier`,
+    an epoch starts only when the previous epoch is completely merged. Otherwise epochs overlap.
     """
 
     size: int

@@ -207,7 +207,7 @@ class ShardQueue:
         return total
 
     def _leave(self, epoch: int) -> None:
-        """Record that a shard has no more work of an epoch, and remove the epoch if it was the last shard."""
+        """Record that a shard has no more work of an epoch, and remove the epoch if this was its last shard."""
         found = self._epochs[epoch]
         found.count -= 1
         if not found.count:

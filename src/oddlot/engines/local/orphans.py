@@ -92,7 +92,7 @@ def kill(pids: Collection[int]) -> None:
 
 
 def kill_children() -> None:
-    """Kill all descendants of this process, and wait a short time for their end. Call `adopt` before."""
+    """Kill all descendants of this process, and wait a short time for their end. Call `adopt` first."""
     until = time.monotonic() + END_SECONDS
     while (left := orphans(())) and time.monotonic() < until:
         kill(left)
