@@ -1,4 +1,4 @@
-"""Codecs, which encode updates for the network, and the types for your own codec."""
+"""Codecs for updates, and the types for your own codec."""
 
 from oddlot.wire.codec import Codec
 from oddlot.wire.half import Half

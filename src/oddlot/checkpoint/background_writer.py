@@ -37,7 +37,7 @@ from oddlot.core.tasks import NodeId
 
 MAX_PARTS = 100
 LONG_WRITE_SECONDS = 60.0
-"""Seconds after which the write of one checkpoint is reported as hanging."""
+"""Timeout of the write of one checkpoint, in seconds. A longer write is reported as hanging."""
 LogSizes = Mapping[NodeId, tuple[Path, int]]
 """Path of the log, and bytes of its complete lines, by host."""
 
@@ -70,7 +70,7 @@ class LogCopy:
 
 
 class BackgroundWriter:
-    """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` complete ones.
+    """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` complete checkpoints.
 
     The `logs` of all hosts, by host name, are synced before each checkpoint, so the disk has all earlier records. With
     `copy_logs`, their complete lines are also copied to the storage. Errors, such as a full disk, are returned by
@@ -118,7 +118,7 @@ class BackgroundWriter:
         return self._writing is not None and not self._writing.done()
 
     def save(self, snapshot: Snapshot) -> bool:
-        """Copy the snapshot and write it in the background. Return False if another one is being written.
+        """Copy the snapshot and write it in the background. Return False if another checkpoint is being written.
 
         You may change the snapshot after this returns. A snapshot that is already saved is not written again.
         """

@@ -164,7 +164,7 @@ def newest(
     void: Callable[[int], bool] = lambda _: False,
     with_log: bool = False,
 ) -> Checkpoint:
-    """Return the newest complete checkpoint. Damaged ones are skipped and named in its warnings.
+    """Return the newest complete checkpoint. Damaged checkpoints are skipped and named in its warnings.
 
     Checkpoints whose number of records is `void` belong to a discarded history. `with_log` requires a valid log next to
     the checkpoint. Raise CheckpointError if there is no complete one, if one cannot be read, or if it was made after
@@ -317,7 +317,7 @@ def _layout(file: IO[bytes]) -> Any:
 
 
 class Damaged(CheckpointError):
-    """A checkpoint is incomplete or damaged. An older one may be complete."""
+    """A checkpoint is incomplete or damaged. An older checkpoint may be complete."""
 
 
 def _damaged(path: str, error: Exception) -> Damaged:

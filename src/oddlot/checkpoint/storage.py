@@ -57,7 +57,7 @@ class Storage:
         """Write a file, and sync it if it is local. Return its size and CRC-32."""
         size, check = 0, Future[int]()
         check.set_result(0)
-        # Each piece's checksum is computed during its write, which saves a third of the time.
+        # Computing each piece's checksum during its write saves a third of the time.
         at = self._at(f"{name}.partial" if self.is_local else name)
         with (
             ThreadPoolExecutor(1) as aside,
@@ -121,7 +121,7 @@ class Storage:
             sync_path(Path(self._at(folder)))
 
     def local(self, name: str) -> Path | None:
-        """Return the path of a local file; None for other storage."""
+        """Return the path of a local file, or None for other storage."""
         return Path(self._at(name)) if self.is_local else None
 
     def _new(self, path: str) -> Any:
@@ -209,7 +209,7 @@ def unreadable(path: str, error: Exception, what: str = "", then: str = "") -> C
 
 
 def _check_on(piece: bytes | memoryview, before: Future[int]) -> int:
-    """Return the CRC-32 of the earlier pieces and this one."""
+    """Return the CRC-32 of all pieces so far, including this piece."""
     return crc32(piece, before.result())
 
 

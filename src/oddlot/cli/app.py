@@ -302,7 +302,7 @@ def common(
 
 
 def _find_modules_here() -> None:
-    """Make modules of the current folder importable, after installed ones."""
+    """Make modules of the current folder importable, after installed modules."""
     sys.path.append(str(Path.cwd()))
 
 

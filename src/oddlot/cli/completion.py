@@ -59,7 +59,7 @@ def engine_settings() -> set[str]:
 
 
 def keys() -> list[str]:
-    """Return the keys of `--set`, without those of a strategy."""
+    """Return the keys of `--set`, without strategy settings."""
     from oddlot.train.job_settings import JobSettings
 
     run = {f"run.{name}" for name in settings_of(RunKeys)}

@@ -71,7 +71,7 @@ def _name(param: Any) -> str:
 
 
 def _default(param: Any) -> str:
-    """Return the default as text. Empty if there is none, and for flags that are off by default."""
+    """Return the default as text, or an empty string without a default and for flags that are off by default."""
     value = param.default
     if isinstance(value, bool):
         return param.opts[0] if value else ""

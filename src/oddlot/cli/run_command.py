@@ -71,7 +71,7 @@ class RunCommand:
     chaos: str | None
     """Path of the faults file."""
     machines: str | None = None
-    """Path of the fleet file. None: the sample fleet."""
+    """Path of the fleet file, or None for the sample fleet."""
     computes: bool = True
     """Whether the simulation trains the model."""
     seeds: int | None = None
@@ -99,7 +99,7 @@ class RunCommand:
 
     @cached_property
     def fleet(self) -> "Fleet | None":
-        """Return the fleet of `oddlot simulate`; None for `oddlot train`."""
+        """Return the fleet of `oddlot simulate`, or None for `oddlot train`."""
         from oddlot.config.fleet_file import read_fleet
 
         return None if self.name == TRAIN else read_fleet(self.fleet_file)
@@ -258,7 +258,7 @@ class RunCommand:
         return resuming(self.given(FLAGS["out"]), folder)
 
     def _fit(self, settings: "JobFile", folder: Path, continues: bool) -> int:
-        """Train, print the summary, and return the signal that stopped the run; 0 if none did."""
+        """Train, print the summary, and return the signal that stopped the run, or 0."""
         from rich.console import Console
 
         from oddlot.history.metrics import Tally
@@ -297,7 +297,7 @@ class RunCommand:
         return f"Nothing was trained before {run.ended}. Set a later goal (--until)"
 
     def chaos_on(self, machines: Sequence[str]) -> "Chaos | None":
-        """Return the faults to inject on machines with these names; None without --chaos."""
+        """Return the faults to inject on machines with these names, or None without --chaos."""
         from oddlot.config.faults_file import read_chaos
 
         return read_chaos(self.chaos, machines) if self.chaos is not None else None

@@ -52,9 +52,9 @@ def next_free(name: str) -> Path:
 
 
 def newest(name: str, workload: str, checkpoints: str | None = None) -> Path | None:
-    """Return the newest run of this name and workload; None if there is none.
+    """Return the newest run of this name and workload, or None.
 
-    `checkpoints` is the required location of its checkpoints. None: any location.
+    `checkpoints` is the required location of its checkpoints, or None for any location.
     """
     from oddlot.history.run_folder import RunFolder
 

@@ -29,7 +29,7 @@ class Watch:
         self.title = RunReport.title_of(run.settings())
         self.follower = LiveLog(run)
         self.heard_at = time.monotonic()
-        """Time at which the log last grew, on this program's clock."""
+        """Time of the log's last growth, on this program's clock."""
         self.waits = ""
         self.stopped = 0
         """Process of the run, if it is stopped; else 0."""

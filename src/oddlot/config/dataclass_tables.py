@@ -51,7 +51,7 @@ class PartialTable(Table):
     """A table with some settings of one of several dataclasses."""
 
     begins: ClassVar[Callable[[], Any] | None] = None
-    """Function that returns the object to change. None: the object is passed to `make`."""
+    """Function that returns the object to change, or None if the object is passed to `make`."""
     choosers: ClassVar[frozenset[str]] = frozenset()
     """Keys that selected this table."""
     kinds: ClassVar[Mapping[str, type]] = MappingProxyType({})
@@ -77,11 +77,11 @@ class TableChoice:
     chooser: str
     tables: Mapping[str, type[Table]]
     otherwise: type[Table] | None = None
-    """Default table. None: a kind is required."""
+    """Default table, or None if a kind is required."""
     hinted: Callable[[Collection[str]], Collection[str]] | None = None
-    """Function from the names of the enclosing kinds to the kinds that an error may suggest. None: all kinds."""
+    """Function from the names of the enclosing kinds to the kinds that an error may suggest. If None, all kinds."""
     elsewhere: Callable[[str], type[Table]] | None = None
-    """Function from an import path to the table of that kind. It raises UsageError if the import fails. None: import
+    """Function from an import path to the table of that kind. It raises UsageError if the import fails. None if import
     paths are not supported."""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
@@ -162,7 +162,7 @@ def change_of(
     choices: Mapping[Any, Any] = MappingProxyType({}),
     **choosers: str,
 ) -> type[PartialTable]:
-    """Return a table class with settings of any of these dataclasses, which are given by name.
+    """Return a table class with settings of any of these dataclasses, given by name.
 
     The settings change the object that `begins` returns. `choosers` are the keys that named the table.
     """

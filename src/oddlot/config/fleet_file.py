@@ -112,7 +112,7 @@ class CountTable(Maker):
     """Several machines that are alike."""
 
     count: column(AtLeastOne) | None = None  # type: ignore[valid-type]  # a hint with its check
-    """Number of machines: NAME1, NAME2, ... None: one machine, called NAME."""
+    """Number of machines: NAME1, NAME2, ... Default: one machine, called NAME."""
 
 
 MachineTable = create_model(
@@ -145,9 +145,9 @@ class Recorded(Maker):
     file: Annotated[Path, PlainValidator(_path_of)]
     """Trace file; gzipped if its name ends in `.gz`. The path is relative to the TOML file."""
     begin_hours: column(NotNegative) = 0.0  # type: ignore[valid-type]  # a hint with its check
-    """Position in the trace at which the run begins, in hours."""
+    """Start position in the trace, in hours."""
     repeat_hours: column(AboveZero) | None = None  # type: ignore[valid-type]
-    """Hours of the trace to repeat. None: the trace is not repeated, and its last value is held."""
+    """Hours of the trace to repeat. By default, the trace is not repeated, and its last value is held."""
     faster: column(AboveZero) = 1.0  # type: ignore[valid-type]
     """Speed factor. 60: one recorded hour takes one minute."""
     reader: ClassVar[Callable[..., Steps]]
@@ -189,8 +189,8 @@ class Counted(Recorded):
     """A recorded number of available machines, up to the `count` of the zone."""
 
     of: column(AtLeastOne) | None = None  # type: ignore[valid-type]
-    """Number of machines that was requested when the trace was recorded: available = round(value / of * count). None:
-    available = min(value, count)."""
+    """Number of machines that was requested when the trace was recorded: available = round(value / of * count).
+    Default: available = min(value, count)."""
 
     def make(self) -> Any:
         """Return the capacity model."""
@@ -275,7 +275,7 @@ class ZoneTable(Maker):
     count: column(AtLeastOne)  # type: ignore[valid-type]
     """Number of machines that are requested all the time."""
     capacity: CAPACITIES.hint | None = None  # type: ignore[name-defined]
-    """Number of available machines over time. None: all of them. Not with `on_demand`."""
+    """Number of available machines over time. Default: all machines. Not with `on_demand`."""
     on_demand: bool = False
     """Whether machines are bought on demand. False: on the spot market."""
     seconds_per_sample: float

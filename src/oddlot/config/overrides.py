@@ -55,7 +55,7 @@ class Override:
         return cls(f"--set {text}", (*keys, chooser) if chooser else keys, parsed)
 
     def put_into(self, table: dict[str, Any]) -> None:
-        """Set the value in nested tables, and create missing ones."""
+        """Set the value in nested tables, and create missing tables."""
         *parents, last = self.keys
         default: str | None = None
         for depth, key in enumerate(parents, 1):

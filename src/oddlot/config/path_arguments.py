@@ -70,7 +70,8 @@ def read_lines(
     what: str,
     read: Callable[[list[str]], Iterable[float]],
 ) -> tuple[float, ...]:
-    """Return the numbers that `read` extracts from the lines of a text file. Raise UsageError if it has none."""
+    """Return the numbers that `read` extracts from the lines of a text file. Raise UsageError if the file has no
+    numbers."""
     path = path_of(file, info)
     found = read_packed(path, lambda text: tuple(read(text.splitlines())))
     if not found:

@@ -128,5 +128,5 @@ def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator
 
 
 def _toml(default: Any) -> str:
-    """Return a setting's default in TOML, or a placeholder if it has none."""
+    """Return a setting's default in TOML, or a placeholder without a default."""
     return "... (needed)" if default is MISSING else "..." if default is None else json.dumps(default)

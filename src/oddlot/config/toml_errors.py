@@ -65,7 +65,8 @@ def unknown_key(key: str, whose: str, remedy: str, nearest: str | None = None) -
 def with_message(
     error: ValidationError, better: Callable[[ErrorDetails], UsageError | None]
 ) -> ValidationError:
-    """Replace each error for which `better` returns another one. Errors beyond `MAX_FAULTS` are unchanged."""
+    """Replace each error with the result of `better`, if it returns an error. Errors beyond `MAX_FAULTS` are
+    unchanged."""
     found = enumerate(error.errors(include_url=False))
     faults = [_with_message(fault, better(fault) if at < MAX_FAULTS else None) for at, fault in found]
     return ValidationError.from_exception_data(error.title, faults)
@@ -169,7 +170,7 @@ def locate(text: str, keys: KeyPath) -> int:
 
 
 def said(value: Any, keys: KeyPath) -> list[str | int]:
-    """Return the keys that exist in `value`. pydantic adds names of union members, which are not in the file."""
+    """Return the keys that exist in `value`. pydantic adds names of union members that are not in the file."""
     found: list[str | int] = []
     for key in keys:
         with suppress(LookupError, TypeError):

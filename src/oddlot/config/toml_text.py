@@ -1,4 +1,4 @@
-"""Line numbers of the statements of a TOML file, which the parser does not keep."""
+"""Line numbers of the statements of a TOML file. The parser does not keep them."""
 
 import re
 import tomllib
@@ -12,7 +12,7 @@ from oddlot.core.support.errors import UsageError
 MAX_PARTS = 64
 """Largest number of parts of a key, because tomllib takes quadratic time."""
 _TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}'  # up to two quotes may precede the closing ones
+    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}'  # up to two quotes may precede the closing quotes
     r'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\[{]|[\]}]|\n',
     re.DOTALL,
 )
@@ -75,7 +75,7 @@ def _statements(text: str) -> Iterator[Statement]:
 
 
 def _heading(tree: Any, counts: Counter[tuple[str | int, ...]]) -> tuple[str | int, ...]:
-    """Return the table of a heading; of an array of tables, the newest one."""
+    """Return the table of a heading, or the newest table of an array of tables."""
     path: tuple[str | int, ...] = ()
     while tree:
         ((key, tree),) = tree.items()

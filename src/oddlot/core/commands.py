@@ -23,14 +23,14 @@ class Assign:
     kind: Kind = "gradient"
     """Kind of the update: `gradient`, `delta` or `weights`."""
     version: int | None = None
-    """Kept version that the task starts from. None: the newest."""
+    """Kept version that the task starts from. If None, the newest version."""
     shard: int | None = None
-    """Number of the shard to take samples from. None: any."""
+    """Number of the shard to take samples from. If None, any shard."""
     copy_of: TaskId | None = None
     """Open task whose samples are assigned a second time. The first update counts, and the other task is aborted."""
     deadline: float | None = None
-    """Seconds until the task times out; longer for workers known to be slower. None: estimated from the worker's
-    speed."""
+    """Seconds until the task times out; longer for workers known to be slower. If None, it is estimated from the
+    worker's speed."""
     pull: float | None = None
     """Start from the worker's own weights, moved by this share (0 to 1) towards the version. See `Task`."""
 
@@ -57,7 +57,7 @@ class Evaluate:
     """Evaluate a version. `Evaluated` follows."""
 
     version: int
-    """The newest version or a kept one."""
+    """The newest version or a kept version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,10 @@ class Step:
     measure: int = 0
     """Window length for `Changed`, in merges. 0: no `Changed` follows. Windows start again after a resume."""
     merged: int | None = None
-    """Set by the conductor: samples merged or skipped before, for the learning rate schedule. None: no schedule."""
+    """Set by the conductor: samples merged or skipped before, for the learning rate schedule. None without a
+    schedule."""
     drift: DriftOf | None = None
-    """Kind of change since the last `Mark` to measure. `Changed` then follows. None: nothing is measured."""
+    """Kind of change since the last `Mark` to measure. `Changed` then follows. If None, nothing is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Keep:
     """Keep a version for later tasks to start from. At most 16 versions are kept."""
 
     version: int
-    """The newest version or a kept one. Each `Keep` needs a `Release` of its own."""
+    """The newest version or a kept version. Each `Keep` needs a `Release` of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +134,15 @@ class Send:
     peer: NodeId
     """Name of a peer."""
     request_tag: int | None = None
-    """Tag of the peer's request. None: the peer did not request them."""
+    """Tag of the peer's request, or None if the peer did not request them."""
     reply_tag: int | None = None
-    """Tag that the peer's reply will carry. None: no reply is expected."""
+    """Tag that the peer's reply will carry, or None if no reply is expected."""
     loss: float | None = None
     """Running training loss, for the receiver."""
     weight: float = 1.0
     """Sum weight that is passed to the peer, for push-sum averaging."""
     layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters to send, in the layout's order. None: all."""
+    """Numbers of the trainable parameters to send, in the layout's order. If None, all parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Copy the layers that a peer's model lacks from an older model of this peer, and drop the older one."""
+    """Copy the layers that a peer's model lacks from an older model of this peer, and drop the older model."""
 
     model: ModelId
     """Id of the newer model in the inbox."""

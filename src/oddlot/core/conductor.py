@@ -49,7 +49,8 @@ class Conductor:
     idle: dict[NodeId, None] = field(default_factory=dict)
     """Workers with at least one free slot."""
     busy: dict[NodeId, dict[TaskId, float]] = field(default_factory=dict)
-    """Tasks of every worker, with their start times; cancelled and timed-out ones until they are acknowledged."""
+    """Tasks of every worker, with their start times. Includes cancelled and timed-out tasks until they are
+    acknowledged."""
     stalled: dict[NodeId, None] = field(default_factory=dict)
     """Workers whose only tasks were cancelled or timed out."""
     open: dict[TaskId, Task] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class Conductor:
 
     @property
     def alarm(self) -> float:
-        """Return the time of the next alarm or timeout, at which `Ticked` is due; infinity if there is none."""
+        """Return the time of the next alarm or timeout, when `Ticked` is due. Infinity without alarms and timeouts."""
         return min(self.alarms[0] if self.alarms else inf, self.timeouts.first)
 
     @property

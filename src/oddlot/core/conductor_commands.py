@@ -1,7 +1,7 @@
 """Execution of strategies' commands on the conductor's state.
 
 Each function executes one type of command. It raises ProtocolError if the command is invalid, changes the state, and
-returns the action for the host and the event for the strategy, each of which may be None.
+returns the action for the host and the event for the strategy. Each may be None.
 """
 
 from collections.abc import Callable
@@ -161,7 +161,7 @@ def _merge(
         conductor.worker_stats.merged(facts.sender)
         closed = conductor.ledger.merge(update) or closed
     conductor.version += 1
-    # The store, which has the tensors, reports measured merges.
+    # The store has the tensors, so it reports measured merges.
     is_measured = command.measure or (isinstance(command, commands.Step) and command.drift is not None)
     return Changed(conductor.version) if closed and not is_measured else None
 
@@ -278,7 +278,8 @@ def _check_model(
 
 
 def _version(conductor: ConductorParts, version: int | None, command: commands.Command) -> int:
-    """Return the version that a command names (None: the newest). Raise ProtocolError if it is not kept."""
+    """Return the version that a command names, or the newest version for None. Raise ProtocolError if it is not
+    kept."""
     if version is None or version == conductor.version:
         return conductor.version
     if str(version) not in conductor.kept:

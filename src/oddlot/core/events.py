@@ -21,7 +21,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A worker got notice of a preemption. It finishes its tasks and must not be assigned new ones."""
+    """A worker got notice of a preemption. It finishes its tasks and must not be assigned new tasks."""
 
     node: NodeId
     """Name of the worker."""
@@ -35,7 +35,7 @@ class Lost:
     """Name of the worker."""
     cause: str | None = None
     """How its process ended or was silent while it computed a task, such as `SIGSEGV` or `exit code 3`, if the samples
-    may be the reason. None: its machine was lost."""
+    may be the reason. None if its machine was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class Changed:
     version: int
     """The new version."""
     norm: float | None = None
-    """Euclidean norm of the change of the weights. None: not measured or not finite."""
+    """Euclidean norm of the change of the weights. None if not measured or not finite."""
     inner: float | None = None
     """Inner product of the merge directions, summed over a window of merges, with the sum over the previous window.
-    Measured at the end of a window. None: not measured or not finite."""
+    Measured at the end of a window. None if not measured or not finite."""
     drift: Drift | None = None
-    """Change of the weights since they were marked. None: not measured or not finite."""
+    """Change of the weights since they were marked. None if not measured or not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,11 @@ class ModelRejected:
     peer: NodeId
     """Name of the sender."""
     request_tag: int | None
-    """Tag of the request that they reply to. None: they were pushed."""
+    """Tag of the request that they reply to. None if they were pushed."""
     reason: str
     """Why they were rejected, as text."""
     code: str | None = None
-    """Code of the `Rejection`; None if they could not be read."""
+    """Code of the `Rejection`, or None if they could not be read."""
 
 
 Event = (
@@ -177,7 +177,7 @@ Event = (
 
 
 TOO_LARGE = "update_too_large"
-"""Code of the rejection of an update with a norm far above the usual one."""
+"""Code of the rejection of an update with a norm far above the usual norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class UpdateRejected:
     reason: str
     """Why it was rejected, as text."""
     code: str | None = None
-    """Code of the `Rejection`, such as `TOO_LARGE`; None if the update could not be read."""
+    """Code of the `Rejection`, such as `TOO_LARGE`, or None if the update could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class LinkTraffic:
     bytes: Mapping[str, int]
     """Bytes by kind of message: `exchange`, `average`, `join` and `membership`."""
     os_bytes: int | None = None
-    """Bytes that the receiver acknowledged, as counted by the operating system. None: not counted."""
+    """Bytes that the receiver acknowledged, as counted by the operating system. None if not counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Membership of a mesh: which peers are alive. A state machine without clock, sockets or threads.
+"""Membership of a mesh: the list of running peers. A state machine without clock, sockets or threads.
 
 The protocol is SWIM (Das, Gupta, Motivala, DSN 2002) with its suspicion mechanism: each peer pings one other peer per
 period. If there is no reply, it asks others to ping that peer, then suspects it, and declares it lost if it does not
 refute the suspicion. These messages also carry news of peers. Any message from a peer, including model exchanges,
-proves that it is alive.
+proves that it is running.
 
 A peer cannot reply during a step that holds the interpreter's lock. Each peer therefore reports its longest step, and a
 suspected peer has at least twice that time to reply.
@@ -38,7 +38,7 @@ class MembershipSettings:
     """Times of the protocol, in seconds."""
 
     ping_seconds: float = 0.5
-    """Time between two pings, and time after which a reply is late."""
+    """Time between two pings, and time until a reply counts as late."""
     suspicion_seconds: float = 2.0
     """Time for a suspected peer to refute the suspicion, in a mesh of at most four peers."""
     retry_seconds: float = 2.0
@@ -94,7 +94,7 @@ class Membership:
     outbox: list[tuple[NodeId, MembershipMessage]] = field(default_factory=list)
     """Messages to send, with their receivers."""
     suspected: dict[NodeId, float] = field(default_factory=dict)
-    """By suspected peer: the time at which the suspicion started."""
+    """Start time of the suspicion, by suspected peer."""
     probe: Probe | None = None
     ring: list[NodeId] = field(default_factory=list)
     """Peers to ping next, in reverse order."""
@@ -112,7 +112,7 @@ class Membership:
         self.to_tell[self.me] = self._repeats()
 
     def meet(self, members: Mapping[NodeId, str], now: float) -> list[PeerEvent]:
-        """Add peers with their addresses. They are considered alive until they fail to reply."""
+        """Add peers with their addresses. They count as running until they fail to reply."""
         return [
             event
             for peer, address in members.items()
@@ -126,7 +126,7 @@ class Membership:
 
     @property
     def next_at(self) -> float:
-        """Return the time at which `tick` is due."""
+        """Return the due time of `tick`."""
         if not self.members:
             return inf
         lost_at = min(map(self._lost_at, self.suspected), default=inf)
@@ -159,8 +159,8 @@ class Membership:
     def may_return(self, now: float) -> list[NodeId]:
         """Return the lost peers that may only be busy: not ended, not left, and not hung yet.
 
-        The rule for hung peers is that for workers of a hub. Peers that were replaced by another one on their machine
-        are left out.
+        Hung peers are detected in the same way as hung workers of a hub. Peers that were replaced on their machine are
+        left out.
         """
         replaced = {machine_of(peer) for peer in self.living}
         return [
@@ -192,7 +192,7 @@ class Membership:
         return events
 
     def heard(self, peer: NodeId, now: float) -> list[PeerEvent]:
-        """Record that a peer is alive because it sent a message. A peer that has left stays lost."""
+        """Record that a peer is running because it sent a message. A peer that has left stays lost."""
         member = self.members.get(peer)
         if member is None:
             return []

@@ -1,4 +1,4 @@
-"""Messages by which peers of a mesh learn which of them are alive."""
+"""Messages of the membership protocol. The protocol detects lost peers of a mesh."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

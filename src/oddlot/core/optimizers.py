@@ -48,8 +48,8 @@ class Optimizer:
 class SGD(Optimizer):
     """Stochastic gradient descent with optional momentum, as `torch.optim.SGD` computes it.
 
-    The momentum may be negative, which compensates for the implicit momentum of many asynchronous workers (Mitliagkas
-    et al., "Asynchrony begets Momentum", 2016).
+    A negative momentum compensates for the implicit momentum of many asynchronous workers (Mitliagkas et al.,
+    "Asynchrony begets Momentum", 2016).
     """
 
     lr: NotNegative = 0.05

@@ -30,19 +30,19 @@ class PeerModel:
     samples: int
     """Samples that the sender had trained on."""
     request_tag: int | None = None
-    """Tag of the request that it replies to. None: it was pushed."""
+    """Tag of the request that it replies to. None if it was pushed."""
     reply_tag: int | None = None
-    """Tag with which the sender expects a model in return. None: it expects none."""
+    """Tag of the model that the sender expects in return, or None if it expects no model."""
     loss: float | None = None
-    """Running training loss of the sender. None: unknown."""
+    """Running training loss of the sender. None if unknown."""
     weight: float = 1.0
     """Sum weight that the sender passed with the model, for push-sum averaging."""
     layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters that it has, in the layout's order. None: all."""
+    """Numbers of the trainable parameters that it has, in the layout's order. If None, all parameters."""
 
 
 def layers_of_both(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the layers that at least one of two models has; None if it is all."""
+    """Return the layers that at least one of two models has, or None for all layers."""
     return None if one is None or other is None else tuple(sorted({*one, *other}))
 
 
@@ -91,7 +91,7 @@ class Peers:
     """Received models that are neither merged nor dropped yet."""
     models_sent: int = 0
     sources: list[IncludedModel] = field(default_factory=list)
-    """Peers with models that the initial weights include. Empty: the initial weights are those of a new model."""
+    """Peers with models that the initial weights include. Empty if the initial weights belong to a new model."""
 
     def __post_init__(self) -> None:
         self._ordered: Sequence[NodeId] = ()

@@ -10,7 +10,7 @@ from oddlot.core.tasks import NodeId
 HUB: NodeId = ""
 """Host name of the hub. The hosts of a mesh have the names of their peers."""
 ECHO = "echo"
-"""Remark of a record with an update of a closed task, which is not merged."""
+"""Remark of a record with an update of a closed task. The update is not merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Record:
     remark: str = ""
     """`echo` marks an update that arrived too late to count."""
     peer: NodeId | None = None
-    """Peer of a mesh with the record in its log. None: the record is in the hub's log."""
+    """Peer of a mesh with the record in its log. None if the record is in the hub's log."""
 
 
 @dataclass(frozen=True, slots=True)

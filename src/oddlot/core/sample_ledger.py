@@ -80,9 +80,9 @@ class Lease:
 class SampleLedger:
     """Leases samples to tasks, and accounts for every sample.
 
-    An epoch has `size` samples, and there are `epochs` epochs (None: no limit). With `shards` > 1 the data are
-    divided into fixed ranges, and a worker preferably leases from shards that it had before. With `epoch_barrier`, an
-    epoch starts only when the previous one is completely merged. Otherwise epochs overlap.
+    An epoch has `size` samples, and there are `epochs` epochs. `epochs=None` means no limit. With `shards` > 1 the data
+    are divided into fixed ranges, and a worker preferably leases from shards that it had before. With `epoch_barrier`,
+    an epoch starts only when the previous epoch is completely merged. Otherwise epochs overlap.
     """
 
     size: int
@@ -150,7 +150,8 @@ class SampleLedger:
         return self._index.with_work(self._latest)
 
     def lease(self, task: TaskId, samples: int, node: NodeId, shard: int | None = None) -> tuple[Span, ...]:
-        """Lease about `samples` samples of one epoch (see `ShardCursor.take`). Empty if none are left."""
+        """Lease about `samples` samples of one epoch (see `ShardCursor.take`). Return an empty lease if no samples are
+        left."""
         if shard is None:
             number = self._index.choose(node, self._latest)
         else:

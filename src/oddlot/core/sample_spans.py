@@ -21,7 +21,7 @@ def samples_in(spans: tuple[Span, ...]) -> int:
 
 
 def joined(spans: list[Span]) -> tuple[Span, ...]:
-    """Return the spans sorted, with adjacent ones joined."""
+    """Return the spans sorted, with adjacent spans joined."""
     found: list[Span] = []
     for span in sorted(spans):
         if found and (found[-1].epoch, found[-1].stop) == (span.epoch, span.start):
@@ -62,9 +62,10 @@ def split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tupl
 
 
 def minibatch_cuts(samples: int, batch: int) -> list[int]:
-    """Return the starts of the minibatches of a task, and the end of the last one.
+    """Return the starts of the minibatches of a task, and the end of the last minibatch.
 
-    The last minibatch is smaller. A single sample is added to the previous one, because BatchNorm needs two.
+    The last minibatch is smaller. A single sample is added to the previous minibatch, because BatchNorm needs two
+    samples.
     """
     alone = batch > 1 and samples > 1 and samples % batch == 1
     return [*range(0, samples - alone, batch), samples]

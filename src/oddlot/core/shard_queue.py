@@ -9,7 +9,7 @@ from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import NodeId
 
 MAX_SPANS = 64
-"""Largest number of spans of a lease, which limits the size of task messages."""
+"""Largest number of spans of a lease. It limits the size of task messages."""
 
 
 @dataclass(slots=True)
@@ -22,9 +22,9 @@ class ShardCursor:
     at: int = 0
     """Next fresh position of `epoch`."""
     returned: list[Span] = field(default_factory=list)
-    """Returned spans, which are leased first: sorted, with adjacent ones joined."""
+    """Returned spans, sorted, with adjacent spans joined. They are leased first."""
     home: NodeId | None = None
-    """Worker that leased from this shard last and may still have its data. None: there is only one shard."""
+    """Worker that leased from this shard last and may still have its data. None if there is only one shard."""
 
     @property
     def next_epoch(self) -> int:
@@ -32,7 +32,7 @@ class ShardCursor:
         return self.returned[0].epoch if self.returned else self.epoch + (self.at == self.last)
 
     def give_back(self, span: Span) -> None:
-        """Add a span to the returned ones, and join adjacent spans."""
+        """Add a span to the returned spans, and join adjacent spans."""
         index = bisect_left(self.returned, span)
         self.returned.insert(index, span)
         for left in (index, index - 1):
@@ -100,7 +100,7 @@ class ShardCursor:
 
 
 class _Epoch:
-    """The shards with next samples in one epoch: heaps of their numbers, which may have outdated entries."""
+    """The shards with next samples in one epoch: heaps of their numbers. Entries may be outdated."""
 
     __slots__ = ("all", "by_home", "count")
 
@@ -126,7 +126,7 @@ class ShardQueue:
         self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(cursors)
         self._held: dict[NodeId, dict[int, None]] = {}
         self._only = cursors[0] if len(cursors) == 1 else None
-        """The shard with all of the data, which every worker has, if it is the only one. None: there are several."""
+        """The only shard. It has all of the data, and so has every worker. None if there are several shards."""
         for number, cursor in enumerate(cursors):
             if cursor.home is not None:
                 self._held.setdefault(cursor.home, {})[number] = None
@@ -172,7 +172,7 @@ class ShardQueue:
             self.note(number)
 
     def choose(self, node: NodeId, latest: float) -> int | None:
-        """Return the number of the shard to lease from next; None if no epoch up to `latest` has samples left."""
+        """Return the number of the shard to lease from next, or None if no epoch up to `latest` has samples left."""
         if not self.has_work(latest):
             return None
         if self._only:
@@ -207,7 +207,7 @@ class ShardQueue:
         return total
 
     def _leave(self, epoch: int) -> None:
-        """Record that a shard has no more work of an epoch, and remove the epoch if it was the last one."""
+        """Record that a shard has no more work of an epoch, and remove the epoch if this was its last shard."""
         found = self._epochs[epoch]
         found.count -= 1
         if not found.count:

@@ -25,13 +25,13 @@ class Traits:
     """Properties of a strategy that are known before a run starts."""
 
     server_optimizer: Optimizer | None = None
-    """Optimizer at the hub. None: the job's."""
+    """Optimizer at the hub. If None, the job's optimizer."""
     epoch_barrier: bool = False
-    """Whether an epoch starts only when the previous one is completely merged."""
+    """Whether an epoch starts only when the previous epoch is completely merged."""
     shard_tasks: bool = False
-    """Whether a task is a whole shard of the data."""
+    """Whether a task is a complete shard of the data."""
     clients: int = 0
-    """Shards of a round, if a task is a whole shard. 0: one per worker."""
+    """Shards of a round, if a task is a complete shard. 0: one per worker."""
     waits_for_all: bool = False
     """Whether a round waits for every worker, and ends with one step that applies all updates."""
     hands_over: bool = False
@@ -41,21 +41,21 @@ class Traits:
     reads_gradients: bool = False
     """Whether the strategy adapts to the `norm` or `inner` of `Changed`."""
     measured_loads: tuple[int, ...] = ()
-    """Task sizes, in samples, for which the strategy receives estimated durations of rounds (`RoundTimesFitted`)."""
+    """Task sizes, in samples. The strategy receives estimated durations of rounds for them (`RoundTimesFitted`)."""
     mesh: bool = False
     """Whether every worker is a peer with a model of its own, without a hub."""
     local_steps: bool = False
     """Whether workers take local steps of one minibatch each."""
     task_samples: int | None = None
-    """Samples of the largest task. None: not known before a run."""
+    """Samples of the largest task. None if not known before a run."""
     task_setting: str = ""
     """Setting that determines `task_samples`, such as `samples`."""
     updates: int | None = None
-    """Updates of the first step. None: one per worker."""
+    """Updates of the first step. If None, one per worker."""
     quorum: float = 1.0
     """Share of the updates that a step waits for."""
     step_samples: int | None = None
-    """Least samples of one step. None: `updates` times `task_samples`."""
+    """Least samples of one step. If None, `updates` times `task_samples`."""
 
 
 @saved_by_place
@@ -69,7 +69,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def on(self, event: Event, view: "View") -> Iterable[Command]:
-        """Return commands in response to an event. They are executed after the last one is returned."""
+        """Return commands in response to an event. They are executed after the last command is returned."""
 
     def traits(self, batch_size: int) -> Traits:
         """Return the strategy's properties for a job with this batch size."""
@@ -166,7 +166,7 @@ class View:
 
     @property
     def machines(self) -> Collection[str]:
-        """Return the machines of a mesh, lost ones included, in the order of their numbers."""
+        """Return the machines of a mesh, including lost machines, in the order of their numbers."""
         return self._state.peers.machines
 
     @property
@@ -190,7 +190,7 @@ class View:
         return self._state.stalled.keys()
 
     def has_no_task(self, node: NodeId) -> bool:
-        """Return whether a worker can be assigned tasks and has none, not even a cancelled or timed-out one."""
+        """Return whether a worker can be assigned tasks and has no task, not even a cancelled or timed-out task."""
         return node in self._state.slots and not self._state.busy[node]
 
     @property
@@ -221,7 +221,7 @@ class View:
         return version == self.version or str(version) in self._state.kept
 
     def free(self, node: NodeId) -> int:
-        """Return how many more tasks a worker can be assigned now; 0 for an unknown worker."""
+        """Return the number of further tasks that a worker can be assigned now, 0 for an unknown worker."""
         return self._state.slots.get(node, 0)
 
     def staleness(self, update: Facts) -> int:

@@ -1,4 +1,4 @@
-"""The base class of strategies that wrap another one and change some of its commands."""
+"""The base class of strategies that wrap another strategy and change some of its commands."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ def _about_inner() -> Iterator[None]:
 
 @dataclass
 class StrategyWrapper(Strategy):
-    """Base class of strategies that wrap another one and, by default, have its traits.
+    """Base class of strategies that wrap another strategy and, by default, have its traits.
 
     Raise UsageError if `inner` is not a strategy, or contains the same wrapper at any depth.
     """

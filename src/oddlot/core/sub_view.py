@@ -48,9 +48,9 @@ def sub_view(
     merges: Sequence[int] = (),
     assigned: Mapping[NodeId, int] = MappingProxyType({}),
 ) -> View:
-    """Return a view that shows only these workers, leaving ones included, and their tasks.
+    """Return a view that shows only these workers, including leaving workers, and their tasks.
 
-    The samples, versions, statistics and random generator are those of the run. Takes time in proportion to `workers`.
+    It shares the samples, versions, statistics and random generator of the run. Takes time in proportion to `workers`.
 
     Args:
         view: View of the run.

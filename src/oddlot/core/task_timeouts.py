@@ -1,4 +1,4 @@
-"""Timeouts of tasks, after which their samples are assigned to other workers, and detection of hung workers."""
+"""Timeouts of tasks, and detection of hung workers. Samples of timed-out tasks are assigned to other workers."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ class Assignments(Protocol):
 
 @dataclass
 class TaskTimeouts:
-    """Deadlines of open tasks, and the times at which the workers of late tasks count as hung.
+    """Deadlines of open tasks, and times when the workers of late tasks count as hung.
 
     A deadline is provisional if the strategy did not set it and no worker has finished a task, so task times are
     unknown. The first finished task replaces all provisional deadlines.
@@ -83,7 +83,7 @@ class TaskTimeouts:
 
     deadlines: Deadlines = field(default_factory=Deadlines)
     evictions: Deadlines = field(default_factory=Deadlines)
-    """Times at which the workers of late tasks count as hung."""
+    """Times when the workers of late tasks count as hung."""
     silence: dict[TaskId, float] = field(default_factory=dict)
     """Seconds without a response until the worker of a late task counts as hung, by task."""
 

@@ -21,7 +21,7 @@ by `Step`; `weights` (after local steps) are merged by `Blend`."""
 
 
 def worker_name(machine: str, life: int) -> NodeId:
-    """Return the name of a machine's worker: `w1` for the first one, `w1.2` for the second one."""
+    """Return the name of a machine's worker: `w1` for the first worker, `w1.2` for the second."""
     return machine if life == 1 else f"{machine}.{life}"
 
 
@@ -62,9 +62,9 @@ class Task:
     """Kind of its update."""
     pull: float | None = None
     """Start from the weights at the end of the worker's last task with `pull`, moved by this share (0 to 1) towards the
-    version. None: start from the version, as a worker's first task does."""
+    version. If None, start from the version, as a worker's first task does."""
     merged: int | None = None
-    """Samples merged or skipped when it was assigned, for the learning rate schedule of its local steps. None: no
+    """Samples merged or skipped when it was assigned, for the learning rate schedule of its local steps. None without a
     schedule."""
 
 
@@ -83,7 +83,7 @@ class Facts:
     kind: Kind = "gradient"
     """Kind of the update."""
     loss: float | None = None
-    """Mean loss over the samples. None: unknown or not finite."""
+    """Mean loss over the samples. None if unknown or not finite."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds of the task, by phase: `down`, `load`, `compute`, `up`."""
     bytes_down: int = 0
@@ -93,4 +93,4 @@ class Facts:
     bytes_data: int = 0
     """Bytes of samples sent for it."""
     read: int | None = None
-    """Version that its server read, if the hub's store overwrites updates (see `Hub`). None: the newest version."""
+    """Version that its server read, if the hub's store overwrites updates (see `Hub`). If None, the newest version."""

@@ -16,7 +16,7 @@ NEWEST_COUNTS = 0.1
 """Weight of the newest task in the usual pace of all workers."""
 MERGES_UNTIL_TRUSTED = 20
 CLEARLY = 1.25
-"""Multiple of the usual seconds per sample from which a worker is slow."""
+"""Multiple of the usual seconds per sample that makes a worker slow."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class WorkerHistory:
     joined: float
     """When it joined."""
     results: int = 0
-    """Number of its updates, late ones included."""
+    """Number of its updates, including late updates."""
     samples: int = 0
     """Samples of these updates."""
     last_heard: float | None = None
@@ -59,7 +59,7 @@ class WorkerStats:
     members: dict[NodeId, WorkerHistory] = field(default_factory=dict)
     """History of each worker that is present, by name."""
     usual: float | None = None
-    """Usual seconds per sample, over all workers, expected of a new worker. None: no task was finished yet."""
+    """Usual seconds per sample, over all workers, expected of a new worker. None until a task is finished."""
 
     def join(self, node: NodeId, now: float) -> None:
         """Add a worker."""
@@ -118,7 +118,7 @@ class WorkerStats:
         return self.members[node].cut_pace > CLEARLY * self._usual_pace(node)
 
     def _usual_pace(self, node: NodeId) -> float:
-        """Return the median pace of the other workers; infinity if none is known."""
+        """Return the median pace of the other workers, or infinity if no pace is known."""
         known = [other.pace for name, other in self.members.items() if name != node and other.results]
         return sorted(known)[len(known) // 2] if known else inf
 
@@ -142,7 +142,7 @@ class WorkerStats:
         return max(min(2, samples), samples >> self.members[node].halvings)
 
     def timeout(self, node: NodeId, samples: int, requested: float | None = None) -> float:
-        """Return the seconds after which a task of `samples` samples times out.
+        """Return the timeout of a task of `samples` samples, in seconds.
 
         Ten minutes until a task of any worker is finished. Then, until the worker has finished five tasks, one minute
         (doubled by each timeout), and at least four times the usual time of others. Then four times the 95th percentile

@@ -78,7 +78,7 @@ class Shards:
         parts: Arguments of `read`, one for each part: by default, paths or URLs of `.npz` files.
         read: Function that takes an element of `parts` and returns its arrays, all of the same length. Row i of each
             array belongs to sample i.
-        sizes: Number of samples of each part. None: every part is read once to count them.
+        sizes: Number of samples of each part. If None, every part is read once to count them.
 
     Raises:
         UsageError: `parts` is empty, or `sizes` does not fit it.

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Received_co = TypeVar("Received_co", covariant=True)
 SPARE_VERSIONS = MAX_KEPT + 8
-"""Versions in memory in addition to those of open tasks: kept versions, the newest, and one that is evaluated."""
+"""Versions in memory in addition to the versions of open tasks: kept versions, the newest version, and a version that
+is evaluated."""
 FaultKind = Literal["kill", "leave", "slow", "freeze", "preempt"]
 """Kinds of faults of a worker. `preempt`: a capacity model that preempts workers and lets them return."""
 
@@ -39,7 +40,7 @@ class Mailbox(Protocol[Received_co]):
         """Whether no further message will arrive: no worker computes, and none will join."""
 
     def next(self, until: float) -> Received_co | None:
-        """Return the next message, or None if none arrives before the time `until`."""
+        """Return the next message, or None if no message arrives before the time `until`."""
 
 
 class Engine(Mailbox[Message], Port, Protocol):
@@ -75,11 +76,11 @@ class RunData(LearnerInputs):
 
     codec: "Codec"
     logs: Path | None = None
-    """Folder for the output of workers that fail on other machines. None: the output is not kept."""
+    """Folder for the output of workers that fail on other machines. If None, the output is not kept."""
 
     @property
     def encoder(self) -> "Codec | None":
-        """Return the codec of updates; None if they are sent unencoded."""
+        """Return the codec of updates, or None if they are sent unencoded."""
         from oddlot.wire.plain import Plain
 
         return None if isinstance(self.codec, Plain) else self.codec
@@ -95,7 +96,7 @@ class Opened:
     hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
     """Duration and price of the hub's work."""
     faults: FaultInjection | None = None
-    """Fault injection into workers. None: not supported."""
+    """Fault injection into workers. None if not supported."""
     wants_checkpoint: Callable[[], bool] = bool
     """Returns whether a checkpoint is due, because the engine may fail soon. Called after each message."""
 
@@ -107,9 +108,9 @@ class PeerProcesses:
     threads: int
     """PyTorch threads of each peer."""
     as_if: "tuple[Machine, ...] | None"
-    """A machine for each peer. The peer imitates the machine's speed. None: full speed."""
+    """A machine for each peer. The peer imitates the machine's speed. If None, peers run at full speed."""
     begin: "Callable[[ExitStack], ForkClient]"
-    """Starts the fork server, which imports PyTorch while the job is prepared."""
+    """Starts the fork server. It imports PyTorch while the job is prepared."""
 
 
 OpenMesh = Callable[["RunData", "MakePeer", float, Collection[NodeId]], "SimulatedMesh"]
@@ -153,7 +154,7 @@ class EngineConfig(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether workers may run on other machines, which may have other devices."""
+        """Whether workers may run on other machines, possibly with other devices."""
 
     @property
     def computes(self) -> bool:
@@ -173,7 +174,7 @@ class EngineConfig(Protocol):
 
     @property
     def mesh(self) -> PeerProcesses | OpenMesh | None:
-        """Return the settings or the function that an engine needs to run a mesh. None: not supported."""
+        """Return the settings or the function that an engine needs to run a mesh, or None if not supported."""
 
     def begin(self, closing: ExitStack) -> Open:
         """Start slow preparations early. Return the function that opens the engine; `closing` closes the engine."""

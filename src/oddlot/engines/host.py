@@ -30,15 +30,16 @@ class WeightChange(Protocol):
 
     @property
     def norm(self) -> float | None:
-        """Return the Euclidean norm of the change; None if it was not measured."""
+        """Return the Euclidean norm of the change, or None if it was not measured."""
 
     @property
     def inner(self) -> float | None:
-        """Return the inner product of this direction and the previous one. Each is the sum over a window of merges."""
+        """Return the inner product of this direction and the previous direction. Each is the sum over a window of
+        merges."""
 
     @property
     def drift(self) -> Drift | None:
-        """Return the distance from the marked weights; None if it was not measured or is not finite."""
+        """Return the distance from the marked weights, or None if it was not measured or is not finite."""
 
 
 class ModelStore(Protocol):
@@ -134,7 +135,7 @@ class ReceivedUpdate:
 
     facts: Facts
     payload: Any
-    """Tensors of the update, with a method `release()`. None: nothing is computed."""
+    """Tensors of the update, with a method `release()`. None if nothing is computed."""
 
 
 Message = Stimulus | ReceivedUpdate
@@ -221,7 +222,7 @@ class Host:
         self.handle(Arrived(facts), now)
 
     def evaluate(self, version: int) -> None:
-        """Evaluate the newest version or a kept one."""
+        """Evaluate the newest version or a kept version."""
         if version not in self.evaluating:
             self.evaluating.append(version)
             self.port.evaluate(version, self.store.acquire(version))

@@ -26,7 +26,7 @@ class Control(Protocol):
         """Return whether to stop. Called before each minibatch."""
 
     def computed(self, task: Task, samples: int | None) -> None:
-        """Record the number of computed samples. None: stopped before the first minibatch."""
+        """Record the number of computed samples, or None if stopped before the first minibatch."""
 
     def is_cancelled(self, task: Task) -> bool:
         """Return whether the task was cancelled. No partial update is then sent."""

@@ -34,7 +34,7 @@ class LastingFaults:
         self.active[kind, node] = [*others, (until, factor)]
 
     def apply(self, kind: str, node: NodeId, now: float) -> None:
-        """Inject the strongest active fault of this kind, or end the fault if none is active."""
+        """Inject the strongest active fault of this kind, or end the fault if no fault of this kind is active."""
         active = [one for one in self.active[kind, node] if one[0] > now]
         self.active[kind, node] = active
         if kind == "slow":
@@ -83,7 +83,7 @@ class Injector(ABC):
         """Delay, drop or corrupt the next message of a node."""
 
     def _inject(self, planned: PlannedFault) -> None:
-        """Inject a fault into a matching node. If there is none and the fault is not repeated, let it wait."""
+        """Inject a fault into a matching node. Without a matching node, let the fault wait unless it is repeated."""
         # Sorted, because the order of joins is not deterministic.
         nodes = sorted(node for node in self.targets(planned) if planned.fault.is_for(node))
         if nodes:
@@ -92,7 +92,7 @@ class Injector(ABC):
             self.waiting.append(planned)
 
     def _inject_into(self, planned: PlannedFault, nodes: Sequence[NodeId]) -> None:
-        """Inject a fault into a random one of these nodes."""
+        """Inject a fault into one of these nodes at random."""
         node, fault = planned.targets.choice(nodes), planned.fault
         if fault.kind in ANSWERED:
             self._disturb(planned, node)

@@ -81,7 +81,7 @@ class Fault:
     - `kill_hub`: kills the process that trains, as `kill -9`. `resume` continues the run.
     - `partition`: on a mesh, cuts `machine`, or half of the peers, off from the others for `for_seconds` or for good.
 
-    On a mesh, `delay`, `drop` and `corrupt` happen to the next model that the peer sends to another one.
+    On a mesh, `delay`, `drop` and `corrupt` happen to the next model that the peer sends to another peer.
 
     The machine's next worker is neither frozen nor slow, unless the hub was lost in between. The log has every injected
     fault. After a resume from a checkpoint without its log, faults since the checkpoint are injected again.
@@ -90,17 +90,17 @@ class Fault:
     kind: Annotated[str, _is_kind]
     """`kill`, `freeze`, `slow`, `leave`, `delay`, `drop`, `corrupt`, `kill_hub` or `partition`."""
     machine: str = ""
-    """Name of the machine. Empty: a random one of the present machines, each time."""
+    """Name of the machine. Empty: one of the present machines at random, each time."""
     at_seconds: Times = ()
     """Times of the fault, in seconds since the start of the run."""
     at_versions: Versions = ()
-    """Versions of the model at which the fault happens."""
+    """Model versions for the fault."""
     every_seconds: Often | None = None
     """Interval between faults, in seconds."""
     per_hour: Rate | None = None
     """Mean number of faults per hour, at exponentially distributed intervals."""
     for_seconds: AboveZero | None = None
-    """Duration of `freeze`, `slow` and `partition`, in seconds. None: until the worker or the run ends."""
+    """Duration of `freeze`, `slow` and `partition`, in seconds. Default: until the worker or the run ends."""
     factor: AboveZero | None = None
     """Wait after each step for `slow`, relative to the duration of the step. The largest of several faults counts."""
     delay_seconds: NotNegative | None = None
@@ -184,7 +184,7 @@ class Chaos:
     """Random seed of the faults."""
     capacity: Capacity | None = None
     """Number of available machines over time. Machines above it are killed, as by `kill -9`, and return when the
-    capacity rises. None: no preemptions."""
+    capacity rises. Default: no preemptions."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -35,7 +35,7 @@ class PreemptionInjector(EngineWrapper):
         self.move = next(self.moves, None)
         self.away = dict.fromkeys(names, True)
         self.nodes: dict[str, NodeId] = {}
-        """The current worker of each machine that has one."""
+        """The current worker of each machine that has a worker."""
         self.alive: set[NodeId] = set()
         """Workers that have joined and are not known to be lost."""
         self.evaluations = 0

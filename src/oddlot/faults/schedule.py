@@ -60,7 +60,7 @@ class FaultSchedule(EventQueue[None]):
         heappop(self.heap)[2]()
 
     def run_versions(self, version: int) -> None:
-        """Inject the faults that are due at this version or an earlier one."""
+        """Inject the faults that are due at this version or earlier."""
         while self.by_version and -self.by_version[-1][0] <= version:
             self.inject(self.by_version.pop()[2])
 
@@ -79,7 +79,7 @@ class FaultSchedule(EventQueue[None]):
         fault, now = planned.fault, self.clock()
         if fault.every_seconds is None:
             time = now + planned.times.expovariate((fault.per_hour or 1.0) / 3600)
-        else:  # of the run's clock, which continues where it stopped
+        else:  # of the run's clock; a resume continues it
             time = fault.every_seconds * (floor(now / fault.every_seconds * (1 + 1e-12)) + 1)
         self.at(time, partial(self._repeat, planned))
 

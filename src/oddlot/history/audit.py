@@ -33,7 +33,7 @@ class Proof:
 
     size: int
     whole: int
-    """Number of complete epochs, in which every sample was merged or skipped."""
+    """Number of complete epochs: every sample was merged or skipped."""
     merged: int
     """Samples in merged updates, over all epochs."""
     skipped: int

@@ -91,7 +91,7 @@ class Cost:
 
     @property
     def presence(self) -> dict[str, float | None]:
-        """Return availability and mean number of machines for a summary; None before any time has passed."""
+        """Return availability and mean number of machines for a summary, or None before any time has passed."""
         seconds = self.seconds_served + self.seconds_alone
         return {
             "seconds_without_workers": self.seconds_alone,

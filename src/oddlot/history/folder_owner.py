@@ -27,7 +27,7 @@ from oddlot.history.run_folder import (
 from oddlot.history.run_settings import SETTINGS, not_empty, parsed
 
 DRAFT = re.compile(rf"\.({re.escape(SETTINGS)}|{re.escape(LOG)})\.\d+")
-"""Matches unfinished files of `replace_file`, which remain if the process is killed."""
+"""Matches unfinished files of `replace_file`. They remain if the process is killed."""
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class Term(NamedTuple):
 class Goal:
     """Alternative terms, each a metric compared with a number.
 
-    `evaluated`: whether the loss is the evaluation loss, which is unknown before the first evaluation.
+    `evaluated`: whether the loss is the evaluation loss. It is unknown before the first evaluation.
     """
 
     terms: tuple[Term, ...]
@@ -112,7 +112,7 @@ class Goal:
             raise error.with_message(f"until = {text!r}: {error}") from None
 
     def due(self, tally: Tally) -> float:
-        """Return the time at which time or cost reaches the goal, or infinity."""
+        """Return the time when time or cost reaches the goal, or infinity."""
         whens = [inf]
         for term in self.terms:
             figure = term.figure
@@ -132,12 +132,12 @@ class Goal:
 
     @property
     def epochs(self) -> int | None:
-        """Return the number of epochs after which the run ends at the latest. None: no limit."""
+        """Return the maximum number of epochs of the run, or None without a limit."""
         return min((count for count, _ in self._passes()), default=None)
 
     @property
     def by_epochs(self) -> str:
-        """Return the term with this number of epochs as text. Empty if there is none."""
+        """Return the term with this number of epochs as text, or an empty string."""
         return str(min(self._passes(), default=(0, ""))[1])
 
     def _passes(self) -> Iterator[tuple[int, Term]]:

@@ -34,13 +34,14 @@ class SentModel(NamedTuple):
     layers: Mapping[int, Cut]
     """Cuts of single trainable parameters, by their numbers."""
     rest: Cut | None
-    """Cut of all other parameters. None: the model lacks them."""
+    """Cut of all other parameters. None if the model lacks them."""
     part: Cut
     """Cut that at least one layer of the sender's model included."""
 
     @classmethod
     def of(cls, layers: Iterable[int] | None, cut: Cut, part: Cut) -> "SentModel":
-        """Return a sent model with these layers (None: all), for a sender with this `cut` and `part`."""
+        """Return a sent model with these layers, or with all layers for None, for a sender with this `cut` and
+        `part`."""
         return cls({}, cut, part) if layers is None else cls(dict.fromkeys(layers, cut), None, part)
 
     def completed(self, older: "SentModel") -> "SentModel":
@@ -191,7 +192,7 @@ class IncludedSamples:
     # --- reading -------------------------------------------------------------------------------
 
     def _collect_points(self, asked: Iterable[IncludedModel]) -> None:
-        """Collect the points in the logs at which cuts are stored."""
+        """Collect the points in the logs where cuts are stored."""
         sources = [*asked, *(source for one in self.histories.values() for source in one.sources)]
         for one in self.histories.values():
             for _, record in one.records:
@@ -273,7 +274,7 @@ class IncludedSamples:
                     self.sent[model.id] = SentModel.of(model.layers, dict(history.cut), dict(history.part))
 
     def _average(self, history: PeerHistory, models: Iterable[ModelId]) -> None:
-        """Add the cuts of these models, which are averaged into a peer's model."""
+        """Add the cuts of these models. They are averaged into a peer's model."""
         for model in models:
             sent = self.sent.get(model, UNKNOWN)
             cuts = sent.cuts(self.layer_count)

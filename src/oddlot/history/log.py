@@ -155,7 +155,7 @@ def log_changed(path: Path, how: str, **fields: Any) -> JobError:
 
 
 class LineReader:
-    """Reads the lines of a log in order, and verifies that each follows the previous ones."""
+    """Reads the lines of a log in order, and verifies that each follows the previous line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -292,7 +292,7 @@ def surviving(records: Iterable[Record], until: int | None = None) -> list[Recor
     """Return the valid history, without work that was lost at resumes.
 
     Lost work are the records between a checkpoint and the resume from it. `until`: number of records at the checkpoint
-    that will be used to resume the run. None: the run is not resumed.
+    that will be used to resume the run, or None if the run is not resumed.
     """
     return [record for number, record in numbered(records) if until is None or number < until]
 
@@ -323,7 +323,7 @@ def given_out(records: Iterable[Record]) -> int:
 
 
 def _sound_lines(path: Path, chain: Chain, count: int | None) -> Iterator[bytes]:
-    """Yield the valid lines of a log, with newlines, up to the first damaged one.
+    """Yield the valid lines of a log, with newlines, up to the first damaged line.
 
     With `count`, yield at most the header and this number of records.
     """

@@ -52,7 +52,7 @@ class VersionNotes:
         self.rows[at : at + NOTES] = array("d", figures)
 
     def of(self, version: int) -> VersionFigures | None:
-        """Return the figures of a version; None if it is too old."""
+        """Return the figures of a version, or None if it is too old."""
         if self.newest - version >= MAX_NOTED:
             return None
         at = NOTES * (version % MAX_NOTED)
@@ -78,7 +78,7 @@ class Quality:
             self.training_loss = before + SMOOTHING * (loss - before)
 
     def evaluate(self, version: int, made: VersionFigures, metrics: Mapping[str, float]) -> None:
-        """Add the metrics of a version. If several averages of peers have the same number, the last one counts."""
+        """Add the metrics of a version. If several averages of peers have the same number, the last average counts."""
         if version >= self.evaluated_version:
             self.metrics, self.evaluated_version = dict(metrics), version
         figures = (made.seconds, float(version), made.epochs, made.dollars)
@@ -105,7 +105,7 @@ class Tally:
     overwritten: int = 0
     """Merges that a later merge overwrote, with a store without transactions."""
     read: int | None = None
-    """Version that a parameter server read before it wrote the newest update. None: the newest version."""
+    """Version that a parameter server read before it wrote the newest update. If None, the newest version."""
     resumed_at: int = -1
     """Version that the run was last resumed from. -1: it was not resumed."""
     samples: SampleCounts = field(default_factory=SampleCounts)
@@ -147,7 +147,7 @@ class Tally:
 
     @property
     def dollars_per_point(self) -> float | None:
-        """Cost per percentage point of accuracy; None if no trained model was evaluated."""
+        """Cost per percentage point of accuracy, or None if no trained model was evaluated."""
         accuracy = self.quality.metrics.get("accuracy", 0.0) if self.versions else 0.0
         return self.dollars / (100 * accuracy) if accuracy > 0 else None
 
@@ -183,7 +183,7 @@ class Tally:
         self.timeline.finish()
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary as plain data; None for unknown values."""
+        """Return the summary as plain data, with None for unknown values."""
         return {
             "accuracy": self.quality.metrics.get("accuracy"),
             "loss": self.quality.loss(),
@@ -221,7 +221,7 @@ class Tally:
         return {f"updates_{reason}": self.rejections[reason] for reason in ("invalid", "rejected")}
 
     def value(self, name: str) -> float | None:
-        """Return the value of a figure or a metric by its name in goals; None while it is unknown."""
+        """Return the value of a figure or a metric by its name in goals, or None while it is unknown."""
         if name == "loss":
             return self.quality.loss()
         if name in GOAL_FIGURES:

@@ -27,7 +27,7 @@ from oddlot.history.run_outcome import complete_epochs, read_ending
 def prove_run(run: RunFolder, size: int, records: Sequence[Record] | None = None) -> Proof:
     """Audit a run with `size` samples per epoch.
 
-    `records` are the valid records of a hub. None: they are read. Raise CheckpointError if a log is damaged.
+    `records` are the valid records of a hub. If None, they are read. Raise CheckpointError if a log is damaged.
     """
     ending = read_ending(run)
     if not run.is_mesh:

@@ -35,7 +35,7 @@ def check_logs(run: RunFolder, nodes: Collection[NodeId]) -> None:
     """Raise CheckpointError if a peer's log is damaged, or belongs to another peer or run.
 
     The logs of a run list the same machines. If it was resumed on other machines, the initial weights of their peers
-    include models of the earlier ones. All other logs belong to another run.
+    include models of the earlier peers. All other logs belong to another run.
     """
     peers = {node: _peers_of(run.log_of(node)) for node in nodes if node != HUB}
     usual, known = _machines_of(peers.values()) if peers else ((), set())
@@ -143,7 +143,7 @@ class PeerLogs:
         self.numbering = Numbering()
 
     def skip(self, records: Iterable[Record]) -> None:
-        """Skip the present contents of the logs, of which `records` are the valid records."""
+        """Skip the present contents of the logs. `records` are their valid records."""
         self.read()
         self.numbering = Numbering()
         for record in records:

@@ -65,7 +65,7 @@ class Replay:
     conductor: Conductor
     """The conductor after them."""
     difference: Difference | None = None
-    """The first difference. None: every decision was reproduced."""
+    """The first difference. None if every decision was reproduced."""
     logged: int = 0
     """Number of records in the log, including the lost work of resumes."""
 
@@ -75,12 +75,12 @@ def replay(
 ) -> Replay:
     """Replay the logs of the run in `folder` with new conductors, until a decision differs.
 
-    Pass the class of your own `strategy`, or `import_strategy=True` to import it from the module in the log, which runs
-    that module's code.
+    Pass the class of your own `strategy`, or `import_strategy=True` to import it from the module in the log. An import
+    runs that module's code.
 
     Returns:
-        A `Replay`. Its `difference` is None if every decision was reproduced. On a mesh, its conductor is that of the
-        last peer.
+        A `Replay`. Its `difference` is None if every decision was reproduced. On a mesh, its conductor is the last
+        peer's conductor.
 
     Raises:
         CheckpointError: The log cannot be read or is not complete.
@@ -135,7 +135,8 @@ def compare(conductor: Conductor, records: Iterable[tuple[int, Record]]) -> Repl
 
 
 def _import_strategies(plain: Any, given: type[Strategy] | None, import_strategy: bool) -> type[Strategy]:
-    """Import the classes of a saved strategy and of the strategies inside it. Return the class of the outer one."""
+    """Import the classes of a saved strategy and of the strategies inside it. Return the class of the outer
+    strategy."""
     outer, *inner = _classes(plain) or [""]
     kind = given or find_strategy(outer, import_strategy)
     for name in inner:
@@ -145,7 +146,7 @@ def _import_strategies(plain: Any, given: type[Strategy] | None, import_strategy
 
 
 def _classes(plain: Any) -> list[str]:
-    """Return the names of the classes in a saved strategy, the outer one first."""
+    """Return the names of the classes in a saved strategy, the outer class first."""
     if isinstance(plain, dict):
         own = [str(plain["is"])] if "is" in plain else []
         return own + [name for part in plain.values() for name in _classes(part)]

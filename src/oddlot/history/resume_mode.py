@@ -1,4 +1,4 @@
-"""The decision whether to resume a run or to start a new one: `resume="latest"`, `resume="auto"` or neither."""
+"""The decision whether to resume a run or to start a new run: `resume="latest"`, `resume="auto"` or neither."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -108,7 +108,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> str:
-        """Return the path or URL of the checkpoints: the given one, or otherwise the one in run.json."""
+        """Return the given path or URL of the checkpoints, or by default the location in run.json."""
         return self.given_checkpoints or self.begun_checkpoints
 
     @property
@@ -159,7 +159,7 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """Return the identifier of the run in the folder; empty if there is none."""
+        """Return the identifier of the run in the folder, or an empty string."""
         with suppress(CheckpointError):
             found = self._saved().get(RUN_ID)
             return found if isinstance(found, str) else ""
@@ -167,7 +167,7 @@ class RunFolder:
 
     @property
     def _started(self) -> Any:
-        """Return the provenance of the run in the folder; None if there is none."""
+        """Return the provenance of the run in the folder, or None."""
         with suppress(CheckpointError):
             return self._saved().get(STARTED)
         return None
@@ -234,7 +234,7 @@ class RunFolder:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return the `about` of the run in the folder; empty if there is none."""
+        """Return the `about` of the run in the folder, or an empty mapping."""
         saved = self.settings().get(ABOUT) if self.is_begun else {}
         return saved if isinstance(saved, dict) else {}
 

@@ -53,7 +53,7 @@ COMMAND = "command"
 """Key in `about`: arguments of the `oddlot` command that started the run."""
 COMMANDS = ("train", "simulate")
 Resume = Literal["latest", "auto"]
-"""`latest` resumes a run. `auto` resumes it or, if there is none, starts one."""
+"""`latest` resumes a run. `auto` resumes the run or, without a run, starts a new one."""
 LATEST: Resume = "latest"
 AUTO: Resume = "auto"
 MODES: dict[Resume, str] = {

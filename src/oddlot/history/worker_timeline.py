@@ -34,9 +34,9 @@ class TaskRun:
     """Assigned samples. After the update has arrived: computed samples."""
     given: float
     begun: float
-    """Time at which its worker started to compute it. It is known once the task has ended."""
+    """Start time of its computation. Known once the task has ended."""
     ended: float = inf
-    """Time at which its worker finished it or was lost; equal to `begun` if the task was still queued."""
+    """Time when its worker finished it or was lost. Equal to `begun` if the task was still queued."""
     outcome: str = ""
     """`merged`, `skipped`, or a key of `WASTES`; empty until it is known."""
 
@@ -62,7 +62,7 @@ class WorkerStates:
     """`starting`, `working`, `waiting`, `leaving`, `left` or `lost`, as the hub knows it."""
     since: float
     came: float
-    """Time at which it was ordered or, if it was not, joined."""
+    """Time of its order or, without an order, of its join."""
     samples: int = 0
     """Number of its samples that were merged."""
     traffic: Traffic = field(default_factory=Traffic)
@@ -74,11 +74,11 @@ class WorkerStates:
     tasks: dict[TaskId, TaskRun] = field(default_factory=dict)
     """Open tasks, from the oldest to the newest."""
     ended: float | None = None
-    """Time at which its machine or the hub ended. The hub may detect the machine's end later."""
+    """End time of its machine or the hub. The hub may detect the machine's end later."""
     ended_as: str = ""
     """`lost` or `left`; empty if the hub ended."""
     intervals: list[StateInterval] | None = None
-    """Past states; None if the history is not kept."""
+    """Past states, or None if the history is not kept."""
     answered: list[TaskRun] = field(default_factory=list)
     """Finished tasks, if the history is kept."""
 
@@ -88,7 +88,7 @@ class WorkerStates:
         return self.state in {"left", "lost"}
 
     def turn(self, state: str, now: float) -> None:
-        """Enter a state. It may be the current one."""
+        """Enter a state. It may be the current state."""
         if self.intervals is not None and now > self.since:
             self.intervals.append(StateInterval(self.state, self.since, now))
         self.state, self.since = state, now
@@ -120,7 +120,7 @@ class WorkerStates:
             self.ended, self.ended_as = now, state
 
     def history(self, until: float) -> Iterator[StateInterval]:
-        """Yield its actual states, which the hub may have detected later.
+        """Yield its actual states. The hub may have detected them later.
 
         The state of computation that was not merged is `wasted`.
         """

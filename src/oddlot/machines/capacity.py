@@ -1,4 +1,4 @@
-"""Capacity models: how many of the `count` machines that a zone requests are available over time.
+"""Capacity models: the number of available machines over time, of the `count` machines that a zone requests.
 
 A model is pure data. `moves(count, rng)` yields `(seconds, machine, comes)` in the order of time, with machines
 numbered from 0: a machine becomes available or is preempted. Machines that are available at second 0 come first.
@@ -52,7 +52,7 @@ class Memoryless:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Machines of one pool are preempted together, which models correlated preemptions.
+    """Machines of one pool are preempted together, to model correlated preemptions.
 
     Machine i is in pool i mod `pools`. Each pool has preemption events at exponentially distributed intervals. At an
     event, each machine of the pool is preempted with probability `share`.
@@ -98,7 +98,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A recorded trace decides how many machines are available, up to the number that is requested.
+    """A recorded trace sets the number of available machines, up to the requested number.
 
     Preempted machines are chosen at random. With `of`, the number of machines that was requested when the trace was
     recorded, available = round(value / of * count). With `of = 1`, a trace of one instance makes all machines
@@ -108,7 +108,7 @@ class Alive:
     steps: Steps
     """Number of available machines over time."""
     of: AtLeastOne | None = None
-    """Number of machines that was requested when the trace was recorded. None: available = min(value, count)."""
+    """Number of machines that was requested when the trace was recorded. If None, available = min(value, count)."""
 
     def __post_init__(self) -> None:
         check_settings(self)

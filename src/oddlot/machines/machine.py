@@ -77,9 +77,10 @@ class Machine:
     dollars_per_hour: NotNegative = 0.0
     """Price, in dollars per hour."""
     lifetime: Lifetime | None = None
-    """Time from each start to a preemption. None: the machine is not preempted."""
+    """Time from each start to a preemption. If None, the machine is not preempted."""
     seconds_to_return: NotNegative | None = None
-    """Seconds from a loss or a preemption until the machine is started again. None: never; in a zone, immediately."""
+    """Seconds from a loss or a preemption until the machine is started again. If None, never or, in a zone,
+    immediately."""
     joins_at_seconds: NotNegative = 0.0
     """Time of the first start, in seconds from the start of the run."""
     seconds_to_start: NotNegative = 0.0

@@ -24,9 +24,9 @@ class Offer:
     dollars_per_hour: NotNegative
     """On-demand price, in dollars per hour."""
     spot_dollars_per_hour: Steps | None = None
-    """Spot price over time, in dollars per hour. None: not sold on the spot market."""
+    """Spot price over time, in dollars per hour. None if not sold on the spot market."""
     speed: AboveZero = 1.0
-    """Speed relative to the machine on which the zone's `seconds_per_sample` was measured. 2.0: twice as fast."""
+    """Speed relative to the machine of the zone's `seconds_per_sample` measurement. 2.0: twice as fast."""
     cores: AtLeastOne | None = None
     """Number of CPU cores. For information only."""
     gpu: str = ""
@@ -94,7 +94,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """The hub's machine, which is always on demand: its price, and the time to merge an update.
+    """The hub's machine: its price, and the time to merge an update. It is always on demand.
 
     Updates wait in a queue while all `servers` are busy. With transactions, one server at a time reads and writes the
     model, so more servers are not faster.

@@ -98,7 +98,7 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
 def machines_like(
     times: Mapping[str, Sequence[float]], count: int, seconds_per_sample: float = 0.001
 ) -> list[Machine]:
-    """Return `count` machines, m0, m1, ..., each of which replays the times of one recorded machine.
+    """Return `count` machines, m0, m1, ..., that each replay the times of one recorded machine.
 
     Each replays the recorded times in their order, from a random position. Machines beyond the number of records use
     the first records again. The mean recorded machine takes `seconds_per_sample`. Raise UsageError if `count` is

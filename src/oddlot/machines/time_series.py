@@ -28,7 +28,7 @@ class Steps:
     values: Annotated[tuple[float, ...], _numbers]
     """Value from each time on."""
     period_seconds: AboveZero | None = None
-    """Seconds after which the function repeats. None: the last value is held."""
+    """Period of the function, in seconds. If None, the last value is held."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -45,7 +45,7 @@ class Steps:
     def of(cls, rows: list[tuple[float, float]], period_seconds: float | None = None) -> "Steps":
         """Return the step function with these rows of (second, value), in the order of time.
 
-        Of several rows with the same time, the last one is used. Repeated values are left out, except in the last row.
+        Of several rows with the same time, the last is used. Repeated values are left out, except in the last row.
         """
         times, values = list[float](), list[float]()
         for place, (time, value) in enumerate(rows):
@@ -79,7 +79,7 @@ class Steps:
     def window(
         self, begin_seconds: float = 0.0, period_seconds: float | None = None, faster: float = 1.0
     ) -> "Steps":
-        """Return the part from `begin_seconds` on, which becomes second 0.
+        """Return the part from `begin_seconds` on, shifted to start at second 0.
 
         With `period_seconds`, the part has this length and repeats. Finally, all times are divided by `faster`: with
         60, a period of an hour takes a minute.

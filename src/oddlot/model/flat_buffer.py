@@ -24,7 +24,7 @@ COUNTERS = frozenset({"num_batches_tracked"})
 
 Role = Literal["trainable", "buffer", "counter", "without_gradient"]
 """Content of a section: trainable parameters, saved buffers, integer buffers that count or, in an update, one flag per
-trainable parameter, which is 1 if it had no gradient in the task."""
+trainable parameter: 1 if it had no gradient in the task."""
 
 
 Runs = dict[tuple[Role, torch.dtype, int], list[tuple[str, Tensor]]]
@@ -175,7 +175,7 @@ class Layout:
         """Return the tensors that a worker needs in addition to the block.
 
         These are frozen parameters, complex buffers and unsaved buffers. Unsaved buffers that cannot be copied, such as
-        sparse ones, come from the job's model factory.
+        sparse buffers, come from the job's model factory.
         """
         known = dict(module.named_parameters()) | dict(module.named_buffers())
         return {
@@ -366,7 +366,7 @@ def _round_up(count: int, unit: int = LINE_BYTES) -> int:
 
 
 def _place(runs: Runs, trainable: int) -> tuple[tuple[Section, ...], tuple[TensorEntry, ...]]:
-    """Return a section for each run, and the entries, which start on cache lines.
+    """Return a section for each run, and the entries. Entries start on cache lines.
 
     The last section has a byte for each of the `trainable` parameters.
     """

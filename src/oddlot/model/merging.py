@@ -23,12 +23,12 @@ class MergeNorms:
     """The measurements of a merge."""
 
     norm: float | None
-    """Euclidean norm of the change of the trainable parameters. None: not measured."""
+    """Euclidean norm of the change of the trainable parameters. None if not measured."""
     inner: float | None
-    """Inner product of the summed directions of this window and of the previous window. None: this merge does not end a
-    window, or there is no previous window."""
+    """Inner product of the summed directions of this window and of the previous window. None if this merge does not end
+    a window, or if there is no previous window."""
     drift: Drift | None = None
-    """Distance from the marked weights. None: not measured or not finite."""
+    """Distance from the marked weights. None if not measured or not finite."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ def step(
     stretches: Stretches,
     meter: Meter | None = None,
 ) -> None:
-    """Write one step with the sum of share x update into `out`, which may be `weights`.
+    """Write one step with the sum of share x update into `out`. `out` may be `weights`.
 
     `optimizers` has the optimizer of each trainable section, by index. Call their method `begin` first. Parameters in a
     stretch without a step keep their values.
@@ -153,7 +153,7 @@ def blend(
     meter: Meter | None = None,
     own_whole: bool = False,
 ) -> None:
-    """Write (1 - sum of shares) x weights + sum of share x update into `out`, which may be `weights`.
+    """Write (1 - sum of shares) x weights + sum of share x update into `out`. `out` may be `weights`.
 
     With `own_whole`, counters and buffers with integer values keep the values of `weights`.
     """

@@ -14,7 +14,7 @@ class NullStore(WeightStore):
     """Initial weights that never change, for a run that computes nothing. It counts versions."""
 
     def acquire(self, version: int) -> FlatBuffer:
-        """Return the weights, which are the same for all versions."""
+        """Return the weights. They are the same for all versions."""
         return self.weights
 
     def release(self, version: int) -> None:

@@ -45,7 +45,7 @@ class HubOptimizer(Protocol):
 
         All tensors have the size of the chunk. `target` may be `source`. `steps` is the number of this step for the
         parameters of the chunk, from 1. Unless the optimizer is linear, the direction is a single tensor with share 1,
-        which may be overwritten.
+        and may be overwritten.
         """
 
 
@@ -177,7 +177,7 @@ class GroupOptimizers:
     """The hub's optimizers, one for each parameter group of the weights.
 
     `optimizers` is one optimizer for all groups, or a mapping from group to optimizer. Raise UsageError if a group has
-    none.
+    no optimizer.
     """
 
     def __init__(self, optimizers: Optimizer | Mapping[int, Optimizer], weights: FlatBuffer) -> None:

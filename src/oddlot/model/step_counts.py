@@ -19,7 +19,7 @@ class Stretch(NamedTuple):
     stop: int
     """End (exclusive), counted from the start of the section."""
     steps: int | None
-    """Number of this step for these parameters, from 1. None: they take no step."""
+    """Number of this step for these parameters, from 1. None if they take no step."""
 
 
 Stretches = Mapping[int, Sequence[Stretch]]
@@ -37,7 +37,7 @@ class StepCounts:
         self.layout = layout
         self._counts = torch.zeros(len(layout.trainable_entries), dtype=torch.int64, device="cpu")
         self._all: int | None = 0
-        """Number of steps of all parameters if they are equal. None: use `_counts`."""
+        """Number of steps of all parameters if they are equal. If None, use `_counts`."""
 
     @property
     def counts(self) -> Tensor:

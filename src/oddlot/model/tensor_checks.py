@@ -142,7 +142,7 @@ def _check_apart(module: nn.Module) -> None:
 
 
 def _bytes_of(tensor: Tensor, memory: Tensor) -> Tensor:
-    """Return the bytes of the tensor within `memory`, which represents its storage."""
+    """Return the bytes of the tensor within `memory`, the bytes of its storage."""
     size = tensor.element_size()
     strides = [stride * size for stride in tensor.stride()]
     return memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.storage_offset() * size)

@@ -36,7 +36,7 @@ class Arrival:
     weights: FlatBuffer
     """The current version of the model."""
     base: FlatBuffer | None = None
-    """Version that the task started from. None: it is no longer kept."""
+    """Version that the task started from. None if it is no longer kept."""
 
     @cached_property
     def norm(self) -> float | None:

@@ -84,7 +84,7 @@ def _compiled() -> Mix:
         target = out.numpy()
         for start in range(0, max(len(streams), 1), _STREAMS):
             group, weights = streams[start : start + _STREAMS], list(shares[start : start + _STREAMS])
-            # Unused streams read the first stream, which is in the cache.
+            # Unused streams read the first stream, because it is in the cache.
             group += [group[0] if group else target] * (_STREAMS - len(group))
             weights += [0.0] * (_STREAMS - len(weights))
             add_four(target, keep if start == 0 else 1.0, *group, *weights)

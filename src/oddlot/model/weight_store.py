@@ -30,7 +30,7 @@ class Payload:
     flat: FlatBuffer
     free: Callable[[], None] | None = None
     layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters in a peer's model. The others of `flat` are unused. None: all."""
+    """Numbers of the trainable parameters in a peer's model. The others of `flat` are unused. If None, all are used."""
 
     def corrupt(self) -> None:
         """Fill floating-point tensors with NaN, for fault injection. The padding stays zero.
@@ -100,10 +100,10 @@ class WeightStore:
     Args:
         initial: Weights of version `version`. The store owns the block.
         optimizers: One optimizer, or a mapping from each parameter group of the layout to its optimizer.
-        pool: Source of blocks. None: a new `Pool`.
+        pool: Source of blocks. Default: a new `Pool`.
         version: Number of the initial version.
         schedule: Factor on every learning rate, as a function of the samples merged so far.
-        gates: Checks of each update before it is added to the inbox, in this order. None: the standard gates.
+        gates: Checks of each update before it is added to the inbox, in this order. Default: the standard gates.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class WeightStore:
         device = initial.memory.device
         self._pool: BlockSource = pool or Pool(lambda: FlatBuffer.empty(self.layout, device))
         self._read: int | None = None
-        """Version that the next merge starts from. None: the newest version."""
+        """Version that the next merge starts from. If None, the newest version."""
         self._held: dict[int, FlatBuffer] = {}
         self._holds: dict[int, int] = {}
         self._optimizers = GroupOptimizers(optimizers, initial)
@@ -195,7 +195,7 @@ class WeightStore:
             shares: Share of each update, by id.
             measure: Merges per window of the measured inner products. 0: the merge is not measured.
             merged: Number of samples merged before, for the schedule.
-            drift: Distances from the marked weights to measure. None: no distance.
+            drift: Distances from the marked weights to measure. If None, no distance is measured.
 
         Returns:
             The measurements, or None if nothing is measured.
@@ -348,8 +348,8 @@ class WeightStore:
     def _open(self, measure: int) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
         """Return the base of the next version, its block, and a meter if `measure` is not 0.
 
-        The base is the current version, or the version that the server of the newest update read. The block is a new
-        one if the current version is held.
+        The base is the current version, or the version that the server of the newest update read. The block is new if
+        the current version is held.
         """
         base = self.weights if self._read is None else self._held.get(self._read, self.weights)
         self._read = None

@@ -50,14 +50,14 @@ class Estimate:
         return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(message)}>"
 
     def values(self, figure: str) -> list[float]:
-        """Return the values of a figure, without unknown ones. Raise UsageError if there is no such figure."""
+        """Return the known values of a figure. Raise UsageError if there is no such figure."""
         try:
             return [float(one[figure]) for one in self.summaries if one[figure] is not None]
         except (KeyError, TypeError, ValueError):
             raise UnknownName("figure", str(figure), FIGURES, key="figure") from None
 
     def median(self, figure: str) -> float | None:
-        """Return the median of a figure; None if it is unknown for all seeds."""
+        """Return the median of a figure, or None if it is unknown for all seeds."""
         values = self.values(figure)
         return median(values) if values else None
 
@@ -74,7 +74,7 @@ class Estimate:
         return whys[0].removeprefix(FAILED) if all(why.startswith(FAILED) for why in whys) else ""
 
     def plain(self) -> dict[str, list[Any]]:
-        """Return every figure in the order of the seeds; None if it is unknown."""
+        """Return every figure in the order of the seeds, with None for unknown figures."""
         return {figure: [one[figure] for one in self.summaries] for figure in ("ended", *FIGURES)}
 
 
@@ -111,7 +111,7 @@ def estimate(
         computes: Whether the model is trained. False: only time and cost are simulated, for large fleets and goals such
             as "epochs>=20".
         in_flight: Open tasks of each machine.
-        out: Folder in which each run has its own run folder. None: nothing is saved.
+        out: Parent folder of the run folders. If None, nothing is saved.
         on_run_start: Function that is called before each run with the purchase option and the seed.
         options: Further keywords of `oddlot.fit`. `seed` is the seed of the first run. Later runs use the next seeds.
 

@@ -13,7 +13,7 @@ from oddlot.timing.survival import Numbers
 DRAWS = 4_000
 """Rounds of a group that are drawn to estimate its mean duration."""
 FULL_QUEUE_CV = 0.3
-"""Variation of a group's rounds from which its arrivals at the hub count as random."""
+"""Minimum variation of a group's rounds to count its arrivals at the hub as random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class UpdateTime:
     bound: float
     """The paper's model: the larger of the hub's time and of a group's share of a round without waiting."""
     barrier_share: float
-    """Part of a round in which a worker waits for the slowest of its group."""
+    """Part of a round that a worker waits for the slowest of its group."""
     hub_share: float
-    """Part of the time in which the hub is busy."""
+    """Part of the time that the hub is busy."""
 
 
 def update_time(
@@ -100,7 +100,7 @@ def _rounds(
 
 
 def _with_queue(alone: Numbers, demand: float) -> float:
-    """Return the seconds per update of groups with these rounds, of which each occupies the hub for `demand`."""
+    """Return the seconds per update of groups with these rounds. Each round occupies the hub for `demand`."""
     think = 1 / float((1 / np.maximum(alone - demand, 1e-12)).mean())
     queue = busy = 0.0
     for customers in range(1, len(alone) + 1):

@@ -67,7 +67,7 @@ class Profile:
     batches: tuple[BatchTime, ...]
     """Speeds with `threads` threads, by batch size."""
     knee: int
-    """Smallest batch size at which larger ones are hardly faster per sample."""
+    """Smallest batch size with nearly the highest speed per sample."""
     is_limited_by_memory: bool
     """Whether larger batches were not tried because of their memory."""
     bytes_down: int
@@ -87,7 +87,7 @@ class Profile:
         return times[0] / min(times)
 
     def seconds_per_sample(self, batch: int) -> float:
-        """Return the seconds per sample at a batch size, interpolated between the measured ones."""
+        """Return the seconds per sample at a batch size, interpolated between the measured sizes."""
         known = self.batches
         if batch >= known[-1].batch:
             return known[-1].seconds_per_sample

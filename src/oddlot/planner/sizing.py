@@ -1,6 +1,5 @@
-"""Sizing rules: how many workers, how many hub servers, and which models and networks a hub pays for.
-
-Source: Zou et al., "Distributed Training Large-Scale Deep Architectures" (ADMA 2017), lemmas 1 and 2.
+"""Sizing rules: numbers of workers and hub servers, and the models and networks that a hub pays for. Source: Zou et
+al., "Distributed Training Large-Scale Deep Architectures" (ADMA 2017), lemmas 1 and 2.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ class Sizing:
     compute_seconds: AboveZero
     """Seconds of a task's computation on one worker."""
     model_bytes: AtLeastOne
-    """Bytes of the model, equal to those of an update."""
+    """Bytes of the model, equal to the bytes of an update."""
     hub_bytes_per_second: AboveZero
     """Bandwidth of a hub server, in bytes per second, shared by all workers."""
     workers: AtLeastOne = 1
@@ -29,7 +28,7 @@ class Sizing:
 
     @property
     def transfer_seconds(self) -> float:
-        """Return the seconds in which one server sends the model to a worker and receives its update."""
+        """Return the seconds that one server needs to send the model to a worker and to receive its update."""
         return 2 * self.model_bytes / self.hub_bytes_per_second
 
     @property
@@ -53,17 +52,17 @@ class Sizing:
 
     @property
     def largest_model_bytes(self) -> int:
-        """Return the size of the largest model for which these workers reach the efficiency with one server."""
+        """Return the size of the largest model that lets these workers reach the efficiency with one server."""
         return floor(self._transfer_limit * self.hub_bytes_per_second / 2)
 
     @property
     def least_bytes_per_second(self) -> float:
-        """Return the smallest bandwidth of one server at which these workers reach the efficiency with this model."""
+        """Return the smallest bandwidth of one server that lets these workers reach the efficiency with this model."""
         return 2 * self.model_bytes / self._transfer_limit
 
     @property
     def _transfer_limit(self) -> float:
-        """Return the largest `transfer_seconds` at which the workers reach the efficiency."""
+        """Return the largest `transfer_seconds` that lets the workers reach the efficiency."""
         longest = self.compute_seconds / self.efficiency if self.efficiency else inf
         return min(longest - self.compute_seconds, longest / self.workers)
 
@@ -80,4 +79,4 @@ def parallel_efficiency(workers: int, overhead: float) -> float:
 
 def workers_at(efficiency: float, overhead: float) -> int:
     """Return the largest number of workers with at least this parallel efficiency (lemma 1, solved for workers)."""
-    return floor(((1 + overhead) / efficiency - 1) / overhead + 1e-9)  # a whole number may be rounded down
+    return floor(((1 + overhead) / efficiency - 1) / overhead + 1e-9)  # an integer may be rounded down

@@ -30,7 +30,7 @@ def memoryless_staleness(groups: int) -> Numbers:
 def convergence_rate(
     lr: float, momentum: float, curvatures: Sequence[float], staleness: Sequence[float] | Numbers
 ) -> float:
-    """Return the factor by which the expected distance to the optimum shrinks per update; above 1: it diverges.
+    """Return the factor of the expected distance to the optimum per update. A factor above 1 diverges.
 
     The optimizer is SGD with momentum on a quadratic. Its expected path follows a linear recurrence, and the factor is
     the largest absolute root of
@@ -43,7 +43,7 @@ def convergence_rate(
         lr: Learning rate.
         momentum: Momentum of the optimizer. It may be negative.
         curvatures: Eigenvalues of the quadratic, above 0.
-        staleness: Probabilities of staleness 0, 1, 2, ..., which sum to 1.
+        staleness: Probabilities of staleness 0, 1, 2, ... They sum to 1.
 
     Source: Mitliagkas et al., "Asynchrony begets Momentum" (2016), theorems 2 and 7.
     """

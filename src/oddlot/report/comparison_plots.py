@@ -24,7 +24,7 @@ LEVELS = {
 """Label by field of `RunTimeline`, and the value that must be exceeded for a chart to be drawn."""
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#84cc16", "#a16207", "#db2777")
 UNEQUAL = 3.0
-"""Ratio of the longest run to the shortest run from which each run gets its own chart."""
+"""Minimum ratio of the longest run to the shortest run to draw a chart per run."""
 SMALL = 120
 """Height of a run's chart among several runs, in pixels."""
 
@@ -49,7 +49,7 @@ class OverTime:
 
     @property
     def legend(self) -> str:
-        """Return the shared legend of several runs, which stays visible. Empty for one run."""
+        """Return the shared legend of several runs, or an empty string for one run. The legend stays visible."""
         if self.alone:
             return ""
         entries = legend_of(self._each(lambda _: ()))

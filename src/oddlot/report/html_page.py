@@ -18,7 +18,7 @@ from oddlot.report.svg_charts import Bar, bars, lanes
 from oddlot.report.timeline import MachineTimeline, RunTimeline
 
 MARK = '<meta name="generator" content="oddlot">'
-"""Marks a page of oddlot, which may be overwritten."""
+"""Marks a page of oddlot. Such a page may be overwritten."""
 LONGEST_HEAD = 1_000
 POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hash_of(SCRIPT)}"
 """Permits only oddlot's own script."""

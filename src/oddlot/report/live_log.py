@@ -23,7 +23,7 @@ from oddlot.history.run_outcome import read_ending
 KILLED = "killed or unable to write (no process is running it)"
 MIN_STALL_SECONDS = 2.0
 USUAL_TIMES = 10
-"""Multiple of the usual time between merges after which a run counts as waiting."""
+"""Multiple of the usual time between merges until a run counts as waiting."""
 
 
 @dataclass

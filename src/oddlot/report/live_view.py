@@ -41,7 +41,7 @@ MAX_ROWS = 16
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_BETWEEN_PROGRESS = 5.0
 LONG_ALONE_SECONDS = 60.0
-"""Seconds without a worker after which the first worker that joins is reported."""
+"""Minimum seconds without a worker to report the first worker that joins."""
 NO_WORKER = "no worker is available: waiting for one to join"
 
 

@@ -83,7 +83,7 @@ class Row:
     tell: Callable[[RunReport], str]
     """Function that returns the figure of a run as text. Empty if the run does not have it."""
     number: Callable[[RunReport], float | None] | None = None
-    """Function that returns the number for the ratio to the first run. None: no ratio."""
+    """Function that returns the number for the ratio to the first run, or None for no ratio."""
     is_of_clock: bool = False
     """Whether the number is comparable only between runs with the same kind of clock, real or simulated."""
 

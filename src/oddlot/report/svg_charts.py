@@ -1,8 +1,8 @@
 """Charts as inline SVG and HTML: lines, timelines and bars. Each is a self-contained `<figure>`.
 
 The plot area is stretched to the width of the page. Its text is placed by percentages and not stretched. `key` becomes
-the attribute `data-plot`, which identifies a chart independently of its title. `data-x` and `data-y` are the limits of
-the axes. The page's script uses them to show the values under the pointer.
+the attribute `data-plot`. It identifies a chart independently of its title. `data-x` and `data-y` are the limits of the
+axes. The page's script uses them to show the values under the pointer.
 """
 
 from bisect import bisect
@@ -102,7 +102,7 @@ def legend_of(drawn: Sequence[Line]) -> list[Entry]:
 
 
 def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
-    """Return True if a line hides most of `other`, which must then be wider. Points are in pixels."""
+    """Return True if a line hides most of `other`. Draw `other` wider then. Points are in pixels."""
     if len(one) == 1 or len(other) == 1:
         return list(one) == list(other)
     hidden = 0.0
@@ -201,7 +201,7 @@ def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
 
 
 def nothing(title: str, key: str = "") -> str:
-    """Return a note in place of a chart without data."""
+    """Return a note instead of a chart without data."""
     message = f"{escape(title)}: no data in this run"
     return f'<p class="empty" data-plot="{escape(key)}">{message}</p>'
 

@@ -49,7 +49,7 @@ class MachineTimeline:
     """State of the newest interval."""
 
     def add(self, state: str, start: float, stop: float) -> None:
-        """Append an interval, or extend the newest one."""
+        """Append an interval, or extend the newest interval."""
         spells = self.spells[state]
         if state == self.newest and spells[-1][1] == start:
             spells[-1] = spells[-1][0], stop

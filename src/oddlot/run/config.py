@@ -37,9 +37,9 @@ class RunConfig:
     seed: Seed = 0
     """Random seed."""
     codec: Codec | None = None
-    """Encoding of updates, such as "bf16". None: "nonzero" for sparse jobs, else "plain"."""
+    """Encoding of updates, such as "bf16". Default: "nonzero" for sparse jobs, else "plain"."""
     shards: AtLeastOne | None = None
-    """Number of fixed parts of the data, which workers keep. None: 1 or, for strategies that assign complete shards,
+    """Number of fixed parts of the data, which workers keep. Default: 1 or, for strategies that assign complete shards,
     one per worker, or fewer if shards would have fewer than 10 minibatches. A resumed run keeps its number."""
     keep_shards: bool = True
     """Keep shards on machines. False: each task sends its samples."""
@@ -58,7 +58,7 @@ class RunConfig:
     keep_checkpoints: AtLeastOne = KEEP_CHECKPOINTS
     """Number of newest checkpoints to keep."""
     about: Mapping[str, Any] = field(default_factory=dict, metadata=NOT_IN_FILES)
-    """Your own JSON-serializable data, which run.json keeps."""
+    """Your own JSON-serializable data for run.json."""
 
     def __post_init__(self) -> None:
         check_settings(self, of="")  # users pass them to `fit`
@@ -67,7 +67,7 @@ class RunConfig:
     def of(cls, settings: Mapping[str, Any], others: Iterable[str] = ()) -> "RunConfig":
         """Return the settings from keywords. Intervals and codecs may be strings. Raise UsageError if one is invalid.
 
-        `others`: further arguments of the function, for the error about an unknown one.
+        `others`: further arguments of the function, for the error about an unknown argument.
         """
         known = {one.name for one in fields(cls)}
         for name in settings:
@@ -93,9 +93,9 @@ class RunKeys(RunConfig):
     """The keys of the table `[run]`: the settings of a run, and the locations of its files."""
 
     out: str | None = None
-    """Run folder. None: a new folder below `runs`."""
+    """Run folder. Default: a new folder below `runs`."""
     checkpoints: str | None = None
-    """Folder or URL for checkpoints, such as s3://bucket/run. None: in the run folder."""
+    """Folder or URL for checkpoints, such as s3://bucket/run. Default: in the run folder."""
 
 
 class RunSettings(TypedDict, total=False):

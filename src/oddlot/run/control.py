@@ -52,7 +52,7 @@ class RunControl:
         return self.recipe.run_data(self.layout, self.model, logs)
 
     def observe(self, observers: Sequence[Observer]) -> None:
-        """Add observers. They receive the records of earlier processes first, then new ones, in the order of time.
+        """Add observers. They receive the records of earlier processes first, then new records, in the order of time.
 
         On a mesh of processes, the order is approximate. An observer may have three methods:
 

@@ -65,9 +65,9 @@ def fit(
             with default settings, such as `"synchronous"`.
         engine: `Local(workers=...)`, the default, `Ray(workers=...)` or `Simulated(machines)`. `"local"` and `"ray"`
             stand for engines with default settings.
-        out: Run folder for the log, checkpoints and the model. None: nothing is saved.
+        out: Run folder for the log, checkpoints and the model. If None, nothing is saved.
         resume: `"latest"` continues from the newest complete checkpoint of the run in `out`, or of the run at
-            `checkpoints` if `out` has none. `"auto"` does the same, and starts a new run if there is none.
+        `checkpoints` if `out` has no run. `"auto"` does the same, and starts a new run if no run exists.
         force: Overwrite the run in `out`.
         checkpoints: Another location for checkpoints: a folder, or a URL that fsspec reaches (`s3://bucket/run`). It
             has all that another machine needs to resume the run in a new `out`.

@@ -246,7 +246,7 @@ class SimulatedHosts(RunControl):
         )
 
     def _note_fault(self, injected: FaultInjected) -> None:
-        """Write a fault into the log of another peer than the affected one, if possible."""
+        """Write a fault into the log of a peer that it does not affect, if possible."""
         others = [run for node, run in self.runs.items() if node != injected.node]
         for run in (others or list(self.runs.values()))[:1]:
             run.peer.host.handle(injected, self.mesh.now)

@@ -40,7 +40,7 @@ def prepared_mesh(
 
 
 def _mesh_of(recipe: Recipe) -> PeerProcesses | OpenMesh:
-    """Return the mesh of the engine. Raise UsageError if it has none or computes nothing."""
+    """Return the mesh of the engine. Raise UsageError if the engine has no mesh or computes nothing."""
     engine, name = recipe.engine, type(recipe.strategy).__name__
     if engine.mesh is None:
         message = (

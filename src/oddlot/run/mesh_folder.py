@@ -37,7 +37,7 @@ def make_peers_folder(folder: RunFolder) -> None:
 
 
 def write_average(folder: RunFolder, model: nn.Module, mean: FlatBuffer) -> None:
-    """Write `model`, which has the weights `mean`, into the run folder.
+    """Write `model`, with the weights `mean`, into the run folder.
 
     Merged buffers that are not in its `state_dict` are written to a separate file for `read_average`.
     """

@@ -89,7 +89,7 @@ class PeerRun:
         self.repeat_at = 0.0
         self.is_replacing = is_replacing
         self.waits_until = inf
-        """Time until which it waits for replacements, once all running peers have finished."""
+        """End of its wait for replacements, once all running peers have finished."""
 
     @property
     def name(self) -> NodeId:
@@ -97,7 +97,7 @@ class PeerRun:
         return self.share.node
 
     def due(self) -> float:
-        """Return the time at which `follow` is due if no message arrives."""
+        """Return the time when `follow` is due if no message arrives."""
         average = self.peer.averaging
         again = average.asked_at + SNAPSHOT_SECONDS if average is not None else inf
         return min(again, self.repeat_at if self.peer.finished else self.session.goal.due(self.tally))
@@ -165,7 +165,7 @@ class PeerRun:
                 self._lead(now)  # the average is complete if there is no other peer
 
     def _due_purpose(self, now: float) -> Purpose:
-        """Return the uses for which an average is due. A finished peer makes only the final average."""
+        """Return the uses that need an average now. A finished peer makes only the final average."""
         evaluation = self.session.evaluation_is_due()
         checkpoint = self.checkpoints is not None and self.session.checkpoint_is_due()
         if not self.peer.all_finished(now):

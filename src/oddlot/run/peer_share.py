@@ -89,7 +89,7 @@ class PeerShare:
         return share, share.conductor(included.spans_in(self.first, self.stop, cut), [source])
 
     def _ledger(self, included: Iterable[Span]) -> SampleLedger:
-        """Return a ledger in which these samples are merged. Gaps between them are leased first."""
+        """Return a ledger with these samples merged. Gaps between them are leased first."""
         done = sorted(included)
         last = done[-1].epoch if done else 0
         at = max((span.stop for span in done if span.epoch == last), default=self.first)
@@ -132,9 +132,9 @@ class MeshStart:
     """The initial state of the peers of a run. A peer that joins later gets the state of another peer."""
 
     weights: FlatBuffer | None = None
-    """Initial weights of every peer. None: the weights of a new model."""
+    """Initial weights of every peer. If None, the weights of a new model."""
     optimizer: Mapping[str, Tensor] | None = None
-    """Optimizer state of every peer. None: the initial state."""
+    """Optimizer state of every peer. If None, the initial state."""
     conductors: Mapping[NodeId, Conductor] = field(default_factory=dict)
     """Conductors of the peers of a resumed run."""
     included: Mapping[str, Sequence[Span]] = field(default_factory=dict)

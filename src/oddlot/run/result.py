@@ -40,7 +40,7 @@ class Run:
     ended: str
     """Why the run ended: the goal that was reached, or `interrupted`."""
     folder: Path | None = None
-    """Run folder. None: nothing was saved."""
+    """Run folder. None if nothing was saved."""
     _records: list[Record] = field(default_factory=list, repr=False)
 
     def __repr__(self) -> str:

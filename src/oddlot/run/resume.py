@@ -75,9 +75,9 @@ class SavedRun:
     records: Mapping[NodeId, int]
     """Number of records in the log of each of these hosts when the checkpoint was made."""
     logs: Mapping[NodeId, list[Record]]
-    """Intact records, by host, without logs that have none."""
+    """Intact records, by host, without empty logs."""
     damage: Mapping[NodeId, CheckpointError | None]
-    """Damage of each log, by host. None: the log is intact."""
+    """Damage of each log, by host. None if the log is intact."""
 
     @property
     def nodes(self) -> frozenset[NodeId]:

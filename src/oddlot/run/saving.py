@@ -43,8 +43,8 @@ class Checkpoints:
     ) -> "Checkpoints":
         """Return the checkpoints of a mesh. The lead writes them.
 
-        `launch` identifies the processes that were started together. `there` are the names of checkpoints from before,
-        which may be of other launches.
+        `launch` identifies the processes that were started together. `there` are the names of earlier checkpoints,
+        possibly of other launches.
         """
         keep, is_elsewhere = recipe.config.keep_checkpoints, folder.is_elsewhere
         logs, storage = folder.logs, folder.storage
@@ -54,7 +54,7 @@ class Checkpoints:
     def write(
         self, version: int, hosts: Mapping[NodeId, HostState], tensors: Mapping[str, Tensor], records: int = 0
     ) -> None:
-        """Write a checkpoint of these hosts, unless another one is being written."""
+        """Write a checkpoint of these hosts, unless another checkpoint is being written."""
         self.saver.warn_if_hung()
         self.warn()
         fingerprint, layout = self.layout.fingerprint, self.layout.to_json()
@@ -102,7 +102,7 @@ class Saving:
 
     @property
     def saver(self) -> BackgroundWriter | None:
-        """Return the writer of checkpoints. None: the run has no folder."""
+        """Return the writer of checkpoints, or None if the run has no folder."""
         return self.checkpoints.saver if self.checkpoints is not None else None
 
     @property

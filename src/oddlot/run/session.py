@@ -46,7 +46,7 @@ class Session:
         self.evaluation = recipe.config.evaluate_every.reminder(tally)
         self.checkpoint = recipe.config.checkpoint_every.reminder(tally)
         self.saves_after = tally.versions if saves_first else None
-        """Version after which the first checkpoint is due. None: no first checkpoint is due."""
+        """Version of the first checkpoint. None if no first checkpoint is due."""
         self.may_not_wait = False
         """Whether the goal that was reached is a time or a cost."""
 
@@ -62,7 +62,7 @@ class Session:
         return self.goal.by_epochs if self.conductor.done else ""
 
     def evaluation_is_due(self) -> bool:
-        """Return whether an evaluation is due. Do not call this while one is running."""
+        """Return whether an evaluation is due. Do not call this during an evaluation."""
         return self.evaluates and self.evaluation.due(self.tally)
 
     def gives_up_measuring(self, since: float, now: float) -> bool:

@@ -72,7 +72,7 @@ def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: list[Obs
 
 
 LONG_MEASURE_SECONDS = 60.0
-"""Seconds after which a log line reports that the final evaluation is still running."""
+"""Seconds until a log line reports that the final evaluation is still running."""
 logger = logging.getLogger(__name__)
 
 
@@ -217,7 +217,8 @@ class Training(RunControl):
 
     @property
     def _version_reported(self) -> int:
-        """Return the version in the summary: the newest evaluated version, or the newest if none was evaluated."""
+        """Return the version in the summary: the newest evaluated version, or the newest version without an
+        evaluation."""
         measured = self.tally.quality.evaluated_version
         return self.tally.versions if measured < 0 else measured
 

@@ -82,7 +82,7 @@ def _text(seconds: float) -> str:
 
 
 LOSS_GREW = 1_000.0
-"""Factor by which the loss must grow to show a warning."""
+"""Minimum growth factor of the loss to show a warning."""
 
 
 def warning_observers(job: Job) -> list[Observer]:

@@ -84,7 +84,7 @@ class ActiveSet:
     """Memory for the active sets of one batch. It grows as needed.
 
     Example e has the rows `rows[starts[e]:starts[e] + counts[e]]`: first its `labels[e]` labels, then found rows up to
-    `sure[e]`, then randomly drawn rows, each of which represents `exp(log_weights[slot])` rows.
+    `sure[e]`, then randomly drawn rows. Each drawn row represents `exp(log_weights[slot])` rows.
     """
 
     out_features: int

@@ -40,8 +40,8 @@ class SlideClassifier(SklearnParams):
 
     - `X` is a CSR matrix (scipy's, or any object with `indptr`, `indices`, `data` and `shape`) or an array, [examples,
       features].
-    - `y` is a CSR matrix with a nonzero entry for each label, [examples, labels], an array of zeros and ones of
-      this shape, or a 1-D array of whole numbers with one label each.
+    - `y` is a CSR matrix with a nonzero entry for each label, [examples, labels], an array of zeros and ones of this
+      shape, or a 1-D array of integers with one label each.
 
     Features of each example are scaled to an L2 norm of 1, unless `normalize` is false. Values that are not finite, or
     another number of features than in training, raise ValueError. An example without features is scored by the biases.
@@ -126,7 +126,7 @@ class SlideClassifier(SklearnParams):
     # --- prediction --------------------------------------------------------------------------------
 
     def predict(self, X: Any, *, exact: bool = True, recall: float | None = None) -> NDArray[np.int64]:
-        """Return the best label of each example. Options are those of `predict_topk`."""
+        """Return the best label of each example. It has the options of `predict_topk`."""
         return self.predict_topk(X, 1, exact=exact, recall=recall)[:, 0]
 
     def predict_topk(
@@ -139,9 +139,9 @@ class SlideClassifier(SklearnParams):
     ) -> NDArray[np.int64]:
         """Return the k best labels of each example, the best first, [examples, k].
 
-        With `exact=False`, an index of clusters is used. It scores only as many labels as the recall needs. Use it
-        for many examples (about 100,000) or for low latency. Building the index takes seconds to a minute, and
-        0.5-0.8x the memory of the output weights. The index is not saved.
+        With `exact=False`, an index of clusters is used. It scores only the labels that the recall needs. Use it for
+        many examples (about 100,000) or for low latency. Building the index takes seconds to a minute, and 0.5-0.8x the
+        memory of the output weights. The index is not saved.
 
         The recall is measured on 512 different examples of this or earlier calls; the result is in `recall_`. All
         labels are scored, and `recall_` is 1, until there are 512 examples, for k above 100, or if more than 1/20 of
@@ -151,7 +151,8 @@ class SlideClassifier(SklearnParams):
             X: Features.
             k: Number of labels.
             exact: Whether to score all labels.
-            recall: Share of the exact labels to find, with `exact=False`. None: 0.9. A label that was not found is -1.
+            recall: Share of the exact labels to find, with `exact=False`. Default: 0.9. A label that was not found is
+            -1.
         """
         features = checked(X, "X")
         self._check(features)
@@ -175,7 +176,7 @@ class SlideClassifier(SklearnParams):
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
     def score(self, X: Any, y: Any, *, exact: bool = True, recall: float | None = None) -> float:
-        """Return P@1: the share of examples with a correct best label. Options are those of `predict_topk`.
+        """Return P@1: the share of examples with a correct best label. It has the options of `predict_topk`.
 
         Raise ValueError if there is no example.
         """
@@ -203,7 +204,7 @@ class SlideClassifier(SklearnParams):
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
         """Load a saved classifier. Its optimizers start with a new state.
 
-        Raise FileNotFoundError if there is none, and ValueError if its file is damaged.
+        Raise FileNotFoundError if the file is missing, and ValueError if it is damaged.
         """
         check_sampler(sampler)
         message, weights = saving.read(folder)

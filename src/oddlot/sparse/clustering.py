@@ -28,9 +28,9 @@ def nearest(
 ) -> NDArray[np.int32]:
     """Return the `wanted` centers with the largest inner products for each row, [wanted, rows], largest first.
 
-    Centers are grouped by k-means. There are about as many groups as centers per group. A row is compared only with the
-    centers of the `few` groups nearest to its own, with one matrix product for all rows of a group. If these groups
-    have fewer than `wanted` centers, a center is repeated.
+    Centers are grouped by k-means. The number of groups is about the number of centers per group. A row is compared
+    only with the centers of the `few` groups nearest to its own, with one matrix product for all rows of a group. If
+    these groups have fewer than `wanted` centers, a center is repeated.
     """
     heads, groups = _grouped(crew, torch.from_numpy(centers), chance)
     begins, members = sort_by_group(crew, groups, len(heads))
@@ -148,7 +148,7 @@ class Clustering:
         return begins, members % len(weight)
 
     def best(self, crew: Crew, hidden: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """Return the clusters with the highest scores, [examples, count], the best one first."""
+        """Return the clusters with the highest scores, [examples, count], in descending order."""
         best = self.room(len(hidden), count)
         with self.product.of(hidden) as (products, scales):
             crew.share(kernels.best_clusters, hidden, products, scales, *self.numbers, best)

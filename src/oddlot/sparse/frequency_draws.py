@@ -35,8 +35,8 @@ def _checked_counts(known: Any) -> NDArray[np.int64]:
 class FrequencyDraws:
     """Draws of rows: the given share by label frequency (counted, or `known`), the others uniform.
 
-    A row that has the probability q in one draw represents 1 / (1 - (1 - q) ** draws) rows, which makes the estimate of
-    the sum over all rows unbiased.
+    A row with the probability q in one draw represents 1 / (1 - (1 - q) ** draws) rows. The estimate of the sum over
+    all rows is therefore unbiased.
     """
 
     def __init__(self, share: float, known: Any = None) -> None:
@@ -44,7 +44,7 @@ class FrequencyDraws:
         self.counts = self.known
         """Label frequency of each row."""
         self.draws = -1
-        """Number of draws for which the table was made."""
+        """Number of draws that the table was made for."""
 
     def forget(self) -> None:
         """Discard counted frequencies and their table."""

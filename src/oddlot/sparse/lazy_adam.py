@@ -14,15 +14,15 @@ from oddlot.sparse.kernels import row_operations
 from oddlot.sparse.threads import Crew
 
 SMALL = 1 << 13
-"""Size of a gradient up to which one thread is used."""
+"""Maximum size of a gradient for one thread."""
 
 
 class LazyAdam(torch.optim.Optimizer):
     """Adam (Kingma, Ba, ICLR 2015) that steps only on rows with a gradient.
 
     Use it for networks with `optimizer=None` layers of this package. It accepts both sparse and dense gradients, while
-    `torch.optim.Adam` accepts only dense and `torch.optim.SparseAdam` only sparse ones. With a dense gradient it equals
-    `torch.optim.Adam`. Raise ValueError unless parameters are contiguous float32 tensors on the CPU.
+    `torch.optim.Adam` accepts only dense and `torch.optim.SparseAdam` only sparse gradients. With a dense gradient it
+    equals `torch.optim.Adam`. Raise ValueError unless parameters are contiguous float32 tensors on the CPU.
 
     Args:
         params: Parameters, or parameter groups.

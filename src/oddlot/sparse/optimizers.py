@@ -96,7 +96,7 @@ class Adam:
     """Whether skipped steps of dense Adam are applied to a row, in closed form, before it is next used. Only for output
     layers. Samplers use the rows without these steps."""
     moments: Moments = "fp32"
-    """Format of the moments: `fp32`, or `bf16` with stochastic rounding, which needs 8 instead of 12 bytes per weight
+    """Format of the moments: `fp32`, or `bf16` with stochastic rounding. `bf16` needs 8 instead of 12 bytes per weight
     and moments."""
     kind: ClassVar[int] = kernels.ADAM
 

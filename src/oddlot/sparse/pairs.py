@@ -17,7 +17,7 @@ MIN_SHIFT = 6
 ROW_IN_PAIRS = 8.0
 """Cost of a row relative to a pair. Weights and moments of a row are read and written once."""
 PAIRS_EACH, MIN_CHUNKS, MAX_CHUNKS = 16, 4, 16
-"""Approximate number of pairs per example in a chunk, and limits of the number of chunks, which limits the threads."""
+"""Approximate number of pairs per example in a chunk, and limits of the number of chunks. They limit the threads."""
 
 
 def _room(count: int) -> NDArray[np.int32]:
@@ -34,7 +34,7 @@ class Pairs:
 
     matrix_rows: int
     bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """First bucket of every chunk, and the end of the last one."""
+    """First bucket of every chunk, and the end of the last chunk."""
     rows_of: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Number of different rows of every chunk."""
     bucket_starts: NDArray[np.int64] = field(init=False)
@@ -107,7 +107,7 @@ class Pairs:
 def chunks_for(pairs: int, examples: int) -> int:
     """Return the number of chunks for a batch.
 
-    Each chunk has its own gradient of the hidden vectors, which should be small compared with the chunk's pairs.
+    Each chunk has its own gradient of the hidden vectors. It should be small compared with the chunk's pairs.
     """
     wanted = pairs / (PAIRS_EACH * max(1, examples))
     return min(MAX_CHUNKS, max(MIN_CHUNKS, 1 << max(0, int(wanted).bit_length() - 1)))

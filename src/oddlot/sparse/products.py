@@ -12,7 +12,7 @@ from oddlot.sparse.kernels import rounding as kernels
 from oddlot.sparse.threads import Crew
 
 MAX_COLUMNS = int((1 << 31) / kernels.LARGEST**2)
-"""Largest number of columns with which sums of 8-bit products fit into 32 bits."""
+"""Maximum number of columns, so sums of 8-bit products fit into 32 bits."""
 
 
 def has_bytes() -> bool:
@@ -56,7 +56,7 @@ class Product:
     def _room(self, vectors: int) -> NDArray[Any]:
         shape, kind = (vectors, len(self.matrix)), np.int32 if self.in_bytes else np.float32
         try:
-            room = self.free.pop()  # without a check before, because another thread may take the last one
+            room = self.free.pop()  # without a check before, because another thread may take the last array
         except IndexError:
             return np.empty(shape, kind)
         return room if room.shape == shape else np.empty(shape, kind)

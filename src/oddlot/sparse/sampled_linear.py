@@ -47,17 +47,17 @@ class SampledLinear(nn.Module):
       sampler chooses.
     - `layer(hidden)` returns all logits, [batch, out_features].
 
-    `backward()` of the loss computes the gradient of `hidden` and steps with `optimizer` on the computed rows, which
+    `backward()` of the loss computes the gradient of `hidden` and steps with `optimizer` on the computed rows. They
     have no `.grad`. With `optimizer=None`, weight and bias get sparse gradients for a PyTorch optimizer such as
     `LazyAdam`.
 
     Args:
         in_features: Size of the hidden vectors.
         out_features: Number of outputs.
-        sampler: Sampler of rows in addition to the labels. None: `Clusters()`.
-        optimizer: Optimizer of the rows. None: sparse gradients.
-        seed: Random seed. None: PyTorch's random state is used, like in dropout.
-        std: Standard deviation of the initial weights. None: 1/sqrt(in_features).
+        sampler: Sampler of rows in addition to the labels. Default: `Clusters()`.
+        optimizer: Optimizer of the rows. If None, gradients are sparse.
+        seed: Random seed. If None, PyTorch's random state is used, like in dropout.
+        std: Standard deviation of the initial weights. Default: 1/sqrt(in_features).
 
     `hidden` is [batch, in_features], of any floating dtype on any device. The rows are float32 on the CPU.
 
@@ -122,7 +122,7 @@ class SampledLinear(nn.Module):
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler, which can be replaced at any time. None: `Clusters()`."""
+        """The sampler. It can be replaced at any time. None sets `Clusters()`."""
         return self._sampler
 
     @sampler.setter

@@ -1,4 +1,4 @@
-"""The interface of samplers, which choose the rows that are computed in addition to the labels."""
+"""The interface of samplers. Samplers choose the rows that are computed in addition to the labels."""
 
 from dataclasses import dataclass
 from math import exp, log
@@ -13,7 +13,7 @@ from oddlot.sparse.validation import check_number, check_whole
 
 FIRST_STEPS, SLOWER = 50, 0.2
 MANY, TWICE = 100_000, log(2)
-"""Number of rows from which the interval between rebuilds doubles each time, because rebuilding is expensive."""
+"""Minimum number of rows to double the interval between rebuilds each time, because rebuilding is expensive."""
 METHODS = ("most", "prepare", "choose", "forget")
 STILL = 100.0
 """Largest exponent of the intervals; with it, there is no third rebuild."""
@@ -26,7 +26,7 @@ class Sampler(Protocol):
         """Return the largest number of rows for an example."""
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        """Prepare for a batch: rebuild the index if it is outdated. `step` counts training batches up to this one."""
+        """Prepare for a batch: rebuild the index if it is outdated. `step` counts training batches up to this batch."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
         """Add rows to every example: first those found, then those drawn randomly.
@@ -69,9 +69,9 @@ class Refresh:
     """
 
     every: int | None = None
-    """Steps to the first rebuild. None: 50."""
+    """Steps to the first rebuild. Default: 50."""
     slower: float | None = None
-    """Growth rate of the interval. None: 0 if `every` is given; else 0.2, or ln 2 with 100,000 rows or more."""
+    """Growth rate of the interval. Default: 0 if `every` is given; else 0.2, or ln 2 with 100,000 rows or more."""
     times: int = 0
     """State: number of rebuilds."""
     next: float = 0.0

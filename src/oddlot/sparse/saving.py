@@ -17,7 +17,7 @@ SETTINGS, CHECKSUM = "settings", "sha256"
 
 
 def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Write settings and weights into a folder, which is created if needed.
+    """Write settings and weights into a folder. Create the folder if needed.
 
     The new file replaces an earlier one only when it is complete. Raise OSError if the file cannot be written, and
     ValueError if the folder has no name.
@@ -58,7 +58,7 @@ def _unwritable(path: Path, error: Exception) -> OSError:
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the settings and weights of a folder.
 
-    Raise FileNotFoundError if there are none, and ValueError if they are damaged.
+    Raise FileNotFoundError if they are missing, and ValueError if they are damaged.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -82,7 +82,7 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _file_in(folder: str | Path) -> Path:
-    """Return the path of the file. Raise FileNotFoundError if there is none."""
+    """Return the path of the file. Raise FileNotFoundError if it is missing."""
     folder = Path(folder).expanduser()
     path = folder / FILE
     if folder.is_file():

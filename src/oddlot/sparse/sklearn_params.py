@@ -19,7 +19,7 @@ class SklearnParams:
     """Settings of a classifier."""
 
     sampler: Sampler | None = None
-    """Sampler of the output layer. None: `Clusters()`."""
+    """Sampler of the output layer. Default: `Clusters()`."""
     hidden: int = 128
     """Width of the hidden layer."""
     epochs: int = 5
@@ -27,7 +27,7 @@ class SklearnParams:
     batch: int = 256
     """Examples per minibatch."""
     labels: int | None = None
-    """Number of labels. None: the number of columns of `y` or, with one label each, the largest label plus 1."""
+    """Number of labels. Default: the number of columns of `y` or, with one label each, the largest label plus 1."""
     lr: float = 3e-3
     """Learning rate of the output layer (Adam). In `fit`, both rates decay linearly to 0."""
     input_lr: float = 5e-2
@@ -35,11 +35,11 @@ class SklearnParams:
     input_std: float = 0.03
     """Standard deviation of the initial weights of the input layer."""
     moments: Moments = "bf16"
-    """Format of Adam's moments: `bf16`, or `fp32`, which needs a third more memory."""
+    """Format of Adam's moments: `bf16`, or `fp32` with a third more memory."""
     validation: float = 0.0
     """Share of the examples that are held out. Training stops early when their P@1 stops rising. 0: none."""
     patience: int = 2
-    """Epochs without a better P@1 after which training stops."""
+    """Epochs without a better P@1 until training stops."""
     seed: int = 0
     """Random seed."""
     verbose: bool = False

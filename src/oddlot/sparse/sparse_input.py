@@ -47,8 +47,8 @@ class SparseInputLinear(nn.Module):
     Args:
         in_features: Number of features.
         out_features: Number of outputs.
-        optimizer: Optimizer of the rows. None: sparse gradients.
-        seed: Random seed. None: PyTorch's random state is used.
+        optimizer: Optimizer of the rows. If None, gradients are sparse.
+        seed: Random seed. If None, PyTorch's random state is used.
         std: Standard deviation of the initial weights.
     """
 

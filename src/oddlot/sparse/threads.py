@@ -12,14 +12,14 @@ EXAMPLES_EACH = 8
 
 
 class Crew:
-    """A group of `parts` threads, by default as many as PyTorch uses. The caller is one of them."""
+    """A group of `parts` threads, by default PyTorch's number of threads. The caller is one of them."""
 
     def __init__(self, parts: int | None = None) -> None:
         self.parts = parts or torch.get_num_threads()
 
     @classmethod
     def of(cls, examples: int) -> "Crew":
-        """Return a crew for this number of examples: as many threads as PyTorch uses, or fewer for few examples."""
+        """Return a crew for this number of examples, with PyTorch's number of threads, or fewer for few examples."""
         return cls(min(torch.get_num_threads(), max(1, examples // EXAMPLES_EACH)))
 
     def share(self, kernel: Callable[..., None], *arguments: Any) -> None:

@@ -63,7 +63,7 @@ than in training, where they are rebuilt often."""
 MIN_ROUNDS, MAX_ROUNDS, ROWS_IN_ROUNDS = 5, 20, 600_000
 """Limits of the rounds of k-means, and the approximate number of rows in all rounds."""
 COPIES = 2
-"""Number of clusters per row. With 2, half as many clusters need to be searched."""
+"""Number of clusters per row. With 2, half the clusters need to be searched."""
 FIRST_PROBES, FINENESS = 4, 4
 """Smallest number of clusters to search, and the divisor that gives the next increment."""
 SHARE_THAT_PAYS = 1 / 20
@@ -133,7 +133,7 @@ class Search:
 
     @cached_property
     def index(self) -> Index:
-        """The index. It is built on first use, which takes seconds to a minute."""
+        """The index. It is built on first use, in seconds to a minute."""
         logger.info("building an index of %d labels, which takes seconds to a minute", len(self.weight))
         return Index(self.weight, self.bias, self.seed)
 

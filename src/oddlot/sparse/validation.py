@@ -19,7 +19,7 @@ TOO_LARGE = 1e15
 
 
 def check_whole(least: int = 1, most: int = MOST, **settings: Any) -> None:
-    """Raise ValueError unless all are whole numbers from `least` to `most`."""
+    """Raise ValueError unless all are integers from `least` to `most`."""
     for name, value in settings.items():
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not whole or not least <= value <= most:

@@ -127,7 +127,7 @@ class AdaptiveGossip(PeerAveraging):
         self.stepped_at = view.now
         if not self.bytes_per_exchange:
             return 1.0
-        # With push_pull, other peers start as many exchanges with this one on average.
+        # With push_pull, other peers start the same number of exchanges with this peer on average.
         models = 2 if self.mode == "push_pull" else 1
         received = models * self.bytes_per_exchange
         return min(1.0, self.budget_bytes_per_second * self.seconds_per_step / received)

@@ -186,7 +186,7 @@ class AdaptiveLoad(Strategy):
         return view.now >= ended + took / share
 
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
-        """Plan the stages for these rounds, and continue at the stage with the size nearest to the current one."""
+        """Plan the stages for these rounds, and continue at the stage with the size nearest to the current size."""
         least = min(self.least or batch, max(map(_samples, rows)))
         choices = [RoundKind(*row) for row in rows]
         found = self._stages([one for one in choices if one.size >= least])

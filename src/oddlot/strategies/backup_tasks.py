@@ -39,9 +39,9 @@ class BackupTasks(StrategyWrapper):
     slow: Annotated[float, Must("at least 1 and finite", lambda slow: 1 <= slow < inf)] = 1.5
     """Factor of the usual time of a task after which the task is late, at least 1."""
     alarm: float = field(default=0.0, metadata=STATE)
-    """State: time at which the next task becomes late, in seconds since the start of the run."""
+    """State: time when the next task becomes late, in seconds since the start of the run."""
     quickest: float = field(default=0.0, metadata=STATE)
-    """State: seconds per sample of the fastest idle worker for which that time holds. Infinity: a task is already late
+    """State: seconds per sample of the fastest idle worker, the basis of that time. Infinity: a task is already late
     for every worker except its own."""
 
     def traits(self, batch_size: int) -> Traits:
@@ -97,7 +97,7 @@ class BackupTasks(StrategyWrapper):
             version = task.version if view.can_start_from(task.version) else None
             yield Assign(node, samples_in(task.spans), task.kind, version, copy_of=task_id)
             if self._is_around_a_wrapper:
-                yield Wake(view.now)  # an inner wrapper that times tasks must see this one
+                yield Wake(view.now)  # an inner wrapper that times tasks must see this task
 
     @property
     def _is_around_a_wrapper(self) -> bool:
@@ -111,7 +111,7 @@ class BackupTasks(StrategyWrapper):
 
     @property
     def _looks_anew(self) -> tuple[type, ...]:
-        """Return the commands after which a task of a slow worker may be late before the alarm."""
+        """Return the commands that may make a task of a slow worker late before the alarm."""
         return (Step, Blend, Release, Assign) if self._waits else (Step, Blend, Release)
 
     def _late_at(self, task: Task, quickest: float, view: View) -> float:

@@ -1,4 +1,4 @@
-"""A deadline for every task, at which its worker hands over the finished part."""
+"""A deadline for every task. At its deadline, the worker hands over the finished part."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

@@ -24,7 +24,7 @@ class Downpour(Strategy):
     steps: AtLeastOne = 8
     """Local steps per task, each on one minibatch of the job (n_fetch = n_push)."""
     server: Optimizer = field(default_factory=lambda: SGD(lr=1.0))
-    """Optimizer at the hub, which applies the weight differences."""
+    """Optimizer at the hub for the weight differences."""
     deadline_seconds: AboveZero | None = None
     """Task timeout, in seconds, after which the samples go to another worker. None: estimated from each worker's speed.
     """

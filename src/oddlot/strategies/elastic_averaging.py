@@ -1,4 +1,4 @@
-"""Elastic averaging SGD (EASGD): every worker keeps its own weights, which are pulled towards the model."""
+"""Elastic averaging SGD (EASGD): every worker keeps its own weights and pulls them towards the model."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ class SentLayer:
     norm: float = 0.0
     """Norm when it was last sent."""
     threshold: float = 0.0
-    """Change of the norm from which it is sent again."""
+    """Minimum change of the norm to send it again."""
     slope: float = 0.0
     """Change of the norm per step at the last send."""
     steps: int = 0
@@ -55,7 +55,7 @@ class EventGrad(Strategy):
     layers: list[SentLayer] = field(default_factory=list)
     """State of the layers, in the layout's order."""
     sent_to: list[NodeId] = field(default_factory=list)
-    """Neighbors to which all layers have been sent."""
+    """Neighbors that were sent all layers."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,4 +1,4 @@
-"""Federated averaging (FedAvg): rounds of local passes over whole shards, then the mean of the weights."""
+"""Federated averaging (FedAvg): rounds of local passes over complete shards, then the mean of the weights."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class FederatedAveraging(Strategy):
     round: dict[UpdateId, int] = field(default_factory=dict)
     """State: samples of each update of this round."""
     kept: list[int] = field(default_factory=list)
-    """State: the version from which this round's tasks start. Empty: the round has not started."""
+    """State: the start version of this round's tasks. Empty if the round has not started."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -25,7 +25,7 @@ from oddlot.core.support.validation import AtLeastOne, NotNegative
 from oddlot.core.tasks import NodeId, UpdateId
 
 FREEING_EVENTS = (Leaving, Lost, Cancelled, Changed)
-"""Events after which samples may be free for workers of any group."""
+"""Events that may free samples for workers of any group."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Groups(StrategyWrapper):
     inners: list[Strategy] = field(default_factory=list)
     """State: the strategy of each group."""
     group_of: dict[NodeId, int] = field(default_factory=dict)
-    """State: group of each worker, leaving ones included."""
+    """State: group of each worker, including leaving workers."""
     alarms: list[tuple[float, int]] = field(default_factory=list)
     """State: times of alarms, and the groups that set them."""
     steps: dict[str, int] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Groups(StrategyWrapper):
         return view.batch if self._keeps_batch(view) else -(-view.batch // max(1, len(active)))
 
     def _keeps_batch(self, view: View) -> bool:
-        """Return whether tasks are sequences of local steps, which keep the job's batch size."""
+        """Return whether tasks are sequences of local steps. Local steps keep the job's batch size."""
         return self.inner.traits(view.batch).local_steps
 
     def _note_merge(self, merge: Step | Blend, group: int, version: int, shown: View) -> None:

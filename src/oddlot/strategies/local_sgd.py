@@ -28,7 +28,7 @@ class LocalSGD(Strategy):
     steps: AtLeastOne = 8
     """Local steps per round, each on one minibatch of the job."""
     server: Optimizer = field(default_factory=lambda: SGD(lr=1.0))
-    """Optimizer at the hub, which applies the mean weight difference."""
+    """Optimizer at the hub for the mean weight difference."""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """State: samples of each update of this round."""
 

@@ -47,7 +47,7 @@ class Quorum(StrategyWrapper):
     began: float = field(default=0.0, metadata=STATE)
     """State: start of the round, or of its first task, in seconds."""
     closes: float | None = field(default=None, metadata=STATE)
-    """State: end of the window of grace. None: there is no quorum."""
+    """State: end of the window of grace. None without a quorum."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

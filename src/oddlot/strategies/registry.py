@@ -15,7 +15,7 @@ _SHIPPED: dict[str, type[Strategy]] = {
     kind.__module__.rpartition(".")[2]: kind for kind in vars(shipped).values() if isinstance(kind, type)
 }
 BY_NAME = {name: kind for name, kind in _SHIPPED.items() if not issubclass(kind, StrategyWrapper)}
-"""Strategies by their names on the command line and in job files: those of their modules."""
+"""Strategies by their names on the command line and in job files. The names are the module names."""
 WRAPPERS = {name: kind for name, kind in _SHIPPED.items() if issubclass(kind, StrategyWrapper)}
 """Wrappers by name. Each changes another strategy, its `inner` strategy."""
 

@@ -1,6 +1,6 @@
-"""The strategies that come with oddlot, in the order of lists. A new one is registered here, and nowhere else."""
+"""The strategies that come with oddlot, in the order of lists. Register a new strategy here only."""
 
-# ruff: noqa: I001 - the order is that of `oddlot strategies`
+# ruff: noqa: I001 - the order of `oddlot strategies`
 from oddlot.strategies.synchronous import Synchronous as Synchronous
 from oddlot.strategies.fastest_k import FastestK as FastestK
 from oddlot.strategies.adaptive_k import AdaptiveK as AdaptiveK

@@ -51,13 +51,13 @@ class VCASGD(Strategy):
     damping: NotNegative = 0.0
     """Exponent of the staleness damping: an update of staleness s is scaled by (1 + s) ** -damping."""
     kept: list[int] = field(default_factory=list)
-    """State: the version from which this epoch's tasks start. Empty: the epoch has not started."""
+    """State: the start version of this epoch's tasks. Empty if the epoch has not started."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def traits(self, batch_size: int) -> Traits:
-        """Return the strategy's traits. Without `newest`, an epoch starts when the previous one is merged."""
+        """Return the strategy's traits. Without `newest`, an epoch starts when the previous epoch is merged."""
         return Traits(epoch_barrier=not self.newest, shard_tasks=True, local_steps=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:

@@ -65,9 +65,9 @@ class Data:
     size: int = 64
     """Number of samples."""
     epochs: int | None = None
-    """Number of epochs. None: no limit."""
+    """Number of epochs. None for no limit."""
     barrier: bool = False
-    """Whether an epoch starts only when the previous one is merged."""
+    """Whether an epoch starts only when the previous epoch is merged."""
     in_flight: int = 1
     """Number of open tasks per worker."""
     batch: int = 8

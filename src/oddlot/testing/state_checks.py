@@ -37,7 +37,7 @@ class StateChecks:
     whole: int = 0
     """Number of completely merged epochs at the start of the run."""
     rest: Counter[Place] = field(default_factory=Counter)
-    """Number of merges per place, minus one for places in the first `whole` epochs."""
+    """Number of merges per sample position, minus one for positions in the first `whole` epochs."""
 
     def note(self, record: Record, conductor: Conductor) -> None:
         """Track one record. Call this after the conductor has handled it."""

@@ -12,7 +12,7 @@ from oddlot.timing.survival import Numbers, survival_of
 
 MAX_STAGES = 10_000
 WIDEST = 3.5
-"""Largest standard deviation of the logarithms with which a lognormal model is fitted."""
+"""Largest standard deviation of the logarithms to fit a lognormal model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from oddlot.timing.survival import Numbers
 POINTS, FEW_POINTS = 2_000, 200
 """Numbers of points to integrate survival functions, denser at short times, and to find their end."""
 MAX_JUMPS = 500
-"""Largest number of terms in sums over step functions. Terms are denser at early and late times, which determine the
+"""Largest number of terms in sums over step functions. Terms are denser at early and late times. These determine the
 times of the first few and of all workers."""
 NEVER = 1e-9
 """Expected number of unfinished workers that is neglected."""
@@ -101,7 +101,7 @@ def _jumps(measured: Sequence[Numbers]) -> Numbers:
 
 
 def _end(kinds: Mapping[Response, int], samples: int) -> float:
-    """Return a time at which the expected number of unfinished workers is below `NEVER`."""
+    """Return a time when the expected number of unfinished workers is below `NEVER`."""
     end = 1e-9
     while _still_out(kinds, samples, end) > NEVER:
         end *= 2
@@ -131,7 +131,7 @@ def _chance_of_fewer(survivals: list[tuple[Numbers, int]], ks: Sequence[int]) ->
 
 
 def _power(base: Any, exponent: int) -> Any:
-    """Return a power by repeated squaring, which is much faster than logarithms."""
+    """Return a power by repeated squaring. It is much faster than logarithms."""
     found = base if exponent % 2 else None
     while exponent := exponent // 2:
         base = base * base

@@ -15,7 +15,7 @@ class Response(Protocol):
     """A model of independent response times."""
 
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        """Return the probability that a task takes longer than each of `seconds`, which ascend from 0."""
+        """Return the probability that a task takes longer than each of `seconds`. They ascend from 0."""
 
 
 @dataclass(frozen=True, slots=True)

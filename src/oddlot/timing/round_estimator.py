@@ -19,7 +19,7 @@ MAX_GROUPS = 32
 ENOUGH = 0.75
 """Share of the workers that must have finished in a measured round."""
 SILENT = 8
-"""Steps without a message after which a worker is no longer expected to finish."""
+"""Steps without a message until a worker is no longer expected to finish."""
 STEPS_BETWEEN = 100
 """Steps between estimates, unless the workers change."""
 
@@ -40,7 +40,7 @@ class RoundEstimator:
 
     def __init__(self, loads: Sequence[int]) -> None:
         self.loads = loads
-        """Samples per task for which times are estimated."""
+        """Samples per task of the estimated times."""
         self.nodes: dict[NodeId, int] = {}
         """Step of the last message of each present worker."""
         self.steps = 0
@@ -54,7 +54,7 @@ class RoundEstimator:
         """Steps until the next estimate."""
 
     def __call__(self, record: Record) -> events.RoundTimesFitted | None:
-        """Handle a record, and return an estimate if there is a new one."""
+        """Handle a record, and return a new estimate, if any."""
         self._hear(record)
         steps = any(isinstance(action, Step) for action in record.actions)
         aborted = [action.task for action in record.actions if isinstance(action, Abort)]

@@ -13,7 +13,7 @@ BLOCK = 1 << 22
 
 
 def survival_of(delay: delay_models.Delay, times: Numbers) -> Numbers:
-    """Return the probability that a factor of the delay model is above each of `times`, which are at least 0."""
+    """Return the probability that a factor of the delay model is above each of `times`. They are at least 0."""
     match delay:
         case delay_models.Exponential():
             return np.exp(-times)

@@ -52,26 +52,26 @@ class Job(JobSettings):
     train_data: Any = field(repr=False)
     """Map-style dataset, or a tuple of arrays or tensors of equal length, or `Shards`."""
     loss: Callable[[Any, Any], Tensor | tuple[Tensor, int | Tensor]] | None = None
-    """Function `loss(outputs, targets)`, which returns a scalar: the mean over the batch. It may return (mean, integer
+    """Function `loss(outputs, targets)` that returns a scalar: the mean over the batch. It may return (mean, integer
     weight), as for a mean over tokens. With `training_step`, only evaluation uses it."""
     training_step: Callable[[nn.Module, Any], Tensor | tuple[Tensor, int | Tensor]] | None = None
-    """Function `training_step(model, batch)`, which returns the loss of a batch as a scalar, or (loss, integer weight).
-    None: `loss` is used."""
+    """Function `training_step(model, batch)` that returns the loss of a batch as a scalar, or (loss, integer weight).
+    If None, `loss` is used."""
     eval_data: Any = field(default=None, repr=False)
-    """Evaluation set, in the form of `train_data`. None: no evaluation."""
+    """Evaluation set, in the form of `train_data`. If None, there is no evaluation."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Metrics by name. A function `metric(outputs, targets)` is called once per evaluation and returns a number. It
     gets the CPU tensors of all batches, concatenated along dimension 0: the first dimension of both is the number of
     samples. An object with `reset()`, `update(outputs, targets)` and `compute()`, such as a torchmetrics object, gets
     each batch."""
     predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
-    """Function `predict(model, batch)`, which returns (outputs, targets) for the metrics. None: `model(inputs)` and
+    """Function `predict(model, batch)` that returns (outputs, targets) for the metrics. Default: `model(inputs)` and
     `targets` of a batch (inputs, targets)."""
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
-    """Function `local_optimizer(parameters)`, which returns the torch optimizer of a worker's local steps. None:
+    """Function `local_optimizer(parameters)` that returns the torch optimizer of a worker's local steps. If None,
     `optimizer` is used."""
     collate: Callable[[list[Any]], Any] | None = None
-    """Function that makes a batch of a list of samples. None: PyTorch's `default_collate`. Arrays do not use it."""
+    """Function that makes a batch of a list of samples. Default: PyTorch's `default_collate`. Arrays do not use it."""
     as_buffers: Sequence[str] = ()
     """Names or patterns, such as `teacher.*`, of frozen parameters and of buffers with `persistent=False` that training
     changes. They are merged like saved buffers."""
@@ -227,7 +227,7 @@ def _check_metrics(metrics: object) -> None:
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Return the share of rows with the largest output at the target class.
 
-    Shapes: outputs [n, classes] and targets [n]. Raise JobError for other shapes, which PyTorch would broadcast.
+    Shapes: outputs [n, classes] and targets [n]. Raise JobError for other shapes, because PyTorch would broadcast them.
     """
     shapes = tuple(outputs.shape), tuple(targets.shape)
     if len(shapes[0]) != 2 or shapes[0][1] < 2 or shapes[1] != shapes[0][:1]:

@@ -12,9 +12,9 @@ class JobSettings:
     """Base class of `Job`: its settings that are not code or data."""
 
     batch_size: AtLeastOne = 32
-    """Samples per minibatch of one worker. A synchronous step of 4 workers uses 4 times as many."""
+    """Samples per minibatch of one worker. A synchronous step of 4 workers uses 4 times this number."""
     eval_batch_size: AtLeastOne | None = None
-    """Samples per evaluation batch. None: 256, or `batch_size` if that is larger."""
+    """Samples per evaluation batch. Default: 256, or `batch_size` if that is larger."""
     device: str = "auto"
     """Device of the workers: auto (cuda, else mps, else cpu), or a torch device such as cuda:1."""
     keep_optimizer: bool = False
@@ -23,8 +23,10 @@ class JobSettings:
     optimizer: Optimizer = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
     """Optimizer at the hub, and of local steps unless `local_optimizer` is given."""
     lr_schedule: Schedule | None = None
-    """Factor on every learning rate, as a function of the merged epochs. `oddlot.lr_schedules` has ready-made ones. It
-    applies where a gradient becomes a step: at the hub, or in local steps, but not to a strategy's `server` optimizer.
+    """Factor on every learning rate, as a function of the merged epochs. `oddlot.lr_schedules` has ready-made
+    functions. It applies where a gradient becomes a step: at the hub, or in local steps, but not to a strategy's
+    `server` optimizer.
     """
     max_grad_norm: AboveZero | None = None
-    """Euclidean norm to which the mean gradient of each minibatch is clipped. None: no clipping."""
+    """Maximum Euclidean norm of the mean gradient of each minibatch. Larger gradients are clipped. Default: no
+    clipping."""

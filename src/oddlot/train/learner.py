@@ -38,9 +38,9 @@ class Work:
     """The result of a task, or of its finished part."""
 
     samples: int
-    """Number of computed samples, which are the first of the task."""
+    """Number of computed samples, the first of the task."""
     loss: float | None
-    """Mean loss, weighted with the weights of the minibatches. None: it is not finite, or all weights are 0."""
+    """Mean loss, weighted with the weights of the minibatches. None if it is not finite, or if all weights are 0."""
     weight: int
     """Sum of the weights of the minibatches. A weight is the number of samples unless the job's loss returns it."""
     load_seconds: float
@@ -123,10 +123,10 @@ class Learner:
     def step(
         self, weights: FlatBuffer, task: Task, out: FlatBuffer, stop: Callable[[], bool] = lambda: False
     ) -> Work | None:
-        """Compute the task from `weights`, which must be loaded, and write the update into `out`.
+        """Compute the task from the loaded `weights`, and write the update into `out`.
 
-        `stop()` is called before each minibatch. If it returns True, write and return the finished part; return None if
-        there is none.
+        `stop()` is called before each minibatch. If it returns True, write and return the finished part, or return None
+        if no minibatch is finished.
         """
         number = seed_of(self.seed, task)
         seed_all(number, self.device)

@@ -17,7 +17,7 @@ from oddlot.core.support.errors import JobError
 class LocalOptimizer:
     """Makes the same steps as the optimizer of `torch.optim` with the same name, bit for bit.
 
-    It calls the functions of `torch.optim`. The classes would import PyTorch's compiler on first use, which takes
+    It calls the functions of `torch.optim`. The classes would import PyTorch's compiler on first use, for several
     seconds during a task.
     """
 
@@ -105,7 +105,7 @@ class LocalOptimizer:
 def local_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer | LocalOptimizer:
     """Return the local optimizer of a rule. For Adam with sparse gradients, this is a `LazyAdam`.
 
-    Raise JobError if the rule is a user-defined optimizer, which works only at the hub.
+    Raise JobError if the rule is a user-defined optimizer. Such optimizers work only at the hub.
     """
     parameters = list(parameters)
     if not isinstance(rule, SGD | Adam | AdamW):

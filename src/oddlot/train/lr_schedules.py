@@ -33,7 +33,7 @@ Share = Annotated[float, Must("from 0 to 1", lambda value: 0 <= value <= 1)]
 
 @dataclass(frozen=True, slots=True)
 class _Fall:
-    """A warm-up from 0 to 1, then a decay to `floor`, which is held. Subclasses set the shape of the decay."""
+    """A warm-up from 0 to 1, then a decay to `floor`, then a constant factor. Subclasses set the shape of the decay."""
 
     epochs: AboveZero
     """Epochs until the factor is `floor`, including the warm-up."""
@@ -82,7 +82,7 @@ class MultiStep:
     """Multiply the learning rate by `factor` at each given epoch, as `torch.optim.lr_scheduler.MultiStepLR`."""
 
     at_epochs: Rising
-    """Epochs at which the learning rate changes, in ascending order."""
+    """Epochs when the learning rate changes, in ascending order."""
     factor: NotNegative = 0.1
     """Factor on the learning rate at each of these epochs."""
     warmup_epochs: NotNegative = 0.0
@@ -121,7 +121,8 @@ def factor_at(schedule: Schedule, epochs: float) -> float:
 
 
 def by_samples(schedule: Schedule | None, size: int) -> Callable[[int], float] | None:
-    """Return the factor as a function of the merged samples, with `size` samples per epoch; None without a schedule."""
+    """Return the factor as a function of the merged samples, with `size` samples per epoch, or None without a
+    schedule."""
     return None if schedule is None else lambda merged: factor_at(schedule, merged / size)
 
 

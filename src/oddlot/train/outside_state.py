@@ -1,4 +1,4 @@
-"""Detection of training state outside of the model, which is not part of updates."""
+"""Detection of training state outside of the model. Updates do not include such state."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,12 +16,12 @@ from oddlot.train.job import Job
 DATA = "job.train_data."
 """Prefix of the names of a dataset's attributes."""
 MOVES = 5
-"""Number of changes in the same direction after which a number counts as training state. Other numbers, such as the
-position of the last sample, are caches."""
+"""Number of changes in the same direction until a number counts as training state. Other numbers, such as the position
+of the last sample, are caches."""
 
 
 def check_parameters(loss: Tensor, model: nn.Module, job: Job) -> None:
-    """Raise JobError if the loss depends on a trainable parameter outside of the model, which would not be trained."""
+    """Raise JobError if the loss depends on a trainable parameter outside of the model. It would not be trained."""
     known = {id(parameter) for parameter in model.parameters()}
     for parameter in _parameters(loss):
         if id(parameter) not in known:

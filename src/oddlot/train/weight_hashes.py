@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from oddlot.core.support.errors import JobError
 
 EARLY_CHECKS, CHECK_EVERY = (0, 1, 10), 101
-"""Tasks of a worker, counted from 0, in which weights are compared. A teacher that starts equal to its student first
+"""Tasks of a worker with a comparison of weights, counted from 0. A teacher that starts equal to its student first
 changes in the second task. 101 is prime, so code that runs in every n-th task is detected eventually."""
 CHUNK_NUMBERS = 1 << 20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -17,8 +17,8 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class WeightHashes:
     """Compares the weights of a learner's model in its first tasks and in every 101st task.
 
-    `constants` returns the frozen parameters and buffers outside of blocks, including those of the job's functions,
-    such as `job.loss.center`. They must never change. An unsaved buffer that it leaves out later is a cache.
+    `constants` returns the frozen parameters and buffers outside of blocks, including the constants of the job's
+    functions, such as `job.loss.center`. They must never change. An unsaved buffer that it leaves out later is a cache.
 
     `trainable` parameters may change only in local steps, after the first backward pass. The weights of an embedding
     with `max_norm` change in each forward pass. Updates of local steps include this change.

@@ -27,7 +27,7 @@ def encode(codec: Codec, tensors: Sequence[Named], exact: Sequence[Named]) -> Pa
 
 
 def decode(codec: Codec, packet: Packet) -> list[Named]:
-    """Return the tensors of the codec, then the exact ones. Raise FrameError for an invalid packet."""
+    """Return the tensors of the codec, then the exact tensors. Raise FrameError for an invalid packet."""
     if packet.codec != _NAME:
         return codec.decode(packet)
     try:

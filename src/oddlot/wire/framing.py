@@ -15,7 +15,7 @@ MAGIC = b"ODLT"
 FORMAT = 1
 HEADER_BYTES = 24
 CHECKED = 1
-"""Flag of a header with the CRC-32 of the body, which all have."""
+"""Flag of a header with the CRC-32 of the body. All headers have it."""
 
 _FIELDS = struct.Struct("<4sBBHQI")
 _CHECK = struct.Struct("<I")

@@ -51,7 +51,8 @@ class Half(Codec):
         return [(name, tensor.to(dtype)) for name, dtype, tensor in tensors]
 
     def _warn_of_underflow(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Warn if too many nonzero values of the first tensors are 0 in the second ones. Large tensors are sampled."""
+        """Warn if too many nonzero values of the first tensors are 0 in the second tensors. Large tensors are
+        sampled."""
         stride = 1 + sum(wide.numel() for wide, _ in pairs) // _SAMPLED
         nonzero = sum(int(wide[::stride].count_nonzero()) for wide, _ in pairs)
         kept = sum(int(small[::stride].count_nonzero()) for _, small in pairs)

@@ -21,11 +21,11 @@ WHOLE, PARTLY = 0, 1
 class NonZero(Codec):
     """Send only the blocks of 64 bytes that are not all zero, and a bitmap of them.
 
-    Use it for models of which a task changes few rows, such as embeddings and sampled output layers. An array is sent
-    whole if that is smaller. The receiver gets the packet of the codec `of`, bit for bit.
+    Use it for models with few changed rows per task, such as embeddings and sampled output layers. The complete array
+    is sent if that is smaller. The receiver gets the packet of the codec `of`, bit for bit.
 
     With `Plain`, weights are sent as their bitwise difference from the version that they started from, so unchanged
-    rows are zeros. With `Half`, which would round the difference, they are not.
+    rows are zeros. With `Half`, they are not, because it would round the difference.
     """
 
     of: Codec = Plain()  # noqa: RUF009 - frozen, and without state
@@ -71,7 +71,7 @@ def _parts(array: Bytes) -> list[Bytes]:
     block."""
     count = array.size // BLOCK_BYTES
     blocks = array[: count * BLOCK_BYTES].reshape(count, BLOCK_BYTES)
-    # The eight words of a block give eight booleans, which are viewed as one word.
+    # The eight words of a block give eight booleans, viewed as one word.
     words = torch.from_numpy(np.ascontiguousarray(blocks)).view(torch.int64)
     there = words.ne(0).view(torch.int64).ne(0).numpy().reshape(count)
     rest = np.concatenate([blocks[there].reshape(-1), array[count * BLOCK_BYTES :]])

@@ -24,7 +24,7 @@ NAME = "cifar10"
 FOLDERS = (NAME, "cifar10_jpeg")
 SOURCE = "https://www.cs.toronto.edu/~kriz/cifar.html (the python version)"
 SAMPLE = 5000
-"""Number of images from which mean and standard deviation of the colors are computed."""
+"""Number of images to compute mean and standard deviation of the colors."""
 OPTIMIZERS = {
     "small": SGD(lr=0.03, momentum=0.9),
     "resnet20": SGD(lr=0.1, momentum=0.9, weight_decay=1e-4),
@@ -107,7 +107,7 @@ def find(data_dir: str | Path = "") -> FoundDataset:
 
 
 def _forms(folder: Path) -> Iterator[FoundDataset]:
-    """Yield the formats of the dataset in this folder, the lossless ones first."""
+    """Yield the formats of the dataset in this folder, lossless formats first."""
     for unpacked in (folder / batches.FOLDER, folder):
         files = [unpacked / name for names in batches.PARTS.values() for name in names]
         if (unpacked.name == batches.FOLDER and unpacked.is_dir()) or files[0].is_file():

@@ -1,4 +1,4 @@
-"""Two networks for color images of 32 x 32 pixels and ten classes: a small one for CPUs, and ResNet-20."""
+"""Two networks for color images of 32 x 32 pixels and ten classes: a small network for CPUs, and ResNet-20."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -35,7 +35,7 @@ class Augmented(nn.Module):
     """Shift each training image [n, 3, height, width] randomly by up to 4 pixels, and mirror it with probability 0.5.
 
     The padding is 0, the mean color after `Colours`. In evaluation mode, images are unchanged. It uses torch's global
-    generator, which is seeded before each task.
+    generator. The generator is seeded before each task.
     Source: He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2.
     """
 

@@ -155,7 +155,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _hides_one_here(module: ModuleType) -> bool:
-    """Return whether the current folder, which is last on the import path, has another module with this name."""
+    """Return whether the current folder, last on the import path, has another module with this name."""
     here, name = Path.cwd(), module.__name__.partition(".")[0]
     there = (here / f"{name}.py").is_file() or (here / name).is_dir()
     return there and here not in Path(module.__file__ or here).parents

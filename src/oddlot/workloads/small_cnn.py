@@ -18,8 +18,8 @@ Bytes = NDArray[np.uint8]
 class Pixels(nn.Module):
     """Gray images, from bytes [n, height, width] to float32 [n, 1, height, width] of mean 0 and standard deviation 1.
 
-    Images stay bytes until here, which saves memory and transfers to a GPU. The output is channels-last, because
-    PyTorch is then twice as fast on CPUs.
+    Images stay bytes until here, to save memory and transfers to a GPU. The output is channels-last, because PyTorch is
+    then twice as fast on CPUs.
     """
 
     def __init__(self, mean: float, deviation: float) -> None:
@@ -73,5 +73,5 @@ def pictures_job(
 
 
 def _with_long_labels(part: tuple[Bytes, Bytes]) -> tuple[Bytes, NDArray[Any]]:
-    """Return the data with classes as int64, which PyTorch's losses need."""
+    """Return the data with classes as int64, as PyTorch's losses need."""
     return part[0], part[1].astype(np.int64)

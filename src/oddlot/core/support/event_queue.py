@@ -9,7 +9,7 @@ Message = TypeVar("Message")
 
 
 class EventQueue(Generic[Message]):
-    """A heap of callbacks by time. Callbacks with the same time run in the order in which they were added."""
+    """A heap of callbacks by time. Callbacks with the same time run in the order of their addition."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now

@@ -3,7 +3,7 @@
 A dataclass becomes a dict with its class name under "is", without fields that are None by default. A named tuple
 becomes a list. Reading requires the expected type. "is" distinguishes the members of a union of dataclasses, and the
 subclasses of a base class that is not a dataclass (`Optimizer`), including subclasses of users. Subclasses of a base
-class with `@saved_by_place` have `package.module:Class` under "is", which is unique.
+class with `@saved_by_place` have the unique `package.module:Class` under "is".
 
 Reading checks every value against its type hint. `Misfit` names the value and its location.
 """

@@ -37,7 +37,7 @@ def passwords(text: str) -> list[str]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that is most similar to `word`, ignoring case, or None if none is similar."""
+    """Return the choice that is most similar to `word`, ignoring case, or None if no choice is similar."""
     folded = {choice.casefold(): choice for choice in choices}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
     return folded[close[0]] if close else None
@@ -181,19 +181,19 @@ def availability(figures: Mapping[str, Any], virtual: bool) -> str:
 
 
 def rejected(figures: Mapping[str, Any]) -> str:
-    """Return the number of rejected updates by reason as text. Empty if there are none."""
+    """Return the number of rejected updates by reason as text, or an empty string."""
     why = {"updates_invalid": "invalid", "updates_rejected": "too large"}
     return ", ".join(f"{figures[name]:,} {reason}" for name, reason in why.items() if figures.get(name))
 
 
 def overwritten(figures: Mapping[str, Any]) -> str:
-    """Return the number of updates that a store without transactions lost as text. Empty if there are none."""
+    """Return the number of updates that a store without transactions lost as text, or an empty string."""
     lost = figures.get("overwritten")
     return f"{lost:,} of {figures['versions']:,} merges were overwritten by another server" if lost else ""
 
 
 def went(lost: int, left: int, starts: int) -> str:
-    """Return the numbers of workers that were lost or left as text. Empty if there are none."""
+    """Return the numbers of workers that were lost or left as text, or an empty string."""
     counts = ((lost, "lost"), (left, "left with notice"), (starts, "lost while starting"))
     return ", ".join(f"{count:,} {how}" for count, how in counts if count)
 

@@ -79,7 +79,7 @@ def place_of(kind: type) -> str:
 
 
 def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
-    """Return the class at an import path, which must be a subclass of `base`. `kind` is its noun in errors.
+    """Return the class at an import path. It must be a subclass of `base`. `kind` is its noun in errors.
 
     Raise UsageError, about the setting `key`, if the module cannot be imported or has no such class.
     """

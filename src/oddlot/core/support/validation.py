@@ -79,7 +79,7 @@ def check_settings(settings: Any, of: str | None = None) -> None:
     """Raise InvalidValue if a field of a dataclass does not match its type hint.
 
     Only classes, unions of classes and the checks in `Annotated` are validated. `of` is the name of the class in the
-    message. None: the name of the dataclass.
+    message. If None, it is the name of the dataclass.
     """
     of = settings.__class__.__name__ if of is None else of
     for name, hint in hints_of(settings.__class__).items():

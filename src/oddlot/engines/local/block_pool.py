@@ -51,7 +51,7 @@ class BlockPool:
         return self._numbers[id(flat)]
 
     def take_update(self, index: int, start: FlatBuffer) -> int:
-        """Return a block for the next update of worker `index`, which starts from `start`."""
+        """Return a block for the next update of worker `index`. The update starts from `start`."""
         free = self._free_updates[index]
         if not free:
             self._move_out(next(block for block in self._parked if self._owner[block] == index))

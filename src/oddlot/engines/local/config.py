@@ -41,9 +41,9 @@ class Local(WorkerSettings):
     workers: AtLeastOne = 2
     """Number of worker processes."""
     threads: AtLeastOne | None = None
-    """PyTorch threads of each worker. None: the CPU cores divided by the workers."""
+    """PyTorch threads of each worker. Default: the CPU cores divided by the workers."""
     as_if: Annotated[tuple[Machine, ...] | None, _machines] = field(default=None, metadata=NOT_IN_FILES)
-    """A machine for each worker. Its `seconds_per_sample` and `delay` set the worker's speed. None: full speed."""
+    """A machine for each worker. Its `seconds_per_sample` and `delay` set the worker's speed. Default: full speed."""
 
     kind: ClassVar[str] = "local"
     is_remote: ClassVar[bool] = False
@@ -76,7 +76,7 @@ class Local(WorkerSettings):
 
     @property
     def mesh(self) -> PeerProcesses:
-        """Settings of peers, which run in processes like workers."""
+        """Settings of peers. They run in processes like workers."""
         return PeerProcesses(self._threads, self.as_if, self._fork_server)
 
     @property
@@ -84,7 +84,7 @@ class Local(WorkerSettings):
         return self.threads or max(1, cores() // self.workers)
 
     def begin(self, closing: ExitStack) -> Open:
-        """Start the fork server, which imports PyTorch while the job is prepared."""
+        """Start the fork server. It imports PyTorch while the job is prepared."""
         return partial(_open, self, self._fork_server(closing), closing)
 
     def _fork_server(self, closing: ExitStack) -> ForkClient:

@@ -77,7 +77,7 @@ class LocalEngine:
         return False
 
     def next(self, until: float) -> Message | None:
-        """Return the next message; None if none arrives before the time `until`, or for half a second.
+        """Return the next message, or None if no message arrives before the time `until`, or for half a second.
 
         Raise JobError if all workers were lost and none will be replaced.
         """

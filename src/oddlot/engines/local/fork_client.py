@@ -102,11 +102,11 @@ class ForkClient:
 
     def kill(self, pid: int) -> None:
         """Kill a lost worker that may still run, and all processes that it started. Its exit follows."""
-        with suppress(OSError):  # the fork server ended, which `receive` reports
+        with suppress(OSError):  # the fork server ended: `receive` reports it
             self.socket.send(encode(Say.KILL, pid=pid))
 
     def receive(self) -> tuple[Say, dict[str, Any]] | None:
-        """Return the next message, or None if there is none. Raise ServerEnded if the fork server ended."""
+        """Return the next message, or None. Raise ServerEnded if the fork server ended."""
         frame = b""
         with suppress(ConnectionResetError):
             try:
@@ -141,7 +141,7 @@ def start_early() -> None:
 
 
 def take_early() -> ForkClient | None:
-    """Return the fork server that was started early; None if there is none."""
+    """Return the fork server that was started early, or None."""
     return _early.pop() if _early else None
 
 

@@ -54,7 +54,7 @@ class ForkServer:
         self.outliving = set[int]()
         """Workers that do not end with this process, unless the hub closes it."""
         self.lost: dict[int, float] = {}
-        """Lost workers, and the times at which they are killed if they have not exited."""
+        """Lost workers, and the times to kill them if they have not exited."""
         self.ended: dict[int, int | None] = {}
         """Exit codes that are not reported yet, because processes that the workers started may still run."""
         orphans.adopt()
@@ -84,7 +84,7 @@ class ForkServer:
     def _fork(self, fds: list[int], body: dict[str, Any]) -> None:
         """Fork a process that has the descriptors `fds` and none of this process's, and report its id.
 
-        A request with `modules` is for a peer. The modules are imported here, and the first one is its program.
+        A request with `modules` is for a peer. The modules are imported here, and the first module is its program.
         """
         program, *_ = [import_module(name) for name in body.get("modules", [WORKER])]
         try:

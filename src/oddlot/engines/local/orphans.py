@@ -76,7 +76,7 @@ def _runs(pid: int) -> bool:
 
 
 def orphans(known: Collection[int]) -> list[int]:
-    """Return the children of this process that are not `known`: their parents have ended. Reap exited ones."""
+    """Return the children of this process that are not `known`: their parents have ended. Reap exited processes."""
     return [pid for pid in _children() if pid not in known and not _reaped(pid)]
 
 
@@ -92,7 +92,7 @@ def kill(pids: Collection[int]) -> None:
 
 
 def kill_children() -> None:
-    """Kill all descendants of this process, which has called `adopt`, and wait a short time for their end."""
+    """Kill all descendants of this process, and wait a short time for their end. Call `adopt` first."""
     until = time.monotonic() + END_SECONDS
     while (left := orphans(())) and time.monotonic() < until:
         kill(left)
@@ -100,7 +100,7 @@ def kill_children() -> None:
 
 
 def _children() -> Iterator[int]:
-    """Yield the children of this process; none if the system has no /proc."""
+    """Yield the children of this process. Yield nothing if the system has no /proc."""
     own = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended

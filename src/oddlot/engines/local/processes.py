@@ -200,7 +200,8 @@ class Processes(Generic[Handle]):
         self.policy.retry(process.index, self.clock() + RETRY_SECONDS)
 
     def _restart_server(self, ended: ServerEnded) -> None:
-        """Start another fork server, and replace the workers, which ended with the previous one. Peers continue."""
+        """Start another fork server, and replace the workers that ended with the previous fork server. Peers
+        continue."""
         self.server_ends += 1
         outlives = bool(self.modules)
         going_on = [one for one in self.running.values() if outlives and one.pid]
@@ -272,7 +273,7 @@ class WorkerProcesses(Processes[WorkerHandle]):
         self.policy.bar(index, barred, self.clock())
 
     def _left(self, worker: WorkerHandle) -> None:
-        """Report the loss of a leaving worker, which has sent all updates."""
+        """Report the loss of a leaving worker that has sent all updates."""
         if worker.leaving:
             self._report_loss(worker)
 

@@ -23,7 +23,7 @@ from oddlot.wire.framing import FrameError
 
 
 class Replies:
-    """Readers of the workers' messages, which check them and convert them to messages for the host."""
+    """Readers that check the workers' messages and convert them to messages for the host."""
 
     def __init__(
         self, processes: WorkerProcesses, evaluator: "EvaluatorProcess", dollars_per_hour: float

@@ -51,7 +51,7 @@ class Arena:
         self.marks = np.frombuffer(self._map, np.uint8, blocks, offset=size)
 
     def block(self, index: int) -> Tensor:
-        """Return a block as uint8 [block_bytes], which shares its memory."""
+        """Return a view of a block as uint8 [block_bytes], with shared memory."""
         return torch.frombuffer(
             self._map, dtype=torch.uint8, count=self.block_bytes, offset=index * self.block_bytes
         )

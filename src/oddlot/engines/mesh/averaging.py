@@ -55,7 +55,7 @@ class Averaging:
     def add(
         self, source: IncludedModel, weights: FlatBuffer, size: int = 0, host_state: HostState | None = None
     ) -> None:
-        """Add the model of a peer, which took `size` bytes. Ignore a second model of the same peer."""
+        """Add the model of a peer. Its message had `size` bytes. Ignore a second model of the same peer."""
         if source.peer not in self.missing:
             return
         del self.missing[source.peer]

@@ -50,12 +50,12 @@ def to_stderr(line: str) -> None:
 
 
 class PeerOutput:
-    """A viewer of the peers' output files, which shows new lines. A line that several peers write is shown once."""
+    """A viewer for new lines of the peers' output files. A line that several peers write is shown once."""
 
     def __init__(self, show: Callable[[str], object] = to_stderr) -> None:
         self.show = show
         self.paths: list[Path] = []
-        """Files of all peers, including ended ones."""
+        """Files of all peers, including ended peers."""
         self.read_bytes: dict[Path, int] = {}
         self.shown: set[str] = set()
 

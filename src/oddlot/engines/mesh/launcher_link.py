@@ -46,7 +46,8 @@ class LauncherLink:
         self._say(Say.FAILED, 0, **plain_failure(error))
 
     def wait_for_begin(self, is_stopped: Callable[[], bool]) -> dict[str, Any] | None:
-        """Wait for the message to begin, and return its content; None once the launcher has ended or `is_stopped()`."""
+        """Wait for the message to start, and return its content, or None once the launcher has ended or
+        `is_stopped()`."""
         while self.is_heard and not is_stopped():
             if select.select([self.launcher], [], [], PERIOD_SECONDS)[0]:
                 _, fds = receive(self.launcher)

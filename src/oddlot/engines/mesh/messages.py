@@ -1,4 +1,4 @@
-"""Messages between peers; `oddlot.core.membership` has further ones. Tensors are sent separately from a message."""
+"""Messages between peers; `oddlot.core.membership` has further messages. Tensors are sent separately from a message."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class StateRequest:
     """Request for weights and optimizer state, to join a running mesh."""
 
     address: str
-    """Address of the sender, which is not a member yet."""
+    """Address of the sender. It is not a member yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ class Tensors:
     weights: FlatBuffer
     release: Callable[[], None]
     layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters to send. None: all tensors."""
+    """Numbers of the trainable parameters to send. If None, all tensors."""
     optimizer: dict[str, Any] | None = None
-    """State of the optimizer. None: not sent."""
+    """State of the optimizer. None if not sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class NetworkFaults:
         return peer in self.cut_off
 
     def disturbed(self, tensors: Tensors, late: Callable[[Tensors], None]) -> Tensors | None:
-        """Return the tensors to send now; None if they are dropped, or sent by `late` after a delay."""
+        """Return the tensors to send now, or None if they are dropped, or sent by `late` after a delay."""
         if not self.next:
             return tensors
         kind, seconds = self.next.pop(0)
@@ -62,7 +62,7 @@ class NetworkFaults:
 
 
 def corrupted(tensors: Tensors) -> Tensors:
-    """Return tensors of NaN, and release the given ones."""
+    """Return tensors of NaN, and release the given tensors."""
     flat = FlatBuffer.empty(tensors.weights.layout, tensors.weights.memory.device)
     flat.copy_(tensors.weights)
     tensors.release()

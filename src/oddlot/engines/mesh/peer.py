@@ -58,7 +58,7 @@ class Peer:
     """The average that it is collecting."""
     averages: int = 0
     host_state: Callable[[], HostState] | None = None
-    """Returns the state of the host, after the log was flushed. None: the run writes no checkpoints."""
+    """Returns the state of the host, after the log was flushed. None if the run writes no checkpoints."""
 
     @classmethod
     def of(

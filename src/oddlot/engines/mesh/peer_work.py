@@ -65,7 +65,7 @@ class PeerWork:
         deadly(count(self.strikes, self.tasks.pop(node).spans), why, skip_bad=self.skip_bad)
 
     def blame(self) -> BadSamples | None:
-        """Return the error of a run that has lost all its peers; None if no samples are suspected."""
+        """Return the error of a run that has lost all its peers, or None if no samples are suspected."""
         if not self.strikes:
             return None
         why = f"were being computed by peers that {self.cause}, and no peer is left. Fix the samples"

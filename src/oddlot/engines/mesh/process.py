@@ -66,7 +66,7 @@ class PeerSetup(ABC):
     """Seconds of the run before this start."""
     dollars_per_hour: float = 0.0
     as_if: tuple[Machine, ...] | None = None
-    """A machine for each peer. The peer imitates the machine's speed. None: full speed."""
+    """A machine for each peer. The peer imitates the machine's speed. If None, peers run at full speed."""
     secret: bytes = field(default_factory=partial(secrets.token_bytes, 32))
     started: float = field(default_factory=time.monotonic)
     """Start time, on the monotonic clock that all processes of this machine share."""
@@ -173,7 +173,7 @@ class MeshProcess(ABC):
 
     @property
     def peer(self) -> Peer | None:
-        """Return the peer; None until it has a model."""
+        """Return the peer, or None until it has a model."""
         return self.run.peer if self.run is not None else None
 
     @property
@@ -187,7 +187,7 @@ class MeshProcess(ABC):
         return False
 
     def next(self, until: float) -> Any:
-        """Return the next message; None if none arrives for a short time. Raise an error of the job's code."""
+        """Return the next message, or None if no message arrives for a short time. Raise an error of the job's code."""
         wait = min(max(until - self.now, 0.0), LONGEST_WAIT_SECONDS)
         try:
             item = self.transport.incoming.get(timeout=wait) if wait else self.transport.incoming.get_nowait()

@@ -33,10 +33,10 @@ from oddlot.wire.plain import Plain
 
 @dataclass
 class Links:
-    """The network links of peers, and the times at which they are free.
+    """The network links of peers, and the times when they are free.
 
     A transfer occupies the sender's uplink and the receiver's downlink until both have carried its bytes, at the rate
-    of the slower one. Messages without tensors are small: they take the latency and occupy nothing.
+    of the slower link. Messages without tensors are small: they take the latency and occupy nothing.
     """
 
     links: dict[NodeId, Link] = field(default_factory=dict)
@@ -321,7 +321,7 @@ class SimulatedPort(PortWrapper):
         """Do nothing: the mesh knows all peers."""
 
     def address_of(self, peer: NodeId) -> str:
-        """Return the peer's name, which is also its address."""
+        """Return the peer's name. It is also its address."""
         return peer
 
     def evaluate(self, version: int, weights: Any) -> None:

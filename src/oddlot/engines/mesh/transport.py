@@ -36,7 +36,7 @@ HELLO_BYTES = 4096
 CONTROL_BYTES = 1 << 20
 """Maximum size of a message without its tensors."""
 MAX_BUFFERS = 1024
-"""Buffers per system call: at most as many as the system accepts (IOV_MAX)."""
+"""Buffers per system call, at most IOV_MAX."""
 MAX_SPARE = 4
 """Maximum number of unused blocks that are kept for models and gradients."""
 MAX_WAITING = 8
@@ -84,7 +84,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class StrangerRejected:
-    """Event: a connection that is not from a peer of this run was rejected. Only the first one is reported."""
+    """Event: a connection that is not from a peer of this run was rejected. Only the first rejection is reported."""
 
     reason: str
 
@@ -102,7 +102,7 @@ class LinkBytes:
 class Transport:
     """The connections of a peer. It sends messages, and puts received messages into `incoming`. Only `close` blocks.
 
-    Some items of `incoming` are functions, which must be called. They release tensors that were sent or dropped.
+    Some items of `incoming` are functions. Call them to release tensors that were sent or dropped.
     """
 
     def __init__(self, me: NodeId, secret: bytes, layout: Layout, codec: Codec) -> None:
@@ -198,7 +198,7 @@ class Transport:
             self.incoming.put(Unreachable(peer))
 
     def _reject(self, reason: str) -> None:
-        """Count a rejected connection, and report only the first one, because any process may connect often."""
+        """Count a rejected connection. Only the first is reported, because any process may connect often."""
         with self._counting:
             self.strangers += 1
             is_first = self.strangers == 1

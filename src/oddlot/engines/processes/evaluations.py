@@ -10,7 +10,8 @@ MIN_SECONDS, TIMES = 30.0, 10.0
 
 
 def hung_evaluation_after(longest: float | None) -> float:
-    """Return the timeout of an evaluation, in seconds. `longest`: duration of the longest one so far; None if first."""
+    """Return the timeout of an evaluation, in seconds. `longest`: duration of the longest evaluation so far, or None
+    for the first."""
     return FIRST_SECONDS if longest is None else max(MIN_SECONDS, TIMES * longest)
 
 
@@ -26,7 +27,7 @@ class Evaluations:
 
     @property
     def deadline(self) -> float:
-        """Return the time at which the evaluator counts as hung; infinity while it is idle."""
+        """Return the time when the evaluator counts as hung, or infinity while it is idle."""
         return inf if self._since is None else self._since + hung_evaluation_after(self._longest)
 
     def sent(self, now: float) -> None:

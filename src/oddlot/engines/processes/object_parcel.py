@@ -1,4 +1,4 @@
-"""Pickling of the job and the run's settings for workers, which share the memory of large arrays."""
+"""Pickling of the job and the run's settings for workers. Workers share the memory of large arrays."""
 
 import io
 import mmap
@@ -21,13 +21,13 @@ from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.user_code import parts_of_function
 
 SHARED = {"r": "r", "r+": "c", "w+": "c"}
-"""Modes of memory-mapped arrays that equal their file, and the modes of workers, which do not write to the file."""
+"""Modes of memory-mapped arrays that equal their file, and the read-only or private modes of workers."""
 
 
 def travelling(array: "np.memmap[Any, Any]") -> tuple[Any, tuple[Any, ...]]:
     """Reduce a memory-mapped array for pickling: to the path of its file, or to an ordinary array.
 
-    Parts of a mapped file, and private copies (mode `c`), which may have been changed, become ordinary arrays.
+    Parts of a mapped file, and private copies (mode `c`) with possible changes, become ordinary arrays.
     """
     base: object = array.base
     order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else None
@@ -58,7 +58,7 @@ def opened(
 
 
 def _size(path: str | Path) -> int | None:
-    """Return the size of a file; None if it does not exist."""
+    """Return the size of a file, or None if it does not exist."""
     try:
         return Path(path).stat().st_size
     except OSError:
@@ -153,7 +153,7 @@ def _dumped(value: Any, keep: Any) -> memoryview:
 
 
 def _culprit(value: Any, depth: int = MAX_DEPTH) -> str:
-    """Return the path of the innermost part that cannot be pickled, such as `job.loss.lock`; empty if none is found."""
+    """Return the path of the innermost part that cannot be pickled, such as `job.loss.lock`, or an empty string."""
     for name, part in _parts(value).items():
         try:
             _dumped(part, lambda _: None)

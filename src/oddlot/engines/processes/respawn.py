@@ -1,4 +1,5 @@
-"""The respawn policy, which decides when workers are replaced and when the run fails, and the data of process exits."""
+"""The respawn policy and the data of process exits. The policy decides when workers are replaced and when the run
+fails."""
 
 import logging
 import signal
@@ -28,7 +29,7 @@ class Death:
     index: int
     """Number of the worker. -1: the evaluator."""
     exit_code: int | None = None
-    """Exit code. Negative: the signal that killed it. None: the hub ended it."""
+    """Exit code, or the negative number of the signal that killed it. None if the hub ended it."""
     had_tasks: bool = False
     idle: bool = False
     """Whether it was ready and idle."""
@@ -43,13 +44,13 @@ class Death:
     invalid: bool = False
     """Whether the hub ended it because of an invalid message."""
     silent_seconds: float | None = None
-    """Seconds without a sign of life after which the hub ended it. None: it was not silent."""
+    """Seconds without a sign of life until the hub ended it. None if it was not silent."""
     output: str = ""
     """End of its output, if the output was written to a file."""
 
     @property
     def cause(self) -> str | None:
-        """Return how it ended or was silent, as text; None if the samples of its tasks cannot be the cause."""
+        """Return how it ended or was silent, as text, or None if the samples of its tasks cannot be the cause."""
         code = self.exit_code
         if not self.had_tasks or self.expected or self.outside:
             return None
@@ -88,7 +89,7 @@ class RespawnPolicy:
 
     @property
     def next_at(self) -> float:
-        """Return the time of the next start; infinity if there is none."""
+        """Return the time of the next start, or infinity if no start is planned."""
         return self.timers[0][0] if self.timers else inf
 
     def update_came(self) -> None:

@@ -14,7 +14,7 @@ class WorkerState:
     index: int
     """Number of the worker. -1: the evaluator."""
     since: float
-    """Time at which it was requested or, later, lost."""
+    """Time of its request or, later, of its loss."""
     pid: int = 0
     """Process id. 0: unknown."""
     ready: bool = False
@@ -32,9 +32,9 @@ class WorkerState:
     invalid: bool = False
     """Whether it is ended because of an invalid message."""
     silent_seconds: float | None = None
-    """Seconds without a sign of life after which it is ended. None: it is not silent."""
+    """Seconds without a sign of life until it is ended. None if it is not silent."""
     exit_code: int | None = None
-    """Exit code. Negative: the signal that killed it. None: unknown, or the hub ended it."""
+    """Exit code, or the negative number of the signal that killed it. None if unknown, or if the hub ended it."""
 
     @property
     def is_evaluator(self) -> bool:

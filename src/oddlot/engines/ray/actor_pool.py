@@ -34,9 +34,9 @@ from oddlot.engines.ray.worker_actor import CONTROL, Beat, Failure, HubInfo, Sta
 from oddlot.engines.ray.worker_logs import WorkerLogs
 
 TELL_SECONDS = 5.0
-"""Seconds with too few workers after which a line reports the reason."""
+"""Seconds with too few workers until a line reports the reason."""
 WARN_SECONDS = 30.0
-"""Seconds after which that line is a warning, which scripts show, even if the workers may still be starting."""
+"""Seconds until that line is a warning, even if the workers may still be starting. Scripts show warnings."""
 logger = logging.getLogger(__name__)
 
 
@@ -46,11 +46,11 @@ class JobEntry:
     def __init__(self, settings: RaySettings, now: float) -> None:
         self.settings = settings
         self._waiting: dict[NodeId, Joined] | None = {}
-        """None: the run has started."""
+        """None once the run has started."""
         self._text, self._reported_at, self._since = ("", 0), now, now
 
     def enter(self, joined: Joined) -> list[Joined]:
-        """Return the workers that join the run now that this one is ready."""
+        """Return the workers that join the run now that this worker is ready."""
         if self._waiting is None:
             return [joined]
         self._waiting[joined.node] = joined
@@ -110,7 +110,7 @@ class ActorPool:
         """Called when the evaluator is ready."""
         self.running: dict[NodeId, ActorHandle] = {}
         self.not_ended: set[ActorHandle] = set()
-        """Actors, including lost ones, until Ray reports their end."""
+        """Actors, including lost actors, until Ray reports their end."""
         self.messages: deque[Message] = deque()
         """Messages for the host."""
         self.news: SimpleQueue[CallResult | NodeNews] = SimpleQueue()
@@ -122,7 +122,7 @@ class ActorPool:
         self._host, self._hub = host(), HubInfo.here()
         self._looked = clock()
         self._evaluator_at = inf
-        """Time from which the evaluator is requested again. Infinity: it is running, or not needed."""
+        """Time of the next request of the evaluator, or infinity if it is running or not needed."""
 
     def spawn(self, index: int) -> ActorHandle:
         """Request a worker, or the evaluator. It starts once the cluster has room for it."""

@@ -128,7 +128,7 @@ def _is_host_and_port(address: str) -> bool:
 
 @contextlib.contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Keep this process's handler of SIGTERM, which `ray.init` replaces."""
+    """Keep this process's handler of SIGTERM. `ray.init` would replace it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -157,7 +157,7 @@ def check_room(settings: RaySettings, is_own: bool) -> None:
 
 
 def lacks(settings: RaySettings, there: Mapping[str, float]) -> str:
-    """Return a text with the resources that are missing for the minimum number of workers. Empty: none are missing."""
+    """Return a text with the resources that are missing for the minimum number of workers, or an empty string."""
     total = {name: amount * settings.min_workers for name, amount in settings.needs.items()}
     missing = {
         name: amount - there.get(name, 0.0) for name, amount in total.items() if amount > there.get(name, 0.0)

@@ -28,7 +28,7 @@ class Ray(RaySettings):
     mesh: ClassVar[None] = None
 
     def begin(self, closing: ExitStack) -> Open:
-        """Connect to the cluster and start the actors, which import PyTorch while the job is prepared."""
+        """Connect to the cluster and start the actors. They import PyTorch while the job is prepared."""
         from oddlot.engines.ray.cluster import check_room, connect
 
         is_own, runtime_env, messages = connect(self.address, self.runtime_env, closing)
@@ -49,7 +49,7 @@ def _open(
     now: float,
     taken: Collection[NodeId],
 ) -> Opened:
-    """Open the engine, which sends the job to the workers."""
+    """Open the engine and send the job to the workers."""
     from oddlot.engines.processes.process_setup import WorkerSetup
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine

@@ -229,7 +229,7 @@ class RayEngine:
     # --- the port ------------------------------------------------------------------------------
 
     def start(self, task: Task, weights: Any) -> None:
-        """Send the task to the worker, which reads a copy of the weights in the object store."""
+        """Send the task to the worker. The worker reads a copy of the weights in the object store."""
         worker = self.actors.running.get(task.node)
         if worker is None or self.head.raylet_ended:
             return  # it has just died: `Lost` is pending, or `next` raises
@@ -237,7 +237,7 @@ class RayEngine:
         worker.tasks[task.id] = OpenTask(published, weights)
         answered = partial(self._answered, worker, task.id)
         self.actors.call(worker, answered, worker.actor.compute, task, published.ref)
-        if task.kind != "weights":  # such updates are compared with their start version, which the hub keeps
+        if task.kind != "weights":  # the hub keeps the start version of such updates, to compare them
             self._loaded.append(task.id)
 
     def _publish(self, version: int, weights: FlatBuffer) -> Published:
@@ -265,7 +265,7 @@ class RayEngine:
             self.evaluator.evaluate(version, self._publish(version, weights))
 
     def loaded(self) -> Collection[TaskId]:
-        """Return the tasks sent since the last call, which do not need the hub's copy of their weights."""
+        """Return the tasks sent since the last call. They do not need the hub's copy of their weights."""
         loaded, self._loaded = self._loaded, []
         return loaded
 

@@ -35,13 +35,13 @@ class ActorHandle(WorkerState):
 
     actor: Any
     heard: float | None = None
-    """Time of its last sign of life. None: it has not started."""
+    """Time of its last sign of life. None if it has not started."""
     silence: float = 0.0
     """Seconds without a sign of life while the hub was listening."""
     avoids: bool = False
     """Whether it was requested for nodes other than some that seemed to be lost."""
     started: Started | None = None
-    """Its process, node and machine. None: unknown yet."""
+    """Its process, node and machine. None if unknown yet."""
     judged_by: float = inf
     """Deadline for the output of its process after its end. Infinity: it has not ended."""
     noticed: bool = False
@@ -69,4 +69,4 @@ class CallResult(NamedTuple):
     then: Callable[[Any], None]
     """Handles the result."""
     answer: Any
-    """The result, or an exception if there is none."""
+    """The result, or an exception."""

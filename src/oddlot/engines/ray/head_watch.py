@@ -16,11 +16,11 @@ ASK_SECONDS = 1.0
 SURE_SECONDS = 2.0
 """Longest time for a reply after a request without a reply, in seconds."""
 SURE = 2
-"""Number of requests in a row without a reply after which the head counts as lost."""
+"""Number of consecutive requests without a reply until the head counts as lost."""
 AGAIN_SECONDS = 0.25
 """Time between a request without a reply and the next request, in seconds."""
 SPARE_SECONDS = 15.0
-"""Seconds between the end of the run and the time at which Ray would end this process."""
+"""Seconds between the end of the run and the end of this process by Ray."""
 SAVE_SECONDS = 5.0
 """Interval of checkpoints while the head is lost, in seconds."""
 
@@ -45,7 +45,7 @@ class HeadWatch:
         self._silent = 0
         """Requests to the head in a row without a reply. The first request after a pause of this process may fail."""
         self._lost_at: float | None = None
-        """Time of the warning. None: the head responds."""
+        """Time of the warning. None if the head responds."""
         self._save_at = inf
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="oddlot cluster head", daemon=True).start()

@@ -17,9 +17,9 @@ from oddlot.engines.ray.worker_actor import Failure, host
 from oddlot.engines.ray.worker_logs import WorkerLogs
 
 ASK_AFTER = 1 / 3
-"""Part of `lost_after_seconds` after which the node of a silent worker is called."""
+"""Part of `lost_after_seconds` until the node of a silent worker is called."""
 NODES_BEFORE_GIVING_UP = 3
-"""Number of nodes that cannot run workers after which a run ends if no worker was ready before."""
+"""A run without a ready worker ends after this number of nodes that cannot run workers."""
 NODE_FAULTS = {"version_mismatch", "module_missing", "worker_failed", "node_full"}
 """Errors of a worker that are due to its node, even before any worker was ready."""
 FULL = ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError
@@ -51,7 +51,7 @@ class Losses:
         self._host = host()
 
     def died(self, worker: ActorHandle, error: BaseException) -> None:
-        """Handle an error of Ray in place of a result: the worker is lost."""
+        """Handle an error of Ray instead of a result: the worker is lost."""
         if worker.has_ended:
             return
         if reason := _fault_of_node(worker, error):
@@ -185,7 +185,7 @@ class Losses:
 
 
 def _fault_of_node(worker: ActorHandle, error: BaseException) -> JobError | None:
-    """Return the error of a node that cannot run workers. None: Ray's error has another reason."""
+    """Return the error of a node that cannot run workers, or None if Ray's error has another reason."""
     if private_api.cannot_start(error):
         why = private_api.exception_in(error)
         message = f"{worker.node} did not start ({why}): install the same packages on all nodes"

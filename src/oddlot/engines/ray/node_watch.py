@@ -17,7 +17,7 @@ from oddlot.engines.ray.node_functions import answer
 from oddlot.engines.ray.settings import RaySettings
 
 DRAIN_SECONDS = 1.0
-"""Interval at which the cluster is queried for drained nodes, in seconds."""
+"""Interval between queries for drained nodes, in seconds."""
 ASK_SECONDS = 3.0
 """Time between two calls of a node that seems to be lost, in seconds."""
 REST_SECONDS = 60.0
@@ -47,7 +47,7 @@ class Suspect(NamedTuple):
 
 
 class NodeWatch:
-    """Tracks the nodes on which no worker must start, and the nodes that workers must leave.
+    """Tracks the nodes that must not get workers, and the nodes that workers must leave.
 
     Ray needs up to a minute to detect the loss of a node, and would start workers on it until then. A node that seems
     to be lost is used again once it responds to a call. Nodes have Ray's ids. `hub_node` never counts as lost.
@@ -62,17 +62,17 @@ class NodeWatch:
         self.left_out: set[str] = set()
         """Nodes that cannot run workers."""
         self.resting: dict[str, float] = {}
-        """Nodes that were running out of memory, with the time from which they may get workers again."""
+        """Nodes that were running out of memory, with the time when they may get workers again."""
         self._answered: dict[str, float] = {}
         """Time of the last reply of each node."""
         self._ask_at: dict[str, float] = {}
-        """Time from which a node may be called again. Infinity: it has not responded yet."""
+        """Time when a node may be called again, or infinity if it has not responded yet."""
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="oddlot draining nodes", daemon=True).start()
 
     @property
     def avoided(self) -> set[str]:
-        """Return the nodes on which no worker must start."""
+        """Return the nodes that must not get workers."""
         return self.suspects.keys() | self.left_out | self.resting.keys()
 
     def suspect(self, worker: ActorHandle) -> None:
@@ -86,7 +86,7 @@ class NodeWatch:
             self.resting[worker.started.ray_node] = self.clock() + REST_SECONDS
 
     def rested_at(self, node: str) -> float:
-        """Return the time from which a node may get workers again after a shortage of memory."""
+        """Return the time when a node may get workers again after a shortage of memory."""
         return self.resting.get(node, -inf)
 
     def is_there(self, worker: ActorHandle, others: Iterable[ActorHandle] = ()) -> bool:
@@ -106,7 +106,7 @@ class NodeWatch:
             self.call(node, lambda _: None, answer)
 
     def call(self, node: str, then: Callable[[Any], None], function: Any, *arguments: Any) -> None:
-        """Call a function on a node. `then` handles the result, which may be an exception."""
+        """Call a function on a node. `then` handles the result or an exception."""
 
         def answered(value: Any) -> None:
             self._ask_at[node] = self.clock() + ASK_SECONDS
@@ -131,7 +131,7 @@ class NodeWatch:
         return bool(back or rested)
 
     def find(self, actor: Any, then: Callable[[ActorNode | BaseException], None]) -> None:
-        """Look up the node of an actor, which may have ended. `then` handles the node, or an exception."""
+        """Look up the node of an actor, running or ended. `then` handles the node, or an exception."""
 
         def look() -> ActorNode:
             node, address = private_api.node_of(actor)

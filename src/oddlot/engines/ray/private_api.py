@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, Literal
 
 TOKEN_MODE = "RAY_AUTH_MODE"
-"""Environment variable with the authentication mode of a cluster, which drivers and nodes must share."""
+"""Environment variable with the authentication mode of a cluster. Drivers and nodes must have the same mode."""
 
 
 def on_completed(ref: Any, call: Callable[[Any], None]) -> None:
     """Call `call(value)` in a thread of Ray once an object is on this machine. The call must not block.
 
-    The value is an exception if the object has none. Arrays in it share the memory of the object store.
+    If the object has no value, `call` receives an exception. Arrays in it share the memory of the object store.
     """
     # `_on_ready` would not fetch an update from another machine, and the hub would have to wait for it.
     ref._on_completed(call)
@@ -50,7 +50,7 @@ def exception_in(error: BaseException) -> str:
 
 
 def node_of(actor: Any) -> tuple[str, str]:
-    """Return Ray's id of the node of an actor, which may have ended, and the node's IP address. Empty: unknown."""
+    """Return Ray's id and the IP address of the node of an actor, running or ended. Empty strings if unknown."""
     from ray._private.state import actors
 
     address = actors(actor._actor_id.hex())["Address"]
@@ -119,7 +119,7 @@ def raylet_link() -> socket.socket:
 
 
 def head_timeout() -> float:
-    """Return the seconds without the cluster's head after which Ray ends this process."""
+    """Return the seconds without the cluster's head until Ray ends this process."""
     return float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60"))  # noqa: SIM112 - Ray's name
 
 
@@ -145,7 +145,7 @@ def filter_messages(rest: Callable[[dict[str, Any]], tuple[dict[str, Any], list[
 
 
 def _print_with(call: Callable[..., None]) -> None:
-    """Make Ray print with this function, even on an existing connection, to which Ray has bound its own function."""
+    """Make Ray print with this function, even on an existing connection with Ray's own function."""
     from ray._private import worker
 
     before, outputs = worker.print_to_stdstream, worker.global_worker_stdstream_dispatcher
@@ -166,7 +166,7 @@ def output_files() -> list[str]:
 
 
 def noted_cluster() -> str | None:
-    """Return the noted address of a cluster on this machine, which may have ended. None: Ray has noted none."""
+    """Return the address that Ray noted for a cluster on this machine, running or ended, or None."""
     from ray._private.utils import read_ray_address
 
     noted: str | None = read_ray_address()

@@ -18,7 +18,7 @@ DUMP = re.compile(
 """Start of a line of Ray's C++ log, or of the stack dump of a process that continues to run."""
 LOST_WORKER = re.compile(r"Worker IP address: (\S+).*Worker PID: (\d+)", re.DOTALL)
 AGAIN_SECONDS = 60.0
-"""Seconds in which a line is shown only once, because several of Ray's processes report a loss."""
+"""Seconds until a line is shown again, because several of Ray's processes report a loss."""
 MAX_CHARACTERS = 160
 
 
@@ -27,7 +27,7 @@ class RayMessages:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.path: Path | None = None
-        """The file. None: the run has no folder yet, or no folder at all."""
+        """The file. None if the run has no folder, or no folder yet."""
         self._clock = clock
         self._shown: dict[tuple[str, ...], float] = {}
         """Times of shown losses, by the worker's address and process id or by the line."""

@@ -32,7 +32,7 @@ class RaySettings(WorkerSettings):
     """Number of workers, or (minimum, maximum): the run starts with the minimum, and uses more as they come. A number
     alone is the maximum, with a minimum of 1."""
     num_cpus: NotNegative = 1.0
-    """CPUs that each worker needs, which is also its number of threads."""
+    """CPUs that each worker needs, and its number of threads."""
     num_gpus: NotNegative = 0.0
     """GPUs that each worker needs."""
     resources: Mapping[str, float] | None = None
@@ -40,14 +40,14 @@ class RaySettings(WorkerSettings):
     runtime_env: Mapping[str, Any] | None = None
     """Ray's runtime environment, such as {"working_dir": "."}."""
     address: str | None = None
-    """Address of the cluster, such as "10.0.0.5:6379" or "auto". None: that of $RAY_ADDRESS."""
+    """Address of the cluster, such as "10.0.0.5:6379" or "auto". Default: $RAY_ADDRESS."""
     lost_after_seconds: AboveZero = 10.0
     """Seconds without a sign of life after which a worker counts as lost. Its tasks go to other workers. Code that
     holds Python's GIL prevents signs of life."""
 
     @property
     def min_workers(self) -> int:
-        """Minimum number of workers, with which the run starts."""
+        """Minimum number of workers to start the run."""
         return 1 if isinstance(self.workers, int) else self.workers[0]
 
     @property

@@ -14,7 +14,7 @@ from oddlot.engines.ray.worker_actor import CONTROL, CONTROL_THREADS, TASK_THREA
 
 
 class StartedActors:
-    """Requests actors for workers. The first ones are requested before the run assigns ids to its workers."""
+    """Requests actors for workers. The first actors are requested before the run assigns ids to its workers."""
 
     def __init__(self, settings: RaySettings) -> None:
         self.settings = settings
@@ -31,7 +31,7 @@ class StartedActors:
     def take(self, index: int, name: str, avoid: Collection[str] = ()) -> Any:
         """Return an actor for the worker `index`. The first call returns the actor that was requested early.
 
-        `avoid` are Ray's ids of nodes on which it must not run.
+        `avoid` are Ray's ids of nodes to avoid.
         """
         if index == EVALUATOR_INDEX:
             return self._class.options(

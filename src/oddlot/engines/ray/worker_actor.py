@@ -47,12 +47,12 @@ CONTROL = "control"
 """Name of the concurrency group for methods that are called while a task is computed."""
 CONTROL_THREADS, TASK_THREADS = 4, 2
 PARENT_SECONDS = 0.25
-"""Interval at which a worker checks that its node's raylet is running, in seconds."""
+"""Interval between a worker's checks that its node's raylet is running, in seconds."""
 
 
 @dataclass(frozen=True)
 class HubInfo:
-    """Versions and folders of the hub's process, which a worker needs before it can read its setup."""
+    """Versions and folders of the hub's process. A worker needs them before it can read its setup."""
 
     versions: Mapping[str, str]
     path: Sequence[str]
@@ -102,7 +102,7 @@ class WorkerActor(PacedControl):
         self.thread = ThreadPoolExecutor(1)
         """The thread for the job's code, because some settings of PyTorch are per thread."""
         self.outs = threading.local()
-        """The update buffer of each of Ray's threads, which the thread's next task reuses."""
+        """The update buffer of each of Ray's threads. The thread's next task reuses it."""
         self.news = threading.Event()
         """Set when the next heartbeat must be sent immediately."""
         signal.signal(signal.SIGTERM, lambda *_: self.leave())
@@ -152,7 +152,7 @@ class WorkerActor(PacedControl):
         return self.where()
 
     def _device(self, wish: str) -> torch.device:
-        """Return the device: the first one that Ray assigns to this actor. The evaluator falls back to the CPU."""
+        """Return the first device that Ray assigns to this actor. The evaluator falls back to the CPU."""
         try:
             return choose_device(wish)
         except UsageError:

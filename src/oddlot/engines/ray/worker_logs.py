@@ -1,4 +1,4 @@
-"""Copies of the output of failed workers, which remain when their machines are lost."""
+"""Copies of the output of failed workers. They remain when the workers' machines are lost."""
 
 import re
 from contextlib import suppress
@@ -35,7 +35,7 @@ class WorkerLogs:
 
 
 def _exit_code(log: bytes) -> int | None:
-    """Return the exit code in an output, or the negative signal number after a crash. None: neither was found."""
+    """Return the exit code in an output, or the negative signal number after a crash, or None."""
     found = ENDED.findall(log)
     if not found:
         return None

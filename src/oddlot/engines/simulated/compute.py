@@ -27,7 +27,7 @@ class DataBytes:
     """Counts the bytes of sending the shard of a task to its machine."""
 
     cuts: tuple[int, ...] = ()
-    """Start of each shard, and end of the last one. Empty: every machine has all of the data."""
+    """Start of each shard, and end of the last shard. Empty if every machine has all of the data."""
     bytes_per_sample: float = 0.0
     keep: bool = True
     """Whether machines keep their earlier shards."""

@@ -29,7 +29,7 @@ class Computation(Protocol):
     """Computes the tasks of a simulated run; see `oddlot.engines.simulated.compute`."""
 
     bytes_down: int
-    """Bytes of the weights from which a task starts."""
+    """Bytes of a task's initial weights."""
     bytes_up: int
     """Bytes of an update."""
 
@@ -46,7 +46,7 @@ class Computation(Protocol):
 class Simulator(ABC):
     """Simulated machines, their workers, and the injection of faults into them.
 
-    Each worker has a host, which receives its messages: the hub, or the peer on the same machine.
+    Each worker sends its messages to a host: the hub, or the peer on the same machine.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Simulator(ABC):
             worker.request_stop(place)
 
     def evict(self, node: NodeId) -> None:
-        """Kill the worker's process, and start another one on its machine."""
+        """Kill the worker's process, and start another process on its machine."""
         self.lifecycle.restart(node)
         self.kill(node)
 
@@ -135,7 +135,7 @@ class Simulator(ABC):
             worker.request_stop(place)
 
     def evaluate(self, version: int, weights: Any, host: NodeId = HUB) -> None:
-        """Evaluate the weights, which takes no virtual time."""
+        """Evaluate the weights, in no virtual time."""
         self.events.at(
             self.now, lambda: Envelope(host, Evaluated(version, self.computation.evaluate(weights)))
         )
@@ -145,7 +145,7 @@ class Simulator(ABC):
         return ()
 
     def _find(self, task: TaskId, node: NodeId) -> tuple[SimulatedWorker | None, int]:
-        """Return the worker that has the task, and the task's position in its queue. None: the task has ended."""
+        """Return the worker that has the task, and the task's position in its queue, or None if the task has ended."""
         worker = self.workers.get(node)
         place = worker.find(task) if worker else None
         return (None, -1) if place is None else (worker, place)

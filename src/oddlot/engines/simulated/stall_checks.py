@@ -6,7 +6,7 @@ from oddlot.core.support.errors import JobError
 from oddlot.core.tasks import NodeId
 
 MAX_ATTEMPTS = 1_000
-"""Attempts in a row without a completed task after which the run fails. Each machine adds 10."""
+"""Consecutive attempts without a completed task until the run fails. Each machine adds 10."""
 
 
 class StallChecks:
@@ -74,7 +74,7 @@ class StallChecks:
 
 
 def stalled(seconds: float, machines: int, traces: Sequence[str] = ()) -> JobError:
-    """Return the error of a run to which no machine can return.
+    """Return the error of a run without machines that can return.
 
     `traces` are the names of zones with an ended trace, and `chaos` if the trace of the fault injection has ended.
     """

@@ -17,7 +17,7 @@ class TaskExecution:
     task: Task
     weights: Any
     ready: float
-    """Time at which its weights and samples have arrived."""
+    """Arrival time of its weights and samples."""
     compute: float
     """Seconds for the remaining samples at the current pace."""
     weight_bytes: int
@@ -37,7 +37,7 @@ class TaskExecution:
     unwanted: bool = False
     """Whether its update will not count and need not be computed."""
     stop_at: float = inf
-    """Time at which the request to stop reaches the worker."""
+    """Arrival time of the request to stop at the worker."""
     min_samples: int = 0
     """Samples that are computed before the request takes effect."""
     samples: int = 0
@@ -62,7 +62,7 @@ class TaskExecution:
         )
 
     def set_end(self, stop_at: float, batch: int) -> None:
-        """Set the end: after all samples, or after the minibatch in which the request to stop arrives."""
+        """Set the end: after all samples, or after the minibatch that runs when the request to stop arrives."""
         samples = samples_in(self.task.spans)
         self.end, self.samples, self.is_partial = self.begin + self.compute, samples, False
         if stop_at < self.end:
@@ -94,7 +94,7 @@ class TaskExecution:
         return replace(self.task, spans=split(self.task.spans, self.samples)[0])
 
     def facts(self, now: float, link: Link, loss: float | None, bytes_up: int) -> Facts:
-        """Return the facts of the update, which arrives at time `now`."""
+        """Return the facts of the update that arrives at time `now`."""
         seconds = {
             "down": self.link_factor * link.seconds(self.weight_bytes + self.data_bytes),
             "load": 0.0,

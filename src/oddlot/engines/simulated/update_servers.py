@@ -31,9 +31,9 @@ class UpdateServers(EngineWrapper):
         self.hub, self.store = hub, store
         self.events: EventQueue[Message] = EventQueue(engine.now)
         self.free_at = [engine.now] * (hub.servers if hub.overwrites else 1)
-        """Time at which each server, or the single record of a store with transactions, is free."""
+        """Time when each server, or the single record of a store with transactions, is free."""
         self.in_service: dict[NodeId, list[float]] = {}
-        """Times at which each worker's updates are processed."""
+        """Processing times of each worker's updates."""
         self.lost: set[NodeId] = set()
         """Lost workers with updates that are still being processed. The hub does not know of the loss yet."""
         self.read: list[int] = []

@@ -35,7 +35,7 @@ class SimulatedWorker:
     answer: Callable[["SimulatedWorker", TaskExecution], Envelope | None]
     joined_at: float
     free_at: float
-    """Time at which it finished its last task."""
+    """End time of its last task."""
     last_contact: float
     """Time of its last transfer."""
     is_leaving: bool = False

@@ -16,7 +16,7 @@ OWN, COMMON = 16, 14
 SHOWN = 8, 2
 """Numbers of these features that a point has for each of its labels, at the default numbers of features and labels."""
 NOISE, MORE = 0.2, 1.28
-"""Initial share of noise features, and initial factor of further labels, which allows for duplicates."""
+"""Initial share of noise features, and initial factor of further labels. The factor allows for duplicates."""
 NEAR, PILOT, TRIES = 0.05, 1_000, 12
 """Tolerance of the means, number of points for measuring them, and number of tries."""
 BLOCK = 16_384
@@ -47,7 +47,7 @@ class Shape:
 def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
     """Return features (L2-normalized rows) and labels of `examples` points. Each `stream` has different points.
 
-    Warn if the means differ much from the requested ones. Raise MemoryError if there is not enough memory, and
+    Warn if the means differ much from the requested means. Raise MemoryError if there is not enough memory, and
     ValueError if a point would need nearly all labels.
     """
     check_memory(BYTES_OF_A_LABEL * shape.labels, f"a set of {shape.labels:,} labels")
@@ -95,7 +95,7 @@ def _block(
 
 
 def _labels(count: int, shape: Shape, chance: np.random.Generator, more: float) -> Csr:
-    """Draw a frequent label for each point, and further labels of its cluster or other frequent ones."""
+    """Draw a frequent label for each point, and further labels of its cluster or other frequent labels."""
     popularity = np.cumsum((np.arange(shape.labels) + 10.0) ** -0.8)
     rank = np.random.default_rng([shape.seed, 1]).permutation(shape.labels)
 

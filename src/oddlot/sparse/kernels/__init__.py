@@ -10,7 +10,7 @@ Arguments that several kernels share:
 - `log_weights`, [slots]: logarithm of the number of rows that the row in each slot represents.
 - `seen`, [parts, out_features], and `mark`: `seen[part, row]` is `mark + e` if example e has the row.
 - `row_by`, `example_by`, `slot_by`, [pairs]: row, example and slot of each pair, sorted by row.
-- `bucket_starts`, [buckets + 1]: first pair of each bucket, which contains neighboring rows.
+- `bucket_starts`, [buckets + 1]: first pair of each bucket. A bucket contains neighboring rows.
 - `bounds`, [chunks + 1]: first bucket of each chunk. A chunk is processed by one thread.
 - `kind`, `first`, `second`, `how`: optimizer, its state and its numbers (see `row_operations`).
 """

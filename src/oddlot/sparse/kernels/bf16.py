@@ -41,10 +41,10 @@ def _narrowed(_typing: Any, _number: Any, like: Any, _noise: Any) -> Any:
 
 
 def _stirred(_typing: Any, _row: Any, _place: Any, _step: Any) -> Any:
-    """Implement `stirred(row, place, step)`: return 32 pseudorandom bits, which depend only on these three integers.
+    """Implement `stirred(row, place, step)`: return 32 pseudorandom bits that depend only on these three integers.
 
     The mixing function is from Chris Wellons, "Prospecting for Hash Functions" (2018). With plain Numba, products would
-    have 64 bits, and half as many would be computed at once.
+    have 64 bits, and half the number would be computed at once.
     """
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:

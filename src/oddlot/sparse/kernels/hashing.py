@@ -11,7 +11,7 @@ BIN, BITS = 8, 3
 LANES = 64
 """Number of vectors whose bins are compared at once."""
 TABLE_BITS, MAX_BITS = 20, 63
-"""Largest numbers of bits of a bucket's number, and of a code, which is a signed 64-bit integer."""
+"""Largest numbers of bits of a bucket's number, and of a code. A code is a signed 64-bit integer."""
 GOLDEN = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio. The highest bits of a product with it depend on all bits of the other factor."""
 
@@ -19,9 +19,9 @@ GOLDEN = 0x9E3779B97F4A7C15
 def draw_bins(
     columns: int, bins: int, chance: np.random.Generator
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Draw the coordinates of each bin, and the step with which an empty bin searches the other bins.
+    """Draw the coordinates of each bin, and the step of an empty bin's search through the other bins.
 
-    Return `order`, int32 [bins * 8], from as few permutations of the coordinates as possible, and `steps`, int32
+    Return `order`, int32 [bins * 8], from the fewest possible permutations of the coordinates, and `steps`, int32
     [bins], each coprime to the number of bins.
     """
     permutations = -(-bins * BIN // columns)
@@ -70,7 +70,7 @@ def largest_in_bins(part, parts, vectors, order, steps, codes):
 
     `vectors` is [vectors, columns], and `codes` is [tables, vectors]. `order` and `steps` are from `draw_bins`. Zeros
     are ignored. A bin with only zeros takes the digit of another bin, searched in steps of `steps[bin]`, so codes of
-    sparse vectors differ too. Vectors are compared side by side, which vectorizes.
+    sparse vectors differ too. Vectors are compared side by side, to vectorize the loop.
     """
     tables, bins, columns = codes.shape[0], steps.shape[0], vectors.shape[1]
     digits = bins // tables

@@ -10,7 +10,7 @@ from typing import Any
 from numba import njit
 from numba.core import event
 
-# Sums may be reordered, which vectorizes them. NaN and infinity are respected.
+# Sums may be reordered, to vectorize them. NaN and infinity are respected.
 MATHS = {"reassoc", "contract", "nsz", "arcp"}
 logger = logging.getLogger(__name__)
 

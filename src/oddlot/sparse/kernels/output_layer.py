@@ -30,7 +30,7 @@ def forward(part, parts, bounds, bucket_starts, row_by, example_by, slot_by, wei
 def softmax(part, parts, starts, counts, labels, sure, log_weights, logits, deltas, losses):
     """Compute the softmax cross-entropy loss of each example's active set, and its gradient with respect to the logits.
 
-    Of the `counts[e]` active rows, the first `labels[e]` are the labels, which share the target equally. Rows from
+    Of the `counts[e]` active rows, the first `labels[e]` are the labels. They share the target equally. Rows from
     `sure[e]` on were drawn randomly: `log_weights` is added to their `logits`, in place. `losses` is [examples], and
     `deltas`, the gradient, is [slots]. Both are 0 for an example without labels.
     """
@@ -113,7 +113,7 @@ def collect(
     """Compute the gradients of the rows that have a pair, without a step.
 
     `rows`, `bias_gradients` [touched] and `gradients` [touched, columns] get the rows and their gradients, for chunk c
-    from `places[c]` on. The other arguments are those of `backward`.
+    from `places[c]` on. `backward` describes the other arguments.
     """
     chunks = bounds.shape[0] - 1
     for chunk in range(chunks * part // parts, chunks * (part + 1) // parts):

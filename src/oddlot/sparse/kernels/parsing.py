@@ -28,7 +28,7 @@ def count_marks(text, marks):
 
 @kernel
 def whole_number(text, at, end):
-    """Parse digits from `at` on. Return the number, or -1 if there are none or too many, and the end."""
+    """Parse digits from `at` on. Return the number, or -1 if there are no digits or too many, and the end."""
     number, begun = 0, at
     while at < end and 48 <= text[at] <= 57:
         number = 10 * number + (text[at] - 48)

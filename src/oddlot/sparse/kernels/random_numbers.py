@@ -1,4 +1,4 @@
-"""Random numbers that depend only on a seed, not on the order in which threads draw."""
+"""Random numbers that depend only on a seed, not on the order of the threads."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from oddlot.sparse.kernels.jit import kernel
 def next_state(state):
     """Return the next state of a random number generator, uint64. Its high bits are random.
 
-    Each state is the output function of splitmix64 (Steele, Lea, Flood, OOPSLA 2014) of the previous one. The period is
-    unknown, but an example draws only a few numbers.
+    Each state is the output function of splitmix64 (Steele, Lea, Flood, OOPSLA 2014) of the previous state. The period
+    is unknown, but an example draws only a few numbers.
     """
     x = np.uint64(state) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,6 +1,6 @@
 """Sorting of the pairs (row, example) of a batch by row. Each row is then read once, by the thread of its chunk.
 
-There are two passes: into buckets of neighboring rows, and then a counting sort of each bucket, which fits into the
+There are two passes: into buckets of neighboring rows, and then a counting sort of each bucket. A bucket fits into the
 cache.
 """
 

@@ -55,7 +55,8 @@ def add_both(a, hidden, gradient, weight, hidden_gradient):
 def adam(row, weight, gradient, first, second, how):
     """Make one step of Adam on a row (Kingma, Ba, ICLR 2015, algorithm 1).
 
-    Moments are float32, or bfloat16 with stochastic rounding, which depends only on the row, the column and the step.
+    Moments are float32, or bfloat16 with stochastic rounding. The rounding depends only on the row, the column and the
+    step.
     """
     one, step = np.float32(1), np.uint32(how[STEP])
     rate, b1, b2, eps, scale = how[LR] * how[SCALE1], how[BETA1], how[BETA2], how[EPS], how[SCALE2]

@@ -43,7 +43,7 @@ def take_by_chance(
     """Add `wanted` uniform draws to each example: rows that it does not have, or all of these if there are fewer.
 
     Each draw represents the number of rows not taken before, divided by the number of draws: the log Q correction of
-    sampled softmax. `group` consecutive examples use the same random sequence, which reduces the number of computed
+    sampled softmax. `group` consecutive examples use the same random sequence, to reduce the number of computed
     rows.
     """
     mine = seen[part]
@@ -122,8 +122,8 @@ def take_by_frequency(
 ):
     """Add the distinct rows of `draws` draws from an alias table to each example, except those that it already has.
 
-    Row i represents `exp(row_weights[i])` rows. `group` consecutive examples use the same random sequence, which
-    reduces the number of computed rows.
+    Row i represents `exp(row_weights[i])` rows. `group` consecutive examples use the same random sequence, to
+    reduce the number of computed rows.
     """
     mine = seen[part]
     examples = counts.shape[0]

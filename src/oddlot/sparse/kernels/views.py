@@ -1,7 +1,7 @@
 """Array views for inner loops.
 
 Numba counts the references to an array, and to each slice of it. This takes about 60 ns, while a step on a row takes
-200 ns. These views are not counted. They must not outlive their array, which is an argument of the kernel.
+200 ns. These views are not counted. They must not outlive their array, an argument of the kernel.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Samplers, which choose rows in addition to the labels."""
+"""Samplers of rows in addition to the labels."""
 
 from oddlot.sparse.samplers.clusters import Clusters
 from oddlot.sparse.samplers.dense import Dense

@@ -36,15 +36,15 @@ class Clusters:
     found: int = 200
     """Largest number of rows from clusters per example."""
     by_chance: int | None = None
-    """Random draws per example. None: 200, or one per 1,500 rows if that is more."""
+    """Random draws per example. Default: 200, or one per 1,500 rows if that is more."""
     frequency: float = 0.8
     """Share of the draws by label frequency; the others are uniform. 0: uniform draws, each row at most once."""
     group: int = 8
-    """Number of consecutive examples that share random draws, which reduces the number of computed rows."""
+    """Number of consecutive examples that share random draws, to reduce the number of computed rows."""
     refresh: Refresh = field(default_factory=Refresh)
     """When the clusters are rebuilt."""
     counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
-    """Label frequency of each row. None: counted during training."""
+    """Label frequency of each row. Default: counted during training."""
 
     def __post_init__(self) -> None:
         check_whole(each=self.each, probes=self.probes, group=self.group)

@@ -54,8 +54,8 @@ class LSH:
     Locality-sensitive hashing with the families `simhash`, signs of random projections (Charikar, STOC 2002), and
     `dwta`, positions of the largest of 8 coordinates (Chen, Shrivastava, UAI 2018).
 
-    If `digits` or `tables` is None, it is chosen by measurement when hash functions are drawn: the most digits with
-    which 50 tables find enough rows, and the fewest tables that do.
+    If `digits` or `tables` is None, it is chosen by measurement when hash functions are drawn: the most digits that let
+    50 tables find enough rows, and the fewest tables that do.
 
     Draws by label frequency (see `Unigram`) make the estimate of the sum over all rows unbiased. Chen et al., "SLIDE"
     (MLSys 2020), have no such draws.
@@ -64,10 +64,10 @@ class LSH:
     family: Literal["simhash", "dwta"] = "simhash"
     """Hash family: `simhash` or `dwta`."""
     digits: int | None = None
-    """Digits of a hash code (K in the paper). None: measured. Codes of more than 20 bits (a digit of `dwta` has 3) are
-    folded into 2^20 buckets."""
+    """Digits of a hash code (K in the paper). Default: measured. Codes of more than 20 bits (a digit of `dwta` has 3)
+    are folded into 2^20 buckets."""
     tables: int | None = None
-    """Number of hash tables (L in the paper). None: measured."""
+    """Number of hash tables (L in the paper). Default: measured."""
     found: int = 200
     """Largest number of rows from the tables per example."""
     by_chance: int = 100
@@ -79,12 +79,12 @@ class LSH:
     refresh: Refresh = field(default_factory=Refresh)
     """When the tables are rebuilt."""
     redraw_every: int = 5
-    """Number of rebuilds after which new hash functions are drawn."""
+    """Number of rebuilds between draws of new hash functions."""
     changed_only: bool = False
     """Whether only rows that were computed since the last rebuild are hashed again. It needs an optimizer that leaves
     other rows unchanged, and a backward pass before each next loss."""
     counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
-    """Label frequency of each row. None: counted during training."""
+    """Label frequency of each row. Default: counted during training."""
     chosen: Choice = field(init=False, repr=False, compare=False, default_factory=lambda: Choice(0, 0))
     """State: the current numbers of digits and tables."""
     warned: bool = field(init=False, repr=False, compare=False, default=False)
@@ -181,7 +181,7 @@ class LSH:
         return codes
 
     def _choice(self, crew: Crew, weight: NDArray[Any], seed: int) -> Choice:
-        """Return the numbers of digits and tables. Warn if given ones find too few or too many rows."""
+        """Return the numbers of digits and tables. Warn if given numbers find too few or too many rows."""
         wanted, has = self._wanted(weight), self._measured(crew, weight, seed, self.digits, self.tables)
         logger.info("%s for %d rows: %s", self.family, len(weight), has)
         fits = FEW * wanted <= has.taken and has.held <= MANY * wanted

@@ -14,7 +14,7 @@ from oddlot.sparse.threads import Crew
 
 @dataclass
 class Mixed:
-    """The rows that each of several samplers finds, and the random draws of the last one.
+    """The rows that each of several samplers finds, and the random draws of the last sampler.
 
     Use it to combine indexes: `Mixed([LSH(by_chance=0), Clusters()])`. Raise ValueError if a sampler other than the
     last draws rows randomly or has `changed_only=True`.
@@ -36,7 +36,7 @@ class Mixed:
 
     @property
     def layer(self) -> object:
-        """The layer that all samplers belong to; None if they differ."""
+        """The layer that all samplers belong to, or None if they differ."""
         known = [getattr(sampler, "layer", None) for sampler in self.samplers]
         return known[0] if all(layer is known[0] for layer in known) else None
 

@@ -18,7 +18,7 @@ from oddlot.sparse.validation import check_number, check_whole
 class Unigram:
     """Rows drawn in proportion to their label frequency, for every example.
 
-    Frequent labels, which most examples are compared with, then represent few other rows each, as in sampled softmax
+    Most examples are compared with frequent labels. Each of these then represents few other rows, as in sampled softmax
     with a unigram distribution (Bengio, Senécal, 2008).
     """
 
@@ -31,7 +31,7 @@ class Unigram:
     refresh: Refresh = field(default_factory=Refresh)
     """When the label frequencies are updated."""
     counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
-    """Label frequency of each row. None: counted during training."""
+    """Label frequency of each row. Default: counted during training."""
 
     def __post_init__(self) -> None:
         check_whole(draws=self.draws, group=self.group)

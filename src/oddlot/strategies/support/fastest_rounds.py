@@ -30,8 +30,9 @@ def fastest(
 ) -> Generator[Command, None, bool]:
     """Collect the updates of a round. At the k-th, apply their mean, cancel the other tasks and start the next round.
 
-    `updates` has the samples of each update so far. `samples` is the number of samples per task, and `then` that of the
-    next round (None: `samples`). `deadline` is the timeout of each task. Return whether the round was closed.
+    `updates` has the samples of each update so far. `samples` is the number of samples per task, and `then` the number
+    in the next round, by default `samples`. `deadline` is the timeout of each task. Return whether the round was
+    closed.
 
     A round closes with fewer updates when fewer workers are left. Without k, it closes when no task is open, and
     workers that join wait for the next round. A worker with several tasks in flight may send several of the k updates.

@@ -8,7 +8,7 @@ WINDOW, THRESHOLD = 20, 5
 
 @dataclass
 class Pflug:
-    """The number of negative inner products minus positive ones, and the number of rounds.
+    """The number of negative minus positive inner products, and the number of rounds.
 
     While a model makes progress, consecutive directions mostly agree. If they are noise, half of them are opposed.
     Statistic: Pflug (1990). Rule for single rounds: Kas Hanna et al. (ICASSP 2020), algorithm 1.
@@ -21,7 +21,7 @@ class Pflug:
     """
 
     negative: int = 0
-    """Negative inner products minus positive ones."""
+    """Number of negative minus positive inner products."""
     rounds: int = 0
     """Rounds since the last reset."""
     agreeing: int = 0

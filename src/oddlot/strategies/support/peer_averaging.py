@@ -39,7 +39,7 @@ Share = Annotated[float, Must("above 0 and below 1", lambda value: 0 < value < 1
 
 @dataclass
 class PeerAveraging(Strategy):
-    """Base class of strategies in which peers train on their own and average their models with other peers.
+    """Base class of strategies for peers that train on their own and average their models with other peers.
 
     A peer computes one minibatch after the other and steps with the job's optimizer. After a step, `is_due` decides
     whether to exchange models. During a pull, the peer waits for the reply; with `overlap`, it first computes one more
@@ -73,9 +73,9 @@ class PeerAveraging(Strategy):
     awaits: NodeId = field(default="", metadata=STATE)
     """Peer with an awaited reply. Empty: none."""
     awaited_until: float = field(default=0.0, metadata=STATE)
-    """Time at which the awaited request times out."""
+    """Time when the awaited request times out."""
     awaited_from: int = field(default=-1, metadata=STATE)
-    """Step after which the reply is awaited."""
+    """Step that is followed by a wait for the reply."""
     is_deferred: bool = field(default=False, metadata=STATE)
     """Whether another exchange is due once the awaited model has arrived."""
     timeout: float = field(default=30.0, metadata=STATE)
@@ -100,7 +100,7 @@ class PeerAveraging(Strategy):
 
     @property
     def measures(self) -> DriftOf | None:
-        """Return the kind of change that each step must measure for `is_due`. None: nothing."""
+        """Return the kind of change that each step must measure for `is_due`, or None for nothing."""
         return None
 
     @property
@@ -191,7 +191,7 @@ class PeerAveraging(Strategy):
         yield from self._set_alarm(view)
 
     def _set_alarm(self, view: View) -> Iterator[Command]:
-        """Set an alarm unless an earlier one is set: that one sets the next."""
+        """Set an alarm unless an earlier alarm is set. The earlier alarm sets the next."""
         if not view.now < self.rings_at <= self.awaited_until:
             self.rings_at = self.awaited_until
             yield Wake(self.rings_at)

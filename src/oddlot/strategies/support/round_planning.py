@@ -33,7 +33,7 @@ class RoundKind(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A kind of round, and the range of errors in which it is the best."""
+    """A kind of round, and the range of errors where it is the best."""
 
     choice: RoundKind
     """The kind of round."""
@@ -46,9 +46,9 @@ def stages(choices: Iterable[RoundKind]) -> list[Stage]:
 
     With the final error A of rounds of one sample, an error e falls at the rate (e - A / (k samples)) / seconds, up to
     a constant. For each choice this is a straight line over e, and the best choices form the upper envelope. A only
-    scales the errors at which the envelope changes from line to line. Theorem 1 of Kas Hanna et al. (ICASSP 2020) is
-    the case of fixed samples. Adapting both is the idea of Egger, Kas Hanna, Bitar (2023); the stages are derived from
-    the same bound. Raise UsageError if there is no choice, or an invalid one.
+    scales the errors where the envelope changes from line to line. Theorem 1 of Kas Hanna et al. (ICASSP 2020) is the
+    case of fixed samples. Adapting both is the idea of Egger, Kas Hanna, Bitar (2023); the stages are derived from the
+    same bound. Raise UsageError if there is no choice, or an invalid choice.
     """
     given = list(choices)
     if not given or not all(one.k >= 1 and one.samples >= 1 and 0 < one.seconds < inf for one in given):
@@ -72,8 +72,8 @@ def stages(choices: Iterable[RoundKind]) -> list[Stage]:
 def spaced(found: Sequence[Stage], gain: float) -> list[Stage]:
     """Return the stages that are far enough apart if the error is unknown.
 
-    Keep the first stage, the last one, and those whose rounds have at least `gain` times the samples of the previous
-    one. Leave out stages if a later one has that many samples and takes hardly longer.
+    Keep the first stage, the last stage, and stages with at least `gain` times the samples of the previous stage per
+    round. Leave out stages if a later stage has this number of samples and takes hardly longer.
     """
     worth_it = [
         stage
@@ -100,7 +100,7 @@ def _crossing(one: RoundKind, other: RoundKind) -> float:
 def switch_times(
     found: Sequence[Stage], a: float, error: float, contraction: float
 ) -> tuple[tuple[float, int], ...]:
-    """Return the start time of each stage after the first one, with its k: `times` for `AdaptiveK`.
+    """Return the start time of each stage after the first stage, with its k: `times` for `AdaptiveK`.
 
     Use the first stage's k as `AdaptiveK(k=...)`. `error` is the initial error, and `a` is the final error of rounds of
     one sample: eta L sigma^2 / (2 c) in the paper (Kas Hanna et al., ICASSP 2020, theorem 1). Each round reduces the

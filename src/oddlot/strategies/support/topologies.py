@@ -31,7 +31,7 @@ def check_topology(name: Topology, peers: int) -> None:
 
 
 def partner(name: Topology, view: View, turn: int) -> NodeId | None:
-    """Return the peer for exchange number `turn` of this peer. None: no such peer is active.
+    """Return the peer for exchange number `turn` of this peer, or None if no such peer is active.
 
     - `random`: any peer, each with the same probability.
     - `ring`: the right and the left neighbor in turn.
@@ -76,7 +76,7 @@ def _across(view: View, turn: int) -> NodeId | None:
 
 
 def _matched(mesh: list[NodeId], me: int, turn: int) -> NodeId | None:
-    """Return the partner in the matching of this turn. None: the peer left over from an odd number."""
+    """Return the partner in the matching of this turn, or None for the peer left over from an odd number."""
     order = list(range(len(mesh)))
     Random(f"matching {turn}").shuffle(order)
     place = order.index(me) ^ 1

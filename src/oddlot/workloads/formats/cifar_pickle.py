@@ -18,7 +18,7 @@ FOLDER = "cifar-10-batches-py"
 ARCHIVE = "cifar-10-python.tar.gz"
 PARTS = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
 MAX_BYTES = 1 << 25
-"""Largest size of a pickle. The published ones have 31 MB."""
+"""Largest size of a pickle. The published files have 31 MB."""
 ROW = 3 * SIDE * SIDE
 CALLS = {
     ("numpy.core.multiarray", "_reconstruct"),

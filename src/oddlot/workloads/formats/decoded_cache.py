@@ -120,7 +120,7 @@ def _paths(folder: Path, split: str) -> tuple[Path, Path]:
 
 
 def _opened(folder: Path) -> Splits | None:
-    """Return the memory-mapped splits; None unless all four files are complete."""
+    """Return the memory-mapped splits, or None unless all four files are complete."""
     splits: dict[str, Split] = {}
     for split in SPLITS:
         at_images, at_labels = _paths(folder, split)
@@ -133,7 +133,7 @@ def _opened(folder: Path) -> Splits | None:
 
 
 def _mapped(path: Path, dtype: type, row: tuple[int, ...]) -> NDArray[Any] | None:
-    """Return the memory-mapped array [n, *row] of a file; None if the file is missing or has anything else."""
+    """Return the memory-mapped array [n, *row] of a file, or None if the file is missing or has anything else."""
     try:
         array = npy.open_memmap(path, "r")
         size = path.stat().st_size

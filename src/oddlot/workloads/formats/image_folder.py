@@ -91,7 +91,7 @@ def _read(photos: Iterable[Photo]) -> Splits:
 
 
 def _visible(photos: Iterable[Photo]) -> Iterator[Photo]:
-    """Return the images without hidden files, which file managers create."""
+    """Return the images without hidden files of file managers."""
     return (photo for photo in photos if not photo[1].rpartition("/")[2].startswith("."))
 
 

@@ -73,7 +73,7 @@ class _Patient:
 
 
 def members(path: Path) -> Iterator[tuple[str, Read]]:
-    """Yield the name of each file in the archive, and a function that reads it before the next one is requested.
+    """Yield the name of each file in the archive, and a function that reads it before the next file is requested.
 
     Raise UsageError if the archive is damaged, or has a member that is neither a file nor a folder, such as a link.
     """
@@ -132,7 +132,7 @@ def _check_regular(member: tarfile.TarInfo, path: Path) -> None:
 
 
 def _drain(file: Readable, path: Path) -> None:
-    """Read to the end, which verifies the checksum of compressed data."""
+    """Read to the end, to verify the checksum of compressed data."""
     try:
         while file.read(PIECE_BYTES):
             pass
