@@ -264,7 +264,7 @@ def test_predict_and_partial_fit_reject_invalid_arguments() -> None:
 def test_replaced_parameters_are_rejected(
     name: str, value: Tensor, code: str, fields: dict[str, Any]
 ) -> None:
-    """Otherwise, kernels would access memory out of bounds."""
+    """Kernels would access memory out of bounds with replaced parameters."""
     output, given = SampledLinear(4, 5), SparseInputLinear(5, 4)
     for layer, inputs in ((output, (torch.zeros(1, 4), [0])), (given, ([0, 1], [0], [1.0]))):
         setattr(layer, name, nn.Parameter(value))
@@ -474,7 +474,7 @@ def test_memory_limit_of_a_container_is_respected(tmp_path: Path, monkeypatch: p
 
 
 def test_memory_is_checked_for_layers_and_index_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Test two layers of a network, and clusters for prediction in addition to the memory in use."""
+    """The check adds two layers of a network, and adds clusters for prediction to the memory in use."""
     one_each = 20 * 128 * 8  # bytes of a layer: weights and two 16-bit moments
     what = "a network of 20 features and 20 labels"
     with memory_of(1.5 * one_each), raises(MemoryError, "not_enough_memory", what=what, needs=2 * one_each):

@@ -41,7 +41,7 @@ def test_normalize_false_keeps_row_lengths() -> None:
 
 
 def test_unit_rows_have_length_one_and_empty_rows_stay() -> None:
-    """Test the largest and smallest float32 values too."""
+    """The largest and smallest float32 values are scaled correctly, too."""
     limits = np.finfo(np.float32)
     values = np.array([3, -4, 0, limits.max, limits.max, limits.smallest_subnormal], np.float32)
     x = Csr(np.array([0, 2, 2, 3, 5, 6]), np.arange(6, dtype=np.int32), values, (5, 6))

@@ -111,7 +111,7 @@ def test_loaded_weights_have_no_delayed_steps() -> None:
 
 
 def test_evaluation_between_loss_and_backward_changes_nothing() -> None:
-    """A loss without a backward pass changes nothing either."""
+    """A loss without a backward pass has no effect, either."""
     layers = [a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2)]
     for step in range(4):
         for which, layer in enumerate(layers):

@@ -61,7 +61,7 @@ def test_recall_is_measured_on_random_examples(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_pickle_leaves_out_clusters() -> None:
-    """Pickles leave out the clusters, which are as large as the weights."""
+    """A pickle has no clusters, because they take the same memory as the weights."""
     found = trained(epochs=1)
     before = len(pickle.dumps(found))
     few = found.predict(X_TEST, exact=False)

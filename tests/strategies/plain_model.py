@@ -28,7 +28,7 @@ class Gradient(list[float]):
     """The gradient of one update."""
 
     def release(self) -> None:
-        """Do nothing: there is no memory to release."""
+        """Ignore the call, because no memory is held."""
 
 
 Loss = Callable[[Sequence[float], float], list[float]]
@@ -37,7 +37,7 @@ Loss = Callable[[Sequence[float], float], list[float]]
 
 @dataclass
 class PlainModel:
-    """Weights that follow plain SGD. Its metric `error` is the first weight."""
+    """A model of plain SGD. Its metric `error` is the first weight."""
 
     numbers: Sequence[float]
     """The data. Their order is that of a real run with seed 0."""

@@ -98,8 +98,10 @@ def test_k_stays_while_gradients_agree() -> None:
 def test_windows_reveal_progress_despite_oscillating_gradients(
     strategy: AdaptiveK, down: float, rises: bool
 ) -> None:
-    """Gradients alternate along a direction in which the learning rate times the curvature is 1.5, and agree along
-    another direction. Sums over windows reveal the progress that gradients of single rounds hide."""
+    """Sums over windows reveal progress that gradients of single rounds hide.
+
+    Gradients alternate along a direction with a learning rate times curvature of 1.5, and agree along another one.
+    """
 
     def valley(weights: Sequence[float], mean: float) -> list[float]:
         return [150 * (weights[0] - mean), -down]

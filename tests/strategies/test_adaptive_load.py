@@ -48,8 +48,7 @@ def one() -> nn.Module:
 
 
 def a_job(numbers: Tensor) -> Job:
-    """Return a job with one weight, which is also the metric `error`. If all numbers are 1, each round lowers it by
-    LR."""
+    """Return a job with one weight. It is also the metric `error`. If all numbers are 1, each round lowers it by LR."""
     return Job(
         one,
         (numbers,),
@@ -303,7 +302,7 @@ def test_growing_fleet_is_measured_again() -> None:
 
 
 def test_worker_that_joins_a_measured_round_waits_for_the_next() -> None:
-    """Otherwise, a round would never end if workers kept joining."""
+    """A round of all workers would never end if workers kept joining."""
     state = Conductor(AdaptiveLoad(), SampleLedger(SAMPLES), BATCH)
     for node in ("a", "b"):
         state.handle(Joined(node), 0.0)

@@ -43,7 +43,7 @@ from tests.transcripts import raises, transcribe
 
 @dataclass
 class Mine(StrategyWrapper):
-    """A wrapper that changes nothing."""
+    """A wrapper without changes."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         return self.inner.on(event, view)
