@@ -164,7 +164,7 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield a link to the folder of the current page, from which workers import. All pages share one fork server."""
+    """Yield a link to the folder of the current page. Workers import from it. All pages share one fork server."""
     link = tmp_path_factory.mktemp("page") / "here"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(link), *sys.path])
@@ -288,7 +288,7 @@ def test_plots_are_valid_svg(path: Path) -> None:
 
 
 def golden_pattern(text: str) -> str:
-    """Return a pattern for a text in which values may be masked, as in golden sentences."""
+    """Return a pattern for a text with values that may be masked, as in golden sentences."""
     return r"\s".join(rf"(?:{re.escape(word)}|\S*<\w+>\S*)" for word in text.split())
 
 

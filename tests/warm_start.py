@@ -1,8 +1,8 @@
-"""Start Python programs with PyTorch already imported, which saves seconds of CPU time per program.
+"""Start Python programs with PyTorch already imported. This saves seconds of CPU time per program.
 
 `WarmPopen` replaces `subprocess.Popen` in tests that start many processes. Programs are forked from a process that has
 only run imports. A forked program is a child of the test process. Its parent, standard streams, signals and exit code
-are those of a fresh interpreter. Programs that it starts itself run in fresh interpreters.
+equal a fresh interpreter's. Programs that it starts itself run in fresh interpreters.
 """
 
 import atexit

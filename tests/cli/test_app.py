@@ -87,7 +87,7 @@ def test_resumed_job_file_run_keeps_flags_of_its_first_start(oddlot: Oddlot) -> 
 
 
 def test_lr_epochs_and_device_flags_are_applied(oddlot: Oddlot) -> None:
-    """They can be passed again when a run is resumed."""
+    """The flags can be passed again when a run is resumed."""
     oddlot.json(*SMALL, "--lr", "0.25", "--epochs", "1", "--device", "cpu", "--out", "run")
     run = json.loads(Path("run/run.json").read_text())
     assert "SGD(lr=0.25, " in run["optimizer"]

@@ -259,7 +259,7 @@ def test_only_listed_errors_get_a_suggestion(tmp_path: Path, monkeypatch: pytest
 
 
 def test_too_large_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples are /dev/zero, or the path of a model passed by mistake."""
+    """Endless or large files, such as /dev/zero or a model passed by mistake, are rejected."""
     monkeypatch.setattr(packed, "MAX_BYTES", 1_000)
     slow = written(tmp_path / "slow.txt", "1.0\n" * 300)
     with raises(UsageError, "file_too_large", line=4, file=str(slow)):

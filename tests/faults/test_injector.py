@@ -140,7 +140,7 @@ def test_faults_are_injected_while_tasks_are_cancelled() -> None:
 
 
 def test_slow_fault_slows_a_worker_process() -> None:
-    """It waits for 20 times the duration of each step."""
+    """A slow worker waits for 20 times the duration of each step."""
     run = struck_by(local(1), Fault("slow", at_versions=(10,), factor=20.0), epochs=4)
     seconds = [update.seconds["compute"] for update in updates(run.records)]
     before, after = sorted(seconds[2:10]), sorted(seconds[12:])
@@ -148,7 +148,7 @@ def test_slow_fault_slows_a_worker_process() -> None:
 
 
 def test_dropped_updates_free_their_memory() -> None:
-    """Its memory is released too: a worker has only two blocks."""
+    """A dropped update releases its memory: a worker has only two blocks."""
     run = struck_by(local(1), Fault("drop", at_versions=tuple(range(2, 12))))
     assert len(struck(run)) == 10
 
@@ -246,7 +246,7 @@ def test_corrupt_fault_of_a_lost_worker_hits_its_replacement() -> None:
 
 
 def test_fault_times_do_not_depend_on_other_faults() -> None:
-    """Its times do not depend on other faults or machines."""
+    """The times of a fault do not depend on other faults or machines."""
 
     def at(on: Place, *others: Fault) -> list[float]:
         run = struck_by(on, *others, Fault("slow", "w1", per_hour=7200.0, factor=1e-9), epochs=20)

@@ -59,7 +59,7 @@ def test_preempted_workers_return_and_samples_count_once(on: Place) -> None:
 
 
 def test_resumed_run_has_its_current_capacity(tmp_path: Path) -> None:
-    """It is stopped at 1 s, when one of three workers is running."""
+    """A run stopped at 1 s resumes with one running worker of three."""
     job, folder, capacity = a_job(count=COUNT), RunFolder(tmp_path), Chaos(capacity=Alive(TRACE))
     trained(job, Asynchronous(), FLEET, "seconds>=1", folder, chaos=capacity)
     run, state = trained(job, Asynchronous(), FLEET, "epochs>=2", folder, resume=True, chaos=capacity)
@@ -110,7 +110,7 @@ def test_capacity_that_ends_at_zero_ends_the_run(on: Place, faults: list[Fault])
 
 
 class Scripted(EngineWrapper):
-    """An engine that returns these messages at their times, and nothing after them."""
+    """An engine that returns these messages at their times, and no other message."""
 
     def __init__(self, *messages: tuple[float, Stimulus]) -> None:
         self.messages, self.time = list(messages), 0.0

@@ -206,7 +206,7 @@ def test_resume_discards_records_after_the_checkpoint() -> None:
     assert surviving(old, until=3) == old[:3]
     assert given_out(old[3:]) == 8 + 8 + 8, "w1:4, w1:5 and w1:6"
     assert given_out([*old[5:7], Record(9.0, Resumed(3, 40))]) == 8 + 16 + 40, "what was void before too"
-    # `after_record` of the second resume counts all records of the file, including lost ones.
+    # `after_record` of the second resume counts all records of the file, including lost records.
     kept = surviving([*old, *then, tick(9.5), Record(9.2, Resumed(11))])
     assert [record.now for record in kept] == [0.0, 1.0, 2.0, 3.5, 9.0, 9.2]
 

@@ -75,7 +75,7 @@ def one_step(store: WeightStore, gradient: Tensor, share: float = 1.0, held: boo
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("rule", RULES)
 def test_optimizer_equals_torch_optim(rule: Optimizer, share: float, held: bool, dtype: torch.dtype) -> None:
-    """This compares 60 steps with gradients that depend on the weights."""
+    """60 steps with gradients that depend on the weights equal PyTorch's steps."""
     model, optimizer, store = both(rule, 3, dtype=dtype)
     for _ in range(60):
         noise = torch.randn(5, 17, dtype=dtype)

@@ -147,7 +147,7 @@ def test_buffers_move_towards_the_mean_of_updates(
 def test_integer_buffers_take_the_value_of_the_largest_share(
     merge: str, kind: Kind, shares: tuple[float, ...], expected: int
 ) -> None:
-    """An example is a pointer into a queue, which must not be averaged."""
+    """Integers such as a pointer into a queue must not be averaged."""
     module = model()
     module.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
     module.register_buffer("ready", torch.tensor(False))

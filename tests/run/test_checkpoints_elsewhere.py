@@ -1,4 +1,4 @@
-"""Checkpoints in a separate location, a folder or URL, from which another machine resumes the run."""
+"""Checkpoints in a separate folder or URL. Another machine resumes the run from there."""
 
 import errno
 import json

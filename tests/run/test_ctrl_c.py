@@ -67,7 +67,7 @@ oddlot.fit(
     ],
 )
 def test_sigterm_saves_without_waiting_for_evaluations(epochs: str, tmp_path: Path) -> None:
-    """It waits for neither a running nor a final evaluation, because a preempted machine has only seconds left."""
+    """SIGTERM waits for no running or final evaluation, because a preempted machine has only seconds left."""
     out = tmp_path / "run"
     with program("-c", STUBBORN.replace("EPOCHS", epochs).replace("OUT", repr(str(out)))) as process:
         assert process.stderr is not None

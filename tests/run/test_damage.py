@@ -295,7 +295,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_log_ends_the_run_at_the_next_checkpoint(tmp_path: Path, change: str) -> None:
-    """Otherwise, the run would continue although it can be neither read nor resumed."""
+    """A run with a changed log must not continue, because it could be neither read nor resumed."""
     log, seen = tmp_path / "records.jsonl", list[Record]()
 
     def spoil(record: Record) -> None:

@@ -288,7 +288,7 @@ def test_half_precision_is_the_same_on_both_engines() -> None:
 
 @pytest.mark.parametrize("on", [local(1), fleet(3)], ids=["local", "simulated"])
 def test_evaluation_does_not_change_the_model(on: Place) -> None:
-    """In the simulator, one process alternates between tasks of old versions and evaluations of new ones."""
+    """In the simulator, one process alternates between tasks of old versions and evaluations of new versions."""
     runs = [
         trained(a_job(eval_data=data), Asynchronous(), on, evaluate_every=Every(1, "versions"))[0]
         for data in (None, rows(20))

@@ -1,4 +1,4 @@
-"""Runs on a simulated mesh, in which each worker is a peer with its own model."""
+"""Runs on a simulated mesh. Each worker is a peer with its own model."""
 
 from pathlib import Path
 from typing import Any

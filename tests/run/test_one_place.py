@@ -101,7 +101,7 @@ def test_outdated_longer_log_is_not_mixed_with_the_newer_one(tmp_path: Path, url
 
 
 def test_two_machines_keep_each_others_checkpoints(tmp_path: Path, url: str) -> None:
-    """This includes checkpoints that would have the same name."""
+    """Checkpoints of other machines are kept even if their names would be the same."""
     begun(tmp_path / "one", url)
     (mine, before), (theirs, _) = savers(url)
     for who, records in ((mine, 101), (theirs, 101), (mine, 103)):

@@ -61,7 +61,7 @@ def test_control_characters_are_escaped(given: str, shown: str) -> None:
 
 
 def test_log_text_is_shown_without_control_characters() -> None:
-    """This covers the title, workers, metrics and rejections."""
+    """Control characters are removed from the title, workers, metrics and rejections."""
     worker, metric = f"w{TITLE}[/b]", f"m{TITLE}"
     tally = Tally(64)
     tally(Record(0.0, Joined(worker)))

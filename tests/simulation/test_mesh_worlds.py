@@ -1,6 +1,6 @@
-"""Tests of mesh runs with many random faults, which are killed and resumed on other machines.
+"""Tests of mesh runs with many random faults. The runs are killed and resumed on other machines.
 
-The model has one weight for each sample, which shows whether the sample is included. The seed determines the trace.
+The model has one weight for each sample. It shows whether the sample is included. The seed determines the trace.
 """
 
 import shutil

@@ -110,7 +110,7 @@ def test_unequal_workers_match_simulation() -> None:
 
 @pytest.mark.parametrize("workers", [20, 1_000])
 def test_extremes_of_measured_times_are_kept(workers: int) -> None:
-    """They determine the times of the first and of the last worker."""
+    """The extremes determine the times of the first and of the last worker."""
     times = np.random.default_rng(3).pareto(1.1, 3_000)
     found = mean_seconds([Measured(tuple(times.tolist()), (0.0,) * 3_000)] * workers, 1, [1, workers])
     steps, chances = np.diff(np.sort(times), prepend=0.0), np.arange(3_000) / 3_000

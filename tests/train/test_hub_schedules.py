@@ -51,7 +51,7 @@ PAIRS = pytest.mark.parametrize(
 
 @PAIRS
 def test_resumed_run_continues_the_schedule(tmp_path: Path, strategy: Strategy, on: Place) -> None:
-    """It ends with the same model as an uninterrupted run, and its log can be replayed."""
+    """A resumed run ends with the same model as an uninterrupted run, and its log can be replayed."""
     job = a_job(optimizer=SGD(0.1), lr_schedule=Cosine(4, warmup_epochs=1), max_grad_norm=0.3)
     whole, _ = trained(job, strategy, fleet(1), "epochs>=4")
     folder = RunFolder(tmp_path)

@@ -1,4 +1,4 @@
-"""Local steps equal PyTorch's bit for bit, and do not import its compiler, which takes seconds."""
+"""Local steps equal PyTorch's bit for bit, and do not import its compiler: the import takes seconds."""
 
 import subprocess
 import sys

@@ -107,7 +107,7 @@ def test_productive_worker_is_replaced_at_once() -> None:
 
 
 def test_update_sent_before_a_kill_is_received() -> None:
-    """Its messages count although the fork server's report of its end is read first."""
+    """A worker's messages count even if the fork server's report of its end is read first."""
     with trial(local(1)) as (run, engine):
         run.deliver(Joined(run.joined()))
         life = engine.processes.running["w1"]
@@ -141,7 +141,7 @@ def test_tasks_for_a_worker_with_unreported_loss_are_accepted() -> None:
 
 
 def test_error_sent_before_a_worker_exits_is_received(tmp_path: Path) -> None:
-    """Its error is received although it had unread messages."""
+    """The error of a worker with unread messages is received."""
     os.mkfifo(tmp_path / "computing")
 
     def fails_when_told_more(_: Tensor, __: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ def test_model_is_updated_in_place_once_workers_have_copies(tmp_path: Path, norm
 
 
 def test_queued_task_has_not_loaded_its_version(tmp_path: Path) -> None:
-    """This holds although an earlier task used the same block for its update."""
+    """The worker has not loaded the version, even if an earlier task used the same block for its update."""
     gate = Gate(tmp_path)
     with trial(local(1, in_flight=2), job=a_job(loss=gate.loss())) as (run, _):
         run.until(lambda: len(run.host.holds) == 2)

@@ -92,7 +92,7 @@ def test_shutdown_does_not_wait_for_a_starting_peer(launcher: Launcher) -> None:
 
 
 def test_peers_survive_a_killed_fork_server(tmp_path: Path) -> None:
-    """Their ends are still detected, and another fork server starts their replacements."""
+    """Ends of peers are still detected, and another fork server starts replacements."""
     fork_server = ForkClient()
     launcher = Launcher(setup(tmp_path, stand_in), fork_server, ["w1", "w2"])
     try:

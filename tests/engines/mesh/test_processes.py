@@ -198,7 +198,7 @@ def test_partitioned_halves_save_one_model(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_mesh_with_only_joining_peers_ends(tmp_path: Path) -> None:
-    """They ask each other for a state, but none of them has one."""
+    """Peers that ask each other for a state end if no peer has a state."""
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("workers=3", "workers=2").replace("* 3", "* 2"), out) as launcher:
         wait_for(lambda: len(RunFolder(out).logs()) == 2)
