@@ -51,7 +51,7 @@ TIERS = {
     "docs/how-to/choose-a-strategy.md": pytest.mark.long,
     "docs/how-to/resume.md": pytest.mark.long,
 }
-"""Pages excluded from `make test`, which tests their content with less work."""
+"""Pages excluded from `make test`. Other tests cover their content with less work."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"% needs: (\w+)\n+\Z")
 NOT_RUN = re.compile(r"(?:% not run: (.+)|<!-- not run: (.+) -->)\n+\Z")

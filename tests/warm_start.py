@@ -23,7 +23,7 @@ PR_SET_CHILD_SUBREAPER = 36
 ROOT = Path(__file__).parent.parent
 MOST_BYTES, MOST_FDS = 1 << 17, 16
 ABOVE = 100
-"""Received descriptors are moved above this number, because the program needs the lower ones."""
+"""Received descriptors are moved above this number, because the program needs the lower numbers."""
 FRESH = subprocess.Popen
 """Class that starts a fresh interpreter."""
 WARM = "from tests.warm_start import serve; exec(compile(serve(FD), '<string>', 'exec'))"

@@ -23,7 +23,7 @@ GROUPS = (1, 2, 4, 8, 16, 32)
 def errors(rounds: int) -> dict[float, list[float]]:
     """Return the relative errors by the variation of computation times, for each number of groups.
 
-    Each group has `rounds` rounds, of which the second half is measured.
+    Each group has `rounds` rounds. Only the second half is measured.
     """
     found: dict[float, list[float]] = {0.0: [], 0.3: [], 1.0: []}
     rows = []

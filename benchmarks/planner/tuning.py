@@ -1,4 +1,4 @@
-"""Time to an accuracy with as many groups as workers: tuned momentum against 0.9, each at its own best rate."""
+"""Time to an accuracy with one worker per group: tuned momentum against 0.9, each at its own best rate."""
 
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,7 @@
 """Ray workers compared with local workers, and with Ray Train while nodes are lost.
 
 Everything runs on one machine, on clusters of several Ray nodes. A step computes for a quarter of its time and waits
-for the rest, in place of an accelerator.
+for the rest, to simulate an accelerator.
 
 ODDLOT_DATA=... python -m benchmarks.ray [--quick|--smoke] [--save] [--only PART ...]
 
@@ -13,7 +13,7 @@ ODDLOT_DATA=... python -m benchmarks.ray [--quick|--smoke] [--save] [--only PART
   against preemptions enabled; checkpoints every 10 s on both sides), without losses and while nodes are killed without
   notice. Another node joins 10 s after each loss. Seconds are counted from the first step to the last one, or to the
   first model with an accuracy of 0.95.
-- trace: nodes come and go as in a recorded spot market. A machine counts from the time at which its worker has joined.
+- trace: nodes come and go as in a recorded spot market. A machine counts from the time when its worker joins.
   Then a worker is killed, and a node is frozen.
 """
 

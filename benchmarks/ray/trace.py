@@ -35,7 +35,7 @@ class Counts:
 
 
 def data() -> Path:
-    """Return the folder with the trace. Raises UsageError if there is none."""
+    """Return the folder with the trace. Raises UsageError if it is missing."""
     folder = os.environ.get("ODDLOT_DATA")
     if not folder or not (Path(folder) / FILE).exists():
         raise UsageError(f"$ODDLOT_DATA has no {FILE}.", "no_data", path=FILE)

@@ -39,7 +39,7 @@ SYSTEMS: dict[str, Made] = {
 
 COMPARED, MANY = ("dense", "sampled", "sampled by frequency", "clusters"), "uniform 1000"
 WARM = 1_024
-"""Examples of a warm-up run, in which kernels are compiled."""
+"""Examples of a warm-up run. It compiles the kernels."""
 FIT = {"dense": 3, "sampled": 6, "sampled by frequency": 6, "clusters": 8}
 """Number of lengths that fit into about the time of dense softmax for four passes. Other systems run five lengths."""
 

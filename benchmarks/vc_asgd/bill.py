@@ -110,7 +110,7 @@ def _draw(size: Size, title: str, found: Mapping[System, Mapping[str, Trained]])
 
 
 def _tell_sizes(stays: Stays, counts: Sequence[int], seed: int) -> None:
-    """Print time and machine-hours by number of machines, because the bill depends on it as much as on the strategy."""
+    """Print time and machine-hours by number of machines, because the bill depends on both machines and strategy."""
     rows, goal = [], until(stays.epochs, stays.target)
     for count in counts:
         cells = [f"{count}"]

@@ -29,7 +29,7 @@ def a_job(dataset: str, samples: int | None = None) -> Job:
 
 
 def shard_seconds(job: Job) -> float:
-    """Return the seconds per sample with which a shard takes t_e."""
+    """Return the seconds per sample for a shard to take t_e."""
     return T_E * SHARDS / len(job.train_data[0])
 
 

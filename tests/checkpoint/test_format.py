@@ -212,7 +212,7 @@ def test_failed_write_raises_and_leaves_no_files(
 
 
 class Killed(BaseException):
-    """Exception in place of a kill, which cleans up nothing."""
+    """Exception that simulates a kill, without cleanup."""
 
 
 @pytest.mark.parametrize("moment", range(4))

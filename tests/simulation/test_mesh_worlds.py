@@ -30,7 +30,7 @@ MODES: list[Mode] = ["pull", "push", "push_pull"]
 TOPOLOGIES: list[Topology] = ["random", "ring", "exponential"]
 STEP_SECONDS = 0.01
 SECONDS = 0.3
-"""Seconds in which faults are injected: longer than a run without faults."""
+"""Duration of fault injection in seconds: longer than a run without faults."""
 
 
 def strategy_of(chance: Random, count: int) -> Strategy:

@@ -64,7 +64,7 @@ MISHAPS = frozenset(f"fault {kind}" for kind in FAULTS) | {
 }
 """All mishaps: faults, remarks, tampered messages and events."""
 MAX_STEPS = 20_000
-"""Number of messages and alarms after which a run counts as stalled."""
+"""Maximum number of messages and alarms. A longer run counts as stalled."""
 BATCH = 4
 
 ROUNDS = (1, 2, 0.1), (2, 4, 0.3), (3, 9, 1.0)

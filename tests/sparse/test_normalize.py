@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 X, Y = generate(200, Shape(80, 40, 20.0, 2.0))
 LENGTHS = np.exp2(np.random.default_rng(0).integers(-8, 9, len(X))).astype(np.float32)
-"""Powers of 2, which change exponents only."""
+"""Powers of 2: they change exponents only."""
 LONG = replace(X, data=X.data * np.repeat(LENGTHS, np.diff(X.indptr)))
 
 

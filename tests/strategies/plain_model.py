@@ -40,7 +40,7 @@ class PlainModel:
     """A model of plain SGD. Its metric `error` is the first weight."""
 
     numbers: Sequence[float]
-    """The data. Their order is that of a real run with seed 0."""
+    """The data, in the order of a real run with seed 0."""
     loss: Loss = lambda weights, mean: [mean]
     lr: float = 0.01
     weights: list[list[float]] = field(default_factory=lambda: [[1.0]])

@@ -52,7 +52,7 @@ together."""
 
 
 REAL = {"asynchronous", "local_sgd", "vc_asgd", "elastic_averaging"}
-"""One strategy for each kind of task, which a local worker also runs."""
+"""Strategies with each kind of task. They also run on a local worker."""
 
 
 def scheduled(**changes: Any) -> Job:

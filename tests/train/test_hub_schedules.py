@@ -43,7 +43,7 @@ BOTH = pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simula
 PAIRS = pytest.mark.parametrize(
     ("strategy", "on"), [(Asynchronous(), fleet(1)), (LocalSGD(steps=2), local(1))], ids=["hub", "worker"]
 )
-"""Runs in which the hub or a worker calls the schedule."""
+"""Runs with calls of the schedule by the hub or by a worker."""
 
 
 # --- resumed and replayed ------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from tests.fits import a_job, rows
 on = Local(workers=3, threads=1, as_if=[Machine("any", 0.02)] * 3)
 fit(a_job(count=96, eval_data=rows(50)), Gossip(), on, until="epochs>=12", out=sys.argv[1])
 """
-"""Script of a run with three peers, which train for 8 s. They mostly sleep, so the machine's load matters little."""
+"""Script of a run with three peers. They train for 8 s and mostly sleep, so the machine's load matters little."""
 
 
 def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings: Any) -> Run:
