@@ -207,7 +207,7 @@ def dead_seconds(log: list[Record]) -> Iterator[float]:
 
 
 def lock_step_seconds(steps: int) -> list[float]:
-    """Return the seconds of synchronous replicas, if all are equal and if the last one is slow."""
+    """Return the seconds of synchronous replicas with equal speeds, and with a slow last replica."""
     group, wait = Group(material, WORKERS), STEP_SECONDS
     seconds = [group.seconds(steps, [wait] * (WORKERS - 1) + [last]) for last in (wait, (1 + SLOW) * wait)]
     group.close()

@@ -29,7 +29,7 @@ use validate wait warn wrap write yield
     )
 )
 EXEMPT = ("src/oddlot/workloads/", "src/oddlot/testing/engine_check.py")
-"""First lines of workloads are shown in `oddlot workloads`; scenes of `check_engine` state conditions."""
+"""First lines of workloads are shown in `oddlot workloads`. Scenes of `check_engine` state conditions."""
 
 
 def without_verb(source: str) -> Iterator[tuple[int, str]]:

@@ -141,14 +141,14 @@ def _cells(one: losses.Outcome) -> list[str]:
 
 
 def sooner(own: losses.Outcome, others: Sequence[losses.Outcome]) -> float:
-    """Return the time to `TARGET`, `own` / best of the others. Others that miss it count with their run time."""
+    """Return the time to `TARGET` of `own` / of the best other run. Runs that miss it count with their run time."""
     if isinf(own.reached):
         return NOT_REACHED
     return own.reached / min(min(one.reached, one.seconds) for one in others)
 
 
 def measure_trace(size: Size) -> dict[str, Measured]:
-    """Measure the goodput while nodes come and go."""
+    """Measure the goodput while nodes join and are lost."""
     if size is Size.SMOKE:
         return {}
     given = trace.counts(trace.data(), size.pick(0.0, 26_100.0, 27_900.0))

@@ -30,7 +30,7 @@ class Counts:
     """Number of nodes over time."""
 
     changes: Sequence[tuple[float, int]]
-    """Pairs of seconds since the start and the number of nodes from then on."""
+    """Pairs of seconds since the start and the number of nodes after this time."""
     seconds: float
 
 

@@ -26,7 +26,7 @@ ROW = 4 * HIDDEN
 AHEADS = 2, 4, 8, 16
 """Prefetch distances in rows. The fastest one counts."""
 PAIR_READ, PAIR_WRITTEN = 4 + 4 + 4 + 12, 12 + 12
-"""Bytes per pair in grouping. Rows are read to count, to scatter and to count again; pairs are written twice."""
+"""Bytes per pair in grouping. Rows are read to count, to scatter and to count again. Pairs are written twice."""
 LOGIT = 4 + 4
 """Bytes per pair in the softmax: its logit is read, and its gradient is written."""
 TAKEN = 4 + 4 + 4

@@ -83,7 +83,7 @@ def drawn_lock_step(learners: int, between: float, seconds: float, seed: int = 0
             continue
         now = failure + RESTART
         failure += chance.expovariate(learners / between)
-        while failure < now < seconds:  # a failure during a restart starts it again
+        while failure < now < seconds:  # a failure during a restart begins another restart
             now = failure + RESTART
             failure += chance.expovariate(learners / between)
     return kept / now

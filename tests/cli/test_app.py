@@ -244,7 +244,7 @@ def test_second_ctrl_c_prints_the_resume_command(oddlot: Oddlot) -> None:
     command = ["simulate", "endless:job", *ON_FLEET, "--until", "epochs>=1e6"]
     process = begun(*command, "--json")
     assert process.stderr is not None
-    for _ in range(2):  # the evaluation continues after the first one
+    for _ in range(2):  # the evaluation continues after the first signal
         assert any("measuring" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
     _, err = process.communicate()

@@ -216,7 +216,6 @@ def test_strongest_of_several_slow_faults_applies() -> None:
 
 
 def test_repeated_permanent_fault_is_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repeated fault without an end is kept once."""
     kept, apply = list[int](), LastingFaults.apply
 
     def counted(lasting: LastingFaults, kind: str, node: str, now: float) -> None:
@@ -231,7 +230,6 @@ def test_repeated_permanent_fault_is_stored_once(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("seed", range(5))
 def test_simultaneous_faults_hit_different_machines(seed: int) -> None:
-    """Two simultaneous faults hit two machines."""
     faults = Fault("kill", at_versions=(3,)), Fault("leave", at_versions=(3,))
     run = struck_by(machines(), *faults, epochs=20, seed=seed)
     assert len({event.node for event in struck(run)}) == 2

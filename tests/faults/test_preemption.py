@@ -32,7 +32,7 @@ FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in ra
 
 
 def arrivals(machine: str, until: float) -> int:
-    """Return the number of times that the trace lets this machine join until then."""
+    """Return the number of times that this machine joins by the trace, before a time in seconds."""
     moves = takewhile(lambda move: move[0] <= until, Alive(REPEATED).moves(3, stream(0, NAME)))
     return sum(here and f"w{number + 1}" == machine for _, number, here in moves)
 

@@ -34,7 +34,7 @@ from tests.transcripts import check, raises
 
 
 def story() -> list[Record]:
-    """Return the log of two workers. One is lost with a task; one update is late, one is rejected, one is dropped."""
+    """Return the log of two workers: a lost worker with a task, and a late, a rejected and a dropped update."""
     return [
         Record(0.0, Joined("w1", 3.6), (start("w1:1", (0, 0, 8)),)),
         Record(1.0, Joined("w2", 7.2), (start("w2:2", (0, 8, 16)),)),

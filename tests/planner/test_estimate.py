@@ -71,7 +71,7 @@ def market(oddlot: Oddlot, tmp_path: Path) -> Oddlot:
 
 
 def test_estimates_compare_spot_and_on_demand(both: list[Estimate]) -> None:
-    """On demand, two machines take 0.4 s for 8 samples and 1.2 s per epoch. Spot machines are away from 1.05 to 5 s."""
+    """On demand, two machines take 0.4 s for 8 samples and 1.2 s per epoch. Spot machines are lost from 1.05 to 5 s."""
     spot, demand = both
     assert (spot.bought, demand.bought) == ("spot", "on demand")
     assert demand.values("seconds") == pytest.approx([1.2, 1.2])
@@ -216,7 +216,7 @@ def test_unknown_values_are_left_out_of_the_table(both: list[Estimate]) -> None:
 )
 @pytest.mark.parametrize("at_its_end", [False, True])
 def test_signal_stops_an_estimate_at_any_run(number: signal.Signals, which: int, at_its_end: bool) -> None:
-    """The signal comes before a run has started, or after it has reached its goal, during the last evaluation."""
+    """The signal arrives before a run starts, or during the last evaluation after it has reached its goal."""
     begun = list[str]()
 
     def strike() -> None:

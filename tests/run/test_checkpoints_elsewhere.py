@@ -201,7 +201,7 @@ def test_force_keeps_unrelated_files(tmp_path: Path, url: str) -> None:
 
 
 def test_checkpoint_of_an_abandoned_history_is_ignored(tmp_path: Path) -> None:
-    """A checkpoint cannot be read, so the run resumes from an older one. It is ignored once it is readable again."""
+    """After the run has resumed from an older checkpoint, a newer one that becomes readable again is ignored."""
     begun(tmp_path, None)
     names = saved(Storage(tmp_path / "checkpoints"))
     shutil.move(tmp_path / "checkpoints" / names[-1], tmp_path / "aside")

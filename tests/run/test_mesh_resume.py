@@ -120,7 +120,7 @@ def test_machine_costs_continue_after_resume(tmp_path: Path) -> None:
 
 def test_peers_resume_with_averaged_weights_and_optimizer_state(tmp_path: Path) -> None:
     before = trained(tmp_path)
-    (tmp_path / SUMMARY).unlink()  # as if the run was killed while it saved
+    (tmp_path / SUMMARY).unlink()  # like a kill while the run saves
     saved_before = load_file(checkpoints(tmp_path)[-1] / TENSORS)
     after = resumed(tmp_path, "epochs>=3")
     assert after.summary["versions"] == before.summary["versions"]
@@ -283,7 +283,7 @@ def test_partitioned_peers_resume_with_all_samples(tmp_path: Path) -> None:
 def test_resume_keeps_samples_merged_after_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model for an average is lost and requested again. It includes later work of the peers asked first."""
+    """A lost model for an average is requested again. It includes later work of the peers with earlier requests."""
     send, lost = SimulatedMesh.send, list[str]()
 
     def send_all_but_one(

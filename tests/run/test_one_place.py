@@ -35,7 +35,7 @@ def test_resume_from_an_outdated_folder_is_rejected(tmp_path: Path, url: str) ->
 
 
 def test_second_machine_stops_or_is_rejected(tmp_path: Path, url: str) -> None:
-    """The first one locks a folder. In an object store, the second one takes over and the first one stops."""
+    """The first machine locks a folder. In an object store, the second machine takes over, and the first one stops."""
     is_folder, tried = "://" not in url, list[None]()
 
     def second(record: Record) -> None:

@@ -120,7 +120,7 @@ except oddlot.Interrupted as stopped:
 
 
 def test_resume_of_an_unfinished_adaptive_round_is_logged(tmp_path: Path) -> None:
-    """The round has updates, and the workers that it waited for are gone: a step follows at once."""
+    """A resumed round with updates steps at once, because the workers that it waited for no longer exist."""
     on = Simulated([Machine(f"m{number}", pace) for number, pace in enumerate((0.01, 0.01, 1.0, 1.0))])
     trained(a_job(), AdaptiveK(k=3, most=4), on, "seconds>=0.3", RunFolder(tmp_path))
     goes_on(tmp_path, "seconds>=0.4", on, AdaptiveK(k=3, most=4))

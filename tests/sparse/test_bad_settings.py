@@ -281,7 +281,7 @@ STARTS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("of", ["features", "labels"])
 def test_invalid_row_pointers_are_rejected(of: str) -> None:
-    """Row pointers do not fit two values."""
+    """Row pointers that do not fit two values are rejected for features and labels."""
     for code, given in STARTS.items():
         for starts in given:
             with raises(ValueError, code, name=f"the starts of {of}"):
@@ -464,7 +464,7 @@ def hashed(sampler: Any, rows: int = 500, examples: int = 1) -> Tensor:
 
 
 def test_memory_limit_of_a_container_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of a container can be `max`."""
+    """The memory limit of a container counts, unless it is `max`."""
     monkeypatch.setattr(errors, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
     (tmp_path / "memory.max").write_text("max\n")
     SampledLinear(64, 10_000)

@@ -1,4 +1,4 @@
-"""SampledLinear: with all rows, compared with PyTorch; with few rows, unbiased estimates."""
+"""SampledLinear equals PyTorch with all rows, and gives unbiased estimates with a few rows."""
 
 import pickle
 from copy import deepcopy

@@ -48,7 +48,7 @@ def test_simhash_collision_rate_follows_the_angle(angle: float, digits: int) -> 
 
 
 def test_signs_computed_in_parts_give_the_same_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory for signs is limited, whatever the number of tables."""
+    """The memory for signs is limited for any number of tables."""
     vectors = np.random.default_rng(7).standard_normal((20, COLUMNS))
     whole = codes(drawn("simhash", 4), *vectors)
     for signs in (1, 3 * 4 * 50):
@@ -272,7 +272,7 @@ def of_a_cone() -> NDArray[np.float32]:
 
 
 def test_few_long_buckets_do_not_hide_many_short_ones() -> None:
-    """At least half of the vectors get enough rows, however many rows the vectors in the dense direction get."""
+    """At least half of the vectors find enough rows, for any number of rows in the dense direction."""
     weight = of_a_cone()
     found = [len(rows) for rows in rows_for(LSH(found=200, by_chance=0), weight, weight[::19])]
     assert np.median(found) > 100
@@ -304,7 +304,7 @@ def test_hash_functions_are_redrawn_periodically() -> None:
 
 
 def test_rows_of_a_too_long_bucket_are_sampled() -> None:
-    """All rows are equal, so the only bucket has all of them. Each example takes 8 rows, at different positions."""
+    """If the only bucket has all rows, each example takes 8 rows from different positions."""
     weight = np.ones((1000, COLUMNS), np.float32)
     sampler = LSH(digits=2, tables=1, found=10, by_chance=0, most_of_bucket=8)
     found = rows_for(sampler, weight, weight[:200])

@@ -100,7 +100,7 @@ def test_windows_reveal_progress_despite_oscillating_gradients(
 ) -> None:
     """Sums over windows reveal progress that gradients of single rounds hide.
 
-    Gradients alternate along a direction with a learning rate times curvature of 1.5, and agree along another one.
+    Gradients alternate along a direction with curvature 1.5 / learning rate, and agree along another direction.
     """
 
     def valley(weights: Sequence[float], mean: float) -> list[float]:
@@ -147,7 +147,7 @@ def test_k_rises_by_rise_up_to_most() -> None:
 
 
 def test_k_rises_when_a_metric_reaches_a_plateau() -> None:
-    """k rises after `patience` evaluations without improvement, up to the number of workers, whatever the gradients."""
+    """k rises after `patience` evaluations without improvement, up to the number of workers, for any gradients."""
     plateau = AdaptiveK(switch=ByPlateau("error", "min", patience=2))
     model = PlainModel([0.0] * SAMPLES, lr=LR)
     run = played(plateau, MACHINES, model, BATCH, epochs=1, evaluate_every=50)

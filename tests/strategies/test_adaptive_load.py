@@ -277,7 +277,7 @@ def test_noisy_fits_do_not_revert_the_stage() -> None:
 
 
 def test_gradient_statistics_restart_when_a_fit_changes_rounds() -> None:
-    """The gradient statistics restart if a new fit changes the rounds of the stage."""
+    """If a new fit changes the rounds of the current stage, earlier gradients no longer count."""
     strategy = AdaptiveLoad(loads=(4, 16))
     assert isinstance(strategy.switch, ByGradients)
     state = Conductor(strategy, SampleLedger(SAMPLES), BATCH)

@@ -84,7 +84,7 @@ def test_rounds_with_a_cancelled_worker_are_ignored() -> None:
 
 
 def test_only_the_first_of_several_tasks_is_measured() -> None:
-    """The second task waits for the first one."""
+    """The second task waits for the end of the first task."""
     play, found = Play(["a"]), None
     for _ in range(MIN_ROUNDS):
         starts = [play._start("a"), play._start("a")]

@@ -21,7 +21,7 @@ Scheduler = Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]
 
 
 def rates(make: Scheduler, epochs: int) -> list[float]:
-    """Return PyTorch's factors before each step, and after the last one."""
+    """Return PyTorch's factors before each step, and after the last step."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     scheduler, found = make(optimizer), []
     with warnings.catch_warnings():

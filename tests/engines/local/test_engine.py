@@ -194,7 +194,7 @@ class Gate:
 
 @pytest.mark.parametrize("normed", [False, True])
 def test_model_is_updated_in_place_once_workers_have_copies(tmp_path: Path, normed: bool) -> None:
-    """Buffers are read again at the end of a task, so a version with buffers does not change until then."""
+    """Buffers are read again at the end of a task, so a version with buffers stays unchanged during the task."""
     gate = Gate(tmp_path)
     model = (lambda: nn.Sequential(nn.BatchNorm1d(2), net())) if normed else net
     with trial(local(2), job=a_job(model, loss=gate.loss())) as (run, _):
@@ -489,7 +489,7 @@ def test_messages_to_a_full_socket_are_queued() -> None:
 
 @pytest.mark.filterwarnings("ignore:workers = 150")
 def test_too_many_open_files_raises() -> None:
-    """The test opens most files before the run, so that the run can start only a few workers."""
+    """Most files are open before the run, so only a few workers can start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     try:

@@ -80,7 +80,7 @@ def test_frozen_peer_is_killed_and_replaced(launcher: Launcher) -> None:
 
 
 def test_shutdown_does_not_wait_for_a_starting_peer(launcher: Launcher) -> None:
-    """The peer replaces another one that ended at the end of the run."""
+    """The starting peer replaces a peer that ended at the end of the run."""
     began = launcher.now
     late = launcher.spawn(0, joins=True)
     for node in launcher.begun:

@@ -38,7 +38,7 @@ class Port:
 
 
 def newcomer(port: Any) -> Newcomer:
-    """Return a newcomer that can ask w1 and w2."""
+    """Return a newcomer that can request the state of w1 and w2."""
     return Newcomer(port, ["w1", "w2"], lambda *_: None, 0.0, "")
 
 
