@@ -282,7 +282,7 @@ def test_simulation_is_deterministic(oddlot: Oddlot) -> None:
 
 
 def test_simulated_run_cannot_resume_with_train(oddlot: Oddlot) -> None:
-    """Real and virtual costs are never added."""
+    """A simulated run cannot resume with `train`, because real and virtual costs are never added."""
     oddlot.json(*SMALL, "--out", "run")
     on_workers = ("train", "my_jobs:small", "--out", "run", "--resume", "latest")
     oddlot.rejects("other_command", *on_workers, path="run", command="simulate")

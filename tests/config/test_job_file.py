@@ -466,7 +466,7 @@ def test_resume_drops_settings_of_another_engine(tmp_path: Path) -> None:
 
 
 def test_reading_settings_imports_no_pytorch(tmp_path: Path) -> None:
-    """Settings of engines and descriptions of strategies do not import it either."""
+    """Settings of engines and descriptions of strategies do not import PyTorch."""
     (tmp_path / "job.toml").write_text(JOB)
     program = """\
 import sys

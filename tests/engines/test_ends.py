@@ -69,7 +69,7 @@ def test_finished_run_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkClient]:
-    """A fork server for several runs, because its start is slow."""
+    """Yield a fork server for several runs, because its start is slow."""
     fork_server = ForkClient()
     yield fork_server
     fork_server.close()

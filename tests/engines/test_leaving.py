@@ -122,7 +122,7 @@ def recalled(folder: Path, strategy: Strategy, on: Place, signals: int = 1) -> R
 
 
 def test_leaving_worker_returns_a_partial_task(tmp_path: Path) -> None:
-    """A second notice has no effect."""
+    """A worker with a notice returns the finished part of its task. A second notice has no effect."""
     run = recalled(tmp_path, WHOLE, local(1), signals=2)
     (first, *rest) = merges(run.records)
     assert first == [Span(0, 0, 3 * BATCH)]

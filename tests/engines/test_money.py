@@ -63,7 +63,7 @@ def test_resumed_zone_has_its_current_capacity_and_price(tmp_path: Path) -> None
 
 
 def test_resume_skips_capacity_changes_during_the_pause(tmp_path: Path) -> None:
-    """Changes of capacity while the hub was stopped have no events."""
+    """A resumed run has no events for capacity changes while its hub was stopped."""
     restless = zone(Memoryless(1.0, 0.5), count=3)
     run(restless, until="seconds>=60", out=tmp_path)
     found = run(restless, until="seconds>=61", out=tmp_path, resume="latest")

@@ -74,7 +74,7 @@ FAULTS = (
 
 @pytest.fixture(scope="module", params=[local(4), machines(4, computes=True)], ids=["local", "simulated"])
 def everything_strikes(request: pytest.FixtureRequest, fork_server: None) -> Run:
-    """A run that is long enough for all workers to join and all faults to be injected."""
+    """Return a run that is long enough for all workers to join and all faults to be injected."""
     return struck_by(request.param, *FAULTS, epochs=100 if isinstance(request.param, Local) else 25)
 
 
@@ -109,7 +109,7 @@ def test_dropped_update_is_cancelled(everything_strikes: Run) -> None:
 
 
 def test_delayed_update_arrives_late(everything_strikes: Run) -> None:
-    """On a real clock, the delay starts shortly before the fault is logged."""
+    """An update arrives after its delay. On a real clock, the delay starts shortly before the fault is logged."""
     at = struck_at(everything_strikes, "delay")
     assert min(now - at for now in answered(everything_strikes, "w3") if now > at) >= 0.25
 
@@ -121,7 +121,7 @@ def test_frozen_worker_continues_later(everything_strikes: Run) -> None:
 
 
 def test_frozen_machine_receives_its_notice_when_it_thaws(everything_strikes: Run) -> None:
-    """SIGTERM is only handled after SIGCONT."""
+    """A frozen process handles SIGTERM only after SIGCONT."""
     frozen, message = (
         next(r.now for r in everything_strikes.records if r.event == event)
         for event in (FaultInjected(str(FAULTS[6]), "freeze", "w1"), Leaving("w1"))
@@ -164,7 +164,7 @@ def test_fault_waits_for_its_machine() -> None:
 
 
 def test_run_without_machines_ends_despite_future_faults() -> None:
-    """Faults are due forever, but no machine is left."""
+    """A run ends if faults are due forever, but no machine is left."""
     gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)], computes=False)
     chaos = Chaos([Fault("kill", every_seconds=0.1)])
     with raises(JobError, "stalled", machines=0, traces=[]) as caught:
@@ -173,7 +173,7 @@ def test_run_without_machines_ends_despite_future_faults() -> None:
 
 
 def test_time_goal_is_checked_while_only_faults_occur() -> None:
-    """The only machine is frozen, and faults are injected into it repeatedly."""
+    """A frozen machine with repeated faults, and without other events, still reaches the time goal."""
     faults = (
         Fault("freeze", at_seconds=(0.1,), for_seconds=1000.0),
         Fault("slow", every_seconds=0.5, factor=1.0),

@@ -41,7 +41,7 @@ def arrivals(machine: str, until: float) -> int:
     "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
 )
 def test_preempted_workers_return_and_samples_count_once(on: Place) -> None:
-    """The run is longer than the period of 3.6 s. Workers are preempted even if they start late."""
+    """The run is longer than the trace's period of 3.6 s, so even late workers are preempted."""
     if on is not FLEET:
         trained(a_job(), Asynchronous(), local(1))  # starts the fork server
     chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(REPEATED))
@@ -101,7 +101,7 @@ ENDS = Steps((0.0, 0.3), (2.0, 0.0))
 )
 @pytest.mark.parametrize("on", [local(2), FLEET], ids=["local", "simulated"])
 def test_capacity_that_ends_at_zero_ends_the_run(on: Place, faults: list[Fault]) -> None:
-    """Without a time limit, the run would wait forever."""
+    """A run without a time limit ends when the capacity stays at zero."""
     mask(seconds=r"(?<=t = )[\d.]+(?= s)")
     with raises(JobError, "stalled", machines=0, traces=["chaos"]):
         trained(

@@ -157,7 +157,7 @@ def test_state_of_another_optimizer_is_rejected() -> None:
 def test_negative_momentum_equals_the_formula(
     decay: float, share: float, held: bool, dtype: torch.dtype
 ) -> None:
-    """torch.optim does not accept it. The formula is: momentum <- m x momentum + gradient + decay x weights."""
+    """torch.optim rejects a negative momentum m. The formula: momentum <- m x momentum + gradient + decay x weights."""
     model, _, store = both(SGD(0.1), 3, dtype=dtype)
     store = WeightStore(store.weights, SGD(0.1, momentum=-0.8, weight_decay=decay))
     weights, momentum = model.weight.detach().clone(), torch.zeros(5, 17, dtype=dtype)

@@ -411,7 +411,7 @@ def halved(merged: int) -> float:
 
 
 def test_step_with_merged_samples_follows_the_schedule() -> None:
-    """Without this number, a step uses the full learning rate."""
+    """Without the number of merged samples, a step uses the full learning rate."""
     store = make_store(schedule=halved)
     moved = []
     for merged in (25, None, 10, 0):

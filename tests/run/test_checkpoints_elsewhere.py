@@ -132,7 +132,7 @@ def test_damaged_log_part_falls_back_to_older_checkpoint(tmp_path: Path, url: st
 
 
 def test_failed_write_leaves_no_file(url: str) -> None:
-    """Each object store raises errors of its own."""
+    """A failed write leaves no file after any type of error: each object store raises its own types."""
 
     class Unreachable(Exception):
         pass

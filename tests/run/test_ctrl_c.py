@@ -142,7 +142,7 @@ def test_second_ctrl_c_raises_keyboard_interrupt() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ignored_signals_stay_ignored(number: signal.Signals) -> None:
-    """A shell starts background jobs in this state."""
+    """A shell starts background jobs with ignored signals, and they stay ignored."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         assert raised(number, number).ended == "epochs>=2"

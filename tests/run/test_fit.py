@@ -141,7 +141,7 @@ def test_every_sample_is_merged_once_per_epoch(strategy: Strategy, on: Place) ->
 
 @BOTH
 def test_worker_runs_two_tasks_in_flight(on: Any) -> None:
-    """Updates of local workers have the seconds of each stage."""
+    """With two tasks in flight, updates of local workers have the seconds of each stage."""
     run, state = trained(a_job(), Asynchronous(), replace(on, in_flight=2), "epochs>=3")
     assert sorted(state.merged) == everything(SAMPLES, 3)
     held, most = Counter[str](), 0
@@ -183,7 +183,7 @@ def test_strategy_can_be_reused() -> None:
 def test_history_has_one_row_per_evaluation(
     on: Place,
 ) -> None:
-    """The final version may be a little later, and worse."""
+    """The history has one row per evaluation. The final version may be a little later, and worse."""
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     every = oddlot.history.goals.Every(1, "versions")
     run, _ = trained(job, Asynchronous(), on, "accuracy>=0.8", evaluate_every=every)

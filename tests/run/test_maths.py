@@ -74,7 +74,7 @@ def test_tasks_of_unequal_size_are_weighted_by_samples(strategy: Strategy, on: P
 
 
 def test_partial_task_counts_its_processed_samples() -> None:
-    """Workers stop after the first minibatch of each task."""
+    """A task that stops after its first minibatch counts with its processed samples."""
     hub = os.getpid()
 
     def half_hearted() -> nn.Module:
@@ -317,7 +317,7 @@ class Shuffled(nn.Module):
 
 @pytest.mark.parametrize(("on", "seed"), [(local(2), 0), *((fleet(2), seed) for seed in range(3))])
 def test_factory_random_draws_are_the_same_in_every_process(on: Place, seed: int) -> None:
-    """The returned model is the one that was evaluated."""
+    """The returned model is the evaluated model, although its factory draws random numbers."""
     job = a_job(Shuffled, eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run, _ = trained(job, Synchronous(), on, "epochs>=4", seed=seed)
     points, sides = rows()

@@ -217,7 +217,7 @@ def test_resume_with_other_shards_or_settings_is_rejected(tmp_path: Path) -> Non
 def test_resume_with_other_peer_counts_keeps_every_sample(
     strategy: Strategy, counts: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """The run is killed during an epoch before each change of the number of peers."""
+    """Runs that are killed during an epoch resume with other numbers of peers, and keep every sample."""
     trained(tmp_path, "epochs>=2", strategy)
     for count in counts:
         kill(tmp_path, len(checkpoints(tmp_path)) // 2 + 1)

@@ -98,7 +98,7 @@ def test_escape_sequences_of_a_run_are_not_printed(oddlot: Oddlot, command: str)
     ],
 )
 def test_named_pipe_is_rejected(oddlot: Oddlot, command: str) -> None:
-    """Reading a pipe would wait forever."""
+    """A named pipe is rejected, because reading it would wait forever."""
     os.mkfifo("pipe.toml")
     Path("traced.toml").write_text(
         '[[machines]]\nname = "a"\nseconds_per_sample = 1\ndelay = { kind = "trace", file = "pipe.toml" }\n'

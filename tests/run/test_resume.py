@@ -245,7 +245,7 @@ class Breaks:
 
 
 def test_failed_run_saves_its_progress(tmp_path: Path) -> None:
-    """The only checkpoint before that is the initial one."""
+    """A failed run saves its progress, although it had only the initial checkpoint before."""
     with raises(JobError, "user_code_failed", where="m0") as caught:
         begun(tmp_path, "epochs>=4", a_job(loss=Breaks(10)), checkpoint_every="9 epochs")
     assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == 9
@@ -276,7 +276,7 @@ def test_state_of_a_failed_event_is_not_saved(tmp_path: Path) -> None:
     ],
 )
 def test_run_killed_before_its_first_checkpoint_restarts(tmp_path: Path, left: str, code: str) -> None:
-    """A loop that always resumes needs no different first command."""
+    """A loop that always resumes needs no different command for the first start."""
     begun(tmp_path)
     log, places = tmp_path / "records.jsonl", tmp_path / "checkpoints"
     *older, newest = sorted(places.iterdir())

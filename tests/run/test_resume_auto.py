@@ -338,7 +338,7 @@ print("kills:", last)
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.long)])
 def test_run_killed_at_any_file_change_reaches_its_end(tmp_path: Path, step: int) -> None:
-    """Every other time, its folder is lost, too."""
+    """A run that is killed at any file change reaches its end. Every second kill also removes its folder."""
     with program("-W", "ignore", "-c", KILLS, tmp_path, str(1), str(step)) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err

@@ -69,7 +69,7 @@ def test_neighboring_values_are_rounded_independently() -> None:
 
 
 def test_both_moments_are_rounded_independently() -> None:
-    """One step rounds each moment once."""
+    """A single step rounds the first and the second moment independently, once each."""
     first, second = moments(1, 0.507)
     assert min(first.std(), second.std()) > 0
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1

@@ -102,7 +102,7 @@ def test_spread_puts_each_row_in_the_given_number_of_clusters() -> None:
 
 
 def test_nearest_centers_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of a group may be in several blocks."""
+    """The nearest centers are the same if the rows of a group are in several blocks."""
     rows, centers = some_rows(), some_rows()[::10]
     found = [nearest(Crew(), rows, centers, 3, np.random.default_rng(3))]
     monkeypatch.setattr("oddlot.sparse.clustering.SCORES", 500)

@@ -47,7 +47,7 @@ def test_reported_recall_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_recall_is_measured_on_random_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file may be sorted by label."""
+    """The recall is measured on random examples, because the file may be sorted by label."""
     found, show, shown = trained(epochs=1), Search.show, list[bytes]()
 
     def watched(self: Search, hidden: NDArray[np.float32]) -> None:

@@ -70,7 +70,7 @@ def test_k_rises_when_gradients_are_noise() -> None:
 
 @pytest.mark.parametrize("window", [1, 4])
 def test_pytorch_and_plain_model_give_the_same_rounds(window: int) -> None:
-    """The plain model in the other tests takes the same decisions."""
+    """The plain model of other tests takes the same decisions as PyTorch."""
     strategy, numbers = AdaptiveK(switch=ByGradients(window, threshold=0)), NOISE[:400]
     real, plain = trained(strategy, numbers), played_on(strategy, numbers)
     assert rounds(real) == rounds(plain)
@@ -156,7 +156,7 @@ def test_k_rises_when_a_metric_reaches_a_plateau() -> None:
 
 
 def test_k_rises_at_given_times() -> None:
-    """Gradients have no effect."""
+    """k rises at the given times, whether or not gradients oscillate."""
     times = (20.0, 2), (40.0, 4)
     for numbers in (NOISE, torch.ones(SAMPLES)):
         found = rounds(played_on(AdaptiveK(times=times), numbers[:2_000]))

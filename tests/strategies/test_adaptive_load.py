@@ -129,7 +129,7 @@ def test_slow_tasks_are_cancelled_and_their_workers_restarted() -> None:
 
 
 def test_plateau_of_the_metric_ends_stages() -> None:
-    """The metric falls in all rounds, or in none."""
+    """A stage ends when the metric no longer falls: it falls in all rounds, or in no round."""
     first, *_, last = (
         (stage.choice.k, stage.choice.samples) for stage in stages(RoundKind(*row) for row in ROWS)
     )

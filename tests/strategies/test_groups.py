@@ -85,7 +85,7 @@ def test_slow_worker_delays_only_its_own_group() -> None:
 
 
 def test_quorum_counts_the_workers_of_its_group() -> None:
-    """Half of two workers is one: the slow worker of the second group is not waited for, and the first group is."""
+    """A quorum of half of two workers is one worker. The second group does not wait for its slow worker."""
     run = ran(
         Groups(Quorum(LocalSGD(steps=1), quorum=0.5, grace=0.0), groups=2),
         machines(4, 50.0),

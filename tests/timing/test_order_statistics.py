@@ -42,7 +42,7 @@ def harmonic(count: int) -> float:
     [(1, 1, 1, 2e-4), (5, 1, 1, 2e-4), (50, 7, 1, 2e-4), (400, 1, 1, 2e-4), (4_000, 1, 1_999, 2e-3)],
 )
 def test_exponential_times_match_harmonic_numbers(workers: int, samples: int, step: int, rel: float) -> None:
-    """Thousands of workers are processed in blocks."""
+    """Times match harmonic numbers, also for thousands of workers in several blocks."""
     ks = range(1, workers + 1, step)
     found = mean_seconds([Exponential()] * workers, samples, ks)
     expected = [samples * (harmonic(workers) - harmonic(workers - k)) for k in ks]

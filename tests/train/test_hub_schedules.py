@@ -156,7 +156,7 @@ def test_invalid_schedule_function_raises_before_the_start(tmp_path: Path) -> No
 
 @BOTH
 def test_inactive_schedule_and_clipping_change_no_bit(on: Place) -> None:
-    """The factor is 1, and the norm is never reached."""
+    """A schedule with factor 1 and a norm that is never reached change no bit."""
     job = a_job(lr_schedule=lambda _: 1.0, max_grad_norm=1e6)
     run, _ = trained(job, Asynchronous(), on, "epochs>=3")
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 3))) == 0

@@ -168,7 +168,7 @@ def test_clipping_above_the_norm_changes_no_bit() -> None:
 
 
 def test_clipping_keeps_nan_in_its_tensor() -> None:
-    """The other tensors remain finite."""
+    """Clipping keeps NaN in its tensor. All other tensors remain finite."""
 
     def step(model: Any, batch: Any) -> Tensor:
         bad: Tensor = model.weight.sum() * torch.nan
@@ -305,7 +305,7 @@ REPLACED: dict[str, tuple[str, Callable[[Any], object]]] = {
 @pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
 @pytest.mark.parametrize("name", REPLACED)
 def test_replaced_or_frozen_parameters_raise(name: str, first: bool) -> None:
-    """The change is before or after the forward pass."""
+    """Parameters that are replaced or frozen before or after the forward pass raise an error."""
     code, change = REPLACED[name]
 
     def step(model: nn.Module, batch: Any) -> Tensor:
@@ -632,7 +632,7 @@ def test_minibatches_are_weighted_with_the_returned_number() -> None:
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
 def test_minibatches_of_weight_0_are_skipped(kind: Kind) -> None:
-    """The mean over zero tokens would be NaN."""
+    """Minibatches of weight 0 are skipped, because the mean over zero tokens would be NaN."""
 
     def first_only(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         used = batch[1] == 1 if next(answers) else batch[1] > 9

@@ -75,7 +75,7 @@ def test_warmup_starts_at_zero_and_is_part_of_the_epochs() -> None:
 
 
 def test_schedule_is_evaluated_by_samples_and_is_plain_data() -> None:
-    """Lists and numpy numbers are accepted."""
+    """A schedule is evaluated by samples. Its settings may be lists and numpy numbers."""
     steps: Any = MultiStep([1, 2])  # type: ignore[arg-type]  # that list
     factor = by_samples(steps, 48)
     assert factor is not None

@@ -246,7 +246,7 @@ def is_killed(*_: Any) -> None:
 def test_processes_that_keep_dying_end_the_run(
     changes: dict[str, Any], node: str, exit_code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each exit is logged."""
+    """The run ends, and the log has each exit."""
     caplog.set_level(logging.INFO)
     options: dict[str, Any] = {"until": "epochs>=1e6", "evaluate_every": "1 versions"}
     with raises(JobError, "workers_keep_dying", node=node, exit_code=exit_code):
@@ -475,7 +475,7 @@ def test_idle_evaluator_death_is_no_failed_start() -> None:
 
 
 def test_messages_to_a_full_socket_are_queued() -> None:
-    """A busy or stopped worker does not read its next messages."""
+    """Messages are queued while a busy or stopped worker does not read them."""
     on, job = Local(workers=1, threads=1, in_flight=700), a_job(count=700, batch_size=1)
     with trial(on, Asynchronous(samples=1), job, epochs=1) as (run, engine):
         node = run.joined()

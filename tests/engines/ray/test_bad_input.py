@@ -275,7 +275,7 @@ def test_invalid_runtime_env_raises(is_connected: bool, monkeypatch: pytest.Monk
 
 
 def test_address_of_an_ended_cluster_is_ignored() -> None:
-    """Ray itself would try to reach it for minutes."""
+    """The address of an ended cluster is ignored, because Ray would try to reach it for minutes."""
     with create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert _own_if_stale(address) is None
