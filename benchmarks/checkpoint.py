@@ -8,10 +8,10 @@ python -m benchmarks.checkpoint [--quick|--smoke] [--save]
 - Pause: a hub with SGD momentum handles small events continuously and saves checkpoints. The longest gap between two
   events, from the start of a save until it is on disk, is divided by the time of a copy of the same tensors into memory
   that is already mapped.
-- Throughput: two local workers compute the gradient of 5 million parameters and then wait, in place of an accelerator.
+- Throughput: two local workers compute the gradient of 5 million parameters and then wait, to simulate an accelerator.
   Runs with a checkpoint after every version alternate with runs without checkpoints.
 - Writing: bytes per second of a checkpoint (safetensors, checksums, synced to disk), divided by the bytes per second of
-  `torch.save`, which does not sync.
+  `torch.save` (without a sync).
 """
 
 import shutil
@@ -112,7 +112,7 @@ def storage() -> Iterator[Storage]:
 
 
 def seconds_of_copy(tensors: dict[str, Tensor], copies: list[Tensor]) -> float:
-    """Return the seconds of copying `tensors` to `copies`, whose memory is already mapped."""
+    """Return the seconds of copying `tensors` to `copies`. Their memory is already mapped."""
     start = perf_counter()
     for tensor, copy in zip(tensors.values(), copies, strict=True):
         copy.copy_(tensor)
@@ -189,7 +189,7 @@ class Wide(nn.Module):
 
 
 def waits(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the loss after a wait in place of an accelerator."""
+    """Return the loss after a wait that simulates an accelerator."""
     sleep(STEP_SECONDS)
     loss: Tensor = (model(batch[0]) - batch[1]).square().mean()
     return loss

@@ -2,12 +2,12 @@
 
 Four local workers train a small network on MNIST while faults are injected: a worker is killed every 5 s, one worker is
 frozen for 10 s, one worker is 6x slower, the hub is killed and resumed, or all of these together. Each run is compared
-with a run without faults, of the same strategy and seed, for `asynchronous` and `fastest_k`. The figure is that of the
-worse strategy.
+with a run without faults, of the same strategy and seed, for `asynchronous` and `fastest_k`. Figures have the value of
+the worse strategy.
 
 ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke] [--save]
 
-A task computes a real gradient and then waits, in place of an accelerator. Four workers thus behave like four machines,
+A task computes a real gradient and then waits, to simulate an accelerator. Four workers thus behave like four machines,
 even on two cores.
 
 - Goodput is the ideal time divided by the measured time, from the first worker's start to the end of the program. The
@@ -68,7 +68,7 @@ class Plan:
     freeze_at: float = 4.0
     freeze_seconds: float = 10.0
     hub_at: int = 200
-    """Version at which the hub is killed."""
+    """Version of the hub's kill."""
 
     def faults(self, scenario: str) -> list[Fault]:
         """Return the faults of a scenario."""
@@ -103,7 +103,7 @@ class Outcome:
     lost_tasks: float
     """Tasks lost with killed workers."""
     resumed_tasks: float
-    """Tasks lost since the checkpoint from which the hub resumed."""
+    """Tasks that the hub lost since its last checkpoint."""
     dead_seconds: float
     """Machine-seconds between the loss of a worker and its return."""
     machine_seconds: float
@@ -207,7 +207,7 @@ def dead_seconds(log: list[Record]) -> Iterator[float]:
 
 
 def lock_step_seconds(steps: int) -> list[float]:
-    """Return the seconds of synchronous replicas, if all are equal and if the last one is slow."""
+    """Return the seconds of synchronous replicas with equal speeds, and with a slow last replica."""
     group, wait = Group(material, WORKERS), STEP_SECONDS
     seconds = [group.seconds(steps, [wait] * (WORKERS - 1) + [last]) for last in (wait, (1 + SLOW) * wait)]
     group.close()

@@ -18,7 +18,7 @@ def network() -> nn.Module:
 
 
 class Step:
-    """A training step that waits in place of an accelerator."""
+    """A training step that waits instead of using an accelerator."""
 
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the loss of a batch."""

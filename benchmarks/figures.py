@@ -14,9 +14,9 @@ class Figure:
 
     what: str
     goal: str = ""
-    """`>= 0.92` or `<= 1.3`; empty without a goal."""
+    """A goal such as `>= 0.92` or `<= 1.3`, or empty without a goal."""
     unit: str = ""
-    """Unit; empty for a ratio."""
+    """Unit, or empty for a ratio."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def material(width: int, batch: int) -> tuple[nn.Module, torch.Tensor, torch.Ten
 
 
 def batch_for(width: int, seconds: float, threads: int, trial: float) -> int:
-    """Return the batch size with which a plain step takes about `seconds` with `threads` threads."""
+    """Return the batch size for a plain step of about `seconds` with `threads` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     batch = 64
@@ -68,7 +68,7 @@ def batch_for(width: int, seconds: float, threads: int, trial: float) -> int:
 class Alternation:
     """An observer that runs the peer after each `block` seconds of oddlot, `count` times.
 
-    When a block starts, every worker has one update ready. It then computes as many warm-up steps as the peer.
+    When a block starts, every worker has one update ready. It then computes the number of warm-up steps of the peer.
     """
 
     def __init__(self, peer: Callable[[float], float], block: float, count: int, workers: int = 1) -> None:

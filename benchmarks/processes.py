@@ -14,7 +14,7 @@ CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["torch._dynamo", "benchmarks.faults_job", "benchmarks.slide.speed", "benchmarks.stragglers.networks"]
 )
-"""Preloaded modules. DistributedDataParallel imports torch._dynamo, which takes as long as importing PyTorch."""
+"""Preloaded modules. DistributedDataParallel imports torch._dynamo. This takes as long as importing PyTorch."""
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 
@@ -43,7 +43,7 @@ def in_new_process(run: Callable[[], Found]) -> Found:
 
 
 def _begin(environment: Mapping[str, str], threads: int | None) -> None:
-    """Set up a process. Its environment is otherwise the one in which the fork server was started."""
+    """Set up a process. Without this, it would have the environment of the fork server's start."""
     die_with_parent(os.getppid())
     os.environ.update(environment)
     if threads:

@@ -37,7 +37,7 @@ class Size(IntEnum):
     """The size of a benchmark."""
 
     SMOKE = 0
-    """A few seconds on generated data. Tests the benchmark; the figures are meaningless."""
+    """A few seconds on generated data, to test the benchmark. The figures are meaningless."""
     QUICK = 1
     FULL = 2
 
@@ -75,7 +75,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def median_and_range(values: Sequence[float], digits: int = 3) -> str:
     """Return the median with the range, such as `0.741 (0.702 to 0.768)`, or a single value.
 
-    If some values are `NOT_REACHED`, append the number of the others: `0.741 (0.702 to 0.768), 2 of 3`.
+    If some values are `NOT_REACHED`, append the number of reached values: `0.741 (0.702 to 0.768), 2 of 3`.
     """
     reached, middle = [one for one in values if isfinite(one)], median(values)
     text = f"{middle:.{digits}f}" if isfinite(middle) else "not reached"

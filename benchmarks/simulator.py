@@ -1,7 +1,7 @@
 """Speed of the simulator, in updates per second.
 
 Fleets of 100, 1,000 and 10,000 machines with lognormal step times run `asynchronous` and `fastest_k`. The log is
-written, and gradients are not computed. The results are compared with a heap that has as many pushes and pops.
+written, and gradients are not computed. The baseline is a heap with the same number of pushes and pops.
 
 python -m benchmarks.simulator [--quick|--smoke] [--save]
 """

@@ -1,6 +1,6 @@
 """torchft (gloo, three replicas, one lighthouse) on the step of `benchmarks.faults`, with the same kills and slowdowns.
 
-Needs `pip install torchft-nightly`. A killed replica is restarted immediately, by a thread in place of the scheduler
+Needs `pip install torchft-nightly`. A killed replica is restarted immediately, by a thread instead of the scheduler
 that torchft's documentation describes. Goodput is defined as in `benchmarks.faults`: a replica is unavailable from its
 kill until it reports that it is ready again.
 """

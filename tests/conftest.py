@@ -1,4 +1,4 @@
-"""Settings for all tests: how long Hypothesis searches, whether golden texts are rewritten, what a run has cost."""
+"""Settings and fixtures for all tests: Hypothesis profiles, golden texts, CPU time, and fork servers."""
 
 import atexit
 import os
@@ -26,15 +26,15 @@ from tests.warm_start import WarmPopen, server
 if TYPE_CHECKING:
     from oddlot.engines.local.fork_client import ForkClient
 
-# Before PyTorch is imported: threads that wait sleep, as several tests at once have more of them than there are cores.
+# Must be set before PyTorch is imported. Waiting threads sleep, because parallel tests have more threads than cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Ray's workers are as nice as other processes: at Ray's default of 15, one takes minutes to start beside other tests.
+# Normal priority: at Ray's default niceness of 15, a worker takes minutes to start while other tests run.
 os.environ.setdefault("RAY_worker_niceness", "0")
 compiled_once.install()
 settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("fast")  # pytest --hypothesis-profile=thorough searches longer
-# A shell has its background jobs ignore Ctrl-C, and nohup SIGHUP: the tests' programs would inherit that.
+# Background jobs of a shell ignore Ctrl-C, and nohup ignores SIGHUP. Programs of the tests would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -50,9 +50,9 @@ TEXTS = pytest.StashKey[dict[str, str]]()
 SENTENCES = pytest.StashKey[list[tuple[str, str]]]()
 """Codes and sentences of errors, by test, with --rewrite."""
 COLLECTED = pytest.StashKey[set[str]]()
-"""all tests of the files that are run, those that are left out included"""
+"""All tests of the files that are run, including deselected tests."""
 WORKERS = pytest.StashKey[list[dict[str, Any]]]()
-"""what pytest-xdist's workers have found out"""
+"""Results of pytest-xdist's workers."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,7 +68,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """A test's texts are those of its transcript."""
+    """Compare the texts of a test with its transcript, or store them with --rewrite."""
     transcript = Transcript(item.nodeid)
     yield
     if item.config.getoption("rewrite"):
@@ -105,7 +105,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process and of all that have ended below it, as user and as system."""
+    """Return the CPU time (user + system) of this process and its ended descendants, in seconds."""
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(use.ru_utime + use.ru_stime for use in uses)
 
@@ -116,7 +116,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def oddlot(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Oddlot:
-    """The command line in an empty folder with a fleet, a job file and a module of the user's."""
+    """Return the command line, in a folder with a fleet, a job file and a user's module."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
@@ -129,7 +129,7 @@ def oddlot(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 @pytest.fixture(params=["memory://bucket/run", "folder"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A place outside the run's folder."""
+    """Yield a location outside of the run's folder."""
     MemoryFileSystem.store.clear()
     yield request.param if "://" in request.param else str(tmp_path / "elsewhere")
     MemoryFileSystem.store.clear()
@@ -137,7 +137,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One for all runs of the module, which travels to workers by value, so that they need not import pytest."""
+    """Use one fork server for all runs of the module, and pickle the module by value: workers need no pytest."""
     from oddlot.engines.local import config as on_local
 
     cloudpickle.register_pickle_by_value(request.module)
@@ -148,18 +148,18 @@ def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def warm_start() -> Iterator[None]:
-    """Programs that tests of the module start need not import PyTorch."""
+    """Start programs of the module's tests with PyTorch already imported."""
     if sys.platform != "linux":
         yield
         return
-    server()  # which is there before the first test looks at what runs
+    server()  # runs before the first test lists processes
     with patch.object(subprocess, "Popen", WarmPopen):
         yield
 
 
 @cache
 def _lasting_fork_server() -> "ForkClient":
-    """To start one takes more time than a small run."""
+    """Return a fork server that all runs share, because its start takes longer than a small run."""
     from oddlot.engines.local.fork_client import ForkClient
 
     fork_server = ForkClient()

@@ -34,7 +34,7 @@ Place = Local | Ray | Simulated
 
 
 def rows(count: int = SAMPLES) -> tuple[Tensor, Tensor]:
-    """Return random points of the plane, and the side of a line (0 or 1) on which each of them lies."""
+    """Return random points of the plane, and for each point its side of a line (0 or 1)."""
     points = torch.randn(count, 2, generator=torch.Generator().manual_seed(5))
     return points, (points @ torch.tensor([1.0, -2.0]) > 0).long()
 
@@ -45,7 +45,7 @@ def net() -> nn.Module:
 
 
 def a_job(model: Callable[[], nn.Module] = net, count: int = SAMPLES, **changes: Any) -> Job:
-    """Return a job that learns on which side of a line points lie."""
+    """Return a job that learns each point's side of a line."""
     rule = SGD(0.1, momentum=0.9)
     return replace(
         Job(model, rows(count), cross_entropy, batch_size=BATCH, optimizer=rule, device="cpu"), **changes

@@ -63,7 +63,7 @@ def descendants(parent: int) -> list[int]:
 
 @contextmanager
 def ends(pids: list[int]) -> Iterator[None]:
-    """Assert that the body ends all of these processes, and wait until they are gone."""
+    """Assert that the body ends all of these processes, and wait for their ends."""
     handles = [os.pidfd_open(pid) for pid in pids]
     try:
         yield

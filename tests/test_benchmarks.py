@@ -198,7 +198,7 @@ def test_fault_scenarios_are_valid_chaos_files(plan: faults.Plan, tmp_path: Path
 
 
 def test_savings_compare_costs_of_the_same_market(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The spot run has 2 machine-hours at $1, the other one 4 on demand at $3.06. A missed accuracy saves nothing."""
+    """Savings of 2 machine-hours on spot at $1 over 4 on demand at $3.06. Missing the accuracy gives no savings."""
     monkeypatch.setattr(savings, "price_traces", lambda: [("p3.2xlarge", "z", Steps((0.0, 1e6), (1.0, 1.0)))])
     run, hours = Run.__new__(Run), 3600.0
     spot = savings.Trained(run, [(0.0, hours), (0.0, 9 * hours)], hours)

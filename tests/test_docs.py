@@ -51,7 +51,7 @@ TIERS = {
     "docs/how-to/choose-a-strategy.md": pytest.mark.long,
     "docs/how-to/resume.md": pytest.mark.long,
 }
-"""Pages excluded from `make test`, which tests their content with less work."""
+"""Pages excluded from `make test`. Other tests cover their content with less work."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"% needs: (\w+)\n+\Z")
 NOT_RUN = re.compile(r"(?:% not run: (.+)|<!-- not run: (.+) -->)\n+\Z")
@@ -164,7 +164,7 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield a link to the folder of the current page, from which workers import. All pages share one fork server."""
+    """Yield a link to the folder of the current page. Workers import from it. All pages share one fork server."""
     link = tmp_path_factory.mktemp("page") / "here"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(link), *sys.path])
@@ -288,7 +288,7 @@ def test_plots_are_valid_svg(path: Path) -> None:
 
 
 def golden_pattern(text: str) -> str:
-    """Return a pattern for a text in which values may be masked, as in golden sentences."""
+    """Return a pattern for a text with values that may be masked, as in golden sentences."""
     return r"\s".join(rf"(?:{re.escape(word)}|\S*<\w+>\S*)" for word in text.split())
 
 

@@ -1,4 +1,4 @@
-"""Docstrings of functions begin with a verb; those of properties may be noun phrases."""
+"""Docstrings of functions begin with a verb. Docstrings of properties may be noun phrases."""
 
 import ast
 import re
@@ -29,11 +29,11 @@ use validate wait warn wrap write yield
     )
 )
 EXEMPT = ("src/oddlot/workloads/", "src/oddlot/testing/engine_check.py")
-"""First lines of workloads are shown in `oddlot workloads`; scenes of `check_engine` state conditions."""
+"""First lines of workloads are shown in `oddlot workloads`. Scenes of `check_engine` state conditions."""
 
 
 def without_verb(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and first word of docstrings of functions that begin with no verb."""
+    """Yield the line and first word of each function's docstring without a verb at its start."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = (ast.get_docstring(node) or "return").split()[0].strip(",.:;`").lower()

@@ -1,4 +1,4 @@
-"""Who may import whom: the order of rooms in docs/design.md, held by reading every module's syntax tree."""
+"""Imports of every module follow the order of packages in docs/design.md. Syntax trees are checked."""
 
 import ast
 import sys
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 
-ORDER = (  # a room imports rooms above it, and itself
+ORDER = (  # a package may import itself and the packages above it
     {"core"},
     {"machines", "sparse"},
     {"model", "data", "wire", "timing", "strategies"},
@@ -27,7 +27,7 @@ ORDER = (  # a room imports rooms above it, and itself
     {"cli"},
 )
 RANKS = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms} | {"": len(ORDER)}
-"""The empty name: oddlot/__init__.py and __main__.py."""
+"""Position of each package in the order. The empty name is for oddlot/__init__.py and __main__.py."""
 ONLY = {
     "wire": [
         "oddlot.core.support.errors",
@@ -35,10 +35,10 @@ ONLY = {
         "oddlot.core.support.user_code",
     ],
 }
-"""The modules of ours that a room may import."""
+"""Modules of oddlot that a package may import, if it may import only some."""
 MAY_IMPORT_SPARSE = {"model", "train", "workloads", "cli", ""}
 EXPORTS = {"codecs", "events", "commands", "lr_schedules"}
-"""modules that only export names of rooms"""
+"""Modules that only export names of packages."""
 WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),
     *("threading", "time", "torch.distributed", "torch.multiprocessing"),
@@ -51,23 +51,23 @@ HEARS_SIGNALS = {
     "oddlot.faults.injector",
 }
 MAY_WAIT = {
-    "oddlot.cli.preemption_notice": {"time"},  # it is a program beside the run
-    "oddlot.testing.engine_check": {"time.sleep"},  # a training step takes a known time
-    "oddlot.run.signals": {"threading"},  # it asks in which thread it is
-    "oddlot.sparse.threads": {"concurrent.futures"},  # a kernel's parts
-    "oddlot.sparse.topk": {"threading"},  # one of several threads that ask makes clusters
+    "oddlot.cli.preemption_notice": {"time"},  # runs in a separate process
+    "oddlot.testing.engine_check": {"time.sleep"},  # gives a training step a known duration
+    "oddlot.run.signals": {"threading"},  # checks whether it runs in the main thread
+    "oddlot.sparse.threads": {"concurrent.futures"},  # runs parts of a kernel
+    "oddlot.sparse.topk": {"threading"},  # only one of several threads builds clusters
     "oddlot.checkpoint.background_writer": {
         "concurrent.futures",
         "threading.Thread",
         "time.monotonic",
-    },  # its writer is a thread
-    "oddlot.checkpoint.storage": {"concurrent.futures"},  # checksums are computed beside the writing
-    "oddlot.report.live_view": {"time.monotonic"},  # when a run will end is said in the user's time
-    "oddlot.planner.profile": {"time"},  # it measures
-    "oddlot.cli.watch": {"time"},  # it is a program beside the run
+    },  # writes in a thread
+    "oddlot.checkpoint.storage": {"concurrent.futures"},  # computes checksums during writes
+    "oddlot.report.live_view": {"time.monotonic"},  # predicts the end of a run in wall time
+    "oddlot.planner.profile": {"time"},  # measures seconds
+    "oddlot.cli.watch": {"time"},  # runs in a separate process
 }
-# Of the modules random and numpy.random only these do not draw from a state that the whole process shares.
-# A learner seeds that state before each task, for the user's own code.
+# Names of the modules random and numpy.random that do not draw from the global state of the process.
+# A learner seeds the global state before each task, for the user's code.
 STREAMS = {
     "random": {"Random", "seed", "getstate", "setstate"},
     "numpy.random": {"Generator", "PCG64", "SeedSequence", "default_rng", "seed", "get_state", "set_state"},
@@ -82,7 +82,7 @@ SEEDED = {
 
 
 def faults(module: str, source: str) -> list[str]:
-    """A sentence for each import and each use of chance in the module that breaks a rule."""
+    """Return a sentence for each import and each random draw of the module that breaks a rule."""
     tree = ast.parse(source)
     broken = [
         f"{module}, line {line}: imports {name}, but {rule}"
@@ -93,7 +93,10 @@ def faults(module: str, source: str) -> list[str]:
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every import anywhere in the module; `from a import b` as `a.b`, relative ones with their dots."""
+    """Yield the line and name of every import of the module.
+
+    The name of `from a import b` is `a.b`. Names of relative imports start with dots.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -130,7 +133,7 @@ def ours_broken(module: str, name: str) -> Iterator[str]:
 
 
 def is_strategy(name: str) -> bool:
-    """An algorithm's own module, `oddlot.strategies.fastest_k`, or something in it."""
+    """Return whether a name is a strategy's module, such as `oddlot.strategies.fastest_k`, or in such a module."""
     parts = name.split(".")
     return len(parts) > 2 and parts[2] not in {"support", "registry", "shipped"}
 
@@ -150,7 +153,7 @@ def foreign_broken(module: str, part: str, name: str) -> Iterator[str]:
 
 
 def shared_chance(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Draws from a state that the whole process shares, and streams that are made while importing."""
+    """Yield draws from the global random state, and random generators that are created during an import."""
     origins = {
         alias.asname or alias.name: f"{getattr(node, 'module', None)}.{alias.name}".removeprefix("None.")
         for node in ast.walk(tree)
@@ -179,7 +182,7 @@ def run_at_import(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def part_of(name: str) -> str:
-    """`core` of `oddlot.core.tasks`; the empty text for the package itself and what it exports."""
+    """Return the package of a name: `core` for `oddlot.core.tasks`, and "" for oddlot itself and its exports."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in RANKS else ""
 
@@ -206,7 +209,7 @@ def test_every_package_has_a_rank() -> None:
 
 
 def imported_modules() -> dict[str, set[str]]:
-    """The modules that each module of the package and of the benchmarks imports, at any time."""
+    """Return the imported modules of each module in oddlot and in the benchmarks, including late imports."""
     paths = {module_name(path): path for path in SOURCE.rglob("*.py")}
     for path in (ROOT / "benchmarks").rglob("*.py"):
         paths[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = path
@@ -219,7 +222,7 @@ def imported_modules() -> dict[str, set[str]]:
 
 
 def cycle_in(graph: Mapping[str, Iterable[str]]) -> list[str]:
-    """Modules that import each other in a circle; none where there is no circle."""
+    """Return the modules of an import cycle, or an empty list without a cycle."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -320,7 +323,7 @@ def test_allowed_import_is_accepted(module: str, source: str) -> None:
 
 
 def listeners(source: str) -> bool:
-    """Whether a module opens a port."""
+    """Return whether a module opens a port."""
     names = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
     return bool(names & {"create_server", "listen", "start_server", "serve_forever", "HTTPServer"})
 

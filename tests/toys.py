@@ -11,7 +11,7 @@ from oddlot.core.tasks import TaskId, UpdateId
 
 @dataclass
 class Backups(Strategy):
-    """Applies every update. When no samples are left, idle workers repeat the oldest open task."""
+    """A strategy that applies every update. When no samples are left, idle workers repeat the oldest open task."""
 
     samples: int = 8
     repeated: dict[TaskId, bool] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Backups(Strategy):
 
 @dataclass
 class Timed(Strategy):
-    """Moves the model halfway to the mean of the collected weights every `seconds`.
+    """A strategy that moves the model halfway to the mean of the collected weights every `seconds`.
 
     Each new version is measured, evaluated and kept. Tasks start from the newest kept version.
     """

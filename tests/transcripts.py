@@ -1,9 +1,11 @@
-"""Golden texts. Errors and warnings are asserted by their code and fields. Their sentences are in
-tests/messages/errors.txt, by code, with the values of fields masked and the number of tests behind each. Other texts
-that people read are in the files beside it, by test. `pytest --rewrite` writes what comes out, to be read before it is
-committed; a run of the complete suite also removes sentences that no test produces, and counts the tests.
+"""Golden texts: the sentences of errors and warnings, and other output.
 
-Masked are a field `reason` (the words of another library or the system), addresses, and the folders of tests.
+Tests assert errors and warnings by code and fields. Their sentences are in tests/messages/errors.txt, by code, with
+masked values of fields and the number of tests of each sentence. Other texts are in the other files of this folder, by
+test. `pytest --rewrite` writes the actual texts. Review them before you commit them. A run of the complete suite also
+removes sentences that no test produces, and counts the tests.
+
+The field `reason` (a message of another library or the system), addresses, and folders of tests are masked.
 """
 
 import difflib
@@ -38,27 +40,29 @@ _text: list[str] = []
 _sentences: set[tuple[str, str]] = set()
 """Codes and sentences of the errors of the running test."""
 _masks: dict[str, str] = {}
-"""of all of its texts"""
+"""Masks for all texts of the running test: expression by name."""
 
 
 @dataclass
 class Caught:
-    """What `raises` and `warns` have found, once they have."""
+    """Errors or warnings that `raises` or `warns` has caught. It is empty inside the block."""
 
     value: Any = None
     all: list[Any] = field(default_factory=list)
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Those of the error, or of the first warning."""
+        """The fields of the error, or of the first warning."""
         fields: dict[str, Any] = self.value.fields
         return fields
 
 
 @contextmanager
 def raises(kind: type[BaseException], code: str = "", /, **fields: Any) -> Iterator[Caught]:
-    """What happens inside raises an error of this kind, with this code (those that no user sees have none) and, among
-    others, these fields."""
+    """Assert that the block raises an error of this kind, with this code and at least these fields.
+
+    Internal errors have no code.
+    """
     caught = Caught()
     with pytest.raises(kind) as info:
         yield caught
@@ -68,7 +72,7 @@ def raises(kind: type[BaseException], code: str = "", /, **fields: Any) -> Itera
 
 @contextmanager
 def warns(code: str, /, **fields: Any) -> Iterator[Caught]:
-    """What happens inside warns with this code and, among others, these fields. Other warnings go on."""
+    """Assert that the block warns with this code and at least these fields. Pass on other warnings."""
     caught = Caught()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -85,7 +89,7 @@ def warns(code: str, /, **fields: Any) -> Iterator[Caught]:
 
 
 def check(error: Any, code: str, /, **fields: Any) -> None:
-    """The error has this code and, among others, these fields. Its sentences go into the transcript."""
+    """Assert that the error has this code and at least these fields. Add its sentences to the transcript."""
     has = getattr(error, "code", ""), getattr(error, "fields", {})
     assert has[0] == code, f"{has[0]} {has[1]}: {error}"
     assert {**has[1], **fields} == has[1], f"{has[1]}: {error}"
@@ -118,7 +122,7 @@ def sentence_of(error: Any) -> str:
 
 
 def mask(**masks: str) -> None:
-    """In all texts that the test tells from now on, those of errors too: as `transcribe` does in one."""
+    """Mask these expressions in all further texts of the test, including errors, like `transcribe`."""
     _masks.update(masks)
 
 
@@ -127,8 +131,7 @@ def _is_name(value: object) -> bool:
 
 
 def transcribe(text: str, **masks: str) -> None:
-    """Hold a text that people read against the test's transcript. Where it varies it is masked: `pid=r"\\d+"` has
-    `<pid>` in place of the expression."""
+    """Add a text to the test's transcript. `pid=r"\\d+"` replaces each match of the expression with `<pid>`."""
     text = masked(text, **masks)
     if text not in _text:
         _text.append(text)
@@ -154,7 +157,7 @@ class Transcript:
 
     @property
     def block(self) -> str:
-        """The texts that belong to no error."""
+        """The texts without errors and warnings, indented."""
         lines = [line.rstrip() for text in _text for line in text.splitlines() or [""]]
         return textwrap.indent("\n".join(lines), "    ").rstrip("\n")
 
@@ -184,7 +187,7 @@ class Transcript:
 
 
 def file_of(test: str) -> Path:
-    """Where a test's block stands: a file for each folder of tests, and for each module beside them."""
+    """Return the file with a test's block: one file per folder of tests, and per module outside of folders."""
     path = Path(test.partition("::")[0])
     name = path.parts[0] if len(path.parts) > 1 else path.stem.removeprefix("test_")
     return MESSAGES / f"{name}.txt"
@@ -194,7 +197,7 @@ _files: dict[Path, dict[str, str]] = {}
 
 
 def read(path: Path) -> dict[str, str]:
-    """The blocks of a file, by test."""
+    """Return the blocks of a file, by test."""
     if path not in _files:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
@@ -204,8 +207,10 @@ def read(path: Path) -> dict[str, str]:
 
 
 def rewrite(message: Mapping[str, str], collected: set[str]) -> None:
-    """Write the blocks of these tests. Those of tests that are no more go: not in `collected`, though their function
-    is, or of a function that no file has."""
+    """Write the blocks of these tests, and remove the blocks of deleted tests.
+
+    A test is deleted if its function no longer exists, or if `collected` has its function but not the test.
+    """
     functions = {test.partition("[")[0] for test in collected}
     for path in {*map(file_of, message), *MESSAGES.glob("*.txt")} - {ERRORS}:
         before = read(path)
@@ -223,7 +228,7 @@ def rewrite(message: Mapping[str, str], collected: set[str]) -> None:
 
 
 def is_there(test: str) -> bool:
-    """Whether its function is in its file."""
+    """Return whether a test's function is in its file."""
     name, _, function = test.partition("::")
     path = TESTS / name
     return path.exists() and f"def {function.partition('[')[0].rpartition('::')[2]}(" in path.read_text()
@@ -243,7 +248,7 @@ def read_errors() -> Sentences:
 
 
 def rewrite_errors(came_out: Iterable[tuple[str, str]], *, complete: bool) -> None:
-    """Write the sentences of errors. `complete`: these tests are all tests, so that other sentences go."""
+    """Write the sentences of errors. With `complete` (all tests have run), remove all other sentences."""
     counts: Sentences = {} if complete else {code: dict(each) for code, each in read_errors().items()}
     for (code, sentence), tests in Counter(came_out).items():
         known = counts.setdefault(code, {})

@@ -1,8 +1,8 @@
-"""Start Python programs with PyTorch already imported, which saves seconds of CPU time per program.
+"""Start Python programs with PyTorch already imported. This saves seconds of CPU time per program.
 
 `WarmPopen` replaces `subprocess.Popen` in tests that start many processes. Programs are forked from a process that has
 only run imports. A forked program is a child of the test process. Its parent, standard streams, signals and exit code
-are those of a fresh interpreter. Programs that it starts itself run in fresh interpreters.
+equal a fresh interpreter's. Programs that it starts itself run in fresh interpreters.
 """
 
 import atexit
@@ -23,7 +23,7 @@ PR_SET_CHILD_SUBREAPER = 36
 ROOT = Path(__file__).parent.parent
 MOST_BYTES, MOST_FDS = 1 << 17, 16
 ABOVE = 100
-"""Received descriptors are moved above this number, because the program needs the lower ones."""
+"""Received descriptors are moved above this number, because the program needs the lower numbers."""
 FRESH = subprocess.Popen
 """Class that starts a fresh interpreter."""
 WARM = "from tests.warm_start import serve; exec(compile(serve(FD), '<string>', 'exec'))"

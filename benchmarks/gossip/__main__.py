@@ -7,7 +7,7 @@
 - `map` finds the fastest method for each link speed and number of peers: gossip, all-reduce, LocalSGD, an asynchronous
   star or a single peer.
 
---quick skips `rates` and `map`, which take hours.
+--quick skips `rates` and `map`: they take hours.
 
 ODDLOT_DATA=... python -m benchmarks.gossip [--quick|--smoke] [--save] [--only PART ...]
 """

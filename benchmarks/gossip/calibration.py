@@ -7,7 +7,7 @@ There are eight peers. A pull of a model over idle links takes 1.3 steps. This v
   peer queue.
 - With `overlap`, a pull travels while the next minibatches are computed.
 - A fixed period, random exchanges and LocalSGD (a ring all-reduce after each round) have the traffic of adaptive
-  gossip. A single peer trains as many steps as a peer of the mesh, without a network.
+  gossip. A single peer trains the same number of steps as a peer of the mesh, without a network.
 - Bytes and time include the final average of all models.
 - Each method has the best learning rate of a grid. `--only rates` searches it with a separate seed. The rate of
   adaptive gossip is the best with at most 8 % of the traffic. The controls have the traffic that results.

@@ -98,7 +98,7 @@ def _os_ratio(records: Sequence[Record]) -> float:
 
 
 def _killed(epochs: int, seed: int, folder: Path) -> Run | None:
-    """Return a run in which a random peer is killed at a random time, or None if the run failed."""
+    """Return a run with a random peer killed at a random time, or None if the run failed."""
     total = epochs * 1437 // 32
     version = Random(seed).randrange(PEERS, total * 3 // 4)
     try:

@@ -34,7 +34,7 @@ RING = 2 * (PEERS - 1) / PEERS
 
 @dataclass(frozen=True)
 class Asked:
-    """A run. If `strategy` is None, a single peer trains as many steps as a peer of the mesh."""
+    """A run. If `strategy` is None, a single peer trains the number of steps of a peer of the mesh."""
 
     data: str
     size: Size

@@ -9,7 +9,7 @@ methods are trained without a network. A cost model gives their times:
 
 - all-reduce on a ring: 2 (n - 1) / n models per step, in both directions at once, fully overlapped with the step
 - LocalSGD: the same, once per round, without overlap
-- single peer: no network, and as many steps as all peers together
+- single peer: no network, and the steps of all peers together
 - asynchronous star: the hub has the same link as a peer, and transfers n models in each direction per step of all
   peers
 """
@@ -186,7 +186,7 @@ def _best_rates(size: Size, peers: int, megabits: float) -> list[float]:
 
 
 def reached_at(curve: Curve, goal: float) -> float:
-    """Return the first time at which the accuracy reaches `goal`, or infinity."""
+    """Return the first time with an accuracy of at least `goal`, or infinity."""
     return next((time for time, accuracy in curve if accuracy >= goal), inf)
 
 

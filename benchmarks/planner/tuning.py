@@ -1,4 +1,4 @@
-"""Time to an accuracy with as many groups as workers: tuned momentum against 0.9, each at its own best rate."""
+"""Time to an accuracy with one worker per group: tuned momentum against 0.9, each at its own best rate."""
 
 from dataclasses import replace
 from math import inf
@@ -23,7 +23,7 @@ MISSED = 3.0
 
 
 def seconds_to_goal(momentum: float, lr: float, seed: int, epochs: int) -> float:
-    """Return the virtual seconds until the accuracy is reached; infinity if it is not within `epochs`."""
+    """Return the virtual seconds until the accuracy is reached, or infinity if `epochs` are not enough."""
     job = replace(digits(batch_size=BATCH), optimizer=SGD(lr=lr, momentum=momentum))
     machines = [Machine(f"m{number}", 0.01, Exponential()) for number in range(WORKERS)]
     run = fit(
@@ -49,7 +49,7 @@ def best_rate(momentum: float, epochs: int) -> tuple[float, float]:
 
 
 def tuned_over_untuned(seeds: int, epochs: int) -> float:
-    """Return the time with the best momentum, over the time with 0.9: medians of the seeds."""
+    """Return the time with the best momentum / the time with 0.9, as medians of the seeds."""
     torch.set_num_threads(1)
     found: dict[float, list[float]] = {}
     rows = []

@@ -1,7 +1,7 @@
 """Ray workers compared with local workers, and with Ray Train while nodes are lost.
 
 Everything runs on one machine, on clusters of several Ray nodes. A step computes for a quarter of its time and waits
-for the rest, in place of an accelerator.
+for the rest, to simulate an accelerator.
 
 ODDLOT_DATA=... python -m benchmarks.ray [--quick|--smoke] [--save] [--only PART ...]
 
@@ -13,7 +13,7 @@ ODDLOT_DATA=... python -m benchmarks.ray [--quick|--smoke] [--save] [--only PART
   against preemptions enabled; checkpoints every 10 s on both sides), without losses and while nodes are killed without
   notice. Another node joins 10 s after each loss. Seconds are counted from the first step to the last one, or to the
   first model with an accuracy of 0.95.
-- trace: nodes come and go as in a recorded spot market. A machine counts from the time at which its worker has joined.
+- trace: nodes come and go as in a recorded spot market. A machine counts from the time when its worker joins.
   Then a worker is killed, and a node is frozen.
 """
 
@@ -141,14 +141,14 @@ def _cells(one: losses.Outcome) -> list[str]:
 
 
 def sooner(own: losses.Outcome, others: Sequence[losses.Outcome]) -> float:
-    """Return the time to `TARGET`, `own` / best of the others. Others that miss it count with their run time."""
+    """Return the time to `TARGET` of `own` / of the best other run. Runs that miss it count with their run time."""
     if isinf(own.reached):
         return NOT_REACHED
     return own.reached / min(min(one.reached, one.seconds) for one in others)
 
 
 def measure_trace(size: Size) -> dict[str, Measured]:
-    """Measure the goodput while nodes come and go."""
+    """Measure the goodput while nodes join and are lost."""
     if size is Size.SMOKE:
         return {}
     given = trace.counts(trace.data(), size.pick(0.0, 26_100.0, 27_900.0))

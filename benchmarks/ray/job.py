@@ -96,6 +96,6 @@ def begun(notes: Path) -> list[float]:
 
 
 def step_rate(by_worker: Sequence[Sequence[float]]) -> float:
-    """Return the steps per second, from the time at which all workers have started a step."""
+    """Return the steps per second, counted from the time when all workers have started a step."""
     start, end = max(min(some) for some in by_worker), max(map(max, by_worker))
     return sum(one > start for some in by_worker for one in some) / (end - start)

@@ -27,7 +27,7 @@ from oddlot.run.training import Training, prepared
 
 WORKERS, IN_FLIGHT, ROWS = 2, 2, 4_096
 COMPUTED = 0.25
-"""Share of a step that is computed. The rest is a wait, in place of an accelerator."""
+"""Share of a step that is computed. The rest is a wait that simulates an accelerator."""
 FEATURES = 32
 
 
@@ -62,7 +62,7 @@ def job(parameters: int, batch: int, wait: float) -> oddlot.Job:
 
 
 def batch_for(parameters: int, seconds: float) -> int:
-    """Return the batch size with which a gradient takes about `seconds` with one thread."""
+    """Return the batch size for a gradient of about `seconds` with one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model, batch = network(parameters), 8

@@ -30,12 +30,12 @@ class Counts:
     """Number of nodes over time."""
 
     changes: Sequence[tuple[float, int]]
-    """Pairs of seconds since the start and the number of nodes from then on."""
+    """Pairs of seconds since the start and the number of nodes after this time."""
     seconds: float
 
 
 def data() -> Path:
-    """Return the folder with the trace. Raises UsageError if there is none."""
+    """Return the folder with the trace. Raises UsageError if it is missing."""
     folder = os.environ.get("ODDLOT_DATA")
     if not folder or not (Path(folder) / FILE).exists():
         raise UsageError(f"$ODDLOT_DATA has no {FILE}.", "no_data", path=FILE)

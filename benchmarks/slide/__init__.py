@@ -4,4 +4,4 @@ import os
 
 os.environ.setdefault(
     "OMP_WAIT_POLICY", "PASSIVE"
-)  # waiting threads sleep, in all systems; must be set before PyTorch is imported
+)  # Must be set before PyTorch is imported. Waiting threads then sleep, in all systems.

@@ -41,11 +41,11 @@ WITHOUT_FIGURES = ("ablations", "updates")
 FULL_ONLY = ("real", "hashing", *WITHOUT_FIGURES, "200k", "670k")
 """Parts and shapes that --quick skips, so that it never replaces figures of full runs."""
 SEARCH = "search"
-"""Part that takes minutes and whose result is in quality.py. It runs only on request."""
+"""Part that takes minutes. Its result is in quality.py. It runs only on request."""
 
 
 def chosen(size: Size, every: Iterable[str], asked: list[str] | None) -> list[str]:
-    """Return the requested parts or shapes (None: all of this size). Raises ValueError if this size skips one."""
+    """Return the requested parts or shapes (default: all of this size). Raises ValueError if this size skips one."""
     left_out = [one for one in every if one in FULL_ONLY and size is Size.QUICK]
     if wrong := [one for one in asked or () if one in left_out]:
         raise ValueError(f"--quick leaves out {', '.join(wrong)}: run without --quick")

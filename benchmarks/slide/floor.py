@@ -26,7 +26,7 @@ ROW = 4 * HIDDEN
 AHEADS = 2, 4, 8, 16
 """Prefetch distances in rows. The fastest one counts."""
 PAIR_READ, PAIR_WRITTEN = 4 + 4 + 4 + 12, 12 + 12
-"""Bytes per pair in grouping. Rows are read to count, to scatter and to count again; pairs are written twice."""
+"""Bytes per pair in grouping. Rows are read to count, to scatter and to count again. Pairs are written twice."""
 LOGIT = 4 + 4
 """Bytes per pair in the softmax: its logit is read, and its gradient is written."""
 TAKEN = 4 + 4 + 4
@@ -195,7 +195,7 @@ def _phases(size: Size, shape: str, sampler: Sampler) -> dict[str, Phase]:
 
 
 def _of_pairs(of_output: float, every: float, own: Sampler, watched: Watched) -> dict[str, Phase]:
-    """Return the phases whose bytes depend on the pairs of a batch and on the clusters."""
+    """Return the phases with bytes that depend on the pairs of a batch and on the clusters."""
     moved = TAKEN * of_output
     if isinstance(own, Clusters):
         moved += own.clustering.product.matrix.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
@@ -222,7 +222,7 @@ def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
 
 
 def _in_order(moved: float, seconds: float) -> Phase:
-    """Return a phase with sequential bytes. Its floor is the time of copying half as many."""
+    """Return a phase with sequential bytes. Its floor is the time of copying half of them."""
     source = np.ones(int(moved) // 2 // 4, np.float32)
     copied = _median(lambda other: Crew().share(copy, source, other), [np.empty_like(source)] * ROUNDS)
     return moved, seconds, copied

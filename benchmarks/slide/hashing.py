@@ -11,7 +11,7 @@ from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 from oddlot.sparse.sampler import Sampler
 
 ACTIVE, AS_MANY = 230, 290
-"""Draws per example, and draws by frequency that give as many distinct rows as hashes with frequency."""
+"""Draws per example, and draws by frequency for the number of distinct rows of hashes with frequency."""
 TUNED = (
     Tuned(1e-3, 1e-2),
     *(Tuned(3e-3, input_lr) for input_lr in (3e-3, 1e-2, 3e-2)),
@@ -36,7 +36,7 @@ def measure(size: Size) -> dict[str, float]:
     """Return how much P@1 of hashes and clusters exceeds P@1 of random rows, in points, from medians.
 
     Random rows are uniform or drawn by label frequency. Hashes are SimHash, as in the paper. With frequencies, they are
-    compared with as many draws and with as many rows.
+    compared with the same number of draws and with the same number of rows.
     """
     figures, (epochs, seeds) = dict[str, float](), size.pick((1, 1), (6, 3), (6, 3))
     settings = TUNED[: size.pick(1, None, None)]

@@ -24,7 +24,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "input_lr": (3e-2, 5e-2, 8e-2),
     "input_std": (0.03, 0.1),
 }
-"""Values that are tried for every system, one setting at a time, with the best values so far of the others."""
+"""Values that are tried for every system, one setting at a time, with the best values so far of other settings."""
 SYSTEMS: dict[str, Made] = {
     "dense": Dense,
     "sampled": Sampled,
@@ -39,7 +39,7 @@ SYSTEMS: dict[str, Made] = {
 
 COMPARED, MANY = ("dense", "sampled", "sampled by frequency", "clusters"), "uniform 1000"
 WARM = 1_024
-"""Examples of a warm-up run, in which kernels are compiled."""
+"""Examples of a warm-up run. It compiles the kernels."""
 FIT = {"dense": 3, "sampled": 6, "sampled by frequency": 6, "clusters": 8}
 """Number of lengths that fit into about the time of dense softmax for four passes. Other systems run five lengths."""
 
@@ -112,7 +112,7 @@ def measure(size: Size, shapes: list[str]) -> Figures:
 def over_time(size: Size) -> Figures:
     """Return the speedup of clusters to dense softmax's P@1 less 1 point, and to sampled softmax's best P@1.
 
-    The runs take up to the time of dense softmax for four passes. Compared systems have three seeds, the others one.
+    The runs take up to the time of dense softmax for four passes. Compared systems have three seeds, other systems one.
     """
     a_pass, seeds = size.pick(SMALL, PASS, PASS), size.pick(1, 1, SEEDS)
     data = generated(size, "30k", a_pass)

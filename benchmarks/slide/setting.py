@@ -28,7 +28,7 @@ SHAPES = {
 SMALL = {name: Shape(1_000, 1_100 + 100 * number, 20.0) for number, name in enumerate(SHAPES)}
 """Shapes of the smoke form, under the same names. Some samplers need 1,000 outputs."""
 TRAINING = 1_000
-"""Batches of a short training, over which the cost of rare work is spread."""
+"""Batches of a short training. The cost of rare work is spread over them."""
 TEST, HELD = 8_192, 10
 """Number of test points. One in `HELD` training points of a real dataset is held out, to choose settings."""
 REAL = ("xmc_tate_subjects", "xmc_delicious")
@@ -64,7 +64,7 @@ def shape_of(size: Size, name: str) -> Shape:
 
 @cache
 def generated(size: Size, shape: str, examples: int) -> Set:
-    """Generate a dataset that resembles the public ones."""
+    """Generate a dataset that resembles the public datasets."""
     tests = size.pick(CALIBRATED, TEST, TEST)
     counts = ((examples, 1), (tests, 3), (tests, 2))
     parts = (generate(count, shape_of(size, shape), stream) for count, stream in counts)
@@ -72,7 +72,7 @@ def generated(size: Size, shape: str, examples: int) -> Set:
 
 
 def write_real(folder: Path) -> None:
-    """Write small datasets in place of the real ones."""
+    """Write small datasets that replace the real datasets."""
     for name in REAL:
         (folder / name).mkdir()
         for stream, (part, points) in enumerate({"train": 2 * BATCH, "test": 64}.items()):

@@ -156,7 +156,7 @@ class Dense:
 class Sampled:
     """Sampled softmax in PyTorch: the labels and 4,096 random outputs, shared by a batch, with logQ correction.
 
-    The optimizer is SparseAdam on the rows in use or, with `fused`, Adam on all rows, which is faster with few outputs.
+    The optimizer is SparseAdam on the rows in use. With `fused`, it is Adam on all rows: faster with few outputs.
     The share `frequency` of the draws follows the label frequencies so far. The rest is uniform.
     """
 

@@ -39,7 +39,7 @@ class Setting(NamedTuple):
     make: Callable[[], Strategy]
     rate: float = RATE
     alone: bool = False
-    """True for a single worker as fast as all workers, which has no staleness."""
+    """True for a single worker as fast as all workers, and thus without staleness."""
 
 
 def _undamped(rate: float) -> Setting:

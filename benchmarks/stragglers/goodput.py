@@ -47,7 +47,7 @@ SEEDS = {8: 5, 100: 5, 1_000: 3, 10_000: 1}
 """Number of runs, by number of learners. With many learners, runs differ little."""
 FAR = Link(latency_milliseconds=1000)
 AT = 0.27
-"""Goodput of lock-step at which the policies are compared, as published for Decoupled DiLoCo."""
+"""Goodput of lock-step in the comparison of policies, as published for Decoupled DiLoCo."""
 POLICIES: dict[str, Callable[[int], Strategy]] = {
     "synchronous": lambda _: Synchronous(STEPS * BATCH),
     "joint": lambda learners: AdaptiveLoad(
@@ -83,14 +83,14 @@ def drawn_lock_step(learners: int, between: float, seconds: float, seed: int = 0
             continue
         now = failure + RESTART
         failure += chance.expovariate(learners / between)
-        while failure < now < seconds:  # a failure during a restart starts it again
+        while failure < now < seconds:  # a failure during a restart begins another restart
             now = failure + RESTART
             failure += chance.expovariate(learners / between)
     return kept / now
 
 
 def between_at(learners: int, goodput: float) -> float:
-    """Return the seconds between a learner's failures at which lock-step has this goodput, by bisection."""
+    """Return the seconds between a learner's failures that give lock-step this goodput, by bisection."""
     low, high = 1.0, 1e12
     while high / low > 1 + 1e-9:
         middle = (low * high) ** 0.5

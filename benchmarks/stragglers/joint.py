@@ -34,7 +34,7 @@ BY_SIGNS: dict[str, Callable[[], Strategy]] = {
     "k and load, by signs": lambda: AdaptiveLoad(loads=LOADS, least=1),
     DEFAULTS: AdaptiveLoad,
 }
-"""Policies without such knowledge. Rounds of the last one initially have the job's batch, LOAD rows."""
+"""Policies without such knowledge. Rounds of the last policy initially have the job's batch, LOAD rows."""
 AT_ONE = {
     "least_default_time_over_adaptive_k": (DEFAULTS, "k alone, by signs", "seconds"),
     "gradients_assigned_ratio": (DEFAULTS, "k alone, by signs", "assigned"),

@@ -30,7 +30,7 @@ from oddlot.data.batches import order
 from oddlot.machines import Exponential, Link
 
 WORKERS, FEATURES, ROWS, LOAD = 50, 100, 2_000, 40
-"""LOAD: rows of a complete task, which are the rows of a worker in the paper."""
+"""LOAD: rows of a complete task, equal to the rows of a worker in the paper."""
 DRAWN = 4_000_000
 """Rows of an epoch."""
 EVERY = 20
@@ -92,7 +92,7 @@ class Drawn:
 
 
 class Held(Drawn):
-    """A dataset in which each sample is a row of the worker that computes it. The dataset observes the run.
+    """A dataset with samples that are rows of the worker that computes them. The dataset observes the run.
 
     Two epochs in progress at once may share samples, on average less than one at each end of an epoch. One of the two
     tasks then has another worker's row.

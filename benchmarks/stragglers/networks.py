@@ -55,7 +55,7 @@ JOBS: dict[str, tuple[Callable[[], Job], float, tuple[int, int, float, float]]] 
 }
 """Job, accuracy to reach, and the images' channels, side, mean and standard deviation."""
 EPOCHS = 4
-"""Epochs after which a run stops without the accuracy."""
+"""Maximum number of epochs of a run that misses the accuracy."""
 BEST_K = "best fixed k"
 PLAIN = "asynchronous, no momentum"
 """Asynchronous SGD without damping and without momentum. Many workers in turn have implicit momentum."""

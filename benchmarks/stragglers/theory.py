@@ -17,7 +17,7 @@ from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Hypoexponential
 
 WORKERS, MEAN, SAMPLES, NOTHING = 5, 0.2, 10, 1e-9
-"""MEAN: mean seconds of a task. NOTHING: seconds of communication, which the example leaves out."""
+"""MEAN: mean seconds of a task. NOTHING: seconds of communication. The example ignores them."""
 ETA, L, VARIANCE, C, ERROR = 0.001, 2.0, 10.0, 1.0, 100.0
 A = ETA * L * VARIANCE / (2 * C)
 """Floor of rounds with one sample."""

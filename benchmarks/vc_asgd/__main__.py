@@ -1,8 +1,8 @@
 """VC-ASGD on spot machines.
 
-VC-ASGD trains on machines that are preempted, and federated averaging trains on as many machines on demand. Recorded
-preemptions and prices determine the time and cost of each run. Gradients are real, and time is simulated, except in the
-part `preempted`, which runs processes.
+VC-ASGD trains on machines that are preempted. Federated averaging trains on the same number of machines on demand.
+Recorded preemptions and prices determine the time and cost of each run. Gradients are real, and time is simulated. Only
+the part `preempted` runs processes.
 
 ODDLOT_DATA=... python -m benchmarks.vc_asgd [--quick|--smoke] [--save] [--only PART...] [--seed N]
 """

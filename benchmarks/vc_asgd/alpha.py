@@ -125,7 +125,7 @@ STUDIES: dict[Size, dict[str, tuple[int, int | None]]] = {
     Size.QUICK: {"fashion_mnist": (4, 6_000)},
     Size.FULL: {"fashion_mnist": (40, None), "cifar10": (25, None)},
 }
-"""Epochs and number of samples (None: all)."""
+"""Epochs and number of samples (None for all)."""
 
 
 def measure(size: Size, seed: int) -> dict[str, float]:

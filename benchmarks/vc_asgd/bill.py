@@ -1,10 +1,9 @@
 """Time, bill and accuracy on demand and on spot machines, with recorded preemptions and prices.
 
 Every system trains the same job to the same accuracy: the final accuracy of federated averaging on 8 machines on
-demand, less one point. A system is a strategy on 8 or 4 machines, on demand or on spot. Spot machines come and go as in
-recorded traces. The number of requested machines gives 8 (or 4) on average. All machines have the same speed, and the
-hub has the same price everywhere. The trainings do not depend on prices, so each is priced with every trace: see
-`savings`.
+demand, less one point. A system is a strategy on 8 or 4 machines, on demand or on spot. Spot machines follow recorded
+traces. The number of requested machines gives 8 (or 4) on average. All machines have the same speed, and the hub has
+the same price everywhere. The trainings do not depend on prices, so each is priced with every trace: see `savings`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -110,7 +109,7 @@ def _draw(size: Size, title: str, found: Mapping[System, Mapping[str, Trained]])
 
 
 def _tell_sizes(stays: Stays, counts: Sequence[int], seed: int) -> None:
-    """Print time and machine-hours by number of machines, because the bill depends on it as much as on the strategy."""
+    """Print time and machine-hours by number of machines, because the bill depends on both machines and strategy."""
     rows, goal = [], until(stays.epochs, stays.target)
     for count in counts:
         cells = [f"{count}"]

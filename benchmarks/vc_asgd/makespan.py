@@ -1,7 +1,7 @@
 """Makespan of a job with losses without notice: the paper's formula compared with a run.
 
 Atre, Jha, Rao (ScaDL 2021): n_s = 2,000 subtasks (50 shards, 40 epochs) of t_e = 144 s run on 5 clients with two
-subtasks each, which are 10 slots. A loss is detected t_o = 300 s after the subtask was assigned, and blocks its slot
+subtasks each (10 slots). A loss is detected t_o = 300 s after the subtask was assigned, and blocks its slot
 until then. With a probability p of a loss during a subtask, the n = 200 subtasks of a slot take n (t_e + t_o p), if
 each subtask is lost at most once. With repeated losses, they take n (t_e + t_o p / (1 - p)).
 """

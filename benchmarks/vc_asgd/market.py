@@ -79,7 +79,7 @@ def data() -> Path:
 
 
 def bamboo(name: str, whole: bool = False) -> Recorded:
-    """Return a trace of `ALIVE`, from its first machine on unless `whole` is True."""
+    """Return a trace of `ALIVE`. Without `whole`, it starts with its first machine."""
     file, unit = ALIVE[name]
     steps = read_alive(data() / "spot_bamboo_2020" / file, unit)
     counts = zip(steps.seconds, steps.values, strict=True)

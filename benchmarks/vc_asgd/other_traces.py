@@ -1,7 +1,7 @@
 """Time on spot with other start times and other traces than the bill's: four traces of Bamboo, and Google's probes.
 
 VC-ASGD runs the number of epochs that it needs on machines on demand, without computation. Traces are used as recorded,
-with the hours before their first machine, and repeat. The number of requested machines is the bill's, which gives 8 on
+with the hours before their first machine, and repeat. The number of requested machines is the bill's: it gives 8 on
 average from the first machine on. Runs with 8 requested machines are measured as well.
 """
 

@@ -29,7 +29,7 @@ def a_job(dataset: str, samples: int | None = None) -> Job:
 
 
 def shard_seconds(job: Job) -> float:
-    """Return the seconds per sample with which a shard takes t_e."""
+    """Return the seconds per sample for a shard to take t_e."""
     return T_E * SHARDS / len(job.train_data[0])
 
 
@@ -39,7 +39,7 @@ def like(job: Job, **changes: Any) -> Machine:
 
 
 def zone(job: Job, count: int, capacity: Capacity) -> Zone:
-    """Return a zone of machines of speed 1 that come and go, at one dollar per hour."""
+    """Return a zone with changing capacity for machines of speed 1, at one dollar per hour."""
     offer = Offer("any", 1.0, Steps((0.0,), (1.0,)), seconds_to_start=SECONDS_TO_START)
     return Zone("m", offer, count, like(job, noticed_after_seconds=NOTICED_AFTER), capacity)
 
@@ -73,7 +73,7 @@ def reached(run: Run, accuracy: float, figure: str = "seconds") -> float | None:
 
 
 def once_above(line: Sequence[tuple[float, float]], least: float) -> Sequence[tuple[float, float]]:
-    """Return the points of a line from the first one that is not below `least`."""
+    """Return the points of a line from its first point at or above `least`."""
     return list(dropwhile(lambda point: point[1] < least, line))
 
 

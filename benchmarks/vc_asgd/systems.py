@@ -72,7 +72,7 @@ def strategies(job: Job) -> dict[str, Callable[[], Strategy]]:
 
 
 def train(job: Job, strategy: str, until: str, seed: int, capacity: Capacity, count: int) -> Run:
-    """Train on machines of equal speed that come and go. Prices are applied later."""
+    """Train on machines of equal speed with changing capacity. Prices are applied later."""
     on = Simulated([zone(job, count, capacity)], seed=seed + 1)
     made, shards = strategies(job)[strategy](), 1 if strategy in WHOLE else SHARDS
     run = fit(job, made, on, until=until, shards=shards, seed=seed, evaluate_every="0.25 epochs")

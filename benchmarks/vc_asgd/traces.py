@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.vc_asgd.market import ALIVE
 
 COUNTS = ((0, 0), (6, 4), (7, 12), (8, 5), (10, 9), (14, 3), (15, 12), (30, 6))
-"""Hours, and number of available machines from then on."""
+"""Hours, and the number of available machines after this time."""
 PRICES = {
     "aws_spot_prices_us.csv.gz": [
         "region,availability_zone,instance_type,product,timestamp,spot_price_usd",

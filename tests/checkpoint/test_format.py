@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, on full disks and damaged ones."""
+"""Checkpoints are complete or absent, also on full and damaged disks."""
 
 import errno
 import json
@@ -37,7 +37,7 @@ def newest(folder: Path, records: int | None = None) -> Checkpoint:
 
 
 def names(folder: Path) -> list[str]:
-    """Without what tells the lives of hubs apart."""
+    """Return the names in a folder, without the suffix that identifies the hub."""
     return sorted(path.name.rpartition("-")[0] for path in folder.iterdir())
 
 
@@ -74,7 +74,7 @@ def test_checkpoint_round_trips(tmp_path: Path) -> None:
 
 
 def test_newest_checkpoint_has_the_most_records(tmp_path: Path) -> None:
-    """A run that went on from an older version has a longer log."""
+    """A run that resumed from an older version has a longer log."""
     for version in (9, 100_000_001, 99_999_999, 10):
         save(tmp_path, snapshot(version))
     assert newest(tmp_path).version == 100_000_001
@@ -102,7 +102,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_checkpoint_warns_and_the_previous_one_is_used(tmp_path: Path, damage: str) -> None:
     change, code = DAMAGE[damage]
-    for name in FILES if damage != "lost" else FILES[:2]:  # one without a manifest was not finished
+    for name in FILES if damage != "lost" else FILES[:2]:  # an unfinished checkpoint has no manifest
         save(tmp_path / name, snapshot(1))
         path = save(tmp_path / name, snapshot(2))
         change(path / name)
@@ -188,7 +188,7 @@ def full_disk() -> Iterator[None]:
 
 @contextmanager
 def file_limit() -> Iterator[None]:
-    """A real limit of the system: no file of this process may grow beyond 64 KiB."""
+    """Let the operating system limit the files of this process to 64 KiB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (65536, before[1]))
     try:
@@ -212,12 +212,12 @@ def test_failed_write_raises_and_leaves_no_files(
 
 
 class Killed(BaseException):
-    """As a program ends that is killed: nothing is cleared away."""
+    """Exception that simulates a kill, without cleanup."""
 
 
 @pytest.mark.parametrize("moment", range(4))
 def test_unfinished_checkpoint_is_ignored(tmp_path: Path, moment: int) -> None:
-    """At every moment the one before is whole; what was left behind is removed once the next one is."""
+    """The previous checkpoint stays complete. Leftovers are removed when the next checkpoint is complete."""
     saver = BackgroundWriter(Storage(tmp_path))
     saver.save(snapshot(1, 1.0))
     saver.wait()

@@ -87,7 +87,7 @@ def test_resumed_job_file_run_keeps_flags_of_its_first_start(oddlot: Oddlot) -> 
 
 
 def test_lr_epochs_and_device_flags_are_applied(oddlot: Oddlot) -> None:
-    """They can be passed again when a run is resumed."""
+    """The flags can be passed again when a run is resumed."""
     oddlot.json(*SMALL, "--lr", "0.25", "--epochs", "1", "--device", "cpu", "--out", "run")
     run = json.loads(Path("run/run.json").read_text())
     assert "SGD(lr=0.25, " in run["optimizer"]
@@ -244,7 +244,7 @@ def test_second_ctrl_c_prints_the_resume_command(oddlot: Oddlot) -> None:
     command = ["simulate", "endless:job", *ON_FLEET, "--until", "epochs>=1e6"]
     process = begun(*command, "--json")
     assert process.stderr is not None
-    for _ in range(2):  # the evaluation continues after the first one
+    for _ in range(2):  # the evaluation continues after the first signal
         assert any("measuring" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
     _, err = process.communicate()
@@ -282,7 +282,7 @@ def test_simulation_is_deterministic(oddlot: Oddlot) -> None:
 
 
 def test_simulated_run_cannot_resume_with_train(oddlot: Oddlot) -> None:
-    """Real and virtual costs are never added."""
+    """A simulated run cannot resume with `train`, because real and virtual costs are never added."""
     oddlot.json(*SMALL, "--out", "run")
     on_workers = ("train", "my_jobs:small", "--out", "run", "--resume", "latest")
     oddlot.rejects("other_command", *on_workers, path="run", command="simulate")

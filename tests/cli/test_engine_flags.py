@@ -1,4 +1,4 @@
-"""`--engine` and `--workers`: the choice of the engine."""
+"""Choice of the engine by `--engine` and `--workers`."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ SMALL = ("train", "my_jobs:small")
 
 @pytest.fixture
 def engines(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list of the engines of the commands, which do not train, and of the starts and ends of fork servers."""
+    """Return a list of the commands' engines, and of starts and ends of fork servers. Commands do not train."""
     oddlot.starts_early = True
     found: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""`oddlot notice`, which sends SIGTERM on an interruption notice, with a fake metadata service."""
+"""`oddlot notice` sends SIGTERM on an interruption notice. The metadata service is fake."""
 
 import signal
 import subprocess
@@ -21,7 +21,7 @@ NOTICE = b'{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 
 
 class Service(BaseHTTPRequestHandler):
-    """Replies to requests with the server's `answers`, in order. The last reply is repeated."""
+    """A request handler that sends the server's `answers` in order, and repeats the last reply."""
 
     def do_PUT(self) -> None:
         assert self.path == "/latest/api/token"
@@ -104,7 +104,7 @@ def test_rejected_token_is_renewed() -> None:
 
 
 def test_service_without_tokens_raises_no_metadata_service(sleeper: subprocess.Popen[bytes]) -> None:
-    """The service of another cloud replies 404 to everything. This does not mean that there is no notice."""
+    """The service of another cloud replies 404 to every request, so a 404 does not mean that there is no notice."""
     mask(port=PORT)
     with service((404, b""), token_code=404) as (url, asked), raises(UsageError, "no_metadata_service"):
         watch(sleeper.pid, url)

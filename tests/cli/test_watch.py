@@ -143,7 +143,7 @@ def test_ended_run_is_reported_at_once(oddlot: Oddlot) -> None:
 
 
 def test_ended_run_reports_no_stall(tmp_path: Path) -> None:
-    """Its only machine was busy with its first task all the time."""
+    """The only machine of the run was busy with its first task all the time."""
     on = Simulated([Machine("m0", 1_000.0)])
     fit(a_job(), Synchronous(), on, until="seconds>=1000", out=tmp_path)
     assert Watch(str(tmp_path)).look() == []

@@ -259,7 +259,7 @@ def test_only_listed_errors_get_a_suggestion(tmp_path: Path, monkeypatch: pytest
 
 
 def test_too_large_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples are /dev/zero, or the path of a model passed by mistake."""
+    """Endless or large files, such as /dev/zero or a model passed by mistake, are rejected."""
     monkeypatch.setattr(packed, "MAX_BYTES", 1_000)
     slow = written(tmp_path / "slow.txt", "1.0\n" * 300)
     with raises(UsageError, "file_too_large", line=4, file=str(slow)):
@@ -374,7 +374,7 @@ def test_machine_classes_do_not_import_pydantic() -> None:
 
 @pytest.mark.parametrize("begin_hours", [24, 120])
 def test_constant_price_lasts_until_the_end_of_its_trace(tmp_path: Path, begin_hours: int) -> None:
-    """In many traces, the price is constant for months."""
+    """A constant price lasts until the end of its trace. In many traces, it is constant for months."""
     written(tmp_path / "prices.csv", PRICES)
     *_, zone = read(tmp_path, FLEET.replace("= 1.0", f"{PRICED}{begin_hours} }}")).machines
     assert isinstance(zone, Zone)

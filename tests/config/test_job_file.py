@@ -290,7 +290,7 @@ def test_table_can_be_given_as_a_name(tmp_path: Path) -> None:
     [
         # the strategy sets the server's defaults, not the class SGD
         (["=local_sgd", ".server=sgd", ".server.momentum=0.9"], LocalSGD(server=SGD(1.0, 0.9))),
-        # `nesterov` needs a momentum, which is the strategy's default
+        # `nesterov` needs a momentum: the strategy's default
         (
             ["=quorum", ".inner.server.kind=sgd", ".inner.server.nesterov=true"],
             Quorum(LocalSGD(server=SGD(0.7, 0.9, nesterov=True))),
@@ -388,10 +388,10 @@ def test_setting_is_described_by_its_docstring() -> None:
     @dataclass
     class Strange:
         least: int
-        """the fewest"""
+        """Minimum."""
         names: tuple[str, str] = ("a", "b")
         most: int | None = None
-        """of all; None: no limit"""
+        """Total, or None without a limit."""
         seen: list[int] = field(default_factory=list)
         sums: dict[str, float] = field(default_factory=dict)
         waiting: list = field(default_factory=list)  # type: ignore[type-arg]  # users write it so
@@ -466,7 +466,7 @@ def test_resume_drops_settings_of_another_engine(tmp_path: Path) -> None:
 
 
 def test_reading_settings_imports_no_pytorch(tmp_path: Path) -> None:
-    """Settings of engines and descriptions of strategies do not import it either."""
+    """Settings of engines and descriptions of strategies do not import PyTorch."""
     (tmp_path / "job.toml").write_text(JOB)
     program = """\
 import sys

@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_key_has_a_description(pages: dict[str, str], page: str) -> None:
-    """The text starts with a capital letter, a number or code, and ends with a period."""
+    """Every description starts with a capital letter, a number or code, and ends with a period."""
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in pages[page].splitlines() if line.startswith("| `")]
     texts = [(row[0].strip(), row[-1].strip()) for row in rows]
     assert texts

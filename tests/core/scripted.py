@@ -1,4 +1,4 @@
-"""A scripted strategy for tests, which returns given commands and records the events that it receives."""
+"""A scripted strategy for tests. It returns given commands and records the events that it receives."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Answer = list[Command] | Callable[[View], list[Command]]
 
 @dataclass
 class Scripted(Strategy):
-    """Returns scripted commands in response to the next events, and then no more commands."""
+    """A strategy with scripted commands for the next events, and no commands after them."""
 
     answers: list[Answer] = field(default_factory=list)
     message: list[Event] = field(default_factory=list)
@@ -45,18 +45,18 @@ class Stage:
         return self.conductor.handle(event or Evaluated(0, {}), when).actions
 
     def tell(self, event: Stimulus, now: float | None = None) -> list[Event]:
-        """Handle an event to which the strategy returns no command. Return the events that the strategy receives."""
+        """Handle an event without a command of the strategy. Return the events that the strategy receives."""
         self.strategy.message.clear()
         self.strategy.answers.clear()
         self.conductor.handle(event, self.conductor.now if now is None else now)
         return list(self.strategy.message)
 
     def actions(self, event: Stimulus, now: float | None = None) -> tuple[Action, ...]:
-        """Handle an event to which the strategy returns no command. Return the actions."""
+        """Handle an event without a command of the strategy. Return the actions."""
         return self.say([], event, now)
 
     def start(self, node: str, samples: int = 8, kind: Kind = "gradient") -> Task:
-        """Assign a task to a worker, which joins first if necessary."""
+        """Assign a task to a worker. If necessary, the worker joins first."""
         if node not in self.conductor.busy:
             self.tell(Joined(node))
         (action,) = self.say([Assign(node, samples, kind)])

@@ -1,4 +1,4 @@
-"""Copies, saved states and replays of a conductor, which needs the standard library only."""
+"""Copies, saved states and replays of a conductor. It needs only the standard library."""
 
 import copy
 import json

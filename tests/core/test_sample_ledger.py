@@ -1,4 +1,4 @@
-"""The ledger: every position of every epoch is merged exactly once, whatever happens to its tasks."""
+"""The ledger: every position of every epoch is merged exactly once, despite lost, late or dropped tasks."""
 
 import json
 
@@ -332,7 +332,7 @@ def struck(ledger: SampleLedger, task: str, samples: int) -> Skipped:
 
 
 def test_samples_of_three_crashed_workers_raise_bad_samples() -> None:
-    """Only samples of all three processes are named."""
+    """The error names only samples of all three crashed processes."""
     ledger = SampleLedger(10)
     struck(ledger, "a", 8)
     struck(ledger, "b", 6)

@@ -22,8 +22,7 @@ def ready(ledger: SampleLedger) -> list[int]:
 
 
 def first_choice(ledger: SampleLedger, node: str) -> int | None:
-    """Return the lane to choose: of the oldest epoch; a lane that the node has, then one that no node has; then the
-    first."""
+    """Return the lane to choose: by oldest epoch, then the node's lane before lanes without a node, then by number."""
 
     def reluctance(number: int) -> tuple[int, int, int]:
         cursor = ledger.cursors[number]

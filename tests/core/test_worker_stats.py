@@ -14,7 +14,7 @@ def worker_stats(results: int = 0, seconds: float = 8.0, samples: int = 4) -> Wo
 
 
 def slow(times: float = 64.0) -> WorkerStats:
-    """Return a roster in which a is `times` times slower than b and c."""
+    """Return statistics with worker a `times` times slower than b and c."""
     it = worker_stats(results=1, seconds=times)
     for node in ("b", "c"):
         it.join(node, now=0.0)

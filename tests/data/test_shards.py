@@ -69,7 +69,6 @@ def test_pickled_shards_open_local_and_remote_files(tmp_path: Path) -> None:
 
 
 def test_mapped_array_is_split_without_a_copy(tmp_path: Path) -> None:
-    """A memory-mapped array is split without a copy."""
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     shards = Shards.of((mapped,), 5)
@@ -106,7 +105,7 @@ OTHER_PARTS: dict[str, tuple[list[Any], list[str]]] = {
 @pytest.mark.parametrize("sizes", [None, [10, 10]], ids=["read", "message"])
 @pytest.mark.parametrize("what", OTHER_PARTS)
 def test_shard_with_different_arrays_is_named(what: str, sizes: list[int] | None) -> None:
-    """If sizes are given, a part is checked when a worker opens it. Otherwise it is checked at once."""
+    """With `sizes`, a part is checked when a worker opens it. Without `sizes`, it is checked at once."""
     arrays, found = OTHER_PARTS[what]
     parts = {"a.npz": [X, Y], "b.npz": arrays}
     expected = ["float32[:, :]", "int64[:]"]

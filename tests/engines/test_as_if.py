@@ -63,7 +63,7 @@ def test_recorded_step_times_are_replayed_in_order(real: bool, tmp_path: Path) -
 
 
 def test_local_and_simulated_engines_have_equal_pace() -> None:
-    """During a task of the slow worker, the fast worker sends about as many updates as under the virtual clock."""
+    """During a slow task, the fast worker sends about the same number of updates as under the virtual clock."""
     machines = Machine("w1", 0.001), Machine("w2", 0.01)
     here = in_between(until_all_answered(10, Asynchronous(), machines))
     there = in_between(trained(a_job(), Asynchronous(), Simulated(list(machines)), "epochs>=10")[0])

@@ -69,7 +69,7 @@ def test_finished_run_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkClient]:
-    """A fork server for several runs, because its start is slow."""
+    """Yield a fork server for several runs, because its start is slow."""
     fork_server = ForkClient()
     yield fork_server
     fork_server.close()
@@ -79,7 +79,7 @@ def server() -> Iterator[ForkClient]:
 def test_failed_run_leaves_nothing_behind(
     end: str, server: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers end when their sockets are closed: the fork server, which would end them, is not closed here."""
+    """Workers end when their sockets are closed. The fork server is not closed here, so it does not end them."""
     closed, (changes, options, error, code) = list[None](), ENDS[end]
     mask(node=r"w\d with train_data\[[\d, ]+\]")
     monkeypatch.setattr(on_local, "ForkClient", lambda: server)
@@ -95,7 +95,7 @@ def test_failed_run_leaves_nothing_behind(
 
 
 def test_killed_fork_server_is_replaced_with_its_workers() -> None:
-    """It is replaced twice. The third time in a row without an update between fails."""
+    """A fork server is replaced twice. The third kill in a row without an update fails the run."""
     settings = RunConfig(until="epochs>=1000000")
     with prepared(Recipe(a_job(), Asynchronous(), local(2), settings)) as training:
         run = DrivenRun(training)

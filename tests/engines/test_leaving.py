@@ -81,7 +81,7 @@ def test_second_notice_is_ignored() -> None:
 
 
 def test_leaving_machine_does_not_wait_for_a_cancelled_task() -> None:
-    """It stops at its next minibatch, although the request to cancel arrives later."""
+    """The machine stops at its next minibatch, even if the request to cancel arrives later."""
     far = replace(ONE.machines[0], link=Link(latency_milliseconds=200))  # type: ignore[arg-type]  # no zone
     on = Simulated([far])
     with prepared(Recipe(a_job(), WHOLE, on, RunConfig(until="epochs>=1"))) as training:
@@ -122,7 +122,7 @@ def recalled(folder: Path, strategy: Strategy, on: Place, signals: int = 1) -> R
 
 
 def test_leaving_worker_returns_a_partial_task(tmp_path: Path) -> None:
-    """A second notice changes nothing."""
+    """A worker with a notice returns the finished part of its task. A second notice has no effect."""
     run = recalled(tmp_path, WHOLE, local(1), signals=2)
     (first, *rest) = merges(run.records)
     assert first == [Span(0, 0, 3 * BATCH)]

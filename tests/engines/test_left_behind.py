@@ -1,4 +1,4 @@
-"""Tests of orphaned worker processes: none writes to memory that is reused, and none outlives the run."""
+"""Tests of orphaned worker processes: they never write to reused memory, and never outlive the run."""
 
 import os
 import signal
@@ -86,7 +86,7 @@ oddlot.fit(job, oddlot.Asynchronous(), local(1), until="hours>=1", observers=[wa
 @pytest.mark.usefixtures("warm_start")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_subprocesses_of_a_worker_end_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
-    """This is so if the run is stopped and if its hub is killed."""
+    """Subprocesses end whether the run is stopped or its hub is killed."""
     path = tmp_path / "pid"
     with program("-c", RUN.replace("PATH", str(path))) as process:
         says(process, "started")

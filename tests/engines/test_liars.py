@@ -234,7 +234,7 @@ def test_workers_that_send_invalid_messages_are_replaced() -> None:
 
 
 def test_run_ends_if_every_worker_sends_invalid_messages() -> None:
-    """They have no exit code, because only the hub has killed them."""
+    """The workers have no exit code, because only the hub has killed them."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         this_worker().hub.send(b"nonsense")

@@ -53,7 +53,7 @@ def test_starting_machine_is_replaced_after_resume(tmp_path: Path) -> None:
 
 
 def test_resumed_zone_has_its_current_capacity_and_price(tmp_path: Path) -> None:
-    """Its machines join immediately, at the current price."""
+    """Machines of the resumed zone join immediately, at the current price."""
     dear = zone(prices=Steps((0.0, 0.5, 1.5), (360.0, 720.0, 1440.0)))
     run(dear, until="seconds>=1", out=tmp_path)
     found = run(dear, until="epochs>=4", out=tmp_path, resume="latest")
@@ -63,7 +63,7 @@ def test_resumed_zone_has_its_current_capacity_and_price(tmp_path: Path) -> None
 
 
 def test_resume_skips_capacity_changes_during_the_pause(tmp_path: Path) -> None:
-    """Changes of capacity while the hub was stopped have no events."""
+    """A resumed run has no events for capacity changes while its hub was stopped."""
     restless = zone(Memoryless(1.0, 0.5), count=3)
     run(restless, until="seconds>=60", out=tmp_path)
     found = run(restless, until="seconds>=61", out=tmp_path, resume="latest")
@@ -98,7 +98,7 @@ def test_successful_start_resets_the_failed_start_count() -> None:
 
 
 def test_error_names_the_machine_lost_while_starting() -> None:
-    """The error names the machine that was lost, not the next machine, which might complete the run."""
+    """The error names the lost machine, and not the next machine: it might complete the run."""
     flaps, late = zone(FLAPS, seconds_to_start=3.0), Machine("late", 0.05, joins_at_seconds=1031.5)
     assert run(flaps, late).summary["starts_lost"] > 1_030
     with raises(JobError, "lost_while_starting", seconds_to_start=3.0) as caught:

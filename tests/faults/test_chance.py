@@ -60,7 +60,7 @@ def test_every_worker_is_hit_in_a_seeded_order() -> None:
 
 
 def test_victims_do_not_depend_on_the_join_order() -> None:
-    """The order in which worker processes join is random."""
+    """Worker processes join in random order."""
     fleets = MACHINES, replace(MACHINES, machines=MACHINES.machines[::-1])
     one, other = ([event.node for event in events(struck(OFTEN, on=on), FaultInjected)] for on in fleets)
     assert one[:10] == other[:10]
@@ -72,7 +72,7 @@ def test_periodic_faults_keep_their_times_after_a_resume(tmp_path: Path) -> None
 
 
 def test_random_faults_differ_after_each_resume(tmp_path: Path) -> None:
-    """Otherwise a hub with random kills would always be killed at the same time after its start."""
+    """With equal faults after each resume, the hub would always be killed at the same time after its start."""
     log = lives(tmp_path, BY_CHANCE, 0.8, 1.6)
     begins, at = [0.0, *times(log, Resumed)], times(log, FaultInjected)
     assert len({round(next(now for now in at if now > begin) - begin, 3) for begin in begins}) == 3

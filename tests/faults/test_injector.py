@@ -74,7 +74,7 @@ FAULTS = (
 
 @pytest.fixture(scope="module", params=[local(4), machines(4, computes=True)], ids=["local", "simulated"])
 def everything_strikes(request: pytest.FixtureRequest, fork_server: None) -> Run:
-    """A run that is long enough for all workers to join and all faults to be injected."""
+    """Return a run that is long enough for all workers to join and all faults to be injected."""
     return struck_by(request.param, *FAULTS, epochs=100 if isinstance(request.param, Local) else 25)
 
 
@@ -109,7 +109,7 @@ def test_dropped_update_is_cancelled(everything_strikes: Run) -> None:
 
 
 def test_delayed_update_arrives_late(everything_strikes: Run) -> None:
-    """On a real clock, the delay starts shortly before the fault is logged."""
+    """An update arrives after its delay. On a real clock, the delay starts shortly before the fault is logged."""
     at = struck_at(everything_strikes, "delay")
     assert min(now - at for now in answered(everything_strikes, "w3") if now > at) >= 0.25
 
@@ -121,7 +121,7 @@ def test_frozen_worker_continues_later(everything_strikes: Run) -> None:
 
 
 def test_frozen_machine_receives_its_notice_when_it_thaws(everything_strikes: Run) -> None:
-    """SIGTERM is only handled after SIGCONT."""
+    """A frozen process handles SIGTERM only after SIGCONT."""
     frozen, message = (
         next(r.now for r in everything_strikes.records if r.event == event)
         for event in (FaultInjected(str(FAULTS[6]), "freeze", "w1"), Leaving("w1"))
@@ -140,7 +140,7 @@ def test_faults_are_injected_while_tasks_are_cancelled() -> None:
 
 
 def test_slow_fault_slows_a_worker_process() -> None:
-    """It waits for 20 times the duration of each step."""
+    """A slow worker waits for 20 times the duration of each step."""
     run = struck_by(local(1), Fault("slow", at_versions=(10,), factor=20.0), epochs=4)
     seconds = [update.seconds["compute"] for update in updates(run.records)]
     before, after = sorted(seconds[2:10]), sorted(seconds[12:])
@@ -148,7 +148,7 @@ def test_slow_fault_slows_a_worker_process() -> None:
 
 
 def test_dropped_updates_free_their_memory() -> None:
-    """Its memory is released too: a worker has only two blocks."""
+    """A dropped update releases its memory: a worker has only two blocks."""
     run = struck_by(local(1), Fault("drop", at_versions=tuple(range(2, 12))))
     assert len(struck(run)) == 10
 
@@ -164,7 +164,7 @@ def test_fault_waits_for_its_machine() -> None:
 
 
 def test_run_without_machines_ends_despite_future_faults() -> None:
-    """Faults are due forever, but no machine is left."""
+    """A run ends if faults are due forever, but no machine is left."""
     gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)], computes=False)
     chaos = Chaos([Fault("kill", every_seconds=0.1)])
     with raises(JobError, "stalled", machines=0, traces=[]) as caught:
@@ -173,7 +173,7 @@ def test_run_without_machines_ends_despite_future_faults() -> None:
 
 
 def test_time_goal_is_checked_while_only_faults_occur() -> None:
-    """The only machine is frozen, and faults are injected into it repeatedly."""
+    """A frozen machine with repeated faults, and without other events, still reaches the time goal."""
     faults = (
         Fault("freeze", at_seconds=(0.1,), for_seconds=1000.0),
         Fault("slow", every_seconds=0.5, factor=1.0),
@@ -216,7 +216,6 @@ def test_strongest_of_several_slow_faults_applies() -> None:
 
 
 def test_repeated_permanent_fault_is_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repeated fault without an end is kept once."""
     kept, apply = list[int](), LastingFaults.apply
 
     def counted(lasting: LastingFaults, kind: str, node: str, now: float) -> None:
@@ -231,7 +230,6 @@ def test_repeated_permanent_fault_is_stored_once(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("seed", range(5))
 def test_simultaneous_faults_hit_different_machines(seed: int) -> None:
-    """Two simultaneous faults hit two machines."""
     faults = Fault("kill", at_versions=(3,)), Fault("leave", at_versions=(3,))
     run = struck_by(machines(), *faults, epochs=20, seed=seed)
     assert len({event.node for event in struck(run)}) == 2
@@ -246,7 +244,7 @@ def test_corrupt_fault_of_a_lost_worker_hits_its_replacement() -> None:
 
 
 def test_fault_times_do_not_depend_on_other_faults() -> None:
-    """Its times do not depend on other faults or machines."""
+    """The times of a fault do not depend on other faults or machines."""
 
     def at(on: Place, *others: Fault) -> list[float]:
         run = struck_by(on, *others, Fault("slow", "w1", per_hour=7200.0, factor=1e-9), epochs=20)

@@ -32,7 +32,7 @@ FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in ra
 
 
 def arrivals(machine: str, until: float) -> int:
-    """Return the number of times that the trace lets this machine join until then."""
+    """Return the number of times that this machine joins by the trace, before a time in seconds."""
     moves = takewhile(lambda move: move[0] <= until, Alive(REPEATED).moves(3, stream(0, NAME)))
     return sum(here and f"w{number + 1}" == machine for _, number, here in moves)
 
@@ -41,7 +41,7 @@ def arrivals(machine: str, until: float) -> int:
     "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
 )
 def test_preempted_workers_return_and_samples_count_once(on: Place) -> None:
-    """The run is longer than the period of 3.6 s. Workers are preempted even if they start late."""
+    """The run is longer than the trace's period of 3.6 s, so even late workers are preempted."""
     if on is not FLEET:
         trained(a_job(), Asynchronous(), local(1))  # starts the fork server
     chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(REPEATED))
@@ -59,7 +59,7 @@ def test_preempted_workers_return_and_samples_count_once(on: Place) -> None:
 
 
 def test_resumed_run_has_its_current_capacity(tmp_path: Path) -> None:
-    """It is stopped at 1 s, when one of three workers is running."""
+    """A run stopped at 1 s resumes with one running worker of three."""
     job, folder, capacity = a_job(count=COUNT), RunFolder(tmp_path), Chaos(capacity=Alive(TRACE))
     trained(job, Asynchronous(), FLEET, "seconds>=1", folder, chaos=capacity)
     run, state = trained(job, Asynchronous(), FLEET, "epochs>=2", folder, resume=True, chaos=capacity)
@@ -101,7 +101,7 @@ ENDS = Steps((0.0, 0.3), (2.0, 0.0))
 )
 @pytest.mark.parametrize("on", [local(2), FLEET], ids=["local", "simulated"])
 def test_capacity_that_ends_at_zero_ends_the_run(on: Place, faults: list[Fault]) -> None:
-    """Without a time limit, the run would wait forever."""
+    """A run without a time limit ends when the capacity stays at zero."""
     mask(seconds=r"(?<=t = )[\d.]+(?= s)")
     with raises(JobError, "stalled", machines=0, traces=["chaos"]):
         trained(
@@ -110,7 +110,7 @@ def test_capacity_that_ends_at_zero_ends_the_run(on: Place, faults: list[Fault])
 
 
 class Scripted(EngineWrapper):
-    """An engine that returns these messages at their times, and nothing after them."""
+    """An engine that returns these messages at their times, and no other message."""
 
     def __init__(self, *messages: tuple[float, Stimulus]) -> None:
         self.messages, self.time = list(messages), 0.0

@@ -1,4 +1,4 @@
-"""The audit of a log, which finds every violation of exactly-once merging."""
+"""The audit of a log finds every violation of exactly-once merging."""
 
 import re
 
@@ -82,7 +82,7 @@ def test_incomplete_epochs_before_the_newest_are_found() -> None:
 
 
 def test_only_merged_samples_of_updates_count() -> None:
-    """The log has a partial update, a late update, a dropped update and one that was not merged."""
+    """The log has a partial update, a late update, a dropped update and an unmerged update."""
     log = [
         begins(start("a:1", (0, 0, 4), (0, 6, 16)), start("a:2", (0, 4, 6)), start("b:1", (0, 4, 6))),
         brings("b:1", 2, remark="echo"),

@@ -1,4 +1,4 @@
-"""When a run ends and how often something is done, as text."""
+"""Goals and intervals, parsed from text: when a run ends, and when a reminder is due."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ FIGURES.seconds, FIGURES.samples.merged, FIGURES.cost.dollars = 7.0, 25, 0.5
         ("versions >= 20", "versions>=20"),
         ("epochs>=2.5", "epochs>=2.5"),
         ("epochs>=2.6", ""),
-        ("epochs>=2", ""),  # epochs overlap: the ledger alone knows whether two are whole
+        ("epochs>=2", ""),  # epochs overlap: only the ledger knows whether two are complete
         ("samples>=25", "samples>=25"),
         ("dollars>=5e-1", "dollars>=0.5"),
         ("dollars<=0.5", "dollars<=0.5"),  # a budget
@@ -51,7 +51,9 @@ def test_loss_goal_uses_the_evaluation_loss() -> None:
     goal = Goal.parse("loss<=0.5", evaluated=True)
     assert not goal.reached(tally(training_loss=0.3))
     assert not goal.reached(tally(training_loss=0.3, evaluated_version=4, metrics={"loss": 0.6}))
-    assert not goal.reached(tally(training_loss=0.3, evaluated_version=4))  # it was not finite
+    assert not goal.reached(
+        tally(training_loss=0.3, evaluated_version=4)
+    )  # the evaluation loss was not finite
     assert goal.reached(tally(training_loss=0.6, evaluated_version=4, metrics={"loss": 0.3}))
 
 
@@ -103,7 +105,7 @@ def test_reminder_is_due_once_per_interval() -> None:
     reminder = Reminder(Every.parse("10 versions"))
     due = [versions for versions in range(1, 45) if reminder.due(tally(versions=versions))]
     assert due == [10, 20, 30, 40]
-    assert reminder.due(tally(versions=75))  # what was missed in between is made up for once
+    assert reminder.due(tally(versions=75))  # several missed intervals count as one
     assert not reminder.due(tally(versions=79))
 
 

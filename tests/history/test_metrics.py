@@ -34,7 +34,7 @@ from tests.transcripts import check, raises
 
 
 def story() -> list[Record]:
-    """Return the log of two workers. One is lost with a task; one update is late, one is rejected, one is dropped."""
+    """Return the log of two workers: a lost worker with a task, and a late, a rejected and a dropped update."""
     return [
         Record(0.0, Joined("w1", 3.6), (start("w1:1", (0, 0, 8)),)),
         Record(1.0, Joined("w2", 7.2), (start("w2:2", (0, 8, 16)),)),
@@ -206,7 +206,7 @@ def test_resume_discards_records_after_the_checkpoint() -> None:
     assert surviving(old, until=3) == old[:3]
     assert given_out(old[3:]) == 8 + 8 + 8, "w1:4, w1:5 and w1:6"
     assert given_out([*old[5:7], Record(9.0, Resumed(3, 40))]) == 8 + 16 + 40, "what was void before too"
-    # `after_record` of the second resume counts all records of the file, including lost ones.
+    # `after_record` of the second resume counts all records of the file, including lost records.
     kept = surviving([*old, *then, tick(9.5), Record(9.2, Resumed(11))])
     assert [record.now for record in kept] == [0.0, 1.0, 2.0, 3.5, 9.0, 9.2]
 

@@ -138,7 +138,7 @@ class Strange(Synchronous):
 
 
 def test_replay_imports_no_pytorch(run: Path) -> None:
-    """It works on computers without the job's code and data."""
+    """A replay needs no PyTorch, and neither the job's code nor its data."""
     program = (
         "import sys, oddlot.history.replay as r; r.replay(sys.argv[1]); sys.exit('torch' in sys.modules)"
     )

@@ -88,7 +88,7 @@ def test_samples_skipped_after_a_loss_are_not_wasted(records: list[Record]) -> N
 
 
 def test_open_tasks_at_the_end_are_unfinished() -> None:
-    """There are a task in progress, and an update of three samples in the inbox."""
+    """The unfinished tasks are a task in progress, and an update of three samples in the inbox."""
     timeline = folded(BEGUN, Record(1.0, arrived("a:0", 3)))
     timeline.finish()
     assert timeline.summary == {"workers_lost": 0, "workers_left": 0, "starts_lost": 0}
@@ -168,7 +168,7 @@ def test_worker_is_lost_from_the_end_of_its_machine() -> None:
 
 
 def test_workers_are_listed_in_the_order_of_their_start() -> None:
-    """This includes a machine that ended while it started, and a worker that ended with the hub."""
+    """The list has a machine that ended during its start, and a worker that ended with the hub."""
     timeline = folded(
         BEGUN,
         Record(1.0, Lost("a")),

@@ -23,5 +23,5 @@ def short_id(value: object) -> str | None:
 
 
 def subject(error: OddlotError) -> Any:
-    """Return the name of the setting that an error is about, or else the given value."""
+    """Return the name of an error's setting, or the invalid value if the error names no setting."""
     return error.fields.get("name", error.fields.get("given"))

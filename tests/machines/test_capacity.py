@@ -97,7 +97,7 @@ def test_constant_trace_ends(steps: Steps, of: int | None, count: int, moves: in
 
 
 def test_single_instance_trace_for_several_machines_warns() -> None:
-    """There is no other warning: not with `of`, not for one machine, and not for a trace that counts two."""
+    """With `of`, for one machine, or with a trace that counts two machines, there is no warning."""
     one, two = Steps((0.0, 5.0), (1.0, 0.0)), Steps((0.0, 5.0), (2.0, 0.0))
     for quiet, count in ((Alive(one, of=1), 8), (Alive(one), 1), (Alive(two), 8)):
         assert list(quiet.moves(count, Random(0)))

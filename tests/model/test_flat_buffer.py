@@ -194,7 +194,7 @@ def test_unsupported_model_is_rejected(code: str, model: nn.Module, fields: dict
 
 
 def test_tensors_side_by_side_in_one_storage_are_accepted() -> None:
-    """Examples are columns of one matrix, ids expanded along an axis of size 1, and a tensor with two names."""
+    """Columns of one matrix, ids expanded along an axis of size 1, and a tensor with two names are accepted."""
     table = torch.arange(24.0).view(4, 6)
     ids = torch.arange(10).expand(1, 10)
     Layout.from_module(with_buffers(left=table[:, :3], right=table[:, 3:], ids=ids, unsaved=LINE, again=LINE))
@@ -243,7 +243,7 @@ def test_buffer_patterns_add_frozen_and_unsaved_tensors() -> None:
 
 
 def test_subtract_accepts_a_model_on_another_device() -> None:
-    """The block of the update is in CPU memory, and the model on a GPU, which is faked here."""
+    """The block of the update is in CPU memory, and the model is on a fake GPU."""
     layout = Layout.from_module(nn.Linear(3, 2))
     with FakeTensorMode():
         out, start = FlatBuffer.empty(layout), FlatBuffer.empty(layout)

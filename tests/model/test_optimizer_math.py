@@ -75,7 +75,7 @@ def one_step(store: WeightStore, gradient: Tensor, share: float = 1.0, held: boo
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("rule", RULES)
 def test_optimizer_equals_torch_optim(rule: Optimizer, share: float, held: bool, dtype: torch.dtype) -> None:
-    """This compares 60 steps with gradients that depend on the weights."""
+    """60 steps with gradients that depend on the weights equal PyTorch's steps."""
     model, optimizer, store = both(rule, 3, dtype=dtype)
     for _ in range(60):
         noise = torch.randn(5, 17, dtype=dtype)
@@ -157,7 +157,7 @@ def test_state_of_another_optimizer_is_rejected() -> None:
 def test_negative_momentum_equals_the_formula(
     decay: float, share: float, held: bool, dtype: torch.dtype
 ) -> None:
-    """torch.optim does not accept it. The formula is: momentum <- m x momentum + gradient + decay x weights."""
+    """torch.optim rejects a negative momentum m. The formula: momentum <- m x momentum + gradient + decay x weights."""
     model, _, store = both(SGD(0.1), 3, dtype=dtype)
     store = WeightStore(store.weights, SGD(0.1, momentum=-0.8, weight_decay=decay))
     weights, momentum = model.weight.detach().clone(), torch.zeros(5, 17, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Gates, which reject updates that are not finite or far larger than others."""
+"""Gates reject updates that are not finite or far larger than others."""
 
 from contextlib import nullcontext
 from math import inf, nan
@@ -40,9 +40,9 @@ def test_update_over_1000_times_the_median_norm_is_rejected() -> None:
 
 
 def test_large_norms_are_accepted_after_small_or_similar_ones() -> None:
-    """Examples are the norm of a rare sample when the others are fitted, and the third of three similar norms.
+    """The norm of a rare sample is accepted when all others are fitted, and so is the third of three similar norms.
 
-    The latter occurs after an increase of the learning rate.
+    Similar large norms occur after an increase of the learning rate.
     """
     gate = trained(trained(UsualNorm(), 1.0), 1e-6, count=100)
     gate.note("a:1", "gradient", 9.0)
@@ -119,7 +119,7 @@ def test_weight_updates_are_compared_with_their_base_version() -> None:
 
 
 def test_custom_gate_can_reject_updates() -> None:
-    """It is called after the gates before it. The payload of an update that it rejects is released."""
+    """A gate is called after the gates before it. The payload of a rejected update is released."""
 
     class Fresh:
         def check(self, arrival: Arrival) -> None:

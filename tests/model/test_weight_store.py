@@ -147,7 +147,7 @@ def test_buffers_move_towards_the_mean_of_updates(
 def test_integer_buffers_take_the_value_of_the_largest_share(
     merge: str, kind: Kind, shares: tuple[float, ...], expected: int
 ) -> None:
-    """An example is a pointer into a queue, which must not be averaged."""
+    """Integers such as a pointer into a queue must not be averaged."""
     module = model()
     module.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
     module.register_buffer("ready", torch.tensor(False))
@@ -411,7 +411,7 @@ def halved(merged: int) -> float:
 
 
 def test_step_with_merged_samples_follows_the_schedule() -> None:
-    """Without this number, a step uses the full learning rate."""
+    """Without the number of merged samples, a step uses the full learning rate."""
     store = make_store(schedule=halved)
     moved = []
     for merged in (25, None, 10, 0):

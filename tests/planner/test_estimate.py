@@ -71,7 +71,7 @@ def market(oddlot: Oddlot, tmp_path: Path) -> Oddlot:
 
 
 def test_estimates_compare_spot_and_on_demand(both: list[Estimate]) -> None:
-    """On demand, two machines take 0.4 s for 8 samples and 1.2 s per epoch. Spot machines are away from 1.05 to 5 s."""
+    """On demand, two machines take 0.4 s for 8 samples and 1.2 s per epoch. Spot machines are lost from 1.05 to 5 s."""
     spot, demand = both
     assert (spot.bought, demand.bought) == ("spot", "on demand")
     assert demand.values("seconds") == pytest.approx([1.2, 1.2])
@@ -195,7 +195,7 @@ def test_zero_seeds_are_rejected(market: Oddlot) -> None:
 
 
 def test_unknown_values_are_left_out_of_the_table(both: list[Estimate]) -> None:
-    """Examples are accuracy, returned samples, and the ratio if only some of the runs are complete."""
+    """Accuracy and returned samples may be unknown, and the ratio is if some runs are incomplete."""
     spot, demand = both
     assert estimates("x", [spot]).row_count == len(SHOWN) - 2
     measured = [one | {"accuracy": 0.9, "dollars_per_point": 0.01} for one in spot.summaries]
@@ -216,7 +216,7 @@ def test_unknown_values_are_left_out_of_the_table(both: list[Estimate]) -> None:
 )
 @pytest.mark.parametrize("at_its_end", [False, True])
 def test_signal_stops_an_estimate_at_any_run(number: signal.Signals, which: int, at_its_end: bool) -> None:
-    """The signal comes before a run has started, or after it has reached its goal, during the last evaluation."""
+    """The signal arrives before a run starts, or during the last evaluation after it has reached its goal."""
     begun = list[str]()
 
     def strike() -> None:
@@ -240,7 +240,7 @@ def test_signal_stops_an_estimate_at_any_run(number: signal.Signals, which: int,
 
 
 def test_command_prints_the_runs_before_a_signal(market: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are two seeds on spot and one on demand, so there is no ratio."""
+    """With two seeds on spot and one on demand, there is no ratio."""
     begun = list[int]()
 
     def stopped(*given: Any, **settings: Any) -> Any:
@@ -267,7 +267,7 @@ def number_of(text: str) -> int | None:
 def test_ctrl_c_while_importing_the_workload_stops_the_estimate(
     market: Oddlot, tmp_path: Path, times: int, done: int | None
 ) -> None:
-    """As during the import of PyTorch, no run is completed, and the output says so. A second Ctrl-C exits at once."""
+    """No run is complete yet, and the output has a message about it. A second Ctrl-C exits at once."""
     strikes = "os.kill(os.getpid(), signal.SIGINT)\n" * times
     (tmp_path / f"early{times}.py").write_text(
         f"import os, signal\nfrom oddlot.workloads.digits import digits\n{strikes}"

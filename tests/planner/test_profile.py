@@ -1,4 +1,4 @@
-"""Profiles of jobs: what is measured, the knee, and profile files."""
+"""Profiles of jobs: measurements, the knee, and profile files."""
 
 from dataclasses import replace
 from pathlib import Path

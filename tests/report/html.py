@@ -44,7 +44,7 @@ def table(root: Element) -> list[list[str]]:
 
 
 def plots(root: Element) -> dict[str, list[Element]]:
-    """Return the figures, also empty ones, by key."""
+    """Return all figures by key, including empty figures."""
     found: dict[str, list[Element]] = {}
     for each in root.iterfind(".//*[@data-plot]"):
         found.setdefault(each.attrib["data-plot"], []).append(each)

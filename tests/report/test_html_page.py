@@ -231,7 +231,7 @@ def test_failure_reason_precedes_the_verdict(figures: RunReport) -> None:
 
 
 def test_many_runs_have_a_wide_table_and_distinct_colors(figures: RunReport) -> None:
-    """This includes runs without a loss. Their legend does not have it."""
+    """Runs without a loss are included. Their legend has no loss."""
     tables = [classes(those(made(*[figures] * count), "div", "runs")[0]) for count in (3, 4)]
     assert tables == [["runs"], ["runs", "many"]]
     untrained = replace(figures, records=figures.records[:1])

@@ -79,7 +79,7 @@ def numbers(line: str) -> list[str]:
 
 @pytest.fixture
 def tally() -> Tally:
-    """Return the tally of two workers. The first one returned 32 samples, which were merged, and was then lost."""
+    """Return the tally of two workers. The first worker was lost after its 32 samples were merged."""
     tally = Tally(64)
     tally(begins(0.0, "w1:1", 0, 32, dollars_per_hour=36.0))
     tally(begins(0.0, "w2:1", 32, 64))
@@ -288,7 +288,7 @@ def test_summary_omits_inapplicable_figures() -> None:
 def test_availability_is_shown_when_relevant(
     changes: dict[str, Any], virtual: bool, message: list[str]
 ) -> None:
-    """It is shown for every simulated fleet, and for local workers if some were missing. Older summaries lack it."""
+    """Availability is shown for simulated fleets, and for missing local workers. Older summaries lack it."""
     figures = {"seconds": 10.0, "availability": 1.0, "workers_mean": 2.0}
     assert numbers(availability(figures | changes, virtual)) == message
 

@@ -83,7 +83,7 @@ def test_timeline_has_updates_and_samples_per_merge() -> None:
 
 
 def test_change_at_the_end_adds_no_vertical_line() -> None:
-    """An example is the last merge, which has the remaining samples. It is drawn if it is the only one."""
+    """The last merge adds no vertical line for its remaining samples, unless it is the only merge."""
 
     def merges(*at: float) -> list[Interval]:
         begun = Record(0.0, Joined("a"), tuple(task(n) for n in range(len(at))))
@@ -120,7 +120,7 @@ def test_late_update_of_a_lost_worker_is_not_shown_for_the_new() -> None:
 
 
 def test_wasted_work_is_drawn_as_wasted() -> None:
-    """Wasted time is that of cancelled, rejected, late or dropped tasks. A task cancelled in the queue has none."""
+    """Cancelled, rejected, late and dropped tasks waste their time. A task cancelled in the queue wastes no time."""
     found = spells(
         Record(0.0, Joined("a"), (task(0),)),
         Record(1.0, arrived("a:0", 4), (task(1),)),
@@ -150,7 +150,7 @@ def test_cancelled_work_is_drawn_as_wasted() -> None:
 
 
 def test_starting_or_terminated_machine_is_not_working() -> None:
-    """It is paid for from 0 to 7 s, works from 2 s on, and is detected as lost at 9 s. The next start is given up."""
+    """A machine is paid from 0 to 7 s, works from 2 s on, and is detected as lost at 9 s. The next start is aborted."""
     found = spells(
         Record(0.0, Ordered("a", 1.0)),
         Record(2.0, Joined("a", 1.0), (task(0),)),
@@ -176,7 +176,7 @@ def test_starting_or_terminated_machine_is_not_working() -> None:
 
 
 def test_machine_with_notice_is_drawn_as_left() -> None:
-    """This holds even if the hub detects it later, and until the machine returns, also across a loss of the hub."""
+    """The machine is drawn as left until it returns, even if the hub detects it later or is lost in between."""
     falls = Alive(Steps((0.0, 1.0, 9.0), (1.0, 0.0, 1.0)))
     zone = Zone(
         "z", Offer("o", 1.0, Steps((0.0,), (1.0,))), 1, Machine("any", 0.1, notice_seconds=1.0), falls

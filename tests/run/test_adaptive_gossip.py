@@ -86,7 +86,7 @@ def test_small_bias_causes_no_exchange() -> None:
 
 @pytest.mark.parametrize("rule", CHANGES)
 def test_peer_exchanges_when_its_rule_fires(rule: Rule) -> None:
-    """The share of the other model is so small that each peer trains as if there were no other."""
+    """A tiny share of the other model lets each peer train like a single peer."""
     strategy = AdaptiveGossip(rule=rule, threshold=THRESHOLD, share=1e-9)
     on = Simulated([Machine(f"m{peer}", 0.01 / BATCH) for peer in range(2)])
     job = a_job(count=SAMPLES, lr_schedule=Linear(float(EPOCHS)))

@@ -1,4 +1,4 @@
-"""Checkpoints in a separate location, a folder or URL, from which another machine resumes the run."""
+"""Checkpoints in a separate folder or URL. Another machine resumes the run from there."""
 
 import errno
 import json
@@ -132,7 +132,7 @@ def test_damaged_log_part_falls_back_to_older_checkpoint(tmp_path: Path, url: st
 
 
 def test_failed_write_leaves_no_file(url: str) -> None:
-    """Each object store raises errors of its own."""
+    """A failed write leaves no file after any type of error: each object store raises its own types."""
 
     class Unreachable(Exception):
         pass
@@ -201,7 +201,7 @@ def test_force_keeps_unrelated_files(tmp_path: Path, url: str) -> None:
 
 
 def test_checkpoint_of_an_abandoned_history_is_ignored(tmp_path: Path) -> None:
-    """A checkpoint cannot be read, so the run resumes from an older one. It is ignored once it is readable again."""
+    """After the run has resumed from an older checkpoint, a newer one that becomes readable again is ignored."""
     begun(tmp_path, None)
     names = saved(Storage(tmp_path / "checkpoints"))
     shutil.move(tmp_path / "checkpoints" / names[-1], tmp_path / "aside")

@@ -34,7 +34,7 @@ def test_codec_or_none_is_accepted(codec: Codec | None) -> None:
 
 
 def test_object_that_is_no_codec_subclass_is_rejected() -> None:
-    """It lacks `of_changes`, which the engines need."""
+    """The object lacks the method `of_changes`, required by the engines."""
     with raises(UsageError, "invalid_value", name="codec"):
         check_types(a_job(), Asynchronous(), fleet(2), LikeACodec(), {})
 

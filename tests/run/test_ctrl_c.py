@@ -67,7 +67,7 @@ oddlot.fit(
     ],
 )
 def test_sigterm_saves_without_waiting_for_evaluations(epochs: str, tmp_path: Path) -> None:
-    """It waits for neither a running nor a final evaluation, because a preempted machine has only seconds left."""
+    """SIGTERM waits for no running or final evaluation, because a preempted machine has only seconds left."""
     out = tmp_path / "run"
     with program("-c", STUBBORN.replace("EPOCHS", epochs).replace("OUT", repr(str(out)))) as process:
         assert process.stderr is not None
@@ -142,7 +142,7 @@ def test_second_ctrl_c_raises_keyboard_interrupt() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ignored_signals_stay_ignored(number: signal.Signals) -> None:
-    """A shell starts background jobs in this state."""
+    """A shell starts background jobs with ignored signals, and they stay ignored."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         assert raised(number, number).ended == "epochs>=2"

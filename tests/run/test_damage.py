@@ -73,7 +73,7 @@ def test_resume_with_another_job_names_the_difference(tmp_path: Path) -> None:
 
 
 def test_resume_with_another_dtype_names_the_dtypes(tmp_path: Path) -> None:
-    """The shapes in run.json are the same."""
+    """The error names both dtypes, although the shapes in run.json are the same."""
     begun(tmp_path)
     points, sides = a_job().train_data
     job = a_job(lambda: net().double(), train_data=(points.double(), sides))
@@ -274,7 +274,7 @@ def test_full_disk_for_a_checkpoint_is_a_warning(tmp_path: Path, monkeypatch: py
 def test_full_disk_for_the_first_checkpoint_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run could not be resumed. Its summary has the reason for its end."""
+    """A run without a first checkpoint cannot be resumed. Its summary has the reason for its end."""
     monkeypatch.setattr(storage, "_sync", full)
     seen: list[Record] = []
     with raises(JobError, "checkpoint_not_written", path=str(tmp_path / "checkpoints")) as caught:
@@ -295,7 +295,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_log_ends_the_run_at_the_next_checkpoint(tmp_path: Path, change: str) -> None:
-    """Otherwise, the run would continue although it can be neither read nor resumed."""
+    """A run with a changed log must not continue, because it could be neither read nor resumed."""
     log, seen = tmp_path / "records.jsonl", list[Record]()
 
     def spoil(record: Record) -> None:

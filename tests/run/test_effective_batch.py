@@ -1,4 +1,4 @@
-"""The number of samples of a step, and the places that report it."""
+"""The number of samples of a step, and the outputs that report it."""
 
 import json
 from pathlib import Path

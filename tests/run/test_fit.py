@@ -95,7 +95,7 @@ BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simula
 def test_long_final_evaluation_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The metric waits until the message is logged. The hub wakes up every half second, which is below the limit."""
+    """The metric waits until the message is logged. The hub wakes up every 0.5 s, within the limit of 0.7 s."""
     heard, seen, message = tmp_path / "heard", list[float](), list[tuple[float, logging.LogRecord]]()
 
     def patient(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -141,7 +141,7 @@ def test_every_sample_is_merged_once_per_epoch(strategy: Strategy, on: Place) ->
 
 @BOTH
 def test_worker_runs_two_tasks_in_flight(on: Any) -> None:
-    """Updates of local workers have the seconds of each stage."""
+    """With two tasks in flight, updates of local workers have the seconds of each stage."""
     run, state = trained(a_job(), Asynchronous(), replace(on, in_flight=2), "epochs>=3")
     assert sorted(state.merged) == everything(SAMPLES, 3)
     held, most = Counter[str](), 0
@@ -183,7 +183,7 @@ def test_strategy_can_be_reused() -> None:
 def test_history_has_one_row_per_evaluation(
     on: Place,
 ) -> None:
-    """The final version may be a little later, and worse."""
+    """The history has one row per evaluation. The final version may be a little later, and worse."""
     job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     every = oddlot.history.goals.Every(1, "versions")
     run, _ = trained(job, Asynchronous(), on, "accuracy>=0.8", evaluate_every=every)
@@ -247,7 +247,7 @@ def test_missing_shared_memory_raises_no_shared_memory(monkeypatch: pytest.Monke
     ("on", "stops_at_once"), [("simulated", False), ("simulated", True), ("local", False)]
 )
 def test_cancelled_tasks_count_as_wasted_traffic(on: str, stops_at_once: bool) -> None:
-    """Each round has a new version, which is sent to every worker. The first worker may complete many alone."""
+    """Every worker receives the new version of each round. The first worker may complete many rounds alone."""
 
     def stop(record: Record) -> None:
         if isinstance(record.event, Cancelled):
@@ -496,7 +496,7 @@ def test_script_defaults_and_worker_init_reach_every_worker(
 
 
 def test_module_that_calls_fit_on_import_ends_the_run(tmp_path: Path) -> None:
-    """Otherwise, it would start workers endlessly."""
+    """A module with an unguarded `fit` would start workers endlessly."""
     (tmp_path / "eager.py").write_text("import oddlot\noddlot.fit(None, 'synchronous')")
 
     def init() -> None:

@@ -236,7 +236,7 @@ def victim(whole: Path, tmp_path: Path) -> Iterator[Path]:
 )
 @pytest.mark.usefixtures("victim")
 def test_manifest_with_a_foreign_path_is_damaged(run: Path, name: Any) -> None:
-    """Otherwise the file would be removed as a part of the log that newer checkpoints no longer need."""
+    """Without this check, the file would be removed as a part of the log that newer checkpoints no longer need."""
     place = newest(run)
     manifest(place, lambda plain: plain.update(log=[{"name": name, "bytes": 0, "crc32": 0}]))
     with warns("damaged_checkpoint_skipped", damage="damaged_file", path=str(place)):
@@ -258,7 +258,7 @@ def test_symlinked_checkpoint_is_skipped_and_only_unlinked(run: Path, victim: Pa
 def test_checkpoints_of_another_run_are_rejected(
     run: Path, victim: Path, what: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise an untrusted folder could remove old checkpoints of another run."""
+    """Without this check, an untrusted folder could remove old checkpoints of another run."""
     monkeypatch.chdir(run)
     if what == "link":
         shutil.rmtree(run / "checkpoints")

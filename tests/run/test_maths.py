@@ -74,7 +74,7 @@ def test_tasks_of_unequal_size_are_weighted_by_samples(strategy: Strategy, on: P
 
 
 def test_partial_task_counts_its_processed_samples() -> None:
-    """Workers stop after the first minibatch of each task."""
+    """A task that stops after its first minibatch counts with its processed samples."""
     hub = os.getpid()
 
     def half_hearted() -> nn.Module:
@@ -288,7 +288,7 @@ def test_half_precision_is_the_same_on_both_engines() -> None:
 
 @pytest.mark.parametrize("on", [local(1), fleet(3)], ids=["local", "simulated"])
 def test_evaluation_does_not_change_the_model(on: Place) -> None:
-    """In the simulator, one process alternates between tasks of old versions and evaluations of new ones."""
+    """In the simulator, one process alternates between tasks of old versions and evaluations of new versions."""
     runs = [
         trained(a_job(eval_data=data), Asynchronous(), on, evaluate_every=Every(1, "versions"))[0]
         for data in (None, rows(20))
@@ -317,7 +317,7 @@ class Shuffled(nn.Module):
 
 @pytest.mark.parametrize(("on", "seed"), [(local(2), 0), *((fleet(2), seed) for seed in range(3))])
 def test_factory_random_draws_are_the_same_in_every_process(on: Place, seed: int) -> None:
-    """The returned model is the one that was evaluated."""
+    """The returned model is the evaluated model, although its factory draws random numbers."""
     job = a_job(Shuffled, eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run, _ = trained(job, Synchronous(), on, "epochs>=4", seed=seed)
     points, sides = rows()

@@ -1,4 +1,4 @@
-"""Runs on a simulated mesh, in which each worker is a peer with its own model."""
+"""Runs on a simulated mesh. Each worker is a peer with its own model."""
 
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def plain_peer(number: int, epochs: int) -> dict[str, Tensor]:
 
 
 def test_peers_without_exchanges_equal_plain_loops() -> None:
-    """The final model is the average of their models. The schedule counts the epochs of the run."""
+    """The final model is the average of the models of plain loops. The schedule counts the epochs of the run."""
     run = gossiped(AdaptiveGossip(threshold=1e9), job={"lr_schedule": Linear(3.0)})
     loops = [plain_peer(number, epochs=3) for number in range(PEERS)]
     for name, value in run.model.state_dict().items():

@@ -93,7 +93,7 @@ def test_partitioned_halves_train_and_agree_afterwards() -> None:
 
 
 def test_request_lost_in_a_short_partition_times_out_soon() -> None:
-    """The first request may wait for 30 s, and sets an alarm for then. Later ones set their own alarms."""
+    """The first request may wait for 30 s, and sets an alarm for that time. Later requests set their own alarms."""
     on = Simulated([Machine(f"m{number}", 0.003) for number in range(4)])
     chaos = Chaos((Fault("partition", at_seconds=(1.0,), for_seconds=1.5),))
     run = gossiped(Gossip(), on, until="seconds>=8", chaos=chaos)
@@ -145,7 +145,7 @@ def test_ctrl_c_saves_the_average(on: Any, tmp_path: Path) -> None:
 
 
 def test_stop_run_is_the_reason_after_the_first_peer_finished() -> None:
-    """Otherwise, the run would appear to have reached its goal."""
+    """A run that a user has stopped must not appear to have reached its goal."""
 
     def stop(record: Record) -> None:
         if isinstance(record.event, GoalReached) and record.peer == "m0":

@@ -40,7 +40,7 @@ def test_peer_log_changed_during_the_run_ends_it(tmp_path: Path) -> None:
 
 
 def test_launcher_detects_a_changed_peer_log(tmp_path: Path) -> None:
-    """It may read the log before the peer checks it."""
+    """The launcher may read the log before the peer checks it."""
     run = RunFolder(tmp_path)
     gossiped(Gossip(), peers(2), until="versions>=2", out=tmp_path)
     logs = PeerLogs(run)

@@ -1,4 +1,4 @@
-"""The model of a mesh: `run.model` has the trained weights, however the run ends."""
+"""The model of a mesh: `run.model` has the trained weights after every kind of end."""
 
 from pathlib import Path
 from typing import Any

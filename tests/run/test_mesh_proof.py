@@ -1,6 +1,6 @@
 """Compare the audit of a mesh with its model.
 
-The model has a weight for each sample, which shows whether the model includes the sample.
+The model has a weight for each sample. It shows whether the model includes the sample.
 """
 
 from collections.abc import Iterable

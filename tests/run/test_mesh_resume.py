@@ -120,7 +120,7 @@ def test_machine_costs_continue_after_resume(tmp_path: Path) -> None:
 
 def test_peers_resume_with_averaged_weights_and_optimizer_state(tmp_path: Path) -> None:
     before = trained(tmp_path)
-    (tmp_path / SUMMARY).unlink()  # as if the run was killed while it saved
+    (tmp_path / SUMMARY).unlink()  # like a kill while the run saves
     saved_before = load_file(checkpoints(tmp_path)[-1] / TENSORS)
     after = resumed(tmp_path, "epochs>=3")
     assert after.summary["versions"] == before.summary["versions"]
@@ -217,7 +217,7 @@ def test_resume_with_other_shards_or_settings_is_rejected(tmp_path: Path) -> Non
 def test_resume_with_other_peer_counts_keeps_every_sample(
     strategy: Strategy, counts: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """The run is killed during an epoch before each change of the number of peers."""
+    """Runs that are killed during an epoch resume with other numbers of peers, and keep every sample."""
     trained(tmp_path, "epochs>=2", strategy)
     for count in counts:
         kill(tmp_path, len(checkpoints(tmp_path)) // 2 + 1)
@@ -283,7 +283,7 @@ def test_partitioned_peers_resume_with_all_samples(tmp_path: Path) -> None:
 def test_resume_keeps_samples_merged_after_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model for an average is lost and requested again. It includes later work of the peers asked first."""
+    """A lost model for an average is requested again. It includes later work of the peers with earlier requests."""
     send, lost = SimulatedMesh.send, list[str]()
 
     def send_all_but_one(

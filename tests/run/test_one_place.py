@@ -35,7 +35,7 @@ def test_resume_from_an_outdated_folder_is_rejected(tmp_path: Path, url: str) ->
 
 
 def test_second_machine_stops_or_is_rejected(tmp_path: Path, url: str) -> None:
-    """The first one locks a folder. In an object store, the second one takes over and the first one stops."""
+    """The first machine locks a folder. In an object store, the second machine takes over, and the first one stops."""
     is_folder, tried = "://" not in url, list[None]()
 
     def second(record: Record) -> None:
@@ -101,7 +101,7 @@ def test_outdated_longer_log_is_not_mixed_with_the_newer_one(tmp_path: Path, url
 
 
 def test_two_machines_keep_each_others_checkpoints(tmp_path: Path, url: str) -> None:
-    """This includes checkpoints that would have the same name."""
+    """Checkpoints of other machines are kept even if their names would be the same."""
     begun(tmp_path / "one", url)
     (mine, before), (theirs, _) = savers(url)
     for who, records in ((mine, 101), (theirs, 101), (mine, 103)):

@@ -61,7 +61,7 @@ def test_control_characters_are_escaped(given: str, shown: str) -> None:
 
 
 def test_log_text_is_shown_without_control_characters() -> None:
-    """This covers the title, workers, metrics and rejections."""
+    """Control characters are removed from the title, workers, metrics and rejections."""
     worker, metric = f"w{TITLE}[/b]", f"m{TITLE}"
     tally = Tally(64)
     tally(Record(0.0, Joined(worker)))
@@ -98,7 +98,7 @@ def test_escape_sequences_of_a_run_are_not_printed(oddlot: Oddlot, command: str)
     ],
 )
 def test_named_pipe_is_rejected(oddlot: Oddlot, command: str) -> None:
-    """Reading a pipe would wait forever."""
+    """A named pipe is rejected, because reading it would wait forever."""
     os.mkfifo("pipe.toml")
     Path("traced.toml").write_text(
         '[[machines]]\nname = "a"\nseconds_per_sample = 1\ndelay = { kind = "trace", file = "pipe.toml" }\n'

@@ -120,7 +120,7 @@ except oddlot.Interrupted as stopped:
 
 
 def test_resume_of_an_unfinished_adaptive_round_is_logged(tmp_path: Path) -> None:
-    """The round has updates, and the workers that it waited for are gone: a step follows at once."""
+    """A resumed round with updates steps at once, because the workers that it waited for no longer exist."""
     on = Simulated([Machine(f"m{number}", pace) for number, pace in enumerate((0.01, 0.01, 1.0, 1.0))])
     trained(a_job(), AdaptiveK(k=3, most=4), on, "seconds>=0.3", RunFolder(tmp_path))
     goes_on(tmp_path, "seconds>=0.4", on, AdaptiveK(k=3, most=4))
@@ -134,7 +134,7 @@ def test_resume_of_an_unfinished_adaptive_round_is_logged(tmp_path: Path) -> Non
 
 
 def test_killed_run_is_released_and_resumes(tmp_path: Path) -> None:
-    """A second process reports the first one's id and changes nothing. `kill -9` releases the run at once."""
+    """A second process reports the id of the first process, and changes no file. `kill -9` releases the run at once."""
     run, copy = tmp_path / "run", tmp_path / "copy"
     with program("-c", ENDLESS, run) as process:
         says(process, "saved")
@@ -206,7 +206,7 @@ def test_unrestored_local_optimizers_warn(tmp_path: Path) -> None:
 
 
 def test_resume_completes_the_requested_epochs(tmp_path: Path) -> None:
-    """One machine has a batch of the first epoch while the other one is far into the second epoch."""
+    """One machine has a batch of the first epoch while the other machine is far into the second epoch."""
     on, folder = Simulated([Machine("quick", 0.001), Machine("slow", 1.0)]), RunFolder(tmp_path)
     trained(a_job(), Asynchronous(), on, f"samples>={SAMPLES + 2 * BATCH}", folder)
     assert not set(everything(SAMPLES, 1)) <= set(merged(tmp_path)) < set(everything(SAMPLES, 2))
@@ -216,7 +216,7 @@ def test_resume_completes_the_requested_epochs(tmp_path: Path) -> None:
 
 
 def test_queued_updates_are_merged_after_resume(tmp_path: Path) -> None:
-    """There are more of them than workers of the next engine."""
+    """Queued updates are merged even if the next engine has fewer workers than updates."""
     job = a_job(count=128)
     oddlot.fit(job, Synchronous(), fleet(16), until="seconds>=0.36", out=tmp_path)
     assert len(checkpoint.newest(Storage(tmp_path / "checkpoints")).load().hosts[""].conductor["inbox"]) == 15
@@ -245,7 +245,7 @@ class Breaks:
 
 
 def test_failed_run_saves_its_progress(tmp_path: Path) -> None:
-    """The only checkpoint before that is the initial one."""
+    """A failed run saves its progress, although it had only the initial checkpoint before."""
     with raises(JobError, "user_code_failed", where="m0") as caught:
         begun(tmp_path, "epochs>=4", a_job(loss=Breaks(10)), checkpoint_every="9 epochs")
     assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == 9
@@ -276,7 +276,7 @@ def test_state_of_a_failed_event_is_not_saved(tmp_path: Path) -> None:
     ],
 )
 def test_run_killed_before_its_first_checkpoint_restarts(tmp_path: Path, left: str, code: str) -> None:
-    """A loop that always resumes needs no different first command."""
+    """A loop that always resumes needs no different command for the first start."""
     begun(tmp_path)
     log, places = tmp_path / "records.jsonl", tmp_path / "checkpoints"
     *older, newest = sorted(places.iterdir())
@@ -296,7 +296,7 @@ def test_run_killed_before_its_first_checkpoint_restarts(tmp_path: Path, left: s
 
 
 def test_restarted_run_keeps_its_checkpoint_location(tmp_path: Path) -> None:
-    """Otherwise, the run would silently write no more checkpoints for another machine."""
+    """Without the location, the run would write no more checkpoints for another machine."""
     place, run = tmp_path / "place", tmp_path / "run"
     begun(run, checkpoints=place, about={"by": "me"})
     shutil.rmtree(place)
@@ -319,7 +319,7 @@ def test_old_model_stays_until_a_newer_checkpoint(tmp_path: Path) -> None:
         if not model.exists():
             raise Killed
 
-    with pytest.raises(Killed):  # checkpoints are written in the background, which may take any time
+    with pytest.raises(Killed):  # checkpoints are written in the background for an unknown time
         begun(tmp_path, "epochs>=20000", resume="latest", observers=[kill_when_it_is_gone])
     goes_on(tmp_path, "versions>=1")
     assert model.exists()

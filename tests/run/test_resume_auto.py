@@ -38,7 +38,7 @@ class Place:
         return Storage(self.url or self.folder / "checkpoints")
 
     def goes(self, **options: Any) -> Run:
-        """Run the command, which is the same each time."""
+        """Run the command. It is the same each time."""
         with saved_at_once():
             return begun(self.folder, checkpoints=self.url, resume="auto", **options)
 
@@ -77,7 +77,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     MemoryFileSystem.store.clear()
 
 
-# --- states in which the command is run ------------------------------------------------------------
+# --- states before the command ---------------------------------------------------------------------
 
 
 def nothing(_: Place) -> None:
@@ -167,7 +167,7 @@ CONTINUES_ELSEWHERE = lost(killed), lost(killed_twice), killed_in_fetch
 def everywhere(
     anywhere: Iterable[Callable[[Place], None]], elsewhere: Iterable[Callable[[Place], None]]
 ) -> list[Any]:
-    """Return each state with each location of checkpoints for which it is possible."""
+    """Return all possible pairs of state and location of checkpoints, as parameters."""
     pairs = *((each, URLS) for each in anywhere), *((each, URLS[1:]) for each in elsewhere)
     return [
         pytest.param(url, prepare, id=f"{prepare.__name__}-{url}") for prepare, urls in pairs for url in urls
@@ -338,7 +338,7 @@ print("kills:", last)
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.long)])
 def test_run_killed_at_any_file_change_reaches_its_end(tmp_path: Path, step: int) -> None:
-    """Every other time, its folder is lost, too."""
+    """A run that is killed at any file change reaches its end. Every second kill also removes its folder."""
     with program("-W", "ignore", "-c", KILLS, tmp_path, str(1), str(step)) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err

@@ -56,7 +56,7 @@ def test_default_shards_fit_tasks_of_ten_minibatches(
 
 
 def test_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
-    """This also holds if there are more workers than at the start."""
+    """A resumed run keeps its shards even if it has more workers than at the start."""
     job, out = a_job(count=400), tmp_path / "run"
 
     def shards(workers: int, **options: Any) -> int:

@@ -34,7 +34,7 @@ def parts(folder: Path) -> Shards:
 
 
 def opened(run: Run) -> dict[str, set[int]]:
-    """Return the shards from which each worker had tasks."""
+    """Return the shards of the tasks of each worker."""
     found: dict[str, set[int]] = {}
     for record in run.records:
         for action in record.actions:

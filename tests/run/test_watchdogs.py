@@ -15,7 +15,7 @@ SHORT = alive((0.0, 2.0), (0.9, 0.0), period=1.0)
     ("strategy", "shards"), [(VCASGD(), 9), (Asynchronous(samples=12), None)], ids=["shards", "samples"]
 )
 def test_long_tasks_warn_with_a_suggested_size(strategy: Strategy, shards: int | None) -> None:
-    """A task of 12 samples takes 0.6 s, and every other one is lost.
+    """A task of 12 samples takes 0.6 s, and every second task is lost.
 
     Ten tasks per machine lifetime need 28 shards, but five minibatches per task allow only 9.
     """

@@ -14,7 +14,7 @@ SEEDS, KEPT = 400, 30
 
 
 def corpus(name: str) -> list[int]:
-    """Return seeds that cover all mishaps, and as many combinations of three mishaps as possible."""
+    """Return seeds that cover all mishaps, and many combinations of three mishaps."""
     threes = dict[int, set[tuple[str, ...]]]()
     for seed in range(SEEDS):
         world = World(name, seed)

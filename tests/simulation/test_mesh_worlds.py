@@ -1,6 +1,6 @@
-"""Tests of mesh runs with many random faults, which are killed and resumed on other machines.
+"""Tests of mesh runs with many random faults. The runs are killed and resumed on other machines.
 
-The model has one weight for each sample, which shows whether the sample is included. The seed determines the trace.
+The model has one weight for each sample. It shows whether the sample is included. The seed determines the trace.
 """
 
 import shutil
@@ -30,7 +30,7 @@ MODES: list[Mode] = ["pull", "push", "push_pull"]
 TOPOLOGIES: list[Topology] = ["random", "ring", "exponential"]
 STEP_SECONDS = 0.01
 SECONDS = 0.3
-"""Seconds in which faults are injected: longer than a run without faults."""
+"""Duration of fault injection in seconds: longer than a run without faults."""
 
 
 def strategy_of(chance: Random, count: int) -> Strategy:

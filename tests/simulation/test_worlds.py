@@ -56,7 +56,7 @@ def test_every_sample_counts_once_for_a_thousand_seeds(name: str) -> None:
 
 
 IN_HISTORIES = pytest.mark.parametrize("name", sorted({*STRATEGIES} - {"timed"}))
-"""All strategies except `timed`, which has too many alarms."""
+"""All strategies except `timed`: it has too many alarms."""
 
 
 def keeps_promises(name: str, seeds: int, examples: int) -> None:

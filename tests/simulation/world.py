@@ -64,7 +64,7 @@ MISHAPS = frozenset(f"fault {kind}" for kind in FAULTS) | {
 }
 """All mishaps: faults, remarks, tampered messages and events."""
 MAX_STEPS = 20_000
-"""Number of messages and alarms after which a run counts as stalled."""
+"""Maximum number of messages and alarms. A longer run counts as stalled."""
 BATCH = 4
 
 ROUNDS = (1, 2, 0.1), (2, 4, 0.3), (3, 9, 1.0)
@@ -171,7 +171,7 @@ class Parcel:
 
 
 class Shelf:
-    """A store and a computation without a model, which check versions and payloads strictly."""
+    """A store and a computation without a model. Both check versions and payloads strictly."""
 
     bytes_down = bytes_up = 1000
 
@@ -240,7 +240,7 @@ class Shelf:
 
 
 class Post:
-    """Wraps an engine. Updates arrive twice, late, out of order, with false facts or with bad numbers."""
+    """An engine with updates that arrive twice, late, out of order, with false facts or with bad numbers."""
 
     def __init__(self, engine: Any, chance: Random, rate: float, shelf: Shelf) -> None:
         self.engine, self.chance, self.rate, self.shelf = engine, chance, rate, shelf
@@ -253,7 +253,7 @@ class Post:
         return getattr(self.engine, name)
 
     def next(self, until: float) -> Message | None:
-        """Return the next message, which may be changed or delayed."""
+        """Return the next message. It may be changed or delayed."""
         while True:
             due = self.late[0][0] if self.late else inf
             if due <= self.engine.now:

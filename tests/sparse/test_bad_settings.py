@@ -264,7 +264,7 @@ def test_predict_and_partial_fit_reject_invalid_arguments() -> None:
 def test_replaced_parameters_are_rejected(
     name: str, value: Tensor, code: str, fields: dict[str, Any]
 ) -> None:
-    """Otherwise, kernels would access memory out of bounds."""
+    """Kernels would access memory out of bounds with replaced parameters."""
     output, given = SampledLinear(4, 5), SparseInputLinear(5, 4)
     for layer, inputs in ((output, (torch.zeros(1, 4), [0])), (given, ([0, 1], [0], [1.0]))):
         setattr(layer, name, nn.Parameter(value))
@@ -281,7 +281,7 @@ STARTS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("of", ["features", "labels"])
 def test_invalid_row_pointers_are_rejected(of: str) -> None:
-    """Row pointers do not fit two values."""
+    """Row pointers that do not fit two values are rejected for features and labels."""
     for code, given in STARTS.items():
         for starts in given:
             with raises(ValueError, code, name=f"the starts of {of}"):
@@ -464,7 +464,7 @@ def hashed(sampler: Any, rows: int = 500, examples: int = 1) -> Tensor:
 
 
 def test_memory_limit_of_a_container_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of a container can be `max`."""
+    """The memory limit of a container counts, unless it is `max`."""
     monkeypatch.setattr(errors, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
     (tmp_path / "memory.max").write_text("max\n")
     SampledLinear(64, 10_000)
@@ -474,7 +474,7 @@ def test_memory_limit_of_a_container_is_respected(tmp_path: Path, monkeypatch: p
 
 
 def test_memory_is_checked_for_layers_and_index_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Test two layers of a network, and clusters for prediction in addition to the memory in use."""
+    """The check adds two layers of a network, and adds clusters for prediction to the memory in use."""
     one_each = 20 * 128 * 8  # bytes of a layer: weights and two 16-bit moments
     what = "a network of 20 features and 20 labels"
     with memory_of(1.5 * one_each), raises(MemoryError, "not_enough_memory", what=what, needs=2 * one_each):

@@ -69,7 +69,7 @@ def test_neighboring_values_are_rounded_independently() -> None:
 
 
 def test_both_moments_are_rounded_independently() -> None:
-    """One step rounds each moment once."""
+    """A single step rounds the first and the second moment independently, once each."""
     first, second = moments(1, 0.507)
     assert min(first.std(), second.std()) > 0
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
@@ -94,7 +94,7 @@ def test_weights_with_bf16_moments_are_close_to_float32(decay: bool) -> None:
 
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 def test_two_layers_are_bitwise_equal_on_any_number_of_threads(moments: Moments) -> None:
-    """The gradient of the hidden vectors, which the lower layer trains on, is summed in a fixed order."""
+    """The gradient of the hidden vectors trains the lower layer, and is summed in a fixed order."""
     ends = list[torch.Tensor]()
     starts, chance = np.arange(17) * 5, np.random.default_rng(1)
     features, values = chance.integers(0, 50, 80), chance.random(80).astype(np.float32)

@@ -159,7 +159,7 @@ class Spy(Uniform):
 
 
 def test_validation_examples_are_not_trained_on() -> None:
-    """Each held-out example has a unique label, which never occurs in training."""
+    """Each held-out example has a unique label, and this label never occurs in training."""
     y, spy = np.arange(1200) % 2, Spy(20)
     held = np.random.default_rng(0).permutation(1200)[:120]
     y[held], spy.seen = 2 + np.arange(120), set()
@@ -220,7 +220,7 @@ def test_diverging_fit_raises() -> None:
 
 
 def test_failed_fit_keeps_the_trained_model() -> None:
-    """An example is the error of a sampler with counts for another number of labels."""
+    """The error of a sampler with counts for another number of labels does not change the model."""
     found = trained(epochs=1)
     before, history = found.predict(X_TEST), found.history
     found.validation = 0.5

@@ -1,4 +1,4 @@
-"""Clustering of rows: each row is in one cluster, clusters differ by seed, and the most promising ones are chosen."""
+"""Clustering of rows: each row is in one cluster, clusters differ by seed, and the best clusters are chosen."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
 
 
 def test_clustering_recovers_true_clusters() -> None:
-    """There are 2,000 rows in 200 clusters. Random clusters would have a share of 0.105."""
+    """Clustering recovers 200 true clusters of 2,000 rows. Random clusters would have a share of 0.105."""
     weight, bias = some_rows(), np.zeros(2000, np.float32)
     own = Clustering(each=10)
     own.update(Crew(), weight, bias, 0)
@@ -102,7 +102,7 @@ def test_spread_puts_each_row_in_the_given_number_of_clusters() -> None:
 
 
 def test_nearest_centers_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of a group may be in several blocks."""
+    """The nearest centers are the same if the rows of a group are in several blocks."""
     rows, centers = some_rows(), some_rows()[::10]
     found = [nearest(Crew(), rows, centers, 3, np.random.default_rng(3))]
     monkeypatch.setattr("oddlot.sparse.clustering.SCORES", 500)
@@ -154,7 +154,7 @@ def test_cluster_score_combines_product_spread_and_bias() -> None:
 @pytest.mark.parametrize("wanted", [1, 10, 128, 300])
 @pytest.mark.parametrize("steps", [5, 1 << 24])
 def test_best_clusters_have_the_largest_scores(clusters: int, wanted: int, steps: int) -> None:
-    """Test scores with many ties too."""
+    """The best clusters have the largest scores, also with many ties."""
     wanted = min(wanted, clusters)
     scores = np.random.default_rng(clusters).integers(-steps, steps, (7, clusters)).astype(np.float32)
     best = best_by(scores, wanted)

@@ -56,7 +56,7 @@ def called(path: Path, processes: int = 1) -> tuple[set[int], list[str]]:
 
 
 def test_kernel_is_recompiled_when_its_callee_changes(callee: Path, tmp_path: Path) -> None:
-    """Its own file is unchanged. Only the process that compiles shows the message."""
+    """The file of the calling kernel is unchanged. Only the process that compiles shows the message."""
     callee.write_text(f"{BEGIN}@kernel\ndef one():\n    return 1\n")
     found, message = called(tmp_path, processes=2)
     assert found == {2}

@@ -31,7 +31,7 @@ def written(folder: Path, text: str, name: str = "set.txt") -> Path:
 @pytest.mark.parametrize("change", [str, lambda text: text.replace("\n", "\r\n"), lambda text: text[:-1]])
 @pytest.mark.parametrize("name", ["set.txt", "set.txt.gz"])
 def test_read_xmc_reads_a_dataset(tmp_path: Path, name: str, change: object) -> None:
-    """Test lines without labels or features, duplicate features, other line endings, and no final line ending."""
+    """Lines without labels or features, duplicate features, other line endings and no final line ending are valid."""
     x, y = read_xmc(written(tmp_path, change(TEXT), name))  # type: ignore[operator]  # a function
     assert (x.shape, y.shape) == ((4, 10), (4, 6))
     assert x.indptr.tolist() == [0, 2, 3, 3, 6]
@@ -136,7 +136,7 @@ def test_written_dataset_can_be_read(tmp_path: Path) -> None:
 
 
 def test_failed_write_keeps_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An earlier file stays."""
+    """If a write fails, the earlier file is unchanged."""
     x, y = generate(50, Shape(features=200, labels=100, nonzeros=9.0))
     write_xmc(tmp_path / "set.txt", x, y)
     before = (tmp_path / "set.txt").read_text()
@@ -180,7 +180,7 @@ def test_points_have_the_requested_number_of_features(nonzeros: float, labels_ea
 
 @pytest.mark.parametrize("labels_each", [1.0, 2.0, 12.0, 50.0])
 def test_points_have_the_requested_number_of_labels(labels_each: float) -> None:
-    """Most further labels of a point are from one cluster of 16, so many are drawn twice."""
+    """Most further labels of a point are from one cluster of 16, so duplicates are common."""
     _, y = generate(1_000, Shape(5_000, 3_000, 75.0, labels_each, seed=3))
     assert len(y.indices) / len(y) == pytest.approx(labels_each, rel=0.07)
 
@@ -207,7 +207,7 @@ def test_metrics_match_values_computed_by_hand() -> None:
 
 
 def test_metrics_accept_all_label_formats() -> None:
-    """Test SciPy matrices with explicit zeros and duplicate labels, arrays, and one label per example."""
+    """Labels may be SciPy matrices with explicit zeros and duplicates, arrays, or one label per example."""
     matrix = csr_matrix((LABELS.data, LABELS.indices, LABELS.indptr), LABELS.shape)
     columns, starts = np.array([1, 3, 3, 4, 0, 1, 2, 2]), np.array([0, 4, 4, 8])
     stored = csr_matrix((np.array([1, 1, 1, 0, 1, 1, 1, 1]), columns, starts), LABELS.shape)

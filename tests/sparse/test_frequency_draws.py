@@ -115,7 +115,7 @@ def test_unigram_draws_uniformly_before_it_has_seen_labels() -> None:
 
 
 def test_large_outputs_draw_more_random_rows() -> None:
-    """No row has a weight of more than 1,500, which would be too noisy."""
+    """No row has a weight above 1,500, because larger weights would be too noisy."""
     assert [Clusters().most(outputs) for outputs in (100, 30_000, 300_000, 670_091)] == [100, 400, 400, 646]
     assert Clusters(by_chance=0).most(670_091) == 200
 

@@ -31,7 +31,7 @@ def test_batch_without_labels_or_examples_changes_no_weights() -> None:
 
 
 def test_examples_without_labels_do_not_move_rows() -> None:
-    """The optimizer has momentum from an earlier batch."""
+    """Examples without labels do not move rows, although the optimizer has momentum from an earlier batch."""
     layer = a_layer(Uniform(ROWS), Adam(lr=0.1))
     layer(some_hidden(2), torch.tensor([1, 2])).backward()
     before = layer.weight.detach().clone()

@@ -123,7 +123,7 @@ def test_large_parameters_step_correctly_on_several_threads(count: int, sparse: 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_input_layer_gives_a_sparse_gradient(count: int) -> None:
-    """The gradient is that of the dense product, with rows only for features that occur."""
+    """The gradient equals the gradient of the dense product, with rows only for features that occur."""
     layer = SparseInputLinear(ROWS, WIDTH, optimizer=None)
     starts, features = np.array([0, 2, 2, 5]), np.array([1, 7, 7, 3, 1])
     values = np.array([0.5, -1.0, 2.0, 3.0, 1.5], np.float32)

@@ -73,7 +73,7 @@ def test_samplers_learn_nothing_from_a_nan_batch(sampler: Unigram | LSH) -> None
 
 
 def test_reassigned_sampler_resets_its_state() -> None:
-    """Batches with another sampler have changed the rows."""
+    """A reassigned sampler resets its state, because batches with another sampler have changed the rows."""
     known, layer = LSH(changed_only=True), a_layer(optimizer=SGD())
     for sampler in (known, Uniform(4), known):
         layer.sampler = sampler

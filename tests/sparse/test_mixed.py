@@ -1,4 +1,4 @@
-"""Mixed: rows of several samplers without duplicates. Only the last one draws random rows. State is reset together."""
+"""Mixed: distinct rows of several samplers. Only the last sampler draws random rows. State is reset together."""
 
 from dataclasses import dataclass
 from typing import Any

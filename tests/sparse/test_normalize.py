@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 X, Y = generate(200, Shape(80, 40, 20.0, 2.0))
 LENGTHS = np.exp2(np.random.default_rng(0).integers(-8, 9, len(X))).astype(np.float32)
-"""Powers of 2, which change exponents only."""
+"""Powers of 2: they change exponents only."""
 LONG = replace(X, data=X.data * np.repeat(LENGTHS, np.diff(X.indptr)))
 
 
@@ -41,7 +41,7 @@ def test_normalize_false_keeps_row_lengths() -> None:
 
 
 def test_unit_rows_have_length_one_and_empty_rows_stay() -> None:
-    """Test the largest and smallest float32 values too."""
+    """The largest and smallest float32 values are scaled correctly, too."""
     limits = np.finfo(np.float32)
     values = np.array([3, -4, 0, limits.max, limits.max, limits.smallest_subnormal], np.float32)
     x = Csr(np.array([0, 2, 2, 3, 5, 6]), np.arange(6, dtype=np.int32), values, (5, 6))

@@ -60,7 +60,7 @@ def test_row_adagrad_follows_its_formula() -> None:
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.99), (0.0, 0.9)])
 def test_delayed_rows_equal_dense_adam(betas: tuple[float, float]) -> None:
-    """Each step has gradients for few rows. The decaying moments of the other rows keep moving them."""
+    """Each step has gradients for only a few rows. The decaying moments of other rows keep moving them."""
     rows, hidden = 50, some_hidden(2)
     layer = a_layer(Uniform(3), Adam(lr=0.01, betas=betas, decay=True), rows)
     twin = a_layer(Uniform(3), None, rows)
@@ -111,7 +111,7 @@ def test_loaded_weights_have_no_delayed_steps() -> None:
 
 
 def test_evaluation_between_loss_and_backward_changes_nothing() -> None:
-    """A loss without a backward pass changes nothing either."""
+    """A loss without a backward pass has no effect, either."""
     layers = [a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2)]
     for step in range(4):
         for which, layer in enumerate(layers):

@@ -47,7 +47,7 @@ def test_reported_recall_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_recall_is_measured_on_random_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file may be sorted by label."""
+    """The recall is measured on random examples, because the file may be sorted by label."""
     found, show, shown = trained(epochs=1), Search.show, list[bytes]()
 
     def watched(self: Search, hidden: NDArray[np.float32]) -> None:
@@ -61,7 +61,7 @@ def test_recall_is_measured_on_random_examples(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_pickle_leaves_out_clusters() -> None:
-    """Pickles leave out the clusters, which are as large as the weights."""
+    """A pickle has no clusters, because they take the same memory as the weights."""
     found = trained(epochs=1)
     before = len(pickle.dumps(found))
     few = found.predict(X_TEST, exact=False)

@@ -26,7 +26,7 @@ def labels(count: int) -> Csr:
 
 @pytest.mark.parametrize("frequency", [0.0, 0.8])
 def test_sampled_softmax_of_all_outputs_equals_dense(frequency: float) -> None:
-    """Labels that are also drawn count once."""
+    """Labels that are also drawn count once, so sampled softmax of all outputs equals dense softmax."""
     dense, sampled = Dense(5, 6, Tuned()), Sampled(5, 6, Tuned(), frequency=frequency)
     sampled.drawn = lambda y: (torch.arange(6), torch.zeros(6))  # type: ignore[method-assign]  # draws all outputs
     with torch.no_grad():

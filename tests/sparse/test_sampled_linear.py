@@ -1,4 +1,4 @@
-"""SampledLinear: with all rows, compared with PyTorch; with few rows, unbiased estimates."""
+"""SampledLinear equals PyTorch with all rows, and gives unbiased estimates with a few rows."""
 
 import pickle
 from copy import deepcopy
@@ -228,7 +228,7 @@ def test_products_are_in_float32_under_autocast(sampler: Sampler) -> None:
 
 
 def test_overflowing_marks_are_reset() -> None:
-    """No row is taken twice, even if old marks have the same values as new ones."""
+    """No row is taken twice, even if old marks have the values of new marks."""
     layer, plain = (SampledLinear(COLUMNS, 500, Uniform(100), None) for _ in range(2))
     for _ in range(2):
         layer(some_hidden(), SEVERAL)

@@ -41,14 +41,14 @@ def two_vectors(angle: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 @pytest.mark.parametrize("angle", [0.2, 0.8, 1.6, 2.6])
 @pytest.mark.parametrize("digits", [1, 4])
 def test_simhash_collision_rate_follows_the_angle(angle: float, digits: int) -> None:
-    """Each bit is equal with probability 1 - angle / pi (Charikar, STOC 2002)."""
+    """The bits of two vectors are equal with probability 1 - angle / pi (Charikar, STOC 2002)."""
     first, second = codes(drawn("simhash", digits, 4000), *two_vectors(angle)).T
     law = (1 - angle / pi) ** digits
     assert np.mean(first == second) == pytest.approx(law, abs=4 * (law * (1 - law) / 4000) ** 0.5)
 
 
 def test_signs_computed_in_parts_give_the_same_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory for signs is limited, whatever the number of tables."""
+    """The memory for signs is limited for any number of tables."""
     vectors = np.random.default_rng(7).standard_normal((20, COLUMNS))
     whole = codes(drawn("simhash", 4), *vectors)
     for signs in (1, 3 * 4 * 50):
@@ -174,7 +174,7 @@ def test_samplers_find_rows_with_large_logits() -> None:
 def test_lsh_chooses_digits_and_tables_that_find_enough_rows(
     family: Any, found: int, rows: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With one table less, or one digit more, too few rows are found."""
+    """With one table less, or one digit more, LSH finds too few rows."""
     weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
     sampler = LSH(family, found=found, by_chance=0)
     with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
@@ -185,7 +185,7 @@ def test_lsh_chooses_digits_and_tables_that_find_enough_rows(
     enough = 2 * min(found, rows)
     assert sampler.chosen.taken >= enough
     others = [LSH(family, digits, tables - 1, found, 0)]
-    if digits < (8 if family == "simhash" else 2):  # this many digits separate 300 rows
+    if digits < (8 if family == "simhash" else 2):  # this limit of digits separates all 300 rows
         others.append(LSH(family, digits + 1, 50, found, 0))
     for other in others:
         with warnings.catch_warnings():
@@ -195,7 +195,7 @@ def test_lsh_chooses_digits_and_tables_that_find_enough_rows(
 
 
 def test_lsh_adapts_digits_to_the_hidden_vectors() -> None:
-    """The first choice is based on rows, the next on hidden vectors of another direction."""
+    """The first number of digits is based on rows. The next one is based on hidden vectors of another direction."""
     chance = np.random.default_rng(5)
     weight = chance.standard_normal((4000, COLUMNS)).astype(np.float32)
     weight[:, 0] += 8
@@ -220,7 +220,7 @@ def test_lsh_adapts_digits_to_the_hidden_vectors() -> None:
 
 @pytest.mark.parametrize("family", ["simhash", "dwta"])
 def test_changed_only_hashes_only_changed_rows(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are the same; only time is saved."""
+    """Hashing only the changed rows gives the same results in less time."""
     hashed, codes = list[int](), LSH._codes
 
     def counted(self: LSH, crew: Crew, vectors: NDArray[Any]) -> NDArray[np.int32]:
@@ -250,7 +250,7 @@ def test_changed_only_hashes_only_changed_rows(family: Any, monkeypatch: pytest.
 def test_unsuitable_digits_and_tables_warn_with_better_ones(
     digits: int | None, tables: int | None, rows: int, found: int
 ) -> None:
-    """Buckets are empty or too full. The suggested settings cause no warning."""
+    """Empty or too full buckets cause a warning. The suggested settings cause no warning."""
     chance = np.random.default_rng(1)
     weight, hidden = (chance.standard_normal((count, COLUMNS)).astype(np.float32) for count in (rows, 5))
     with warnings.catch_warnings(record=True, action="always") as warned:
@@ -272,14 +272,14 @@ def of_a_cone() -> NDArray[np.float32]:
 
 
 def test_few_long_buckets_do_not_hide_many_short_ones() -> None:
-    """At least half of the vectors get enough rows, however many rows the vectors in the dense direction get."""
+    """At least half of the vectors find enough rows, for any number of rows in the dense direction."""
     weight = of_a_cone()
     found = [len(rows) for rows in rows_for(LSH(found=200, by_chance=0), weight, weight[::19])]
     assert np.median(found) > 100
 
 
 def test_digits_that_find_nothing_for_hidden_vectors_warn() -> None:
-    """With rows as queries, enough would be found."""
+    """Queries equal to the rows would find enough rows."""
     sampler = LSH(digits=12, tables=20, found=60, by_chance=0, refresh=Refresh(1))
     layer = SampledLinear(COLUMNS, 8_000, sampler, None, std=1.0)
     with torch.no_grad():
@@ -294,7 +294,7 @@ def test_digits_that_find_nothing_for_hidden_vectors_warn() -> None:
 
 
 def test_hash_functions_are_redrawn_periodically() -> None:
-    """With default settings, this happens within 2,000 steps."""
+    """With default settings, hash functions are redrawn within 2,000 steps."""
     sampler, weight, bias = LSH(found=20, by_chance=5), some_rows(200), np.zeros(200, np.float32)
     drawn = set()
     for step in range(2_000):
@@ -304,7 +304,7 @@ def test_hash_functions_are_redrawn_periodically() -> None:
 
 
 def test_rows_of_a_too_long_bucket_are_sampled() -> None:
-    """All rows are equal, so the only bucket has all of them. Each example takes 8 rows, at different positions."""
+    """If the only bucket has all rows, each example takes 8 rows from different positions."""
     weight = np.ones((1000, COLUMNS), np.float32)
     sampler = LSH(digits=2, tables=1, found=10, by_chance=0, most_of_bucket=8)
     found = rows_for(sampler, weight, weight[:200])

@@ -69,14 +69,14 @@ def test_truncated_file_is_rejected(length: int, saved: Path) -> None:
 
 
 def test_file_with_a_changed_dtype_is_rejected(saved: Path) -> None:
-    """The other dtype has the same size."""
+    """A file with another dtype is rejected, although the size is the same."""
     saved.write_bytes(saved.read_bytes().replace(b'"F32"', b'"I32"'))
     with raises(ValueError, "wrong_checksum", path=str(saved)):
         SlideClassifier.load(saved.parent)
 
 
 def test_flipped_bits_are_detected(saved: Path) -> None:
-    """The bit may be in the header, the settings or the weights."""
+    """A flipped bit in the header, the settings or the weights is detected."""
     data, codes = saved.read_bytes(), set[str]()
     for place in range(0, len(data), 37):
         changed = bytearray(data)
@@ -102,7 +102,7 @@ def test_flipped_bits_are_detected(saved: Path) -> None:
     ids=["cut", "empty", "list", "number", "setting", "size", "weights"],
 )
 def test_file_of_another_version_is_rejected(settings: str, code: str, reason: str, tmp_path: Path) -> None:
-    """The checksum is correct."""
+    """A file of another version is rejected despite a correct checksum."""
     weights = {"weight": torch.zeros(1)}
     header = {"settings": settings, "sha256": saving._checksum(settings, weights)}
     save_file(weights, tmp_path / saving.FILE, header)

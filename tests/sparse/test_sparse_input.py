@@ -12,7 +12,7 @@ from oddlot.sparse.optimizers import Optimizer
 
 STARTS = np.array([0, 3, 3, 5, 9])
 FEATURES = np.array([4, 0, 9, 2, 2, 7, 1, 0, 7])
-"""Unsorted features. The second example has none, and the third has feature 2 twice."""
+"""Unsorted features. The second example has no features, and the third has feature 2 twice."""
 VALUES = np.array([1.0, -2.0, 0.5, 3.0, 1.0, 0.25, 1.5, -1.0, 0.5], np.float32)
 
 

@@ -89,7 +89,7 @@ def test_clusters_have_high_recall_with_both_kinds_of_products(
 
 @pytest.mark.parametrize("in_bytes", [True, False])
 def test_concurrent_queries_give_the_same_results(in_bytes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another query runs between scoring and choosing of clusters."""
+    """A query gives the same results if another query runs between its scoring and its choice of clusters."""
     monkeypatch.setattr("oddlot.sparse.products.has_bytes", lambda: in_bytes)
     hidden, weight, bias = (one.numpy() for one in a_layer())
     index = Index(weight, bias)
@@ -132,7 +132,7 @@ def a_search(examples: int = 512) -> tuple[Search, NDArray[np.float32]]:
 
 
 def test_all_rows_are_scored_before_512_examples_are_known() -> None:
-    """A recall measured on few examples could be far off."""
+    """All rows are scored before 512 examples are known, because a recall on fewer examples could be far off."""
     search, shown = a_search(511)
     assert search.probes_for(5, 0.9) == (0, 1.0)
     assert "index" not in vars(search)

@@ -28,7 +28,7 @@ class Gradient(list[float]):
     """The gradient of one update."""
 
     def release(self) -> None:
-        """Do nothing: there is no memory to release."""
+        """Ignore the call, because no memory is held."""
 
 
 Loss = Callable[[Sequence[float], float], list[float]]
@@ -37,10 +37,10 @@ Loss = Callable[[Sequence[float], float], list[float]]
 
 @dataclass
 class PlainModel:
-    """Weights that follow plain SGD. Its metric `error` is the first weight."""
+    """A model of plain SGD. Its metric `error` is the first weight."""
 
     numbers: Sequence[float]
-    """The data. Their order is that of a real run with seed 0."""
+    """The data, in the order of a real run with seed 0."""
     loss: Loss = lambda weights, mean: [mean]
     lr: float = 0.01
     weights: list[list[float]] = field(default_factory=lambda: [[1.0]])

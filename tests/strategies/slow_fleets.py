@@ -42,7 +42,7 @@ def ran(
 
 
 def machines(count: int, slow: float = 1.0, **how: Any) -> list[Machine]:
-    """Return equal machines, except that the last one takes `slow` times as long."""
+    """Return equal machines, with a last machine that is `slow` times slower."""
     alike = [Machine(f"m{number}", PACE, **how) for number in range(count)]
     return [*alike[:-1], replace(alike[-1], seconds_per_sample=slow * PACE)]
 

@@ -70,7 +70,7 @@ def test_k_rises_when_gradients_are_noise() -> None:
 
 @pytest.mark.parametrize("window", [1, 4])
 def test_pytorch_and_plain_model_give_the_same_rounds(window: int) -> None:
-    """The plain model in the other tests takes the same decisions."""
+    """The plain model of other tests takes the same decisions as PyTorch."""
     strategy, numbers = AdaptiveK(switch=ByGradients(window, threshold=0)), NOISE[:400]
     real, plain = trained(strategy, numbers), played_on(strategy, numbers)
     assert rounds(real) == rounds(plain)
@@ -98,8 +98,10 @@ def test_k_stays_while_gradients_agree() -> None:
 def test_windows_reveal_progress_despite_oscillating_gradients(
     strategy: AdaptiveK, down: float, rises: bool
 ) -> None:
-    """Gradients alternate along a direction in which the learning rate times the curvature is 1.5, and agree along
-    another direction. Sums over windows reveal the progress that gradients of single rounds hide."""
+    """Sums over windows reveal progress that gradients of single rounds hide.
+
+    Gradients alternate along a direction with curvature 1.5 / learning rate, and agree along another direction.
+    """
 
     def valley(weights: Sequence[float], mean: float) -> list[float]:
         return [150 * (weights[0] - mean), -down]
@@ -145,7 +147,7 @@ def test_k_rises_by_rise_up_to_most() -> None:
 
 
 def test_k_rises_when_a_metric_reaches_a_plateau() -> None:
-    """k rises after `patience` evaluations without improvement, up to the number of workers, whatever the gradients."""
+    """k rises after `patience` evaluations without improvement, up to the number of workers, for any gradients."""
     plateau = AdaptiveK(switch=ByPlateau("error", "min", patience=2))
     model = PlainModel([0.0] * SAMPLES, lr=LR)
     run = played(plateau, MACHINES, model, BATCH, epochs=1, evaluate_every=50)
@@ -154,7 +156,7 @@ def test_k_rises_when_a_metric_reaches_a_plateau() -> None:
 
 
 def test_k_rises_at_given_times() -> None:
-    """Gradients have no effect."""
+    """k rises at the given times, whether or not gradients oscillate."""
     times = (20.0, 2), (40.0, 4)
     for numbers in (NOISE, torch.ones(SAMPLES)):
         found = rounds(played_on(AdaptiveK(times=times), numbers[:2_000]))

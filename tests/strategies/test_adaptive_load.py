@@ -48,8 +48,7 @@ def one() -> nn.Module:
 
 
 def a_job(numbers: Tensor) -> Job:
-    """Return a job with one weight, which is also the metric `error`. If all numbers are 1, each round lowers it by
-    LR."""
+    """Return a job with one weight. It is also the metric `error`. If all numbers are 1, each round lowers it by LR."""
     return Job(
         one,
         (numbers,),
@@ -130,7 +129,7 @@ def test_slow_tasks_are_cancelled_and_their_workers_restarted() -> None:
 
 
 def test_plateau_of_the_metric_ends_stages() -> None:
-    """The metric falls in all rounds, or in none."""
+    """A stage ends when the metric no longer falls: it falls in all rounds, or in no round."""
     first, *_, last = (
         (stage.choice.k, stage.choice.samples) for stage in stages(RoundKind(*row) for row in ROWS)
     )
@@ -278,7 +277,7 @@ def test_noisy_fits_do_not_revert_the_stage() -> None:
 
 
 def test_gradient_statistics_restart_when_a_fit_changes_rounds() -> None:
-    """The gradient statistics restart if a new fit changes the rounds of the stage."""
+    """If a new fit changes the rounds of the current stage, earlier gradients no longer count."""
     strategy = AdaptiveLoad(loads=(4, 16))
     assert isinstance(strategy.switch, ByGradients)
     state = Conductor(strategy, SampleLedger(SAMPLES), BATCH)
@@ -303,7 +302,7 @@ def test_growing_fleet_is_measured_again() -> None:
 
 
 def test_worker_that_joins_a_measured_round_waits_for_the_next() -> None:
-    """Otherwise, a round would never end if workers kept joining."""
+    """A round of all workers would never end if workers kept joining."""
     state = Conductor(AdaptiveLoad(), SampleLedger(SAMPLES), BATCH)
     for node in ("a", "b"):
         state.handle(Joined(node), 0.0)

@@ -144,7 +144,7 @@ def test_alpha_grows_with_the_epoch() -> None:
 
 @pytest.mark.filterwarnings("ignore:VCASGD assigns whole shards")
 def test_overwriting_store_loses_updates_written_after_a_read() -> None:
-    """Two servers are always busy, so each overwrites updates that it has not read."""
+    """Two busy servers overwrite updates that they have not read."""
     job, hub = a_job(), Hub(seconds_per_update=0.4, servers=2, overwrites=True)
     on = Simulated([Machine(f"m{i}", 0.01 * (1 + i / 4)) for i in range(6)], hub=hub)
     run = fit(job, VCASGD(alpha=0.5), on, until="epochs>=4", shards=SHARDS)

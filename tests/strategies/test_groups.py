@@ -1,4 +1,4 @@
-"""Compute groups: the samples of a step, who waits for whom, and how groups change with their workers."""
+"""Compute groups: samples per step, waits between workers, and changes of groups with their workers."""
 
 from collections import Counter
 
@@ -29,7 +29,7 @@ def test_groups_keep_the_promises_of_a_strategy(inner: Strategy) -> None:
 
 
 def test_one_group_is_synchronous_with_smaller_tasks() -> None:
-    """In the first round, workers that join early get more samples, because the others are not known yet."""
+    """In the first round, early workers get more samples, because later workers are not known yet."""
     five = machines(5)
     one, other = (
         ran(strategy, five, NUMBERS, "versions>=60")
@@ -85,7 +85,7 @@ def test_slow_worker_delays_only_its_own_group() -> None:
 
 
 def test_quorum_counts_the_workers_of_its_group() -> None:
-    """Half of two workers is one: the slow worker of the second group is not waited for, and the first group is."""
+    """A quorum of half of two workers is one worker. The second group does not wait for its slow worker."""
     run = ran(
         Groups(Quorum(LocalSGD(steps=1), quorum=0.5, grace=0.0), groups=2),
         machines(4, 50.0),
@@ -110,7 +110,7 @@ def test_fast_workers_of_a_group_get_larger_tasks() -> None:
 
 
 def test_worker_moves_when_a_group_has_lost_two() -> None:
-    """Workers m0 and m2 of the first group are lost: a worker of the second group moves."""
+    """After the losses of m0 and m2 in the first group, a worker of the second group moves there."""
     fleet = [Machine(f"m{number}", 0.1) for number in range(5)]
     faults = tuple(Fault("leave", at_seconds=(1.0,), machine=name) for name in ("m0", "m2"))
     run, _ = trained(

@@ -47,7 +47,7 @@ wait alarm
 
 
 def test_local_sgd_does_not_wait_for_a_straggler() -> None:
-    """One worker is a hundred times slower. The others merge without it, and its late updates are merged too."""
+    """Other workers merge without a worker that is a hundred times slower, and its late updates are merged, too."""
     run = ran(Quorum(LocalSGD(steps=4)), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     assert run.summary["samples_merged"] > 2.5 * waits.summary["samples_merged"]
@@ -82,7 +82,7 @@ def test_quorum_of_all_workers_matches_the_inner_strategy(inside: Strategy) -> N
 
 
 def test_gradients_are_weighted_by_samples() -> None:
-    """Partial updates count by their samples too. A late update is merged with the next round."""
+    """Partial updates count by their samples, too. The next round merges a late update."""
     story = """strategy Quorum(Synchronous(samples=8), quorum=0.6, grace=0.0)
 data size=100 in_flight=1 batch=4
 join a
@@ -103,7 +103,7 @@ finish c
 
 @dataclass
 class Never(Strategy):
-    """A strategy with `waits_for_all` that never steps."""
+    """A strategy with `waits_for_all` and without steps."""
 
     def traits(self, batch_size: int) -> Traits:
         return Traits(waits_for_all=True)
@@ -118,8 +118,10 @@ def test_inner_strategy_without_steps_raises_protocol_error() -> None:
 
 
 def test_frozen_workers_do_not_block_rounds() -> None:
-    """Two of four workers freeze forever, and one of the others is slow. After timeouts, half of the remaining two
-    are enough."""
+    """If two of four workers freeze forever and another worker is slow, rounds continue after timeouts.
+
+    Half of the remaining two workers are enough.
+    """
     chaos = oddlot.faults.Chaos(
         [oddlot.faults.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m0", "m1")]
     )
@@ -156,12 +158,12 @@ wait 1
 finish a
 wait alarm
 """
-"""A story in which a has a copy of b's task and has sent an update in this round."""
+"""A scenario: a has a copy of b's task, and has sent an update in this round."""
 
 
 @pytest.mark.parametrize(("at_once", "who_come_back"), [(1, ""), (2, "late b\nlate c")])
 def test_unacknowledged_cancellation_does_not_block_the_quorum(at_once: int, who_come_back: str) -> None:
-    """`a` freezes with a copy of a task that `b` finishes. Two of the three other workers are a quorum."""
+    """If `a` freezes with a copy of a task that `b` finishes, two of the three other workers are a quorum."""
     story = f"""{A_HAS_A_COPY.replace("batch=4", f"batch=4 in_flight={at_once}")}finish c
 finish d
 finish b
@@ -176,8 +178,7 @@ finish d
 
 
 def test_worker_with_an_update_and_a_cancelled_copy_counts() -> None:
-    """`a` has an aborted copy of a task that `b` finishes, and an update in this round. Three of four workers are a
-    quorum."""
+    """A worker with an update in this round counts despite its aborted copy: three of four workers are a quorum."""
     message = run_story(A_HAS_A_COPY + "finish b\nfinish c\n")
     assert "finish b\n> abort a:9\n" in message, message
     assert "> step" not in message.partition("> abort a:9")[2].partition("finish c")[0], message
@@ -185,7 +186,7 @@ def test_worker_with_an_update_and_a_cancelled_copy_counts() -> None:
 
 
 def test_workers_hold_one_task_at_a_time() -> None:
-    """Both tasks would start from the same version and count as two workers."""
+    """Two tasks of a worker would start from the same version and count as two workers."""
     machines = [Machine(f"m{number}", 0.01, link=Link(latency_milliseconds=20)) for number in range(3)]
     one, two = (
         trained(
@@ -197,7 +198,7 @@ def test_workers_hold_one_task_at_a_time() -> None:
 
 
 def test_leaving_worker_does_not_count_in_the_quorum() -> None:
-    """One of three workers leaves after its update. The round then waits for the other two."""
+    """If one of three workers leaves after its update, the round waits for the other two."""
     story = """strategy Quorum(LocalSGD(steps=1), quorum=1.0, grace=9.0)
 data size=100 in_flight=1 batch=4
 join a
@@ -225,14 +226,19 @@ wait alarm
 
 
 def test_stale_update_has_a_lower_share() -> None:
-    """A staleness of one version halves the share. Without damping, stale updates and momentum make the model
-    oscillate."""
+    """A staleness of one version halves the share.
+
+    Without damping, stale updates and momentum make the model oscillate.
+    """
     story = f"strategy Quorum(LocalSGD(steps=1), grace=0.0)\n{ONE_IS_LATE}"
     assert "> step b:2*0.25 a:3*0.50" in run_story(story), run_story(story)
 
 
 def test_damping_sets_the_share_of_stale_updates() -> None:
-    """A round also ends as soon as every worker has reported, however long the window of grace."""
+    """Damping of 0 keeps the share of a stale update, and damping of 2 divides it by four.
+
+    A round with grace ends as soon as every worker has reported.
+    """
     story = f"strategy Quorum(LocalSGD(steps=1), grace=0.0, damping={{}})\n{ONE_IS_LATE}"
     assert "> step b:2*0.50 a:3*0.50" in run_story(story.format(0.0))
     assert "> step b:2*0.12 a:3*0.50" in run_story(story.format(2.0))
@@ -246,7 +252,7 @@ def test_damping_sets_the_share_of_stale_updates() -> None:
 
 
 def test_update_of_a_leaving_worker_does_not_count_in_the_quorum() -> None:
-    """The quorum is two of the three remaining workers. The update of the leaving worker is merged too."""
+    """The quorum is two of the three remaining workers. The update of the leaving worker is merged, too."""
     story = """strategy Quorum(LocalSGD(steps=2), quorum=0.5, grace=0.0)
 data size=100 in_flight=1 batch=4
 join a
@@ -264,7 +270,7 @@ finish a
 
 @dataclass
 class Hears(StrategyWrapper):
-    """A wrapper that records the types of the events that it receives."""
+    """A wrapper with a record of the types of its events."""
 
     heard: list[str] = field(default_factory=list)
 
@@ -274,7 +280,7 @@ class Hears(StrategyWrapper):
 
 
 def test_inner_strategy_receives_the_event_that_closes_a_round() -> None:
-    """An example is the loss of the last worker that the round waits for."""
+    """The inner strategy receives, for example, the loss of the last worker of a round."""
     conductor = Data(100, 1, batch=4).conductor(Quorum(Hears(LocalSGD(steps=1)), quorum=1.0))
     play = ScenarioRun(conductor)
     for line in ("join a", "join b", "finish a", "lose b"):
@@ -285,7 +291,7 @@ def test_inner_strategy_receives_the_event_that_closes_a_round() -> None:
 
 
 def test_inner_deadline_ends_each_task_once() -> None:
-    """When a round closes, the inner strategy sees no busy workers, but does not end tasks a second time."""
+    """At the end of a round, the inner strategy sees no busy workers, and ends no task twice."""
     run = ran(
         Quorum(Deadline(LocalSGD(steps=4), 3.0)), machines(4, 100.0), torch.zeros(40_000), "seconds>=400"
     )
@@ -294,7 +300,7 @@ def test_inner_deadline_ends_each_task_once() -> None:
 
 
 def test_copies_by_fast_workers_count_in_the_quorum() -> None:
-    """A fast worker that waits for the merge repeats the tasks of three slow workers."""
+    """Copies count if a fast worker repeats the tasks of three slow workers while it waits for the merge."""
     three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]
     alone, both = (
         ran(make(Quorum(LocalSGD(steps=4))), three_slow, torch.zeros(40_000), "seconds>=1000")
@@ -304,7 +310,7 @@ def test_copies_by_fast_workers_count_in_the_quorum() -> None:
 
 
 def test_stale_updates_do_not_count_in_the_quorum() -> None:
-    """The quorum is two of four workers. Two late updates and one other update do not reach it."""
+    """Two late updates and one other update do not reach a quorum of two of four workers."""
     story = """strategy Quorum(LocalSGD(steps=1), quorum=0.5, grace=0.0)
 data size=100 in_flight=1 batch=4
 join a
@@ -326,7 +332,7 @@ finish a
 
 
 def test_share_is_samples_times_samples_per_step() -> None:
-    """A task of 7 samples has minibatches of 5 and 2."""
+    """A task of 7 samples has minibatches of 5 and 2 samples."""
     strategy = Quorum(LocalSGD(steps=2), quorum=1.0)
     run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
     (step,) = actions(run, Step)

@@ -52,7 +52,7 @@ together."""
 
 
 REAL = {"asynchronous", "local_sgd", "vc_asgd", "elastic_averaging"}
-"""One strategy for each kind of task, which a local worker also runs."""
+"""Strategies with each kind of task. They also run on a local worker."""
 
 
 def scheduled(**changes: Any) -> Job:
@@ -131,7 +131,7 @@ def test_one_worker_matches_pytorch_scheduler_and_clipping(name: str) -> None:
 
 
 class Again:
-    """Repeats the merges of a run in order, with PyTorch only, and counts merged samples independently."""
+    """A repetition of a run's merges in order, with PyTorch only and an independent count of merged samples."""
 
     def __init__(self, job: Job, shards: int = 1) -> None:
         torch.manual_seed(0)
@@ -200,7 +200,7 @@ class Again:
             yield torch.tensor(rows[start:stop]).numpy()
 
     def gradient(self, task: Task) -> nn.Module:
-        """Return the mean of the minibatches' clipped gradients, as a module with gradients in place of weights."""
+        """Return the mean of the minibatches' clipped gradients, as a module with gradients instead of weights."""
         model, found = deepcopy(self.versions[task.version]), deepcopy(self.model)
         sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
         for rows in self.batches(task):
@@ -214,7 +214,7 @@ class Again:
         return found
 
     def local(self, task: Task) -> nn.Module:
-        """Take local steps with the factor for the samples merged before the task, plus those of the task."""
+        """Take local steps with the factor for the samples merged before the task, plus the samples of the task."""
         model = deepcopy(self.versions[task.version])
         if task.pull is not None and task.node in self.homes:
             move(model, [(task.pull, deepcopy(model)), (1 - task.pull, self.homes[task.node])])

@@ -30,7 +30,7 @@ def test_lock_step_goodput_matches_simulated_failures() -> None:
 
 
 def test_least_squares_errors_match_the_paper() -> None:
-    """Compare the final errors of rounds of 10, 20, 30 and 40 workers, and the constant for rounds of one row."""
+    """Final errors of rounds of 10, 20, 30 and 40 workers, and the constant for rounds of one row, match the paper."""
     floors = [least_squares.floor(5e-4, k) for k in (10, 20, 30, 40)]
     assert floors == pytest.approx([7.1e-3, 4.4e-3, 2.9e-3, 1.8e-3], rel=0.02)
     assert least_squares.a_of(2e-4) == pytest.approx(0.19, rel=0.02)
@@ -106,7 +106,7 @@ def test_asynchronous_baseline_uses_its_best_learning_rate() -> None:
 def test_worst_ratio_needs_all_ratios(
     size: Size, ratios: list[float] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, --save would overwrite complete results with partial ones."""
+    """Without all ratios, --save must not overwrite complete results."""
     ends = dict.fromkeys(joint.MEASURES, 1.0)
     monkeypatch.setattr(joint, "in_processes", lambda run, asked: [ends] * len(asked))
     is_complete = size is Size.FULL and ratios is None

@@ -43,7 +43,7 @@ from tests.transcripts import raises, transcribe
 
 @dataclass
 class Mine(StrategyWrapper):
-    """A wrapper that changes nothing."""
+    """A wrapper without changes."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         return self.inner.on(event, view)
@@ -212,7 +212,7 @@ def test_job_file_sets_the_inner_strategy() -> None:
 
 
 def test_job_file_overrides_some_inner_settings_of_quorum() -> None:
-    """Settings that are not given keep the values of DiLoCo, even if the default inner strategy is given."""
+    """Missing settings keep the values of DiLoCo, even if the job file names the default inner strategy."""
     quorum = "strategy=quorum"
     nesterov = SGD(0.7, 0.9, nesterov=True)
     assert named(quorum) == Quorum(LocalSGD(8, nesterov))
@@ -243,7 +243,7 @@ def test_job_file_overrides_some_inner_settings_of_quorum() -> None:
         ),
         (["strategy=adaptive_load", "strategy.switch.a=1"], [("strategy.switch.a=1", "unknown_key")]),
         (["strategy=backup_tasks", "strategy.inner.steps=2"], [("strategy.inner.steps=2", "unknown_key")]),
-        (  # the outer wrapper counts too
+        (  # the outer wrapper counts, too
             ["strategy=quorum", "strategy.inner=proportional_load", "strategy.inner.inner.steps=2"],
             [("strategy.inner.inner.steps=2", "unknown_key")],
         ),
@@ -255,7 +255,7 @@ def test_job_file_overrides_some_inner_settings_of_quorum() -> None:
             ["strategy=quorum", "strategy.inner.k=3"],
             [("strategy.inner.k=3", "unknown_key")],
         ),
-        (  # the current strategy is not suggested; all errors are reported
+        (  # all errors are reported. The current strategy is not suggested.
             ["strategy=deadline", *(f"strategy.inner.{said}" for said in ("samples=0", "k=3", "seconds=3"))],
             [
                 ("strategy.inner.k=3", "unknown_key"),

@@ -24,7 +24,7 @@ class ForgetsTheLost(FastestK):
 
 @dataclass
 class Moody(Strategy):
-    """Uses the global random number generator."""
+    """A strategy that uses the global random number generator."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         if isinstance(event, Arrived):
@@ -34,7 +34,7 @@ class Moody(Strategy):
 
 @dataclass
 class Gossiping(Strategy):
-    """Has copies that share a count."""
+    """A strategy with copies that share a count."""
 
     message: ClassVar[list[int]] = []
 
@@ -47,7 +47,7 @@ class Gossiping(Strategy):
 
 @dataclass
 class KeepsASecret(Strategy):
-    """Keeps state that is not in its fields."""
+    """A strategy with state outside of its fields."""
 
     def __post_init__(self) -> None:
         self.count = 0
@@ -69,7 +69,7 @@ class KeepsAGenerator(Strategy):
 
 @dataclass
 class CountsByNumber(Strategy):
-    """Has a dict with integer keys, which JSON turns into strings."""
+    """A strategy with integer keys in a dict: JSON turns them into strings."""
 
     seen: dict[int, int] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class DropsAll(Strategy):
 
 @dataclass
 class WaitsForEver(Strategy):
-    """Sets alarms and does nothing else."""
+    """A strategy that only sets alarms."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         yield Wake(view.now + 1.0)

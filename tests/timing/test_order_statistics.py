@@ -42,7 +42,7 @@ def harmonic(count: int) -> float:
     [(1, 1, 1, 2e-4), (5, 1, 1, 2e-4), (50, 7, 1, 2e-4), (400, 1, 1, 2e-4), (4_000, 1, 1_999, 2e-3)],
 )
 def test_exponential_times_match_harmonic_numbers(workers: int, samples: int, step: int, rel: float) -> None:
-    """Thousands of workers are processed in blocks."""
+    """Times match harmonic numbers, also for thousands of workers in several blocks."""
     ks = range(1, workers + 1, step)
     found = mean_seconds([Exponential()] * workers, samples, ks)
     expected = [samples * (harmonic(workers) - harmonic(workers - k)) for k in ks]
@@ -110,7 +110,7 @@ def test_unequal_workers_match_simulation() -> None:
 
 @pytest.mark.parametrize("workers", [20, 1_000])
 def test_extremes_of_measured_times_are_kept(workers: int) -> None:
-    """They determine the times of the first and of the last worker."""
+    """The extremes determine the times of the first and of the last worker."""
     times = np.random.default_rng(3).pareto(1.1, 3_000)
     found = mean_seconds([Measured(tuple(times.tolist()), (0.0,) * 3_000)] * workers, 1, [1, workers])
     steps, chances = np.diff(np.sort(times), prepend=0.0), np.arange(3_000) / 3_000

@@ -1,4 +1,4 @@
-"""Round times are estimated only from rounds in which all workers have returned updates."""
+"""Round times are estimated only from rounds with updates of all workers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -75,7 +75,7 @@ def close(found: RoundTimesFitted | None, slower: Sequence[float]) -> None:
 
 
 def test_rounds_with_a_cancelled_worker_are_ignored() -> None:
-    """This holds even if enough of the others have returned updates."""
+    """Such a round is ignored even if enough other workers have returned updates."""
     slower = {**SLOWER, "d": 1.0, "e": 1.0, "f": 1.0}
     play = Play([*slower])
     assert [play.round(5, slower=slower) for _ in range(3 * MIN_ROUNDS)] == [None] * (3 * MIN_ROUNDS)
@@ -84,7 +84,7 @@ def test_rounds_with_a_cancelled_worker_are_ignored() -> None:
 
 
 def test_only_the_first_of_several_tasks_is_measured() -> None:
-    """The second task waits for the first one."""
+    """The second task waits for the end of the first task."""
     play, found = Play(["a"]), None
     for _ in range(MIN_ROUNDS):
         starts = [play._start("a"), play._start("a")]
@@ -108,7 +108,7 @@ def test_unfinished_worker_counts_with_its_time_so_far() -> None:
 
 @pytest.mark.parametrize(("rounds", "seconds"), [(2, 12.0), (10, (3 * 12 + 14 + 16 + 18 + 20 + 22) / 8)])
 def test_late_worker_counts_with_its_last_time_or_time_so_far(rounds: int, seconds: float) -> None:
-    """It is busy with a cancelled task and gets no other one. It took 12 s before, and is away for 4 s or 22 s."""
+    """A worker is busy with a cancelled task. It took 12 s before, and 4 s or 22 s so far: the longer time counts."""
     slower = {"a": 1.0, "b": 1.0, "d": 1.0, "c": 6.0}
     play = Play([*slower])
     for _ in range(MIN_ROUNDS):
@@ -154,7 +154,7 @@ def test_finished_tasks_are_removed() -> None:
 
 
 def test_partial_task_of_a_leaving_worker_is_no_round() -> None:
-    """It arrives when no worker is left."""
+    """The partial task arrives when the only worker is leaving."""
     play = Play(["a"])
     for _ in range(MIN_ROUNDS):
         play.round(1)

@@ -19,7 +19,7 @@ ROWS = torch.arange(10.0).reshape(10, 1)
 
 
 class Net(nn.Module):
-    """Doubles its input in training mode. Its running statistics change in training mode."""
+    """A model that doubles its input and changes its running statistics in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def test_missing_eval_data_raises_no_evaluation_set() -> None:
 
 
 def test_evaluation_ignores_model_changes_by_the_training_step() -> None:
-    """An example is a momentum teacher, which each call of the training step updates."""
+    """A change by the training step, such as an update of a momentum teacher, does not affect evaluations."""
 
     def move(model: Any, batch: Any) -> Tensor:
         with torch.no_grad():
@@ -161,7 +161,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_training_step_that_fails_in_evaluation_mode_gives_a_hint(step: str) -> None:
-    """The error also suggests Job(loss=...), which evaluation uses instead."""
+    """The error also suggests Job(loss=...), because evaluation uses it instead."""
     function, code = STEPS[step]
     with raises(JobError, code, hint="evaluation_mode"):
         measured(loss=None, training_step=function)

@@ -59,13 +59,13 @@ def test_non_finite_values_are_unchanged(bad: float) -> None:
 
 
 def test_gradients_with_overflowing_squares_are_clipped() -> None:
-    """PyTorch sets them to zero."""
+    """Gradients with overflowing squares are clipped to the norm. PyTorch sets them to zero."""
     long, other = clipped([torch.tensor([3e30, 0.0]), torch.tensor([4e30])], 1.0)
     assert torch.allclose(torch.cat([long, other]), torch.tensor([0.6, 0.0, 0.8]))  # type: ignore[list-item]
 
 
 def test_duplicate_rows_of_a_sparse_gradient_are_summed() -> None:
-    """PyTorch does not clip sparse gradients."""
+    """Sparse gradients with duplicate rows are clipped. PyTorch does not support this."""
 
     def gradient(sparse: bool) -> Tensor:
         words = nn.Embedding(5, 2, sparse=sparse)

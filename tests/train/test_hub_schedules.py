@@ -43,7 +43,7 @@ BOTH = pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simula
 PAIRS = pytest.mark.parametrize(
     ("strategy", "on"), [(Asynchronous(), fleet(1)), (LocalSGD(steps=2), local(1))], ids=["hub", "worker"]
 )
-"""Runs in which the hub or a worker calls the schedule."""
+"""Runs with calls of the schedule by the hub or by a worker."""
 
 
 # --- resumed and replayed ------------------------------------------------------------------------
@@ -51,7 +51,7 @@ PAIRS = pytest.mark.parametrize(
 
 @PAIRS
 def test_resumed_run_continues_the_schedule(tmp_path: Path, strategy: Strategy, on: Place) -> None:
-    """It ends with the same model as an uninterrupted run, and its log can be replayed."""
+    """A resumed run ends with the same model as an uninterrupted run, and its log can be replayed."""
     job = a_job(optimizer=SGD(0.1), lr_schedule=Cosine(4, warmup_epochs=1), max_grad_norm=0.3)
     whole, _ = trained(job, strategy, fleet(1), "epochs>=4")
     folder = RunFolder(tmp_path)
@@ -156,7 +156,7 @@ def test_invalid_schedule_function_raises_before_the_start(tmp_path: Path) -> No
 
 @BOTH
 def test_inactive_schedule_and_clipping_change_no_bit(on: Place) -> None:
-    """The factor is 1, and the norm is never reached."""
+    """A schedule with factor 1 and a norm that is never reached change no bit."""
     job = a_job(lr_schedule=lambda _: 1.0, max_grad_norm=1e6)
     run, _ = trained(job, Asynchronous(), on, "epochs>=3")
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 3))) == 0

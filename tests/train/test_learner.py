@@ -120,7 +120,7 @@ def groups(parameters: Any) -> torch.optim.Optimizer:
 @pytest.mark.parametrize("kind", ["delta", "weights"])
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_local_steps_equal_pytorch_and_return_delta_or_weights(kind: Kind, scheduled: bool) -> None:
-    """This includes clipped steps of a local optimizer, with a schedule that starts at the merged samples."""
+    """Clipped steps of a local optimizer, with a schedule that starts at the merged samples, equal PyTorch's."""
     model, job, schedule = net(), a_job(optimizer=SGD(0.1, momentum=0.9)), Linear(1.5)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     if scheduled:
@@ -168,7 +168,7 @@ def test_clipping_above_the_norm_changes_no_bit() -> None:
 
 
 def test_clipping_keeps_nan_in_its_tensor() -> None:
-    """The other tensors remain finite."""
+    """Clipping keeps NaN in its tensor. All other tensors remain finite."""
 
     def step(model: Any, batch: Any) -> Tensor:
         bad: Tensor = model.weight.sum() * torch.nan
@@ -305,7 +305,7 @@ REPLACED: dict[str, tuple[str, Callable[[Any], object]]] = {
 @pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
 @pytest.mark.parametrize("name", REPLACED)
 def test_replaced_or_frozen_parameters_raise(name: str, first: bool) -> None:
-    """The change is before or after the forward pass."""
+    """Parameters that are replaced or frozen before or after the forward pass raise an error."""
     code, change = REPLACED[name]
 
     def step(model: nn.Module, batch: Any) -> Tensor:
@@ -388,7 +388,7 @@ def test_training_step_with_its_own_optimizer_is_rejected() -> None:
 
 
 def test_embedding_with_max_norm_works_with_local_steps_only() -> None:
-    """It changes its weights in each forward pass. A gradient does not include this change, but a delta does."""
+    """The embedding changes its weights in each forward pass. A delta includes this change, but a gradient does not."""
     rows = torch.arange(10), torch.arange(10) % 4
     job = Job(lambda: nn.Embedding(10, 4, max_norm=0.5), rows, cross_entropy, batch_size=8, device="cpu")
     Bench(job).compute((0, 8), kind="delta")
@@ -435,7 +435,7 @@ SCRIPTED = pytest.mark.filterwarnings(
 @SCRIPTED
 @pytest.mark.parametrize("traced", [False, True], ids=["scripted", "traced"])
 def test_torchscript_models_give_the_same_updates(traced: bool) -> None:
-    """Their statistics and parameters are also views of the block."""
+    """Statistics and parameters of TorchScript models are also views of the block."""
 
     def make() -> nn.Module:
         trace: Any = torch.jit.trace
@@ -632,7 +632,7 @@ def test_minibatches_are_weighted_with_the_returned_number() -> None:
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
 def test_minibatches_of_weight_0_are_skipped(kind: Kind) -> None:
-    """The mean over zero tokens would be NaN."""
+    """Minibatches of weight 0 are skipped, because the mean over zero tokens would be NaN."""
 
     def first_only(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         used = batch[1] == 1 if next(answers) else batch[1] > 9
@@ -693,7 +693,7 @@ def test_optimizer_modes_follow_local_steps() -> None:
 
 
 def test_data_with_another_length_than_on_the_hub_are_rejected() -> None:
-    """The length is checked when a worker joins and at each task. An example is a folder to which files are added."""
+    """The length is checked when a worker joins and at each task. An example is a folder with new files."""
     samples = [(row, target) for row, target in zip(INPUTS, TARGETS, strict=True)]
     size = len(samples)
     bench = Bench(a_job(train_data=samples), samples=size)
@@ -794,7 +794,7 @@ class Annealed(nn.Linear):
 
 @pytest.mark.parametrize("change", [anneal, count, remember, fill])
 def test_attributes_that_training_changes_steadily_warn_once(change: Any) -> None:
-    """These are attributes of modules of the model and of the dataset. Other numbers are caches."""
+    """Attributes of the dataset and of modules of the model cause the warning. Other numbers are caches."""
     job = a_job(lambda: nn.Sequential(Annealed(change)), train_data=Subset(Counted(change), range(40)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""Local steps equal PyTorch's bit for bit, and do not import its compiler, which takes seconds."""
+"""Local steps equal PyTorch's bit for bit, and do not import its compiler: the import takes seconds."""
 
 import subprocess
 import sys
@@ -104,7 +104,7 @@ def test_step_count_is_independent_of_the_default_dtype(default: torch.dtype) ->
 
 
 def test_negative_momentum_follows_the_formula() -> None:
-    """torch.optim does not accept it."""
+    """A negative momentum follows the formula. torch.optim does not accept it."""
     (one, *_), momentum = parameters(torch.float32), torch.zeros(4, 3)
     weights, optimizer = one.detach().clone(), local_optimizer(SGD(0.1, -0.8, weight_decay=0.1), [one])
     for _ in range(20):

@@ -21,7 +21,7 @@ Scheduler = Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]
 
 
 def rates(make: Scheduler, epochs: int) -> list[float]:
-    """Return PyTorch's factors before each step, and after the last one."""
+    """Return PyTorch's factors before each step, and after the last step."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     scheduler, found = make(optimizer), []
     with warnings.catch_warnings():
@@ -75,7 +75,7 @@ def test_warmup_starts_at_zero_and_is_part_of_the_epochs() -> None:
 
 
 def test_schedule_is_evaluated_by_samples_and_is_plain_data() -> None:
-    """Lists and numpy numbers are accepted."""
+    """A schedule is evaluated by samples. Its settings may be lists and numpy numbers."""
     steps: Any = MultiStep([1, 2])  # type: ignore[arg-type]  # that list
     factor = by_samples(steps, 48)
     assert factor is not None

@@ -22,7 +22,7 @@ FLOATS, CLASSES = INPUTS.numpy(), TARGETS.numpy()
 
 
 class Broken(Dataset[Any]):
-    """A dataset in which the sample `one` cannot be read."""
+    """A dataset with an unreadable sample `one`."""
 
     def __len__(self) -> int:
         return 40

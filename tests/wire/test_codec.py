@@ -34,7 +34,7 @@ def through_bytes(packet: Packet, spare: int = 0) -> Packet:
     ids=["plain", "bf16", "fp16"],
 )
 def test_half_rounds_only_wide_floats(codec: Codec, half: torch.dtype | None) -> None:
-    """Test all dtypes. `check_codec` tests other values."""
+    """Only floats wider than 16 bits are rounded. All dtypes are tested here. `check_codec` tests other values."""
     back = codec.decode(through_bytes(codec.encode(TENSORS), spare=7))
     assert [name for name, _ in back] == [name for name, _ in TENSORS]
     for (_, before), (_, after) in zip(TENSORS, back, strict=True):

@@ -102,7 +102,7 @@ def name_of(strategy: Strategy) -> str:
 
 
 def embedding() -> Job:
-    """Return a job in which each sample uses one row of a large embedding."""
+    """Return a job with a large embedding. Each sample uses one row."""
     words = torch.arange(SAMPLES) * 10
     targets = torch.sin(words.float())[:, None]
 
@@ -135,7 +135,7 @@ def test_nonzero_run_is_bitwise_equal_with_fewer_bytes(strategy: Strategy) -> No
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("strategy", [Asynchronous(), LocalSGD(steps=2), VCASGD(alpha=0.5)], ids=name_of)
 def test_local_workers_send_the_simulated_number_of_bytes(strategy: Strategy, tmp_path: Path) -> None:
-    """With one worker, the order of tasks and thus the results are those of the simulator."""
+    """With one worker, the order of tasks and thus the results equal the simulator's."""
     found = ran(strategy, local(1), out=tmp_path)
     like = ran(strategy, Simulated([Machine("w1", 0.01)]))
     assert found.summary["bytes_up"] == like.summary["bytes_up"]

@@ -74,7 +74,7 @@ def test_invalid_codec_class_is_rejected(given: str, code: str) -> None:
 
 
 def test_codec_names_import_no_pytorch() -> None:
-    """The command line lists the names."""
+    """The command line lists codec names without an import of PyTorch."""
     found = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
 

@@ -111,7 +111,7 @@ def test_missing_split_or_class_raises(tmp_path: Path, form: Any) -> None:
 
 
 def test_missing_batch_raises(tmp_path: Path) -> None:
-    """A batch without some of the classes is reported too."""
+    """A missing batch, or a batch without some classes, is reported."""
     few = batches()
     few[f"{FOLDER}/test_batch"] = few[f"{FOLDER}/data_batch_1"]
     tree(tmp_path / "few", few)

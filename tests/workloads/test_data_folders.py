@@ -22,7 +22,7 @@ MNIST = [
 def test_invalid_data_dir_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, name: str, code: str
 ) -> None:
-    """The data in $ODDLOT_DATA are not used instead."""
+    """An invalid `data_dir` is an error, even if $ODDLOT_DATA has the data."""
     monkeypatch.setenv("ODDLOT_DATA", str(tmp_path))
     for file in (*MNIST, "train.txt", "test.txt", "cifar-10-python.tar.gz", "a_file"):
         (tmp_path / file).touch()

@@ -61,7 +61,7 @@ def test_every_strategy_learns_with_sparse_updates(name: str, folder: Path) -> N
     job = replace(job, optimizer=oddlot.Adam(lr=2e-2))
     plain, sparse = (
         fit(job, strategy(name), ON, until="epochs>=4", shards=shards, codec=codec).summary
-        for codec in (Plain(), None)  # None: the default of a sparse job
+        for codec in (Plain(), None)  # default of a sparse job
     )
     assert plain["metrics"] == sparse["metrics"]
     assert plain["metrics"]["p1"] > 1.5 * COMMONEST
@@ -71,7 +71,7 @@ def test_every_strategy_learns_with_sparse_updates(name: str, folder: Path) -> N
 
 @pytest.mark.parametrize("sampler", ["uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed"])
 def test_task_does_not_depend_on_earlier_tasks(sampler: str, folder: Path) -> None:
-    """It depends only on its weights, seed and samples. The sampler keeps no state of earlier tasks."""
+    """A task depends only on its weights, seed and samples. The sampler keeps no state of earlier tasks."""
     job = xmc(str(folder), hidden=16, sampler=sampler, active=40, batch_size=64)
     torch.manual_seed(0)
     weights = {name: value.clone() for name, value in job.model().state_dict().items()}

@@ -1,4 +1,4 @@
-"""Shortened tracebacks of user code, which keep the type, location and start of the message."""
+"""Shortened tracebacks of user code keep the type, location and start of the message."""
 
 import traceback
 

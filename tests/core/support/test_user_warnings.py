@@ -27,7 +27,7 @@ def lead():
     ("name", "message"), [("oddlot.x", __file__), ("oddlot_x", "oddlot_x.py")], ids=["inside", "alike"]
 )
 def test_warning_points_at_the_first_line_outside_the_package(name: str, message: str) -> None:
-    """Skip the package's modules and context managers, but not other modules with names like `oddlot_x`."""
+    """The package's modules and context managers are skipped, unlike modules with names such as `oddlot_x`."""
     made = types.ModuleType("made")
     made.__dict__.update(__name__=name, warn=warn)
     exec(compile(THEIRS, f"{name}.py", "exec"), made.__dict__)

@@ -107,7 +107,7 @@ def test_productive_worker_is_replaced_at_once() -> None:
 
 
 def test_update_sent_before_a_kill_is_received() -> None:
-    """Its messages count although the fork server's report of its end is read first."""
+    """A worker's messages count even if the fork server's report of its end is read first."""
     with trial(local(1)) as (run, engine):
         run.deliver(Joined(run.joined()))
         life = engine.processes.running["w1"]
@@ -141,7 +141,7 @@ def test_tasks_for_a_worker_with_unreported_loss_are_accepted() -> None:
 
 
 def test_error_sent_before_a_worker_exits_is_received(tmp_path: Path) -> None:
-    """Its error is received although it had unread messages."""
+    """The error of a worker with unread messages is received."""
     os.mkfifo(tmp_path / "computing")
 
     def fails_when_told_more(_: Tensor, __: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ class Gate:
 
 @pytest.mark.parametrize("normed", [False, True])
 def test_model_is_updated_in_place_once_workers_have_copies(tmp_path: Path, normed: bool) -> None:
-    """Buffers are read again at the end of a task, so a version with buffers does not change until then."""
+    """Buffers are read again at the end of a task, so a version with buffers stays unchanged during the task."""
     gate = Gate(tmp_path)
     model = (lambda: nn.Sequential(nn.BatchNorm1d(2), net())) if normed else net
     with trial(local(2), job=a_job(model, loss=gate.loss())) as (run, _):
@@ -212,7 +212,7 @@ def test_model_is_updated_in_place_once_workers_have_copies(tmp_path: Path, norm
 
 
 def test_queued_task_has_not_loaded_its_version(tmp_path: Path) -> None:
-    """This holds although an earlier task used the same block for its update."""
+    """The worker has not loaded the version, even if an earlier task used the same block for its update."""
     gate = Gate(tmp_path)
     with trial(local(1, in_flight=2), job=a_job(loss=gate.loss())) as (run, _):
         run.until(lambda: len(run.host.holds) == 2)
@@ -246,7 +246,7 @@ def is_killed(*_: Any) -> None:
 def test_processes_that_keep_dying_end_the_run(
     changes: dict[str, Any], node: str, exit_code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each exit is logged."""
+    """The run ends, and the log has each exit."""
     caplog.set_level(logging.INFO)
     options: dict[str, Any] = {"until": "epochs>=1e6", "evaluate_every": "1 versions"}
     with raises(JobError, "workers_keep_dying", node=node, exit_code=exit_code):
@@ -475,7 +475,7 @@ def test_idle_evaluator_death_is_no_failed_start() -> None:
 
 
 def test_messages_to_a_full_socket_are_queued() -> None:
-    """A busy or stopped worker does not read its next messages."""
+    """Messages are queued while a busy or stopped worker does not read them."""
     on, job = Local(workers=1, threads=1, in_flight=700), a_job(count=700, batch_size=1)
     with trial(on, Asynchronous(samples=1), job, epochs=1) as (run, engine):
         node = run.joined()
@@ -489,7 +489,7 @@ def test_messages_to_a_full_socket_are_queued() -> None:
 
 @pytest.mark.filterwarnings("ignore:workers = 150")
 def test_too_many_open_files_raises() -> None:
-    """The test opens most files before the run, so that the run can start only a few workers."""
+    """Most files are open before the run, so only a few workers can start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     try:

@@ -84,7 +84,7 @@ def test_copy_on_write_array_is_sent_by_value(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: os.truncate(path, 1000)], ids=["gone", "cut"])
 def test_mapped_array_without_its_file_is_sent_by_value(tmp_path: Path, change: Any) -> None:
-    np.save(tmp_path / "a.npy", np.arange(200))  # within a page, which stays mapped when the file is cut
+    np.save(tmp_path / "a.npy", np.arange(200))  # fits into a page, so it stays mapped when the file is cut
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     change(tmp_path / "a.npy")
     back, _ = sent(array)
@@ -138,7 +138,7 @@ def test_tensor_inside_a_dataset_is_restored(tensor: Tensor) -> None:
 
 
 def test_tensors_inside_datasets_share_memory() -> None:
-    """They are mapped, not copied into a worker's private memory."""
+    """Tensors inside datasets are mapped, and not copied into a worker's private memory."""
     tensor = torch.arange(50_000, dtype=torch.float32)
     parts = random_split(TensorDataset(tensor), [0.5, 0.5], torch.Generator().manual_seed(0))
     parcel = pack_parcel(Subset(parts[0], range(10)))

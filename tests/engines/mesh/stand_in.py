@@ -1,4 +1,4 @@
-"""A stand-in for a peer's program: it reports an address and signs of life. The second one on a machine hangs at start.
+"""A stand-in for a peer's program. It reports an address and signs of life. The second start on a machine hangs.
 
 Peers import this module, so it must not import test modules.
 """

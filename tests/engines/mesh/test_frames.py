@@ -120,7 +120,7 @@ def test_optimizer_state_is_sent_with_the_state(flat: FlatBuffer) -> None:
 
 
 class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's
-    """Counts the bytes of large tensors that PyTorch copies, makes or converts."""
+    """A counter of the bytes of large tensors that PyTorch copies, creates or converts."""
 
     bytes = 0
 

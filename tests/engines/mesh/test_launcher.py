@@ -80,7 +80,7 @@ def test_frozen_peer_is_killed_and_replaced(launcher: Launcher) -> None:
 
 
 def test_shutdown_does_not_wait_for_a_starting_peer(launcher: Launcher) -> None:
-    """The peer replaces another one that ended at the end of the run."""
+    """The starting peer replaces a peer that ended at the end of the run."""
     began = launcher.now
     late = launcher.spawn(0, joins=True)
     for node in launcher.begun:
@@ -92,7 +92,7 @@ def test_shutdown_does_not_wait_for_a_starting_peer(launcher: Launcher) -> None:
 
 
 def test_peers_survive_a_killed_fork_server(tmp_path: Path) -> None:
-    """Their ends are still detected, and another fork server starts their replacements."""
+    """Ends of peers are still detected, and another fork server starts replacements."""
     fork_server = ForkClient()
     launcher = Launcher(setup(tmp_path, stand_in), fork_server, ["w1", "w2"])
     try:

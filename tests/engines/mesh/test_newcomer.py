@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("warm_start", "fork_server")
 
 
 class Port:
-    """Records the peers that were asked for their state."""
+    """A port that records the peers asked for their state."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -38,7 +38,7 @@ class Port:
 
 
 def newcomer(port: Any) -> Newcomer:
-    """Return a newcomer that can ask w1 and w2."""
+    """Return a newcomer that can request the state of w1 and w2."""
     return Newcomer(port, ["w1", "w2"], lambda *_: None, 0.0, "")
 
 
@@ -86,7 +86,7 @@ def test_waiting_newcomer_ends_on_sigterm(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_replaced_peer_are_ignored(tmp_path: Path) -> None:
-    """They may be queued at a stopped peer while the replacement reads which samples other models include."""
+    """Such weights may be queued at a stopped peer while the replacement reads the samples of other models."""
     got, released = list[str](), list[str]()
     peer = SimpleNamespace(receive=lambda item, _: got.append(item.sender))
     process: Any = SimpleNamespace(

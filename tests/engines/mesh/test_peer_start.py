@@ -19,7 +19,7 @@ Start = Callable[..., Launcher]
 
 @pytest.fixture
 def launcher_of(tmp_path: Path) -> Iterator[Start]:
-    """Return a function that makes the launcher of one peer, which runs a program."""
+    """Yield a function that returns the launcher of a single peer with a given program."""
     with ExitStack() as closing:
 
         def make(program: Program, *, respawn: bool = True) -> Launcher:

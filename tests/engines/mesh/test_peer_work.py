@@ -90,7 +90,7 @@ def test_samples_of_the_last_lost_peer_are_named(launcher: Launcher) -> None:
 
 
 def test_replacement_skips_samples_that_killed_three_peers() -> None:
-    """They are skipped when the replacement's worker joins, also in an epoch that it has not started."""
+    """The samples are skipped as soon as the replacement's worker joins, also in later epochs."""
     ledger = SampleLedger(20, 3, skip_bad=True, cursors=[ShardCursor(4, 12, 0, 8)], merged=[4])
     ledger.strikes = {"1:5": 3, "1:6": 3, "1:2": 3, "1:7": 2}
     conductor = Conductor(Gossip(), ledger, 4, peers=Peers("w1.4", ["w1", "w2"]))

@@ -42,7 +42,7 @@ from tests.fits import a_job, rows
 on = Local(workers=3, threads=1, as_if=[Machine("any", 0.02)] * 3)
 fit(a_job(count=96, eval_data=rows(50)), Gossip(), on, until="epochs>=12", out=sys.argv[1])
 """
-"""Script of a run with three peers, which train for 8 s. They mostly sleep, so the machine's load matters little."""
+"""Script of a run with three peers. They train for 8 s and mostly sleep, so the machine's load matters little."""
 
 
 def meshed(folder: Path, until: str = "epochs>=20", workers: int = 3, **settings: Any) -> Run:
@@ -198,7 +198,7 @@ def test_partitioned_halves_save_one_model(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_mesh_with_only_joining_peers_ends(tmp_path: Path) -> None:
-    """They ask each other for a state, but none of them has one."""
+    """Peers that ask each other for a state end if no peer has a state."""
     out = tmp_path / "run"
     with program("-c", LAUNCH.replace("workers=3", "workers=2").replace("* 3", "* 2"), out) as launcher:
         wait_for(lambda: len(RunFolder(out).logs()) == 2)

@@ -161,7 +161,7 @@ def test_large_model_is_sent_without_copies() -> None:
 
 
 def test_frame_with_many_parts_is_sent() -> None:
-    """There are more parts than one system call can send, and some are empty."""
+    """A frame may have empty parts, and more parts than one system call can send."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         parts = [memoryview(bytes([number % 256]) * (number % 5)) for number in range(3 * MAX_BUFFERS)]

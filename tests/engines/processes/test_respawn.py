@@ -66,7 +66,7 @@ def test_failed_starts_in_a_row_end_the_run(death: Death, counts: bool) -> None:
 
 
 def test_faults_without_time_to_work_warn_once() -> None:
-    """They do not count as failed starts."""
+    """Faults that leave workers no time to work do not count as failed starts, and warn once."""
     policy = RespawnPolicy(1, replaces=True)
     with warns("faults_leave_no_time", workers=10) as caught:
         for now in range(30):
@@ -78,7 +78,7 @@ def test_faults_without_time_to_work_warn_once() -> None:
     ("index", "forgiven_by"), [(0, "update_came"), (-1, "metrics_came")], ids=["worker", "evaluator"]
 )
 def test_updates_and_metrics_reset_failed_starts(index: int, forgiven_by: str) -> None:
-    """Updates reset the failed starts of workers, and metrics those of the evaluator."""
+    """Updates reset the failed starts of workers. Metrics reset the failed starts of the evaluator."""
     policy, death = RespawnPolicy(1, replaces=True), replace(START, index=index)
     for _ in range(DEATHS_BEFORE_GIVING_UP + 1):
         policy.died(death, 0.0)

@@ -28,7 +28,7 @@ def a_line() -> nn.Module:
 
 
 def slow_job(seconds: float = 0.05, **changes: Any) -> Job:
-    """Return a job with 100 minibatches per epoch, each of which takes `seconds`."""
+    """Return a job with 100 minibatches per epoch. Each takes `seconds`."""
     rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
     given = {"training_step": Slowly(seconds), **changes}
     return Job(a_line, (rows, 2 * rows), batch_size=BATCH, device="cpu", **given)

@@ -67,7 +67,7 @@ def answering(*answers: bytes) -> Iterator[str]:
     """Yield the address of a server that sends one of `answers` on each connection, in order, and closes it."""
 
     def answer() -> None:
-        for each in (b"", *answers):  # nothing on the first connection, which checks for an open port
+        for each in (b"", *answers):  # no data on the first connection: it checks for an open port
             link = server.accept()[0]
             if each:
                 link.recv(1_000)
@@ -178,7 +178,7 @@ def test_missing_resources_are_named(on: Ray, lacks: str, monkeypatch: pytest.Mo
 
 
 class Locked:
-    """A loss with a lock, which cannot be pickled."""
+    """A loss with a lock, so that it cannot be pickled."""
 
     def __init__(self) -> None:
         self.inner = {"lock": threading.Lock()}
@@ -275,7 +275,7 @@ def test_invalid_runtime_env_raises(is_connected: bool, monkeypatch: pytest.Monk
 
 
 def test_address_of_an_ended_cluster_is_ignored() -> None:
-    """Ray itself would try to reach it for minutes."""
+    """The address of an ended cluster is ignored, because Ray would try to reach it for minutes."""
     with create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert _own_if_stale(address) is None

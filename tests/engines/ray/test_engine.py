@@ -14,7 +14,7 @@ from tests.engines.ray.scenes import on_ray, scene, slow_job
 from tests.fits import a_job, trained
 
 LOST_AFTER_SECONDS = 10.0
-"""Seconds without a sign of life after which a worker counts as lost."""
+"""Seconds without a sign of life until a worker counts as lost."""
 pytestmark = pytest.mark.filterwarnings("default")
 
 

@@ -96,7 +96,7 @@ def test_ended_raylet_raises_cluster_lost(head: Head) -> None:
 
 
 def test_shutdown_of_an_own_cluster_is_no_loss(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call of Ray after its shutdown would start another cluster."""
+    """Ray is not called after the shutdown of the run's own cluster: a call would start another cluster."""
     head.ask_thrice()
     monkeypatch.setattr(head_watch, "ASK_SECONDS", 30.0)
     while True:  # until it only waits for the raylet

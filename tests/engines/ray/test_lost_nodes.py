@@ -67,7 +67,7 @@ def test_workers_of_a_draining_node_leave_and_are_replaced(nodes: Nodes) -> None
 
 
 def test_workers_return_after_their_only_node_was_frozen(one_node: Nodes) -> None:
-    """Once it responds, the workers that wait for another node start on it."""
+    """Workers that wait for another node start on the frozen node once it responds."""
     (only,) = one_node.alive
     with scene(slow_job(0.2), on_ray(2)) as run:
         run.until(lambda: len(run.host.conductor.slots) == 2)

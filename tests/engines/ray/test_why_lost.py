@@ -63,7 +63,7 @@ def test_node_that_ray_reports_lost_is_forgotten() -> None:
 
 @pytest.mark.parametrize("where", ["far", HUB_NODE])
 def test_silent_worker_on_a_live_node_implicates_samples(where: str) -> None:
-    """For example, a step holds Python's GIL."""
+    """A silent worker on a live node implicates its samples. Its step may hold Python's GIL, for example."""
     with world() as hub, warns("worker_silent", node="w1"):
         hub.start("w1", where)
         hub.wait(LOST_AFTER_SECONDS + 2)
@@ -182,7 +182,7 @@ def test_run_with_one_broken_node_ends_unless_it_had_workers(was_ready: bool) ->
 
 
 def test_run_with_one_full_node_ends() -> None:
-    """Waiting would not help."""
+    """A run with only a full node ends, because waiting would not help."""
     with world(cluster=["far"]) as hub:
         w1 = hub.start("w1", "far")
         with raises(JobError, "node_full", node="w1"):
@@ -212,7 +212,7 @@ def test_evaluator_without_memory_restarts_after_a_pause() -> None:
 
 
 def test_actors_that_do_not_end_are_killed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shared cluster must not keep the actors of a run that has ended."""
+    """Actors of a run that has ended are killed, because a shared cluster would keep them."""
     killed = Counter[str]()
     with world() as hub:
         w1, w2 = hub.start("w1", "far"), hub.start("w2", "far")

@@ -20,7 +20,7 @@ from tests.transcripts import raises
 
 
 class Noted(NullComputation):
-    """Records the ids of computed tasks."""
+    """A computation without a model that records the ids of its tasks."""
 
     def __init__(self) -> None:
         super().__init__(bytes_up=1000)
@@ -196,7 +196,7 @@ class TestStopsAtOnce:
     """Tests of `stops_at_once`: in papers on fastest-k, workers restart as soon as the k-th update has arrived."""
 
     def stage(self) -> Stage:
-        """Return a stage on which a task downloads until 1.0 s, computes until 5.0 s and uploads until 6.5 s."""
+        """Return a stage with a task that downloads until 1.0 s, computes until 5.0 s and uploads until 6.5 s."""
         return Stage(replace(LINK, latency_milliseconds=1000), stops_at_once=True)
 
     @pytest.mark.parametrize("scene", AT_ONCE)

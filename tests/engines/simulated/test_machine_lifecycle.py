@@ -94,7 +94,7 @@ def test_lost_work_is_counted_in_dollars() -> None:
 
 
 def test_unannounced_loss_is_detected_late_and_costs_nothing() -> None:
-    """It receives a task at 0.8 s and is lost at 1 s. The loss is detected 5 s after the task was sent."""
+    """A machine that receives a task at 0.8 s and is lost at 1 s is detected 5 s after the task was sent."""
     lifetime = Lifetime(1.0, Trace((1.0, 100.0)))
     seed = next(seed for seed in range(9) if lifetime.start(stream(seed, "machine m"))() == 1.0)
     settings = {"dollars_per_hour": 360.0, "seconds_to_return": 0.0, "noticed_after_seconds": 5.0}
@@ -147,7 +147,7 @@ def test_zone_replaces_a_killed_machine() -> None:
 
 
 def test_zone_without_capacity_waits(tmp_path: Path) -> None:
-    """The zone has four machines for 2 s, none for two hours, and four again. Only the hub costs money in between."""
+    """A zone has four machines for 2 s, zero for two hours, and four again. Only the hub costs money in between."""
     falls = alive((0.0, 4.0), (2.0, 0.0), (7_200.0, 2.0), (7_201.0, 4.0), period=7_202.0)
     on = Simulated([zone(falls, count=4)], hub=Hub(dollars_per_hour=0.36))
     strategy, folder = VCASGD(alpha=0.9), RunFolder(tmp_path)
@@ -208,7 +208,7 @@ def test_preempted_starting_machine_is_no_longer_paid_for() -> None:
 
 
 def test_no_machine_is_ordered_without_capacity(tmp_path: Path) -> None:
-    """This is so at the start, and when a run resumes at 1.5 s."""
+    """Without capacity, no machine is ordered at the start of a run or at its resume at 1.5 s."""
     chaos = Chaos(capacity=alive((0.0, 0.0), (0.5, 2.0), (1.0, 0.0), (30.0, 2.0)))
     fleet = [Machine(name, 0.05, seconds_to_start=0.2, seconds_to_return=0.0) for name in "mn"]
     run(*fleet, until="seconds>=1.5", out=tmp_path, chaos=chaos)

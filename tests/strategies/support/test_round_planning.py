@@ -18,7 +18,7 @@ CHOICES = [RoundKind(k, SAMPLES, seconds) for k, seconds in enumerate(MU, 1)]
 
 
 def test_switch_times_match_theorem_1() -> None:
-    """Check the time of each switch against the formula (Kas Hanna et al., theorem 1), and the error at that time."""
+    """Each switch has the time and error of the formula (Kas Hanna et al., theorem 1)."""
     found = stages(CHOICES)
     assert [stage.choice.k for stage in found] == [1, 2, 3, 4, 5]
     expected, now, error = list[float](), 0.0, ERROR

@@ -62,7 +62,7 @@ def test_pickle_with_a_function_call_is_rejected(
 
 
 def test_pickled_array_state_is_not_passed_to_numpy() -> None:
-    """NumPy would follow the addresses in an array of objects."""
+    """The state of a pickled array is not passed to NumPy: it would follow addresses in arrays of objects."""
     objects = WHOLE.replace(b"u1J\0\0\0\0", b"O8J\0\0\0\0")
     count, most = (number.to_bytes(4, "little") for number in (len(LABELS), 2**31 - 1))
     for content in (objects, WHOLE.replace(b"(J" + count, b"(J" + most, 1)):
@@ -72,7 +72,7 @@ def test_pickled_array_state_is_not_passed_to_numpy() -> None:
 
 
 def test_small_pickle_does_not_allocate_much_memory() -> None:
-    """The pickle stores a value in the memo at a very large index."""
+    """A pickle with a very large memo index does not allocate much memory."""
     tracemalloc.start()
     try:
         for number in (2**24, 2**31 - 1):

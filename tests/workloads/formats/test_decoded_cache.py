@@ -50,7 +50,7 @@ print("sum", cached("few", [Path(sys.argv[1])], make)["train"][0].sum())
 
 
 def some(value: int) -> Splits:
-    """Return splits in which all pixels and labels have this value."""
+    """Return splits with this value in all pixels and labels."""
     return {
         split: (np.full((10, 3, 32, 32), value, np.uint8), np.full(10, value)) for split in ("train", "test")
     }

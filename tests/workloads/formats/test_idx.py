@@ -145,7 +145,7 @@ def test_data_dir_precedes_the_environment_and_gz_is_optional(
 
 
 def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files from two folders are never mixed."""
+    """The error names missing files, and files from two folders are never mixed."""
     monkeypatch.setenv("ODDLOT_DATA", str(make(tmp_path / "variable", *NAMES)))
     make(tmp_path / "mine", NAMES[0])
     make(tmp_path / "mine" / "mnist", NAMES[1])

@@ -1,4 +1,4 @@
-"""Tests of images in archives and folders: errors name file and member, and nothing is unpacked to disk."""
+"""Tests of images in archives and folders: errors name file and member, and no file is unpacked to disk."""
 
 import gzip
 import lzma
@@ -128,7 +128,7 @@ def test_damaged_archive_raises(tmp_path: Path, end: str) -> None:
     noise = np.random.Generator(np.random.PCG64(0)).bytes(20_000)
     path = archive(tmp_path / f"cifar10{end}", dict(photos()) | {"train/cat/.noise": noise})
     whole = path.read_bytes()
-    byte = len(whole) - 9_000  # within the noise, which is not decoded
+    byte = len(whole) - 9_000  # in the noise: it is not decoded
     flipped = whole[:byte] + bytes([whole[byte] ^ 1]) + whole[byte + 1 :]
     # An uncompressed archive has no checksum of its contents.
     for content in (whole[:-12_000], b"no archive", b"", *([flipped] if end != ".tar" else [])):
@@ -169,7 +169,7 @@ def test_archive_that_unpacks_to_too_much_is_rejected(
 
 
 def test_endless_nested_headers_are_rejected(tmp_path: Path) -> None:
-    """Each header announces a long name for the next member, which is such a header again."""
+    """Each header announces a long name for the next member, and the next member is such a header again."""
     member = tarfile.TarInfo("././@LongLink")
     member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1
     path = tmp_path / "cifar10.tar"
