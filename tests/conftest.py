@@ -100,8 +100,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         own = config.stash[TEXTS]
         texts.update(own)
         rewrite(texts, found)
-        is_complete = session.testsfailed == 0 and config.args_source is pytest.Config.ArgsSource.TESTPATHS
-        rewrite_errors(sentences, complete=is_complete)
+        rewrite_errors(sentences)
 
 
 def cpu_seconds() -> float:

@@ -2,8 +2,7 @@
 
 Tests assert errors and warnings by code and fields. Their sentences are in tests/messages/errors.txt, by code, with
 masked values of fields and the number of tests of each sentence. Other texts are in the other files of this folder, by
-test. `pytest --rewrite` writes the actual texts. Review them before you commit them. A run of the complete suite also
-removes sentences that no test produces, and counts the tests.
+test. `pytest --rewrite` writes the actual texts. Review them before you commit them.
 
 The field `reason` (a message of another library or the system), addresses, and folders of tests are masked.
 """
@@ -112,7 +111,8 @@ def sentence_of(error: Any) -> str:
     for name, value in sorted(getattr(error, "fields", {}).items()):
         forms = [str(value), repr(value)]
         forms += [f"{value:,}"] if type(value) is int else [f"{value:g}"] if type(value) is float else []
-        forms += filter(None, value) if isinstance(value, list | tuple) and all(map(_is_name, value)) else []
+        if isinstance(value, list | tuple):
+            forms += [", ".join(map(str, value)), *filter(_is_name, value)]
         for form in forms:
             if form not in {"", "True", "False", "None"} and not (form.isdigit() and len(form) == 1):
                 shown.setdefault(form, name)
@@ -247,9 +247,10 @@ def read_errors() -> Sentences:
     return found
 
 
-def rewrite_errors(came_out: Iterable[tuple[str, str]], *, complete: bool) -> None:
-    """Write the sentences of errors. With `complete` (all tests have run), remove all other sentences."""
-    counts: Sentences = {} if complete else {code: dict(each) for code, each in read_errors().items()}
+def rewrite_errors(came_out: Iterable[tuple[str, str]]) -> None:
+    """Add the sentences of errors, and count their tests. Sentences of other tests stay: delete the file, and run the
+    tests of all tiers, to remove old ones."""
+    counts: Sentences = {code: dict(each) for code, each in read_errors().items()}
     for (code, sentence), tests in Counter(came_out).items():
         known = counts.setdefault(code, {})
         known[sentence] = max(tests, known.get(sentence, 0))

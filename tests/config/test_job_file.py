@@ -400,7 +400,7 @@ def test_setting_is_described_by_its_docstring() -> None:
     transcribe("\n".join(lines))
     assert list(settings_of(Strange)) == ["least", "names", "most"], "the others are its state"
     assert [line.partition(" = ")[0] for line in lines] == ["it.least", "it.names", "# it.most"]
-    assert lines[0].endswith("   # the fewest")
+    assert lines[0].endswith("   # Minimum.")
     assert lines[1] == 'it.names = ["a", "b"]'
     assert "None" not in lines[2], "which a file has not"
 
