@@ -391,7 +391,7 @@ def test_setting_is_described_by_its_docstring() -> None:
         """Minimum."""
         names: tuple[str, str] = ("a", "b")
         most: int | None = None
-        """Total, or None without a limit."""
+        """Total. None: without a limit."""
         seen: list[int] = field(default_factory=list)
         sums: dict[str, float] = field(default_factory=dict)
         waiting: list = field(default_factory=list)  # type: ignore[type-arg]  # users write it so
