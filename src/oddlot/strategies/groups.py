@@ -54,6 +54,8 @@ class Groups(StrategyWrapper):
     """State: the strategy of each group."""
     group_of: dict[NodeId, int] = field(default_factory=dict)
     """State: group of each worker, including leaving workers."""
+    members: list[list[NodeId]] = field(default_factory=list)
+    """State: workers of each group."""
     alarms: list[tuple[float, int]] = field(default_factory=list)
     """State: times of alarms, and the groups that set them."""
     steps: dict[str, int] = field(default_factory=dict)
@@ -97,14 +99,15 @@ class Groups(StrategyWrapper):
         """Pass the event to the groups that it concerns, each with a view of its own workers."""
         if not self.inners:
             self.inners = [deepcopy(self.inner) for _ in range(self.groups)]
-            self.merges = [[] for _ in self.inners]
+            self.merges, self.members = [[] for _ in self.inners], [[] for _ in self.inners]
         if isinstance(event, Arrived) and self.damping:
             self.based_on[event.update.id] = event.update.based_on
         version, assigned = view.version, Counter[NodeId]()
         for group, inner_event in self._inner_events(event, view):
-            members = [node for node, other in self.group_of.items() if other == group]
-            active = [node for node in members if node in view.nodes]
-            shown = sub_view(view, members, self._samples(active, view), self.merges[group], assigned)
+            active = [node for node in self.members[group] if node in view.nodes]
+            shown = sub_view(
+                view, self.members[group], self._samples(active, view), self.merges[group], assigned
+            )
             for command in self.inners[group].on(inner_event, shown):
                 if isinstance(command, Assign):
                     assigned[command.node] += 1
@@ -168,16 +171,20 @@ class Groups(StrategyWrapper):
         """Return the groups that receive an event, and update the membership."""
         match event:
             case Joined(node):
-                self.group_of[node] = min(range(self.groups), key=self._size)
-                return [self.group_of[node]]
+                smallest = min(range(self.groups), key=lambda group: len(self.members[group]))
+                self.group_of[node] = smallest
+                self.members[smallest].append(node)
+                return [smallest]
             case Lost(node):
-                return [self.group_of.pop(node)] if node in self.group_of else []
+                return [self._remove(node)] if node in self.group_of else []
             case Leaving(node) | Cancelled(node=node):
                 return [self.group_of[node]] if node in self.group_of else []
             case Arrived(update):
                 return [self.group_of[update.sender]] if update.sender in self.group_of else []
             case Changed(version):
-                return [self.steps.pop(str(version))] if str(version) in self.steps else []
+                group = self.steps.get(str(version))
+                self.steps = {key: other for key, other in self.steps.items() if int(key) > version}
+                return [] if group is None else [group]
             case AlarmFired(at):
                 due = sorted({group for when, group in self.alarms if when <= at})
                 self.alarms = [alarm for alarm in self.alarms if alarm[0] > at]
@@ -187,8 +194,11 @@ class Groups(StrategyWrapper):
             case _:
                 return []
 
-    def _size(self, group: int) -> int:
-        return sum(other == group for other in self.group_of.values())
+    def _remove(self, node: NodeId) -> int:
+        """Forget a worker, and return its group."""
+        group = self.group_of.pop(node)
+        self.members[group].remove(node)
+        return group
 
     def _rebalance(self, event: Event, view: View) -> list[tuple[NodeId, int, int]]:
         """Move workers without a task from the largest to the smallest group while their sizes differ by more than 1.
@@ -197,19 +207,18 @@ class Groups(StrategyWrapper):
         """
         if not isinstance(event, Joined | Lost | Arrived):
             return []
-        members: list[list[NodeId]] = [[] for _ in range(self.groups)]
-        for node, group in self.group_of.items():
-            members[group].append(node)
         sender = event.update.sender if isinstance(event, Arrived) else None
         moves: list[tuple[NodeId, int, int]] = []
         while True:
-            sizes = [len(nodes) for nodes in members]
+            sizes = [len(nodes) for nodes in self.members]
             donor, receiver = sizes.index(max(sizes)), sizes.index(min(sizes))
-            free = [node for node in members[donor] if node != sender and view.has_no_task(node)]
-            if sizes[donor] - sizes[receiver] < 2 or not free:
+            if sizes[donor] - sizes[receiver] < 2:
+                return moves
+            free = [node for node in self.members[donor] if node != sender and view.has_no_task(node)]
+            if not free:
                 return moves
             node = free[-1]
-            members[donor].remove(node)
-            members[receiver].append(node)
+            self._remove(node)
             self.group_of[node] = receiver
+            self.members[receiver].append(node)
             moves.append((node, donor, receiver))
