@@ -5,18 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
+from oddlot.core import events
 from oddlot.core.commands import Assign, Blend, Command, Drop, Evaluate, Step, Wake
-from oddlot.core.events import (
-    AlarmFired,
-    Arrived,
-    Cancelled,
-    Changed,
-    Evaluated,
-    Event,
-    Joined,
-    Leaving,
-    Lost,
-)
 from oddlot.core.strategy import Strategy, Traits, View
 from oddlot.core.strategy_wrapper import StrategyWrapper
 from oddlot.core.sub_view import sub_view
@@ -24,7 +14,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.core.support.validation import AtLeastOne, NotNegative
 from oddlot.core.tasks import NodeId, UpdateId
 
-FREEING_EVENTS = (Leaving, Lost, Cancelled, Changed)
+FREEING_EVENTS = (events.Leaving, events.Lost, events.Cancelled, events.Changed)
 """Events that may free samples for workers of any group."""
 
 
@@ -95,12 +85,12 @@ class Groups(StrategyWrapper):
             return replace(inner, waits_for_all=False)
         return replace(inner, waits_for_all=False, updates=1, task_samples=batch_size, task_setting="")
 
-    def on(self, event: Event, view: View) -> Iterable[Command]:
+    def on(self, event: events.Event, view: View) -> Iterable[Command]:
         """Pass the event to the groups that it concerns, each with a view of its own workers."""
         if not self.inners:
             self.inners = [deepcopy(self.inner) for _ in range(self.groups)]
             self.merges, self.members = [[] for _ in self.inners], [[] for _ in self.inners]
-        if isinstance(event, Arrived) and self.damping:
+        if isinstance(event, events.Arrived) and self.damping:
             self.based_on[event.update.id] = event.update.based_on
         version, assigned = view.version, Counter[NodeId]()
         for group, inner_event in self._inner_events(event, view):
@@ -154,42 +144,42 @@ class Groups(StrategyWrapper):
                 self.evaluations.setdefault(str(version), []).append(group)
         return command
 
-    def _inner_events(self, event: Event, view: View) -> Iterator[tuple[int, Event]]:
+    def _inner_events(self, event: events.Event, view: View) -> Iterator[tuple[int, events.Event]]:
         """Yield the events that groups receive."""
         concerned = self._concerned(event)
         moves = self._rebalance(event, view)
         yield from ((group, event) for group in concerned)
         for node, donor, receiver in moves:
-            yield donor, Leaving(node)
-            yield receiver, Joined(node)
+            yield donor, events.Leaving(node)
+            yield receiver, events.Joined(node)
         if isinstance(event, FREEING_EVENTS) and view.work_left:
             others = {self.group_of[node] for node in view.idle if node in self.group_of}
             others -= {*concerned, *(receiver for _, _, receiver in moves)}
-            yield from ((group, AlarmFired(view.now)) for group in sorted(others))
+            yield from ((group, events.AlarmFired(view.now)) for group in sorted(others))
 
-    def _concerned(self, event: Event) -> list[int]:
+    def _concerned(self, event: events.Event) -> list[int]:
         """Return the groups that receive an event, and update the membership."""
         match event:
-            case Joined(node):
+            case events.Joined(node):
                 smallest = min(range(self.groups), key=lambda group: len(self.members[group]))
                 self.group_of[node] = smallest
                 self.members[smallest].append(node)
                 return [smallest]
-            case Lost(node):
+            case events.Lost(node):
                 return [self._remove(node)] if node in self.group_of else []
-            case Leaving(node) | Cancelled(node=node):
+            case events.Leaving(node) | events.Cancelled(node=node):
                 return [self.group_of[node]] if node in self.group_of else []
-            case Arrived(update):
+            case events.Arrived(update):
                 return [self.group_of[update.sender]] if update.sender in self.group_of else []
-            case Changed(version):
+            case events.Changed(version):
                 group = self.steps.get(str(version))
                 self.steps = {key: other for key, other in self.steps.items() if int(key) > version}
                 return [] if group is None else [group]
-            case AlarmFired(at):
+            case events.AlarmFired(at):
                 due = sorted({group for when, group in self.alarms if when <= at})
                 self.alarms = [alarm for alarm in self.alarms if alarm[0] > at]
                 return due
-            case Evaluated(version=version):
+            case events.Evaluated(version=version):
                 return self.evaluations.pop(str(version), [*range(self.groups)])
             case _:
                 return []
@@ -200,14 +190,14 @@ class Groups(StrategyWrapper):
         self.members[group].remove(node)
         return group
 
-    def _rebalance(self, event: Event, view: View) -> list[tuple[NodeId, int, int]]:
+    def _rebalance(self, event: events.Event, view: View) -> list[tuple[NodeId, int, int]]:
         """Move workers without a task from the largest to the smallest group while their sizes differ by more than 1.
 
         Return each with its old and its new group.
         """
-        if not isinstance(event, Joined | Lost | Arrived):
+        if not isinstance(event, events.Joined | events.Lost | events.Arrived):
             return []
-        sender = event.update.sender if isinstance(event, Arrived) else None
+        sender = event.update.sender if isinstance(event, events.Arrived) else None
         moves: list[tuple[NodeId, int, int]] = []
         while True:
             sizes = [len(nodes) for nodes in self.members]

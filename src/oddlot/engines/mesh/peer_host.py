@@ -6,13 +6,8 @@ from functools import partial
 from math import isfinite
 from typing import Any, Protocol
 
+from oddlot.core import events
 from oddlot.core.commands import Action, Average, Complete, Dispatch, Request, Start
-from oddlot.core.events import (
-    LinkTraffic,
-    ModelReceived,
-    ModelRejected,
-    Stimulus,
-)
 from oddlot.core.peers import IncludedModel, PeerModel
 from oddlot.core.records import Record
 from oddlot.core.support.errors import Rejection
@@ -50,7 +45,7 @@ class PeerPort(Port, Protocol):
     def send(self, peer: NodeId, message: PeerMessage, tensors: Tensors | None = None) -> None:
         """Send a message. It may be lost."""
 
-    def traffic(self) -> Iterable[LinkTraffic]:
+    def traffic(self) -> Iterable[events.LinkTraffic]:
         """Return the bytes sent to each peer so far."""
 
     def know(self, peer: NodeId, address: str) -> None:
@@ -81,7 +76,7 @@ class PeerHost(Host):
     has_averaged: bool = False
     """Whether the log's file may lack an average."""
 
-    def handle(self, event: Stimulus, now: float) -> None:
+    def handle(self, event: events.Stimulus, now: float) -> None:
         """Handle an event, then start the tasks and send the models of its record."""
         super().handle(event, now)
         if self.has_averaged or self.models_to_send or self.to_start:
@@ -123,10 +118,14 @@ class PeerHost(Host):
         except Rejection as rejection:
             if payload is not None:
                 payload.release()
-            self.handle(ModelRejected(came.sender, model.request_tag, str(rejection), rejection.code), now)
+            self.handle(
+                events.ModelRejected(came.sender, model.request_tag, str(rejection), rejection.code), now
+            )
             return
         tag, at = self.requested
-        self.handle(ModelReceived(model, came.bytes, now - at if tag == model.request_tag else 0.0), now)
+        self.handle(
+            events.ModelReceived(model, came.bytes, now - at if tag == model.request_tag else 0.0), now
+        )
 
     def _check(self, model: PeerModel, sender: NodeId) -> None:
         if model.sender != sender:
