@@ -86,7 +86,7 @@ NOT_MEASURED = {
     "faults": """goodput_kill goodput_freeze goodput_slow goodput_hub torchft_goodput_kill torchft_goodput_slow""",
     "ray": """
         async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train
-        time_to_accuracy_over_ray_train wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy
+        wasted_tasks_per_loss longest_pause_seconds ray_train_repeated_steps accuracy
         ray_train_accuracy
         loss_detected_seconds node_loss_detected_seconds goodput_trace exactly_once""",
 }
