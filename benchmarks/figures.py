@@ -430,6 +430,9 @@ PLANNER = {
         "Best momentum on least squares with exponential delays, theorem 7 - measured: largest difference.",
         "<= 0.15",
     ),
+    "cpu_batching_speedup": Figure(
+        "Samples per second on this CPU with the best batch size / one image at a time, network of digits."
+    ),
     "tuned_over_untuned": Figure(
         "Virtual seconds to an accuracy with 16 groups, best momentum / 0.9, each at its own best learning rate.",
         "<= 0.75",
