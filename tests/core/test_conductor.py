@@ -550,3 +550,13 @@ def test_merged_is_none_without_a_schedule() -> None:
     task = stage.start("a")
     (step,) = stage.say([Step({task.id: 1.0})], stage.answer(task))
     assert (task.merged, step) == (None, Step({task.id: 1.0}))
+
+
+def test_timed_out_worker_is_assigned_tasks_after_the_others() -> None:
+    """A worker with a free slot may hang: the samples of its task go to another idle worker."""
+    stage = Stage(SampleLedger(8), in_flight=2)
+    stage.start("a")
+    stage.actions(Joined("b"))
+    assert list(stage.conductor.idle) == ["a", "b"]
+    stage.actions(Ticked(), now=1e6)
+    assert list(stage.conductor.idle) == ["b", "a"]

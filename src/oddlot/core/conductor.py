@@ -184,6 +184,8 @@ class Conductor:
             self.close(task.id)
             self.ledger.give_back(task.id)
             self.worker_stats.timed_out(task.node)
+            if task.node in self.idle:  # after the other workers, because this one may hang
+                self.idle[task.node] = self.idle.pop(task.node)
             yield events.Cancelled(task.id, task.node)
         for task in self.timeouts.hung(self):
             yield Evict(task.node)
