@@ -21,7 +21,7 @@ GROUPS = (1, 2, 4, 8, 16, 32)
 def errors(rounds: int) -> dict[float, list[float]]:
     """Return the relative errors by the variation of computation times, for each number of groups.
 
-    Each group has `rounds` rounds, of which the last three quarters are measured.
+    Each group has `rounds` rounds. The first quarter is not measured.
     """
     found: dict[float, list[float]] = {0.0: [], 0.3: [], 1.0: []}
     rows = []
@@ -47,7 +47,7 @@ def errors(rounds: int) -> dict[float, list[float]]:
 
 
 def simulated(machines: list[Machine], hub: Hub, groups: int, updates: int) -> float:
-    """Return the mean seconds per update in the last three quarters of a run without gradients."""
+    """Return the mean seconds per update of a run without gradients, after the first quarter of its updates."""
     job = Job(
         lambda: nn.Linear(1, 1),
         (torch.zeros(100_000, 1), torch.zeros(100_000, 1)),

@@ -291,7 +291,7 @@ def test_resumed_run_has_consistent_figures(tmp_path: Path) -> None:
         assert len(ticks(found[key][0], "end")) == len(lanes) + 1, "lost work has a bar"
     over_time = [key for key, (plot,) in found.items() if marks(plot, "moment")]
     assert len(over_time) == 8, "each plot over time, and the lanes"
-    assert figures.fault_counts == {"slow": 1, "kill": 1}, "what goes on after the resume has struck once"
+    assert figures.fault_counts == {"slow": 1, "kill": 1}, "a fault that continues after a resume counts once"
     assert [row[1] for row in table(made(figures)) if len(row) == 4].count("kill") == 1
 
 

@@ -150,7 +150,7 @@ def test_cancelled_work_is_drawn_as_wasted() -> None:
 
 
 def test_starting_or_terminated_machine_is_not_working() -> None:
-    """A machine is paid from 0 to 7 s, works from 2 s on, and is detected as lost at 9 s. The next start is aborted."""
+    """A machine is billed from 0 to 7 s and ready at 2 s. Its loss is detected at 9 s. The next start is aborted."""
     found = spells(
         Record(0.0, Ordered("a", 1.0)),
         Record(2.0, Joined("a", 1.0), (task(0),)),

@@ -2,7 +2,7 @@
 
 `FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the states of the
 conductors of all hosts), `tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and,
-written last, `manifest.json` with size and CRC-32 of the other two and of itself. A random last part of the name
+written last, `manifest.json` with the sizes and checksums (CRC-32) of all three. A random last part of the name
 prevents overwriting. Processes of a mesh share its first four digits.
 """
 

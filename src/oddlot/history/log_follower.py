@@ -32,7 +32,7 @@ class LogFollower:
                 data = file.read(max(0, size - self.offset))
         except OSError as error:
             path, reason = str(self.path), error.strerror
-            message = f"{path} cannot be read any more ({reason}). Run the command again"
+            message = f"{path} can no longer be read ({reason}). Run the command again"
             raise CheckpointError(message, "unreadable_file", path=path, reason=reason) from None
         if size < self.offset:  # a resumed run has removed a damaged part
             self.begin()

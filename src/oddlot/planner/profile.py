@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -253,6 +253,5 @@ def _peak_bytes() -> int:
 
 
 def _memory_bytes() -> int:
-    """Return the memory of this machine, or of this container."""
-    found: Any = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(found)
+    """Return the memory of this machine. A container may have less."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

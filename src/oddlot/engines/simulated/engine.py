@@ -233,7 +233,7 @@ class Simulator(ABC):
         self.events.at(self.now, partial(self.notice, node))
 
     def slow(self, node: NodeId, factor: float) -> None:
-        """Slow the worker down from now on, including its current task."""
+        """Slow the worker down. This also affects its current task."""
         if (worker := self.workers.get(node)) is not None:
             worker.slow(factor)
 
