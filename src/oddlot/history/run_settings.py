@@ -112,8 +112,8 @@ def check_same(
         advice = "To resume the run, use its settings. For other settings, start a run in another folder"
         if new_segment is not None and not others:
             advice = (
-                "To resume the run, use its settings, or pass new_segment=True (--new-segment) to continue it with "
-                "these settings in a new segment"
+                "To resume the run, use its settings. To continue it with these settings, pass new_segment=True "
+                "(--new-segment)"
             )
         lines = "".join(
             f"\n  {key}: {_text(was)} in the run, {_text(is_now)} now"
