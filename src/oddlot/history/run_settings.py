@@ -106,11 +106,11 @@ def check_same(
     With `new_segment`, the settings of a segment may differ. None: the run cannot have several segments.
     """
     both = {key: (saved.get(key), now.get(key)) for key in {**saved, **now}}
-    different = {key: values for key, values in both.items() if values[0] != values[1]}
-    others = different.keys() - SEGMENT_SETTINGS
-    if different and (others or not new_segment):
+    free = SEGMENT_SETTINGS if new_segment else ()
+    different = {key: values for key, values in both.items() if values[0] != values[1] and key not in free}
+    if different:
         advice = "To resume the run, use its settings. For other settings, start a run in another folder"
-        if new_segment is not None and not others:
+        if new_segment is not None and different.keys() <= {*SEGMENT_SETTINGS}:
             advice = (
                 "To resume the run, use its settings. To continue it with these settings, pass new_segment=True "
                 "(--new-segment)"

@@ -16,13 +16,17 @@ logger = logging.getLogger(__name__)
 
 def check_has_hub(recipe: Recipe, folder: RunFolder | None) -> None:
     """Raise UsageError if the run has no hub: a run on a mesh has one segment."""
-    if recipe.traits.mesh or (folder is not None and folder.is_begun and folder.is_mesh):
-        name = type(recipe.strategy).__name__
-        message = (
-            f"new_segment needs a run with a hub, but {name} or the run in the folder has a mesh of peers: resume the "
-            "run with its settings, or start a run in another folder"
-        )
-        raise UsageError(message, "segment_without_hub", "new_segment", strategy=name)
+    name = type(recipe.strategy).__name__
+    if recipe.traits.mesh:
+        why = f"{name} runs on a mesh of peers"
+    elif folder is not None and folder.is_begun and folder.is_mesh:
+        why = f"the run in {folder.path} is on a mesh of peers"
+    else:
+        return
+    message = (
+        f"new_segment needs a run with a hub, and {why}: use its settings, or start a run in another folder"
+    )
+    raise UsageError(message, "segment_without_hub", "new_segment", strategy=name)
 
 
 def load_state(past: SavedRun, store: WeightStore, segment: Segment) -> list[Segment]:
