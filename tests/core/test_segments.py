@@ -10,7 +10,7 @@ from oddlot.core.events import Arrived, Joined, NewSegment, Resumed
 from oddlot.core.sample_spans import Span
 from oddlot.core.support.serialization import Misfit, to_plain
 from oddlot.core.tasks import Facts
-from tests.core.scripted import Stage
+from tests.core.scripted import Scripted, Stage
 
 SEGMENT = NewSegment(to_plain(LocalSGD(steps=2)), batch=4, scheduled=True)
 
@@ -55,6 +55,13 @@ def test_segments_are_replayed_from_their_events() -> None:
     for conductor in (one, other):
         conductor.handle(Resumed(0, segment=SEGMENT), 30.0)
     assert one == other
+
+
+def test_strategy_of_a_new_segment_receives_no_lost_worker() -> None:
+    """It does not know the earlier workers."""
+    conductor = begun().conductor
+    conductor.handle(Resumed(0, segment=NewSegment(to_plain(Scripted()), batch=4)), 30.0)
+    assert conductor.strategy == Scripted()
 
 
 def test_unknown_strategy_of_a_segment_is_a_misfit() -> None:

@@ -29,6 +29,8 @@ from oddlot import (
     Strategy,
     Synchronous,
 )
+from oddlot.checkpoint.format import newest
+from oddlot.checkpoint.storage import Storage
 from oddlot.core.events import Resumed
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.sample_spans import Span
@@ -38,7 +40,19 @@ from oddlot.history.replay import replay
 from oddlot.history.run_folder import RunFolder
 from oddlot.lr_schedules import Cosine
 from oddlot.report.run_report import RunReport
-from tests.fits import BATCH, SAMPLES, a_job, distance, equals, everything, fleet, in_batches, local, trained
+from tests.fits import (
+    BATCH,
+    SAMPLES,
+    a_job,
+    distance,
+    equals,
+    everything,
+    fleet,
+    in_batches,
+    local,
+    rows,
+    trained,
+)
 from tests.processes import program
 from tests.run.test_resume import KillAt, Killed, merged
 from tests.toys import Timed
@@ -50,6 +64,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:the state of the hub's optimizer
 def segments(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((folder / "run.json").read_text())["segments"]
     return found
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    """Return the state of the conductor in the newest checkpoint."""
+    return newest(Storage(folder / "checkpoints")).load().hosts[""].conductor
 
 
 def goes(folder: Path, strategy: Strategy, until: str, job: Job | None = None, **options: Any) -> oddlot.Run:
@@ -96,12 +115,18 @@ def test_run_of_three_segments_keeps_its_books(tmp_path: Path) -> None:
 
 
 def test_updates_and_versions_of_the_earlier_strategy_are_discarded(tmp_path: Path) -> None:
-    folder, job = RunFolder(tmp_path), a_job(eval_data=a_job().train_data)
+    folder, job = RunFolder(tmp_path), a_job(count=128, eval_data=rows(20))
     trained(job, Timed(seconds=0.1), fleet(2), "epochs>=2", folder)
-    trained(job, Synchronous(), fleet(4), "seconds>=0.5", folder, resume=True, new_segment=True)
-    run, _ = trained(job, Asynchronous(), local(1), "epochs>=9", folder, resume=True, new_segment=True)
-    assert run.summary["wasted"].keys() <= {"resumed"}
-    check_books(tmp_path, 9)
+    assert state_of(tmp_path)["kept"]
+    ends = state_of(tmp_path)["now"] + 0.36
+    trained(job, Synchronous(), fleet(16), f"seconds>={ends}", folder, resume=True, new_segment=True)
+    waiting = sum(facts["samples"] for facts in state_of(tmp_path)["inbox"].values())
+    lost = RunReport.read(tmp_path).summary["wasted"].get("resumed", 0)
+    assert waiting
+    run, state = trained(job, LocalSGD(), local(1), "epochs>=4", folder, resume=True, new_segment=True)
+    assert run.summary["wasted"].keys() == {"resumed"}
+    assert run.summary["wasted"]["resumed"] >= lost + waiting
+    assert sorted(state.merged) == everything(128, 4)
 
 
 def test_unchanged_settings_continue_the_segment(tmp_path: Path) -> None:
@@ -137,7 +162,9 @@ def switch_killed_before_its_checkpoint(folder: Path, **options: Any) -> None:
 def test_killed_switch_is_made_again(tmp_path: Path) -> None:
     """The newest checkpoint is of the first segment, and run.json already lists the second one."""
     switch_killed_before_its_checkpoint(tmp_path)
-    goes(tmp_path, Asynchronous(), "epochs>=6", a_job(batch_size=4), resume="latest", new_segment=False)
+    for epochs in (5, 6):
+        until = f"epochs>={epochs}"
+        goes(tmp_path, Asynchronous(), until, a_job(batch_size=4), resume="latest", new_segment=False)
     assert [(one["first_version"], one["batch_size"]) for one in segments(tmp_path)] == [(0, BATCH), (5, 4)]
     check_books(tmp_path, 6)
 
