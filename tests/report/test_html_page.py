@@ -209,7 +209,8 @@ def test_segments_have_a_table(tmp_path: Path) -> None:
         ("4", "asynchronous: samples = 4, damping = 1.0", "8", "kept"),
     ]
     assert run.plain()["settings"]["segments"][1]["first_version"] == 4
-    for odd in (3, ["a", "b"], [{}, {}]):
+    invalid: list[Any] = [3, ["a", "b"], [{}, {}]]
+    for odd in invalid:
         assert not those(made(replace(run, settings=run.settings | {"segments": odd})), "div", "segments")
 
 

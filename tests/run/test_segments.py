@@ -367,7 +367,8 @@ def test_shortened_list_of_segments_is_damage(tmp_path: Path) -> None:
     goes(tmp_path, Synchronous(), "versions>=3")
     goes(tmp_path, Asynchronous(), "versions>=5")
     settings = json.loads((tmp_path / "run.json").read_text())
-    for listed in (settings["segments"][:1], [], 3, [{}]):
+    invalid: list[Any] = [settings["segments"][:1], [], 3, [{}]]
+    for listed in invalid:
         (tmp_path / "run.json").write_text(json.dumps(settings | {"segments": listed}))
         with raises(CheckpointError, "damaged_file", path=str(tmp_path / "run.json")):
             goes(tmp_path, Asynchronous(), "versions>=7")

@@ -23,7 +23,7 @@ class SegmentState(ConductorParts, Protocol):
 
 
 def start_segment(state: SegmentState, segment: NewSegment) -> Iterator[Action]:
-    """Switch a conductor without workers to the settings of a new segment, and yield the actions for the host.
+    """Change a conductor without workers to the settings of a new segment, and yield the actions for the host.
 
     Raise one of `DAMAGED` if the strategy cannot be read, or if its class is not loaded.
     """
