@@ -42,14 +42,8 @@ def load_state(past: SavedRun, store: WeightStore, segment: Segment) -> list[Seg
     same_kind = last.get(HUB_OPTIMIZER) == segment[HUB_OPTIMIZER]
     is_kept = same_kind and store.fits_optimizer(past.tensors)
     store.load_state(past.tensors, with_optimizer=is_kept)
-    logger.info(
-        "new segment from version %s: %s, %s, batch size %s; the state of the hub's optimizer is %s",
-        f"{store.version:,}",
-        segment["strategy"],
-        segment["optimizer"],
-        segment["batch_size"],
-        "kept" if is_kept else "new",
-    )
+    state = "keeps its state" if is_kept else "has a new state"
+    logger.info("a new segment starts at version %s; the hub's optimizer %s", f"{store.version:,}", state)
     # Momentum 0 needs no state: the user gave it up.
     if not is_kept and _has_state(past.tensors) and (_has_state(store.optimizer_tensors()) or not same_kind):
         _warn_of_reset(last.get(HUB_OPTIMIZER, "unknown"), segment[HUB_OPTIMIZER], store.version)
